@@ -1,0 +1,1 @@
+"""The contracts, generated from protos/adlro/v1 by `make protos`. Don't edit."""

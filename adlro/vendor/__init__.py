@@ -1,0 +1,1 @@
+"""Code of others, generated or copied; don't edit."""

@@ -1,0 +1,1 @@
+"""Buf's rule schema for protovalidate."""

@@ -1,0 +1,1 @@
+"""Generated from third_party/protovalidate by `make protos`. Don't edit."""
