@@ -1,0 +1,224 @@
+"""Plain records to protobuf messages and back. The one place that knows both; no I/O.
+
+Messages that arrive have been validated by the rules in the .proto; these functions only translate.
+"""
+
+from __future__ import annotations
+
+from adlro.cluster import Cluster, Gpu, GpuSpec, Node
+from adlro.jobs import (
+    ExpectedRuntime,
+    Job,
+    JobAttempt,
+    JobSpec,
+    JobState,
+    JobType,
+    NormalizedJob,
+    PendingReason,
+    SimulatedWork,
+)
+from adlro.v1 import cluster_pb2, job_pb2
+
+DEFAULT_PRIORITY = 0.5
+DEFAULT_MEMORY_MIB_PER_CORE = 4096
+
+
+def spec_from_proto(message: job_pb2.JobSpec) -> JobSpec:
+    """A job's specification with the defaults that job.proto states filled in."""
+    cpu_cores = message.cpu_cores or 1
+    return JobSpec(
+        name=message.name,
+        user=message.user,
+        job_type=JobType(message.job_type),
+        application=message.application,
+        priority=message.priority if message.HasField("priority") else DEFAULT_PRIORITY,
+        cpu_cores=cpu_cores,
+        memory_mib=message.memory_mib or DEFAULT_MEMORY_MIB_PER_CORE * cpu_cores,
+        gpu_memory_mib=message.gpu_memory_mib,
+        gpu_count=message.gpu_count or 1,
+        expected_runtime=(
+            ExpectedRuntime(message.expected_runtime.gpu_model, message.expected_runtime.runtime_s)
+            if message.HasField("expected_runtime")
+            else None
+        ),
+        time_limit_s=message.time_limit_s if message.HasField("time_limit_s") else None,
+        begin_time_s=message.begin_time_s if message.HasField("begin_time_s") else None,
+        labels=dict(message.labels),
+        simulated_work=(
+            SimulatedWork(
+                message.simulated_work.work_s,
+                message.simulated_work.fails_at_ratio if message.simulated_work.HasField("fails_at_ratio") else None,
+            )
+            if message.HasField("simulated_work")
+            else None
+        ),
+    )
+
+
+def spec_to_proto(spec: JobSpec) -> job_pb2.JobSpec:
+    """The message of a specification; every default is written out."""
+    message = job_pb2.JobSpec(
+        name=spec.name,
+        user=spec.user,
+        job_type=int(spec.job_type),  # type: ignore[arg-type]  # enum numbers are those of JobType
+        application=spec.application,
+        priority=spec.priority,
+        cpu_cores=spec.cpu_cores,
+        memory_mib=spec.memory_mib,
+        gpu_memory_mib=spec.gpu_memory_mib,
+        gpu_count=spec.gpu_count,
+        time_limit_s=spec.time_limit_s,
+        begin_time_s=spec.begin_time_s,
+        labels=spec.labels,
+    )
+    if spec.expected_runtime is not None:
+        message.expected_runtime.gpu_model = spec.expected_runtime.gpu_model
+        message.expected_runtime.runtime_s = spec.expected_runtime.runtime_s
+    if spec.simulated_work is not None:
+        message.simulated_work.work_s = spec.simulated_work.work_s
+        if spec.simulated_work.fails_at_ratio is not None:
+            message.simulated_work.fails_at_ratio = spec.simulated_work.fails_at_ratio
+    return message
+
+
+def job_from_proto(message: job_pb2.Job) -> Job:
+    """A job record from its message."""
+    return Job(
+        job_id=message.job_id,
+        spec=spec_from_proto(message.spec),
+        state=JobState(message.state),
+        pending_reason=PendingReason(message.pending_reason),
+        message=message.message,
+        created_unix_s=message.created_unix_s,
+        submit_s=message.submit_s if message.HasField("submit_s") else None,
+        start_s=message.start_s if message.HasField("start_s") else None,
+        end_s=message.end_s if message.HasField("end_s") else None,
+        gpu_id=message.gpu_id,
+        gpu_model=message.gpu_model,
+        attempts=tuple(
+            JobAttempt(
+                attempt=each.attempt,
+                gpu_id=each.gpu_id,
+                gpu_model=each.gpu_model,
+                start_s=each.start_s if each.HasField("start_s") else None,
+                end_s=each.end_s if each.HasField("end_s") else None,
+                outcome=each.outcome,
+            )
+            for each in message.attempts
+        ),
+        revision=message.revision,
+        cancel_requested=message.cancel_requested,
+        normalized=NormalizedJob(
+            priority=message.normalized.priority,
+            cpu_cores=message.normalized.cpu_cores,
+            memory=message.normalized.memory,
+            gpu_memory=message.normalized.gpu_memory,
+            expected_runtime=message.normalized.expected_runtime,
+        ),
+    )
+
+
+def job_to_proto(job: Job) -> job_pb2.Job:
+    """The message of a job record."""
+    return job_pb2.Job(
+        job_id=job.job_id,
+        spec=spec_to_proto(job.spec),
+        state=int(job.state),  # type: ignore[arg-type]  # enum numbers are those of JobState
+        pending_reason=int(job.pending_reason),  # type: ignore[arg-type]  # and of PendingReason
+        message=job.message,
+        created_unix_s=job.created_unix_s,
+        submit_s=job.submit_s,
+        start_s=job.start_s,
+        end_s=job.end_s,
+        gpu_id=job.gpu_id,
+        gpu_model=job.gpu_model,
+        attempt_count=job.attempt_count,
+        attempts=[
+            job_pb2.JobAttempt(
+                attempt=each.attempt,
+                gpu_id=each.gpu_id,
+                gpu_model=each.gpu_model,
+                start_s=each.start_s,
+                end_s=each.end_s,
+                outcome=each.outcome,
+            )
+            for each in job.attempts
+        ],
+        revision=job.revision,
+        cancel_requested=job.cancel_requested,
+        normalized=job_pb2.NormalizedJob(
+            priority=job.normalized.priority,
+            cpu_cores=job.normalized.cpu_cores,
+            memory=job.normalized.memory,
+            gpu_memory=job.normalized.gpu_memory,
+            expected_runtime=job.normalized.expected_runtime,
+        ),
+    )
+
+
+def cluster_from_proto(message: cluster_pb2.Cluster) -> Cluster:
+    """A cluster's description from its message."""
+    return Cluster(
+        name=message.name,
+        nodes=tuple(
+            Node(
+                node_id=node.node_id,
+                cpu_cores=node.cpu_cores,
+                memory_mib=node.memory_mib,
+                gpus=tuple(
+                    Gpu(
+                        gpu_id=gpu.gpu_id,
+                        gpu_model=gpu.gpu_model,
+                        memory_mib=gpu.memory_mib,
+                        interconnect_bandwidth_gb_per_s=gpu.interconnect_bandwidth_gb_per_s,
+                        interconnect=gpu.interconnect,
+                        spec=(
+                            GpuSpec(
+                                gpu.spec.memory_bandwidth_gb_per_s,
+                                gpu.spec.power_limit_w,
+                                gpu.spec.max_temperature_c,
+                            )
+                            if gpu.HasField("spec")
+                            else None
+                        ),
+                    )
+                    for gpu in node.gpus
+                ),
+            )
+            for node in message.nodes
+        ),
+    )
+
+
+def cluster_to_proto(cluster: Cluster) -> cluster_pb2.Cluster:
+    """The message of a cluster's description."""
+    return cluster_pb2.Cluster(
+        name=cluster.name,
+        nodes=[
+            cluster_pb2.Node(
+                node_id=node.node_id,
+                cpu_cores=node.cpu_cores,
+                memory_mib=node.memory_mib,
+                gpus=[
+                    cluster_pb2.Gpu(
+                        gpu_id=gpu.gpu_id,
+                        gpu_model=gpu.gpu_model,
+                        memory_mib=gpu.memory_mib,
+                        interconnect_bandwidth_gb_per_s=gpu.interconnect_bandwidth_gb_per_s,
+                        interconnect=gpu.interconnect,
+                        spec=(
+                            cluster_pb2.GpuSpec(
+                                memory_bandwidth_gb_per_s=gpu.spec.memory_bandwidth_gb_per_s,
+                                power_limit_w=gpu.spec.power_limit_w,
+                                max_temperature_c=gpu.spec.max_temperature_c,
+                            )
+                            if gpu.spec is not None
+                            else None
+                        ),
+                    )
+                    for gpu in node.gpus
+                ],
+            )
+            for node in cluster.nodes
+        ],
+    )
