@@ -6,6 +6,7 @@ Messages that arrive have been validated by the rules in the .proto; these funct
 from __future__ import annotations
 
 from adlro.cluster import Cluster, Gpu, GpuSpec, Node
+from adlro.events import Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind, RunningJob
 from adlro.jobs import (
     ExpectedRuntime,
     Job,
@@ -17,7 +18,7 @@ from adlro.jobs import (
     PendingReason,
     SimulatedWork,
 )
-from adlro.v1 import cluster_pb2, job_pb2
+from adlro.v1 import cluster_pb2, cluster_service_pb2, job_pb2
 
 DEFAULT_PRIORITY = 0.5
 DEFAULT_MEMORY_MIB_PER_CORE = 4096
@@ -221,4 +222,90 @@ def cluster_to_proto(cluster: Cluster) -> cluster_pb2.Cluster:
             )
             for node in cluster.nodes
         ],
+    )
+
+
+def clock_from_proto(message: cluster_pb2.Clock) -> Clock:
+    """A clock from its message."""
+    return Clock(ClockMode(message.mode), message.scale, message.paused, message.time_s)
+
+
+def clock_to_proto(clock: Clock) -> cluster_pb2.Clock:
+    """The message of a clock."""
+    return cluster_pb2.Clock(
+        mode=int(clock.mode),  # type: ignore[arg-type]  # enum numbers are those of ClockMode
+        scale=clock.scale,
+        paused=clock.paused,
+        time_s=clock.time_s,
+    )
+
+
+def batch_from_proto(message: cluster_service_pb2.WatchEventsResponse) -> EventBatch:
+    """The events of one moment from their message."""
+    return EventBatch(
+        incarnation=message.incarnation,
+        events=tuple(
+            ClusterEvent(
+                each.revision,
+                EventKind(each.kind),
+                each.time_s,
+                each.job_id,
+                each.attempt,
+                each.gpu_id,
+                each.message,
+            )
+            for each in message.events
+        ),
+        clock=clock_from_proto(message.clock),
+    )
+
+
+def batch_to_proto(batch: EventBatch) -> cluster_service_pb2.WatchEventsResponse:
+    """The message of the events of one moment."""
+    return cluster_service_pb2.WatchEventsResponse(
+        incarnation=batch.incarnation,
+        events=[
+            cluster_service_pb2.ClusterEvent(
+                revision=each.revision,
+                kind=int(each.kind),  # type: ignore[arg-type]  # enum numbers are those of EventKind
+                time_s=each.time_s,
+                job_id=each.job_id,
+                attempt=each.attempt,
+                gpu_id=each.gpu_id,
+                message=each.message,
+            )
+            for each in batch.events
+        ],
+        clock=clock_to_proto(batch.clock),
+    )
+
+
+def description_from_proto(message: cluster_service_pb2.DescribeClusterResponse) -> ClusterDescription:
+    """A cluster's description from its message."""
+    return ClusterDescription(
+        cluster=cluster_from_proto(message.cluster),
+        running=tuple(RunningJob(each.job_id, each.attempt, each.gpu_id, each.start_s) for each in message.running),
+        lost_gpu_ids=tuple(message.lost_gpu_ids),
+        clock=clock_from_proto(message.clock),
+        incarnation=message.incarnation,
+        revision=message.revision,
+        oldest_revision=message.oldest_revision,
+    )
+
+
+def description_to_proto(description: ClusterDescription) -> cluster_service_pb2.DescribeClusterResponse:
+    """The message of a cluster's description."""
+    return cluster_service_pb2.DescribeClusterResponse(
+        cluster=cluster_to_proto(description.cluster),
+        running=[
+            cluster_service_pb2.RunningJob(
+                job_id=each.job_id, attempt=each.attempt, gpu_id=each.gpu_id, start_s=each.start_s
+            )
+            for each in description.running
+        ],
+        lost_gpu_ids=list(description.lost_gpu_ids),
+        clock=clock_to_proto(description.clock),
+        incarnation=description.incarnation,
+        revision=description.revision,
+        oldest_revision=description.oldest_revision,
     )
