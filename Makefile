@@ -1,0 +1,100 @@
+# Every target does its own set-up: a .venv with the pinned packages, kept current by stamp files.
+# Needs Python 3.11 or newer and make (GNU make 3.81 will do). `make help` lists the targets.
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+SHELL := /bin/sh
+
+# The interpreter that .venv is made with; empty: the first on PATH that is new enough.
+PYTHON ?=
+export PYTHON
+# Processes that pytest uses.
+WORKERS ?= 2
+# More arguments for pytest, such as ARGS="-k submit -x", or for the demo.
+ARGS ?=
+
+BIN := .venv/bin
+RUNTIME := .venv/.runtime-stamp
+DEV := .venv/.dev-stamp
+# buf and protoc's plug-ins are looked up on PATH.
+WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# So that the output of checks that run side by side doesn't mix, where make can do that.
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+$(RUNTIME): pyproject.toml constraints.txt tools/setup.sh
+	@sh tools/setup.sh runtime
+
+$(DEV): pyproject.toml constraints.txt tools/setup.sh
+	@sh tools/setup.sh dev
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(RUNTIME) ## 256 jobs on a simulated 16-GPU cluster, through the real services, with a report
+	@$(BIN)/adlro demo $(ARGS)
+
+.PHONY: up
+up: $(RUNTIME) ## all services, until Ctrl-C
+	@$(BIN)/adlro up $(ARGS)
+
+.PHONY: setup
+setup: $(DEV) ## only the set-up: .venv with everything that tests and checks need
+
+.PHONY: test
+test: $(DEV) ## the whole test suite, slow tests included (under 10 minutes on two cores)
+	$(PYTEST) $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(DEV) ## the tests that are not marked slow
+	$(PYTEST) -m "not slow" $(ARGS)
+
+.PHONY: check
+check: lint ## all that must hold before a commit: lint and fast unit tests (under 90 s on two cores)
+	$(PYTEST) -m "not slow" tests/unit
+
+.PHONY: lint
+lint: $(DEV) ## format, ruff, mypy, import rules, generated code, contracts: no tests
+	@$(MAKE) --no-print-directory -j2 $(SYNC) -k types style imports generated contracts
+
+.PHONY: style
+style: $(DEV)
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+
+.PHONY: format
+format: $(DEV) ## formats the code, and repairs what ruff can
+	$(BIN)/ruff check --quiet --fix .
+	$(BIN)/ruff format .
+
+.PHONY: types
+types: $(DEV)
+	@$(BIN)/mypy
+
+.PHONY: imports
+imports: $(DEV)
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: generated
+generated: $(DEV)
+	@$(WITH_VENV) $(BIN)/python tools/generate_protos.py --check
+
+.PHONY: contracts
+contracts: $(DEV)
+	@$(WITH_VENV) buf lint
+	@$(WITH_VENV) buf breaking --against protos/image.binpb
+
+.PHONY: protos
+protos: $(DEV) ## generates adlro/v1 from protos/
+	$(WITH_VENV) $(BIN)/python tools/generate_protos.py
+
+.PHONY: protos-image
+protos-image: $(DEV) ## makes the contracts as they are now the ones that `make check` compares with
+	$(WITH_VENV) buf build -o protos/image.binpb
+
+.PHONY: clean
+clean: ## removes .venv and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	find adlro services tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
