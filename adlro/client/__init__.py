@@ -1,0 +1,89 @@
+"""The typed client of ADLRO: what users import.
+
+    from adlro.client import connect
+    from adlro.jobs import JobSpec, JobType
+
+    with connect() as client:
+        job = client.submit(JobSpec(name="first", user="ada", job_type=JobType.MACHINE_LEARNING))
+        (job,) = client.wait([job.job_id], timeout_s=600)
+        print(job.state.name, job.gpu_id, job.jct_s)
+
+`AsyncClient` has the same methods for asyncio. Errors are those of `adlro.errors`.
+"""
+
+from adlro.client.aio import AsyncClient
+from adlro.client.blocking import Client
+from adlro.client.endpoints import DEFAULT_SERVER, Endpoints, ServiceName
+from adlro.client.records import (
+    Candidate,
+    ClusterState,
+    Decision,
+    Evidence,
+    GpuState,
+    JobEvent,
+    JobEventKind,
+    JobFilter,
+    MaskedCandidate,
+    Metric,
+    MetricColumn,
+    OrchestratorStatus,
+    Policy,
+    PredictionBasis,
+    Recollection,
+    Rejection,
+    RuntimePrediction,
+    StatePlane,
+    SubmittedJobs,
+    Telemetry,
+    TelemetryBlock,
+    Unit,
+    Variable,
+)
+from adlro.client.transport import NO_ANSWER
+from adlro.events import Clock, ClockMode, ClusterDescription, RunningJob
+
+__all__ = [
+    "DEFAULT_SERVER",
+    "NO_ANSWER",
+    "AsyncClient",
+    "Candidate",
+    "Client",
+    "Clock",
+    "ClockMode",
+    "ClusterDescription",
+    "ClusterState",
+    "Decision",
+    "Endpoints",
+    "Evidence",
+    "GpuState",
+    "JobEvent",
+    "JobEventKind",
+    "JobFilter",
+    "MaskedCandidate",
+    "Metric",
+    "MetricColumn",
+    "OrchestratorStatus",
+    "Policy",
+    "PredictionBasis",
+    "Recollection",
+    "Rejection",
+    "RunningJob",
+    "RuntimePrediction",
+    "ServiceName",
+    "StatePlane",
+    "SubmittedJobs",
+    "Telemetry",
+    "TelemetryBlock",
+    "Unit",
+    "Variable",
+    "connect",
+]
+
+
+def connect(server: str | None = None) -> Client:
+    """A blocking client of the suite at `server`.
+
+    Args:
+        server: `host:port` of ingest; None: `ADLRO_SERVER`, or 127.0.0.1:7701.
+    """
+    return Client(server)

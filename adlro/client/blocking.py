@@ -1,0 +1,271 @@
+"""The blocking client. Speaks gRPC; gives and takes plain records. Safe to share between threads.
+
+`adlro.client.aio` has the same surface for asyncio; keep the two alike (a test compares them).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+
+from adlro.client import calls
+from adlro.client.endpoints import Endpoints, ServiceName
+from adlro.client.follow import FinalJobs, Follow, FollowJobs, follow_cluster_state, follow_decisions
+from adlro.client.records import (
+    ClusterState,
+    Decision,
+    JobEvent,
+    JobFilter,
+    OrchestratorStatus,
+    Policy,
+    Recollection,
+    RuntimePrediction,
+    SubmittedJobs,
+    Telemetry,
+)
+from adlro.client.transport import DEFAULT_PATIENCE_S, DEFAULT_TIMEOUT_S, Attempts, stream_ended, to_error
+from adlro.cluster import Cluster
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded
+from adlro.events import Clock, ClockMode, ClusterDescription
+from adlro.jobs import Job, JobSpec, JobState
+from adlro.kit.channel import open_blocking_channel
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to a running suite.
+
+    Every call has a deadline, and is tried again while a service does not answer (repeating it is always safe:
+    submissions carry request ids). Errors are those of `adlro.errors`.
+
+    Args:
+        server: `host:port` of ingest; None: `ADLRO_SERVER`, or 127.0.0.1:7701. The other services are at the next
+            ports, unless `ADLRO_DECOMPOSE_SERVER`, `ADLRO_ORCHESTRATOR_SERVER` or `ADLRO_CLUSTER_SERVER` say otherwise.
+        endpoints: all addresses, in place of `server`.
+        timeout_s: for one try of a call.
+        patience_s: how long to go on trying while a service does not answer. 0: one try.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        endpoints: Endpoints | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        patience_s: float = DEFAULT_PATIENCE_S,
+    ) -> None:
+        self.endpoints = endpoints or Endpoints.resolve(server)
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._channels: dict[str, grpc.Channel] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends open streams and closes the connections."""
+        with self._lock:
+            channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            channel.close()
+
+    # Jobs (ingest)
+
+    def submit(self, spec: JobSpec, request_id: str | None = None) -> Job:
+        """Submits a job. When it returns, the job is recorded; the same request id gives the same job."""
+        return self._run(calls.submit(spec, request_id))
+
+    def submit_many(self, specs: Iterable[JobSpec], request_id_prefix: str | None = None) -> SubmittedJobs:
+        """Submits jobs, each by itself; bad ones are in `.rejected`. Job i gets the request id `<prefix>-<i>`."""
+        return calls.join([self._run(chunk) for chunk in calls.submit_chunks(specs, request_id_prefix)])
+
+    def get(self, job_id: str) -> Job:
+        """One job. Raises NotFound."""
+        return self._run(calls.get(job_id))
+
+    def list(self, job_filter: JobFilter | None = None, *, page_size: int = 500) -> Iterator[Job]:
+        """Jobs in the order of submission, fetched a page at a time."""
+        token = ""
+        while True:
+            page, token = self._run(calls.list_page(job_filter, page_size, token))
+            yield from page
+            if not token:
+                return
+
+    def cancel(self, job_id: str) -> Job:
+        """Asks for a job's end. Raises Conflict where it has ended by itself."""
+        try:
+            return self._run(calls.cancel(job_id))
+        except Conflict:
+            # Cancelled already, perhaps by a try of this very call whose answer was lost.
+            job = self.get(job_id)
+            if job.state is JobState.CANCELLED:
+                return job
+            raise
+
+    def watch(
+        self,
+        after_revision: int | None = None,
+        job_filter: JobFilter | None = None,
+        *,
+        timeout_s: float | None = None,
+        patience_s: float | None = None,
+    ) -> Iterator[JobEvent]:
+        """The jobs as they stand, then every change in order, for ever; goes on after a service was away.
+
+        A new snapshot comes in the middle where changes were missed for so long that they are no longer kept: take
+        every SNAPSHOT event for the job's present state.
+
+        Args:
+            after_revision: go on after this revision, without a snapshot.
+            job_filter: only these jobs.
+            timeout_s: raises DeadlineExceeded after so long.
+            patience_s: how long ingest may be away; the client's own patience where None.
+        """
+        yield from self._follow(FollowJobs(job_filter, after_revision), timeout_s, patience_s)
+
+    def wait(self, job_ids: Iterable[str], timeout_s: float | None = None) -> tuple[Job, ...]:
+        """Waits until every job has ended; gives them in the order asked for, each once. Raises DeadlineExceeded."""
+        final = FinalJobs(job_ids)
+        if final.done:
+            return ()
+        try:
+            for event in self.watch(job_filter=final.filter, timeout_s=timeout_s):
+                if final.take(event):
+                    break
+        except DeadlineExceeded:
+            raise final.late(timeout_s or 0.0) from None
+        return final.result()
+
+    # Cluster and telemetry (ingest, decompose)
+
+    def cluster(self, name: str = "") -> Cluster:
+        """The nodes and GPUs of a cluster; the default cluster where no name is given."""
+        return self._run(calls.cluster(name))
+
+    def telemetry(self, cluster: str = "", *, window_s: float = 0.0, max_blocks: int = 0) -> Telemetry:
+        """The newest sample of every GPU, and the blocks of the last `window_s` seconds of wall time."""
+        return self._run(calls.telemetry(cluster, window_s, max_blocks))
+
+    def cluster_state(self, cluster: str = "") -> ClusterState:
+        """The GPU matrix: the newest value of each metric of each GPU."""
+        return self._run(calls.cluster_state(cluster))
+
+    def watch_cluster_state(self, cluster: str = "", min_interval_s: float = 0.0) -> Iterator[ClusterState]:
+        """The GPU matrix, now and whenever it changes."""
+        yield from self._follow(follow_cluster_state(cluster, min_interval_s))
+
+    def predict(
+        self, specs: Sequence[JobSpec], gpu_models: Sequence[str], *, max_evidence: int = 0
+    ) -> Sequence[tuple[RuntimePrediction, ...]]:
+        """For each job its runtime on each GPU model, with the past jobs that speak for it."""
+        return self._run(calls.predict(specs, gpu_models, max_evidence))
+
+    def recall(self, spec: JobSpec, k: int = 0) -> tuple[Recollection, ...]:
+        """The finished jobs most like this one; 8 of them where k is 0."""
+        return self._run(calls.recall(spec, k))
+
+    # Decisions (orchestrator)
+
+    def status(self) -> OrchestratorStatus:
+        """Who decides, by which policy, and how much waits and runs."""
+        return self._run(calls.status())
+
+    def policies(self) -> tuple[Policy, ...]:
+        """The policies that can be set."""
+        return self._run(calls.policies())
+
+    def set_policy(self, name: str) -> str:
+        """Makes a policy act from the next decision on; gives the one before."""
+        return self._run(calls.set_policy(name))
+
+    def explain(self, job_id: str | None = None, *, decision_id: str | None = None) -> Decision:
+        """Why a job was placed where it was, or why it waits; or one decision by its id."""
+        return self._run(calls.explain(job_id, decision_id))
+
+    def watch_decisions(self, history: int = 0) -> Iterator[Decision]:
+        """Decisions as they are made, after `history` past ones. Those made while the service was away are missed."""
+        yield from self._follow(follow_decisions(history))
+
+    def drain(self, node_id: str, reason: str = "") -> tuple[str, ...]:
+        """Starts nothing more on a node; gives the jobs that still run there."""
+        return self._run(calls.drain(node_id, reason))
+
+    def undrain(self, node_id: str) -> None:
+        """Lets jobs start on a node again."""
+        self._run(calls.undrain(node_id))
+
+    # The cluster itself
+
+    def describe_cluster(self) -> ClusterDescription:
+        """What the cluster is, what runs on it, its clock."""
+        return self._run(calls.describe_cluster())
+
+    def clock(self) -> Clock:
+        """The cluster's clock now."""
+        return (self.describe_cluster()).clock
+
+    def set_clock(
+        self, mode: ClockMode | None = None, *, scale: float | None = None, paused: bool | None = None
+    ) -> Clock:
+        """Sets a simulated cluster's clock; what is None stays as it is."""
+        return self._run(calls.set_clock(mode, scale, paused))
+
+    # Below: how calls are made
+
+    def _run(self, call: calls.Call[T]) -> T:
+        attempts = Attempts(self._timeout_s, self._patience_s, repeatable=call.repeatable)
+        method = self._method(call.service, call.stub, call.method)
+        while True:
+            try:
+                answer = method(call.request(), timeout=attempts.timeout_s)
+            except grpc.RpcError as error:
+                delay_s = attempts.delay_after(self._error(error, call.service))
+            else:
+                return call.read(answer)
+            time.sleep(delay_s)
+
+    def _follow(
+        self, follow: Follow[T], timeout_s: float | None = None, patience_s: float | None = None
+    ) -> Iterator[T]:
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        attempts = Attempts(self._timeout_s, self._patience_s if patience_s is None else patience_s, repeatable=True)
+        method = self._method(follow.service, follow.stub, follow.method)
+        while True:
+            left_s = None if end_s is None else max(end_s - time.monotonic(), 0.0)
+            stream = method(follow.request(), timeout=left_s)
+            failure: AdlroError
+            try:
+                for message in stream:
+                    attempts.reset()
+                    yield follow.read(message)
+                failure = stream_ended(follow.service, self.endpoints.address(follow.service))
+            except grpc.RpcError as error:
+                failure = self._error(error, follow.service)
+            finally:
+                stream.cancel()
+            if not follow.resumes_at_once(failure):
+                time.sleep(attempts.delay_after(failure))
+
+    def _method(self, service: ServiceName, stub: type[Any], name: str) -> Any:
+        address = self.endpoints.address(service)
+        with self._lock:
+            if address not in self._channels:
+                self._channels[address] = open_blocking_channel(address)
+            channel = self._channels[address]
+        return getattr(stub(channel), name)
+
+    def _error(self, error: grpc.RpcError, service: ServiceName) -> AdlroError:
+        return to_error(error, service, self.endpoints.address(service))

@@ -1,0 +1,279 @@
+"""Each call of the suite as data: service, method, message, how to read the answer, whether it may be repeated.
+
+Both clients, the blocking and the asyncio one, run these; so a call is described once. No I/O here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from adlro.client import translate
+from adlro.client.endpoints import ServiceName
+from adlro.client.records import (
+    ClusterState,
+    Decision,
+    JobFilter,
+    OrchestratorStatus,
+    Policy,
+    Recollection,
+    Rejection,
+    RuntimePrediction,
+    SubmittedJobs,
+    Telemetry,
+)
+from adlro.cluster import Cluster
+from adlro.events import Clock, ClockMode, ClusterDescription
+from adlro.jobs import Job, JobSpec
+from adlro.v1 import (
+    cluster_service_pb2,
+    cluster_service_pb2_grpc,
+    decompose_service_pb2,
+    decompose_service_pb2_grpc,
+    job_service_pb2,
+    job_service_pb2_grpc,
+    orchestrator_service_pb2,
+    orchestrator_service_pb2_grpc,
+    telemetry_service_pb2,
+    telemetry_service_pb2_grpc,
+)
+from adlro.wire import clock_from_proto, cluster_from_proto, description_from_proto, job_from_proto, spec_to_proto
+
+T = TypeVar("T")
+
+# Jobs in one SubmitJobs stream: small enough that each stream ends well within a call's timeout, and that little is
+# sent again after a failure.
+SUBMIT_CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A unary call, or (`messages` set) a stream of messages with one answer."""
+
+    service: ServiceName
+    stub: type[Any]
+    method: str
+    message: Message | None
+    read: Callable[[Any], T]
+    # Repeating it after a lost answer changes nothing more.
+    repeatable: bool = True
+    messages: Sequence[Message] = ()
+
+    def request(self) -> Message | Iterator[Message]:
+        """What to send; for a stream a new iterator at each try."""
+        return self.message if self.message is not None else iter(self.messages)
+
+
+def submit(spec: JobSpec, request_id: str | None) -> Call[Job]:
+    """SubmitJob; a request id is made where none is given, so that repeating it is safe."""
+    return Call(
+        ServiceName.INGEST,
+        job_service_pb2_grpc.JobServiceStub,
+        "SubmitJob",
+        job_service_pb2.SubmitJobRequest(job=spec_to_proto(spec), request_id=request_id or str(uuid.uuid4())),
+        lambda answer: job_from_proto(answer.job),
+    )
+
+
+def submit_chunks(specs: Iterable[JobSpec], request_id_prefix: str | None) -> Iterator[Call[SubmittedJobs]]:
+    """SubmitJobs, a call for each chunk of jobs; job i has the request id `<prefix>-<i>`."""
+    prefix = request_id_prefix or str(uuid.uuid4())
+    numbered = enumerate(specs)
+    while chunk := list(islice(numbered, SUBMIT_CHUNK)):
+        yield Call(
+            ServiceName.INGEST,
+            job_service_pb2_grpc.JobServiceStub,
+            "SubmitJobs",
+            None,
+            translate.submitted_jobs,
+            messages=[
+                job_service_pb2.SubmitJobsRequest(job=spec_to_proto(spec), request_id=f"{prefix}-{index}")
+                for index, spec in chunk
+            ],
+        )
+
+
+def join(parts: Sequence[SubmittedJobs]) -> SubmittedJobs:
+    """The answers of several chunks as one; rejections are numbered through."""
+    job_ids: list[str] = []
+    rejected: list[Rejection] = []
+    for part in parts:
+        rejected += [replace(each, index=each.index + len(job_ids)) for each in part.rejected]
+        job_ids += part.job_ids
+    return SubmittedJobs(tuple(job_ids), tuple(rejected))
+
+
+def get(job_id: str) -> Call[Job]:
+    """GetJob."""
+    return Call(
+        ServiceName.INGEST,
+        job_service_pb2_grpc.JobServiceStub,
+        "GetJob",
+        job_service_pb2.GetJobRequest(job_id=job_id),
+        lambda answer: job_from_proto(answer.job),
+    )
+
+
+def list_page(job_filter: JobFilter | None, page_size: int, page_token: str) -> Call[tuple[list[Job], str]]:
+    """ListJobs: one page and the token of the next, empty at the end."""
+    return Call(
+        ServiceName.INGEST,
+        job_service_pb2_grpc.JobServiceStub,
+        "ListJobs",
+        job_service_pb2.ListJobsRequest(
+            filter=translate.filter_to_proto(job_filter), page_size=page_size, page_token=page_token
+        ),
+        lambda answer: ([job_from_proto(each) for each in answer.jobs], str(answer.next_page_token)),
+    )
+
+
+def cancel(job_id: str) -> Call[Job]:
+    """CancelJob."""
+    return Call(
+        ServiceName.INGEST,
+        job_service_pb2_grpc.JobServiceStub,
+        "CancelJob",
+        job_service_pb2.CancelJobRequest(job_id=job_id),
+        lambda answer: job_from_proto(answer.job),
+    )
+
+
+def watch_request(job_filter: JobFilter | None, after_revision: int | None) -> job_service_pb2.WatchJobsRequest:
+    """The message of WatchJobs."""
+    return job_service_pb2.WatchJobsRequest(filter=translate.filter_to_proto(job_filter), after_revision=after_revision)
+
+
+def cluster(name: str) -> Call[Cluster]:
+    """GetCluster."""
+    return Call(
+        ServiceName.INGEST,
+        telemetry_service_pb2_grpc.TelemetryServiceStub,
+        "GetCluster",
+        telemetry_service_pb2.GetClusterRequest(cluster=name),
+        lambda answer: cluster_from_proto(answer.cluster),
+    )
+
+
+def telemetry(name: str, window_s: float, max_blocks: int) -> Call[Telemetry]:
+    """GetTelemetry."""
+    return Call(
+        ServiceName.INGEST,
+        telemetry_service_pb2_grpc.TelemetryServiceStub,
+        "GetTelemetry",
+        telemetry_service_pb2.GetTelemetryRequest(cluster=name, window_s=window_s, max_blocks=max_blocks),
+        translate.telemetry,
+    )
+
+
+def cluster_state(name: str) -> Call[ClusterState]:
+    """GetClusterState."""
+    return Call(
+        ServiceName.DECOMPOSE,
+        decompose_service_pb2_grpc.DecomposeServiceStub,
+        "GetClusterState",
+        decompose_service_pb2.GetClusterStateRequest(cluster=name),
+        lambda answer: translate.cluster_state(answer.state),
+    )
+
+
+def predict(
+    specs: Sequence[JobSpec], gpu_models: Sequence[str], max_evidence: int
+) -> Call[list[tuple[RuntimePrediction, ...]]]:
+    """PredictRuntime."""
+    return Call(
+        ServiceName.DECOMPOSE,
+        decompose_service_pb2_grpc.DecomposeServiceStub,
+        "PredictRuntime",
+        decompose_service_pb2.PredictRuntimeRequest(
+            jobs=[spec_to_proto(each) for each in specs], gpu_models=gpu_models, max_evidence=max_evidence
+        ),
+        translate.predictions,
+    )
+
+
+def recall(spec: JobSpec, k: int) -> Call[tuple[Recollection, ...]]:
+    """Recall."""
+    return Call(
+        ServiceName.DECOMPOSE,
+        decompose_service_pb2_grpc.DecomposeServiceStub,
+        "Recall",
+        decompose_service_pb2.RecallRequest(job=spec_to_proto(spec), k=k),
+        translate.recollections,
+    )
+
+
+def status() -> Call[OrchestratorStatus]:
+    """GetStatus."""
+    return _orchestrator("GetStatus", orchestrator_service_pb2.GetStatusRequest(), translate.status)
+
+
+def policies() -> Call[tuple[Policy, ...]]:
+    """ListPolicies."""
+    return _orchestrator("ListPolicies", orchestrator_service_pb2.ListPoliciesRequest(), translate.policies)
+
+
+def set_policy(name: str) -> Call[str]:
+    """SetPolicy; gives the policy that acted before."""
+    return _orchestrator(
+        "SetPolicy",
+        orchestrator_service_pb2.SetPolicyRequest(policy=name),
+        lambda answer: str(answer.previous_policy),
+    )
+
+
+def explain(job_id: str | None, decision_id: str | None) -> Call[Decision]:
+    """ExplainDecision, of a job or of a decision."""
+    return _orchestrator(
+        "ExplainDecision",
+        orchestrator_service_pb2.ExplainDecisionRequest(decision_id=decision_id)
+        if decision_id is not None
+        else orchestrator_service_pb2.ExplainDecisionRequest(job_id=job_id or ""),
+        lambda answer: translate.decision(answer.decision),
+    )
+
+
+def drain(node_id: str, reason: str) -> Call[tuple[str, ...]]:
+    """DrainNode; gives the jobs that still run there."""
+    return _orchestrator(
+        "DrainNode",
+        orchestrator_service_pb2.DrainNodeRequest(node_id=node_id, reason=reason),
+        lambda answer: tuple(answer.running_job_ids),
+    )
+
+
+def undrain(node_id: str) -> Call[None]:
+    """UndrainNode."""
+    return _orchestrator(
+        "UndrainNode", orchestrator_service_pb2.UndrainNodeRequest(node_id=node_id), lambda _answer: None
+    )
+
+
+def describe_cluster() -> Call[ClusterDescription]:
+    """DescribeCluster."""
+    return _cluster_service("DescribeCluster", cluster_service_pb2.DescribeClusterRequest(), description_from_proto)
+
+
+def set_clock(mode: ClockMode | None, scale: float | None, paused: bool | None) -> Call[Clock]:
+    """SetClock; what is None stays as it is."""
+    return _cluster_service(
+        "SetClock",
+        cluster_service_pb2.SetClockRequest(
+            mode=int(mode or 0),  # type: ignore[arg-type]  # the numbers of ClockMode
+            scale=scale,
+            paused=paused,
+        ),
+        lambda answer: clock_from_proto(answer.clock),
+    )
+
+
+def _orchestrator(method: str, message: Message, read: Callable[[Any], T]) -> Call[T]:
+    return Call(ServiceName.ORCHESTRATOR, orchestrator_service_pb2_grpc.OrchestratorServiceStub, method, message, read)
+
+
+def _cluster_service(method: str, message: Message, read: Callable[[Any], T]) -> Call[T]:
+    return Call(ServiceName.CLUSTER, cluster_service_pb2_grpc.ClusterServiceStub, method, message, read)

@@ -1,0 +1,157 @@
+"""Streams that go on after a failure: what to ask next, given what was seen. No I/O; both clients run these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from adlro.client import calls, translate
+from adlro.client.endpoints import ServiceName
+from adlro.client.records import ClusterState, Decision, JobEvent, JobEventKind, JobFilter
+from adlro.errors import AdlroError, DeadlineExceeded, NotFound, OutOfRange, Unavailable
+from adlro.jobs import Job
+from adlro.v1 import (
+    decompose_service_pb2,
+    decompose_service_pb2_grpc,
+    job_service_pb2_grpc,
+    orchestrator_service_pb2,
+    orchestrator_service_pb2_grpc,
+)
+
+T = TypeVar("T")
+
+# WatchJobs accepts so many ids in a filter; with more of them the watch is unfiltered and the client selects.
+MAX_FILTER_IDS = 10_000
+
+
+class Follow(Generic[T]):
+    """A server stream that is asked for again after a failure.
+
+    Args:
+        request: the message to ask with, called anew at each try.
+        read: makes a record of each message.
+    """
+
+    def __init__(
+        self,
+        service: ServiceName,
+        stub: type[Any],
+        method: str,
+        request: Callable[[], Message],
+        read: Callable[[Any], T],
+    ) -> None:
+        self.service = service
+        self.stub = stub
+        self.method = method
+        self.request = request
+        self.read = read
+
+    def resumes_at_once(self, error: AdlroError) -> bool:
+        """Whether the next try needs no wait before it; raises the error where another try makes no sense."""
+        if not isinstance(error, Unavailable):
+            raise error
+        return False
+
+
+class FollowJobs(Follow[JobEvent]):
+    """WatchJobs, resumed by revision; by a new snapshot where that revision is no longer kept."""
+
+    def __init__(self, job_filter: JobFilter | None, after_revision: int | None) -> None:
+        super().__init__(
+            ServiceName.INGEST,
+            job_service_pb2_grpc.JobServiceStub,
+            "WatchJobs",
+            lambda: calls.watch_request(job_filter, self.after_revision),
+            self._read,
+        )
+        self.after_revision = after_revision
+
+    def _read(self, message: Any) -> JobEvent:
+        event = translate.job_event(message)
+        # The revisions of snapshot messages are the jobs' own: resuming with one of them would skip other jobs.
+        if event.kind is not JobEventKind.SNAPSHOT:
+            self.after_revision = event.revision
+        return event
+
+    def resumes_at_once(self, error: AdlroError) -> bool:
+        """Asks for a snapshot where the last revision seen is no longer kept."""
+        if isinstance(error, OutOfRange) and self.after_revision is not None:
+            self.after_revision = None
+            return True
+        return super().resumes_at_once(error)
+
+
+def follow_decisions(history: int) -> Follow[Decision]:
+    """WatchDecisions; past decisions come once only, not again after a failure."""
+    asked = False
+
+    def request() -> Message:
+        nonlocal asked
+        wanted, asked = (0 if asked else history), True
+        return orchestrator_service_pb2.WatchDecisionsRequest(history=wanted)
+
+    return Follow(
+        ServiceName.ORCHESTRATOR,
+        orchestrator_service_pb2_grpc.OrchestratorServiceStub,
+        "WatchDecisions",
+        request,
+        lambda message: translate.decision(message.decision),
+    )
+
+
+def follow_cluster_state(cluster: str, min_interval_s: float) -> Follow[ClusterState]:
+    """WatchClusterState."""
+    return Follow(
+        ServiceName.DECOMPOSE,
+        decompose_service_pb2_grpc.DecomposeServiceStub,
+        "WatchClusterState",
+        lambda: decompose_service_pb2.WatchClusterStateRequest(cluster=cluster, min_interval_s=min_interval_s),
+        lambda message: translate.cluster_state(message.state),
+    )
+
+
+class FinalJobs:
+    """Collects jobs from a watch until all of them are final."""
+
+    def __init__(self, job_ids: Iterable[str]) -> None:
+        self.job_ids = tuple(dict.fromkeys(job_ids))
+        self._open = set(self.job_ids)
+        self._seen: set[str] = set()
+        self._final: dict[str, Job] = {}
+
+    @property
+    def filter(self) -> JobFilter | None:
+        """What to watch."""
+        return JobFilter(job_ids=self.job_ids) if len(self.job_ids) <= MAX_FILTER_IDS else None
+
+    @property
+    def done(self) -> bool:
+        """Every job is final."""
+        return not self._open
+
+    def take(self, event: JobEvent) -> bool:
+        """Notes an event; True when every job is final. Raises NotFound for a job that does not exist."""
+        if event.job is None:
+            unknown = [each for each in self.job_ids if each not in self._seen]
+            if unknown:
+                more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+                raise NotFound(f"there is no job {unknown[0]}{more}")
+        else:
+            self._seen.add(event.job.job_id)
+            if event.job.state.final and event.job.job_id in self._open:
+                self._open.discard(event.job.job_id)
+                self._final[event.job.job_id] = event.job
+        return self.done
+
+    def result(self) -> tuple[Job, ...]:
+        """The jobs in the order asked for, each once."""
+        return tuple(self._final[each] for each in self.job_ids)
+
+    def late(self, timeout_s: float) -> DeadlineExceeded:
+        """The error of a wait that took too long; it names a job that has not ended."""
+        first = next(each for each in self.job_ids if each in self._open)
+        return DeadlineExceeded(
+            f"{len(self._open)} of {len(self.job_ids)} jobs have not ended within {timeout_s:g} s, {first} among them"
+        )

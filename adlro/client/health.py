@@ -1,0 +1,39 @@
+"""Waits for services by the standard gRPC health protocol."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from adlro.errors import DeadlineExceeded
+from adlro.kit.channel import open_channel
+
+_RETRY_S = 0.1
+
+
+async def check(address: str, timeout_s: float = 1.0) -> bool:
+    """Whether the service at an address answers and says that it is serving."""
+    async with open_channel(address) as channel:
+        return await _check(channel, timeout_s)
+
+
+async def wait_until_serving(address: str, timeout_s: float) -> None:
+    """Returns when the service at an address says that it is serving. Raises DeadlineExceeded."""
+    try:
+        async with asyncio.timeout(timeout_s), open_channel(address) as channel:
+            while True:
+                if await _check(channel, 1.0):
+                    return
+                await asyncio.sleep(_RETRY_S)
+    except TimeoutError:
+        raise DeadlineExceeded(f"{address} was not serving within {timeout_s:g} s") from None
+
+
+async def _check(channel: grpc.aio.Channel, timeout_s: float) -> bool:
+    try:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+    except grpc.RpcError:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

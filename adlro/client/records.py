@@ -1,0 +1,289 @@
+"""What the client takes and gives beside the records of `adlro.jobs`, `adlro.cluster` and `adlro.events`: plain dataclasses.
+
+Times named `*_s` are seconds of cluster time, `*_unix_s` seconds of wall time. Enum numbers are those of the protos.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.jobs import Job, JobSpec, JobState, JobType
+
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs: those that match every field that is set. Sequences mean any of them, labels all of them."""
+
+    states: tuple[JobState, ...] = ()
+    job_types: tuple[JobType, ...] = ()
+    user: str = ""
+    application: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    job_ids: tuple[str, ...] = ()
+
+
+class JobEventKind(enum.IntEnum):
+    """What a watcher is told; numbers as in job_service.proto."""
+
+    SNAPSHOT = 1
+    SNAPSHOT_END = 2
+    CHANGE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """One message of a watch: a job as it stood, the end of the snapshot (`job` is None), or a change."""
+
+    kind: JobEventKind
+    job: Job | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A job that `submit_many` could not place on record: its place, from 0, and why."""
+
+    index: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedJobs:
+    """What became of a stream of jobs: one id for each, in order, empty where it was rejected."""
+
+    job_ids: tuple[str, ...]
+    rejected: tuple[Rejection, ...] = ()
+
+    @property
+    def accepted_ids(self) -> tuple[str, ...]:
+        """The ids of the jobs that were taken."""
+        return tuple(each for each in self.job_ids if each)
+
+
+class Metric(enum.IntEnum):
+    """What a GPU reports; numbers as in telemetry.proto."""
+
+    UTILIZATION = 1
+    MEMORY_USED = 2
+    MEMORY_BANDWIDTH = 3
+    TEMPERATURE = 4
+    POWER = 5
+
+
+class Unit(enum.IntEnum):
+    """Units of raw values; numbers as in telemetry.proto."""
+
+    RATIO = 1
+    PERCENT = 2
+    MIB = 3
+    MB = 4
+    BYTES = 5
+    GB_PER_S = 6
+    CELSIUS = 7
+    KELVIN = 8
+    W = 9
+    MW = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MetricColumn:
+    """One metric of a block: `raw` in `unit` and `normalized` in 0..1, both (T, G) float32; NaN: not reported."""
+
+    unit: Unit
+    raw: FloatArray
+    normalized: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryBlock:
+    """T samples of G GPUs, metric by metric."""
+
+    cluster: str
+    gpu_ids: tuple[str, ...]
+    sample_times_unix_s: tuple[float, ...]
+    cluster_times_s: tuple[float, ...]
+    columns: Mapping[Metric, MetricColumn]
+    clipped_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """The newest sample of every GPU (one sample time) and the blocks of the window asked for, oldest first."""
+
+    latest: TelemetryBlock
+    window: tuple[TelemetryBlock, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One discrete variable of a record, such as `utilization_level` = `0.85..0.90`."""
+
+    name: str
+    value: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """One GPU of the cluster's state; `sample_time_unix_s` is None while it has never reported."""
+
+    gpu_id: str
+    node_id: str
+    gpu_model: str
+    sample_time_unix_s: float | None
+    variables: tuple[Variable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlane:
+    """One metric of all GPUs: `raw` in `unit` and `normalized` in 0..1, both (G,) float32; NaN: not reported."""
+
+    unit: Unit
+    raw: FloatArray
+    normalized: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The GPU matrix as decompose knows it, GPUs in the order of the cluster's description."""
+
+    cluster: str
+    gpus: tuple[GpuState, ...]
+    planes: Mapping[Metric, StatePlane]
+    newest_sample_unix_s: float | None
+    revision: int
+
+    def value(self, metric: Metric, gpu_index: int) -> float:
+        """The raw value of one metric of one GPU; NaN where it is not known."""
+        plane = self.planes.get(metric)
+        return float(plane.raw[gpu_index]) if plane is not None else float("nan")
+
+
+class PredictionBasis(enum.IntEnum):
+    """What a prediction rests on, best first; numbers as in decompose_service.proto."""
+
+    DECLARED = 1
+    USER_APPLICATION = 2
+    APPLICATION = 3
+    JOB_TYPE = 4
+    PRIOR = 5
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        return {
+            PredictionBasis.DECLARED: "the declared runtime",
+            PredictionBasis.USER_APPLICATION: "this user's jobs of this application",
+            PredictionBasis.APPLICATION: "jobs of this application",
+            PredictionBasis.JOB_TYPE: "jobs of this type",
+            PredictionBasis.PRIOR: "nothing but the job type's prior",
+        }[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A finished job that speaks for a prediction."""
+
+    job_id: str
+    similarity: float
+    gpu_model: str
+    runtime_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimePrediction:
+    """A job's runtime on one GPU model: between low_s and high_s with probability interval_coverage."""
+
+    gpu_model: str
+    median_s: float
+    low_s: float
+    high_s: float
+    interval_coverage: float
+    basis: PredictionBasis | None
+    novelty: float
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """A finished job like the one asked about."""
+
+    job_id: str
+    similarity: float
+    job: JobSpec
+    gpu_model: str
+    runtime_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OrchestratorStatus:
+    """Who decides, by which policy, and how much waits and runs."""
+
+    acting: bool
+    instance_id: str
+    lease_holder: str
+    fencing_token: int
+    policy: str
+    cluster_connected: bool
+    cluster_incarnation: str
+    cluster_revision: int
+    cluster_time_s: float
+    queue_length: int
+    waiting_for_begin_time_count: int
+    running_count: int
+    decision_count: int
+    drained_node_ids: tuple[str, ...]
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy that the orchestrator offers."""
+
+    name: str
+    description: str
+    acting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A GPU that a job could have been started on; a higher score is better."""
+
+    gpu_id: str
+    gpu_model: str
+    expected_runtime_s: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedCandidate:
+    """A GPU that was out of the question, and why."""
+
+    gpu_id: str
+    gpu_model: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why a job was placed where it was, or (`gpu_id` empty) why it is not placed now."""
+
+    decision_id: str
+    job_id: str
+    gpu_id: str
+    policy: str
+    time_s: float
+    queue_length: int
+    candidates: tuple[Candidate, ...]
+    masked: tuple[MaskedCandidate, ...]
+    summary: str
+    decision_us: float
+    attempt: int
