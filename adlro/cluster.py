@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +16,25 @@ class GpuSpec:
     memory_bandwidth_gb_per_s: float
     power_limit_w: float
     max_temperature_c: float
+
+
+def _read_gpu_specs() -> Mapping[str, GpuSpec]:
+    # A path below `adlro`, not a package of its own: reading figures must not import the simulator (and numpy).
+    text = (resources.files("adlro") / "sim" / "data" / "gpu_specs.csv").read_text(encoding="utf-8")
+    return MappingProxyType(
+        {
+            row["gpu_model"]: GpuSpec(
+                memory_bandwidth_gb_per_s=float(row["memory_bandwidth_gb_per_s"]),
+                power_limit_w=float(row["power_limit_w"]),
+                max_temperature_c=float(row["max_temperature_c"]),
+            )
+            for row in csv.DictReader(text.splitlines())
+        }
+    )
+
+
+GPU_SPECS: Mapping[str, GpuSpec] = _read_gpu_specs()
+"""The GPU models that ADLRO knows; the file says where each figure is from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +47,11 @@ class Gpu:
     interconnect_bandwidth_gb_per_s: float = 0.0
     interconnect: str = ""
     spec: GpuSpec | None = None
+
+    @property
+    def known_spec(self) -> GpuSpec | None:
+        """Its own figures, else those of its model; None for an unknown model without figures."""
+        return self.spec or GPU_SPECS.get(self.gpu_model)
 
 
 @dataclass(frozen=True, slots=True)
