@@ -1,4 +1,4 @@
-"""Job records as plain data. Knows no gRPC, no protobuf, no Redis (`adlro.jobstore` keeps them, `adlro.wire` translates).
+"""Job records as plain data. Knows no gRPC and no Redis: `adlro.jobstore` keeps them, `adlro.wire` translates.
 
 Times named `*_s` are seconds of cluster time, `*_unix_s` seconds of wall time.
 """

@@ -13,7 +13,8 @@ Both call this module; nothing else touches these keys.
     adlro:orchestrator:token, :lease   the acting orchestrator (see services/orchestrator/ledger.py)
     adlro:orchestrator:cursor          hash; what of the cluster's events has been applied
 
-A serialised Job is extended inside the scripts by appending fields: protobuf takes the last one (job_id, cancel_requested).
+A serialised Job is extended inside the scripts by appending fields, of which protobuf takes the last one
+(job_id, cancel_requested).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
 from adlro.errors import AlreadyExists, Conflict, NotFound, OutOfRange, Stale
-from adlro.jobs import Job, JobSpec, JobState, NormalizedJob
+from adlro.jobs import Job, JobSpec, NormalizedJob
 from adlro.v1 import job_pb2, stream_pb2
 from adlro.wire import job_from_proto, job_to_proto, spec_to_proto
 
@@ -64,7 +65,8 @@ local function announce(change, job)
 end
 """.replace("EVENTS_KEPT", str(EVENTS_KEPT))
 
-# ARGV, four a job: request key (may be empty), digest, Job without job_id, state. Returns {existing, rev, job_id, digest of the first} a job.
+# ARGV, three a job: request key (may be empty), digest, Job without job_id.
+# Returns {existing, rev, job_id} a job; of an existing one "job_id digest".
 _LUA_CREATE = (
     _LUA_COMMON
     + """
@@ -113,11 +115,14 @@ local token = redis.call('GET', 'adlro:orchestrator:token')
 if token and tonumber(token) ~= tonumber(ARGV[1]) then
   return redis.error_reply('FENCED token ' .. ARGV[1] .. ' is not the newest, ' .. token .. ' is')
 end
+local versions = {}
 for i = 5, #ARGV, 5 do
-  local version = redis.call('HGET', 'adlro:job:' .. ARGV[i], 'version')
-  if version ~= ARGV[i + 1] then
-    return redis.error_reply('STALE ' .. ARGV[i] .. ' is at version ' .. tostring(version) .. ', not ' .. ARGV[i + 1])
+  local id = ARGV[i]
+  local version = versions[id] or tonumber(redis.call('HGET', 'adlro:job:' .. id, 'version') or -1)
+  if version ~= tonumber(ARGV[i + 1]) then
+    return redis.error_reply('STALE ' .. id .. ' is at version ' .. version .. ', not ' .. ARGV[i + 1])
   end
+  versions[id] = version + 1
 end
 local out = {}
 for i = 5, #ARGV, 5 do
@@ -195,8 +200,8 @@ class JobStore:
 
     Args:
         redis: a client with `decode_responses=False` whose writes are not retried (adlro.kit.redis.connect).
-        blocking: a client of its own for blocking reads (adlro.kit.redis.connect_blocking); needed by `read_events` with
-            a block time only.
+        blocking: a client of its own for blocking reads (adlro.kit.redis.connect_blocking); needed only for reads
+            with a block time.
 
     Raises:
         redis.exceptions.ConnectionError: from every method while Redis does not answer; nothing is retried here.
@@ -210,9 +215,7 @@ class JobStore:
         self._cancel: AsyncScript = self._redis.register_script(_LUA_CANCEL)
         self._move: AsyncScript = self._redis.register_script(_LUA_MOVE)
 
-    async def create(
-        self, spec: JobSpec, normalized: NormalizedJob, request_id: str, created_unix_s: float
-    ) -> Created:
+    async def create(self, spec: JobSpec, normalized: NormalizedJob, request_id: str, created_unix_s: float) -> Created:
         """Records a job; the same user and request id give the job of the first call.
 
         Raises:
@@ -285,7 +288,7 @@ class JobStore:
 
         Args:
             token: its fencing token.
-            moves: new records in order; a job at most once.
+            moves: new records in order; several of one job have rising versions.
             cursor: what of the cluster's events is applied with this.
 
         Returns:
@@ -392,16 +395,29 @@ class JobStore:
         Raises:
             OutOfRange: the next change is no longer kept: read the jobs anew.
         """
+        entries = await self._read(after_revision, block_ms, count)
+        return [_decode_event(revision, body) for revision, body in entries]
+
+    async def read_requests(
+        self, after_revision: int, *, block_ms: int | None = None, count: int = 1000
+    ) -> tuple[int, list[JobEvent]]:
+        """As `read_events`, but only what ingest wrote (submissions, cancel requests); also the revision to go on from.
+
+        Raises:
+            OutOfRange: the next change is no longer kept: read the jobs anew.
+        """
+        entries = await self._read(after_revision, block_ms, count)
+        last = entries[-1][0] if entries else after_revision
+        return last, [_decode_event(rev, body) for rev, body in entries if not body.startswith(_MOVED)]
+
+    async def _read(self, after_revision: int, block_ms: int | None, count: int) -> list[tuple[int, bytes]]:
         client = self._redis if block_ms is None else self._blocking
         answer = await client.xread({EVENTS: f"{after_revision}-0"}, count=count, block=block_ms)
         if not answer:
             return []
-        pairs = answer[0][1] if isinstance(answer, list) else next(iter(answer.values()))
-        entries = pairs[0] if pairs and isinstance(pairs[0], list) else pairs
-        events = []
-        expected = after_revision + 1
-        for entry_id, fields in entries:
-            revision = _revision_of(entry_id)
+        pairs = answer[EVENTS.encode()][0] if isinstance(answer, dict) else answer[0][1]  # RESP3 or RESP2
+        entries = [(_revision_of(entry_id), fields[b"m"]) for entry_id, fields in pairs]
+        for expected, (revision, _) in enumerate(entries, start=after_revision + 1):
             if revision != expected:
                 raise OutOfRange(
                     f"the changes after revision {after_revision} are no longer kept (the next one is {revision}); "
@@ -409,11 +425,7 @@ class JobStore:
                     reason="REVISION_COMPACTED",
                     metadata={"oldest_revision": str(revision)},
                 )
-            expected += 1
-            entry = stream_pb2.JobStreamEntry.FromString(fields[b"m"])
-            entry.job.revision = revision
-            events.append(JobEvent(revision, int(entry.change), job_from_proto(entry.job)))
-        return events
+        return entries
 
 
 def payload_digest(spec: JobSpec) -> str:
@@ -436,6 +448,16 @@ def _outcome_entry(job: Job, outcome: Outcome) -> bytes:
         end_s=job.end_s or 0.0,
         succeeded=outcome.succeeded,
     ).SerializeToString()
+
+
+# How a serialised JobStreamEntry with change = MOVED begins.
+_MOVED = b"\x08\x03"
+
+
+def _decode_event(revision: int, body: bytes) -> JobEvent:
+    entry = stream_pb2.JobStreamEntry.FromString(body)
+    entry.job.revision = revision
+    return JobEvent(revision, int(entry.change), job_from_proto(entry.job))
 
 
 def _decode(body: bytes, revision: bytes | int) -> Job:

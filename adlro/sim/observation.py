@@ -1,0 +1,71 @@
+"""What a policy sees at a decision: arrays over a batch of N clusters. numpy only.
+
+The orchestrator builds it with N = 1 (services/orchestrator/ledger.py); a simulator that runs many clusters builds it for
+all of them at once. A policy maps it to one action a cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+HOLD = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One decision point of N clusters with J waiting jobs and G GPUs.
+
+    Jobs stand in the order of submission, GPUs in the order of the cluster's description. Padding where clusters of a batch
+    differ: `job_waiting` False, `fits_now` False.
+
+    Attributes:
+        time_s: (N,) cluster time.
+        gpu_model: (N, G) number of the GPU's model in `gpu_models`.
+        gpu_memory_mib: (N, G) memory of the GPU.
+        gpu_node: (N, G) number of its node.
+        gpu_idle: (N, G) idle, present and on a node that is not drained.
+        gpu_remaining_s: (N, G) expected time until it is idle; 0 where idle, inf where lost or drained.
+        node_cores_free: (N, M) CPU cores free on each node.
+        node_memory_free_mib: (N, M) main memory free on each node.
+        job_waiting: (N, J) a job stands here.
+        job_type: (N, J) adlro.jobs.JobType.
+        job_priority: (N, J) 0..1.
+        job_submit_s: (N, J) time from which its completion time counts.
+        job_cores: (N, J) CPU cores asked for.
+        job_memory_mib: (N, J) main memory asked for.
+        job_gpu_memory_mib: (N, J) GPU memory asked for.
+        duration_s: (N, J, G) expected duration; inf where the GPU, or its node when empty, is too small.
+        fits_now: (N, J, G) the job can start there now.
+        gpu_models: names of the models.
+    """
+
+    time_s: Floats
+    gpu_model: Ints
+    gpu_memory_mib: Ints
+    gpu_node: Ints
+    gpu_idle: Bools
+    gpu_remaining_s: Floats
+    node_cores_free: Ints
+    node_memory_free_mib: Ints
+    job_waiting: Bools
+    job_type: Ints
+    job_priority: Floats
+    job_submit_s: Floats
+    job_cores: Ints
+    job_memory_mib: Ints
+    job_gpu_memory_mib: Ints
+    duration_s: Floats
+    fits_now: Bools
+    gpu_models: tuple[str, ...]
+
+    @property
+    def queue_length(self) -> Ints:
+        """(N,) waiting jobs."""
+        return self.job_waiting.sum(axis=1, dtype=np.int64)

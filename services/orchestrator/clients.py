@@ -1,0 +1,127 @@
+"""The orchestrator's view of other services, over gRPC: the cluster, and decompose. Translates; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import TypeVar
+
+import grpc
+import numpy as np
+from adlro.kit.channel import open_channel
+from adlro.kit.status import from_rpc_error
+
+from adlro.events import Clock, ClusterDescription, EventBatch
+from adlro.jobs import JobSpec
+from adlro.sim.observation import Floats
+from adlro.v1 import (
+    cluster_service_pb2,
+    cluster_service_pb2_grpc,
+    decompose_service_pb2,
+    decompose_service_pb2_grpc,
+)
+from adlro.wire import batch_from_proto, description_from_proto, spec_to_proto
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 10.0
+
+
+async def _answer(call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
+
+
+class ClusterClient:
+    """A ClusterService: the simulated cluster, or an adapter to a real one.
+
+    Raises:
+        adlro.errors.AdlroError: from every method, as the cluster answers.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = open_channel(address)
+        self._stub = cluster_service_pb2_grpc.ClusterServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._channel.close()
+
+    async def describe(self) -> ClusterDescription:
+        """What the cluster is and what runs."""
+        request = cluster_service_pb2.DescribeClusterRequest()
+        return description_from_proto(await _answer(self._stub.DescribeCluster(request, timeout=CALL_TIMEOUT_S)))
+
+    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int) -> None:
+        """Starts an attempt; safe to repeat."""
+        request = cluster_service_pb2.LaunchJobRequest(
+            job_id=job_id, attempt=attempt, spec=spec_to_proto(spec), gpu_id=gpu_id, fencing_token=token
+        )
+        await _answer(self._stub.LaunchJob(request, timeout=CALL_TIMEOUT_S))
+
+    async def stop(self, job_id: str, attempt: int, token: int) -> None:
+        """Ends an attempt; safe to repeat."""
+        request = cluster_service_pb2.StopJobRequest(job_id=job_id, attempt=attempt, fencing_token=token)
+        await _answer(self._stub.StopJob(request, timeout=CALL_TIMEOUT_S))
+
+    async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
+        """Everything up to a revision is dealt with."""
+        request = cluster_service_pb2.AcknowledgeEventsRequest(
+            incarnation=incarnation, revision=revision, fencing_token=token
+        )
+        await _answer(self._stub.AcknowledgeEvents(request, timeout=CALL_TIMEOUT_S))
+
+    async def wake_at(self, times_s: Sequence[float]) -> None:
+        """Asks for wake-ups; a time that has passed gives one at once."""
+        request = cluster_service_pb2.WakeAtRequest(times_s=times_s)
+        await _answer(self._stub.WakeAt(request, timeout=CALL_TIMEOUT_S))
+
+    async def set_clock(self, clock: Clock) -> None:
+        """Sets a simulated clock's mode, and moves it forward to `clock.time_s` where it is behind."""
+        request = cluster_service_pb2.SetClockRequest(
+            mode=int(clock.mode),  # type: ignore[arg-type]  # enum numbers are those of ClockMode
+            scale=clock.scale,
+            paused=clock.paused,
+            not_before_s=clock.time_s,
+        )
+        await _answer(self._stub.SetClock(request, timeout=CALL_TIMEOUT_S))
+
+    async def events(self, incarnation: str, after_revision: int) -> AsyncIterator[EventBatch]:
+        """The cluster's events after a revision, then new ones, until the connection breaks."""
+        request = cluster_service_pb2.WatchEventsRequest(incarnation=incarnation, after_revision=after_revision)
+        call = self._stub.WatchEvents(request)
+        try:
+            async for message in call:
+                yield batch_from_proto(message)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        finally:
+            call.cancel()
+
+
+class DecomposeClient:
+    """A DecomposeService, for runtime predictions."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        self.address = address
+        self._timeout_s = timeout_s
+        self._channel = open_channel(address)
+        self._stub = decompose_service_pb2_grpc.DecomposeServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._channel.close()
+
+    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
+        """(J, M) the median runtime of each job on each model, seconds.
+
+        Raises:
+            adlro.errors.AdlroError: decompose does not answer, or not in time.
+        """
+        request = decompose_service_pb2.PredictRuntimeRequest(
+            jobs=[spec_to_proto(spec) for spec in specs], gpu_models=gpu_models
+        )
+        answer = await _answer(self._stub.PredictRuntime(request, timeout=self._timeout_s))
+        return np.array([[each.median_s for each in row.predictions] for row in answer.predictions])

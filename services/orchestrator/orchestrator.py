@@ -1,0 +1,330 @@
+"""The orchestrator's life: takes the lease, runs one acting session after another, and answers for what stands.
+
+No gRPC here; clients are handed in. Redis keys of its own: the policy that was set, and the drained nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import redis.asyncio as aioredis
+import structlog
+
+from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, Stale, Unavailable
+from adlro.jobs import JobState, PendingReason
+from adlro.jobstore import PREFIX, JobStore, Move
+from services.orchestrator import transitions
+from services.orchestrator.decisions import Decision, DecisionLog
+from services.orchestrator.dispatch import Acting, ClusterPort, Session, failures
+from services.orchestrator.lease import Lease
+from services.orchestrator.ledger import Phase
+from services.orchestrator.metrics import Metrics
+from services.orchestrator.policies import DEFAULT_POLICY, POLICIES, Policy
+from services.orchestrator.predictions import Predictions, Predictor
+
+POLICY = PREFIX + "orchestrator:policy"
+DRAINED = PREFIX + "orchestrator:drained"
+
+BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
+# An outage of the cluster is told to those who wait for it after so many failed sessions in a row.
+OUTAGE_SESSIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Who decides, and how things stand."""
+
+    acting: bool
+    instance_id: str
+    lease_holder: str
+    fencing_token: int
+    policy: str
+    cluster_connected: bool
+    cluster_incarnation: str
+    cluster_revision: int
+    cluster_time_s: float
+    queue_length: int
+    waiting_for_begin_time_count: int
+    running_count: int
+    decision_count: int
+    drained_node_ids: tuple[str, ...]
+    problem: str
+
+
+class Orchestrator:
+    """One instance: acts while it holds the lease, stands by otherwise.
+
+    Args:
+        redis: for records, lease, policy and drains.
+        store: job records.
+        cluster: runs jobs.
+        predictor: expected durations (decompose).
+        instance_id: unique to this process.
+        policy: the policy to begin with; empty: the one last set, or the default.
+        lease_s: how long the lease lasts without renewal.
+        max_attempts: lost attempts after which a job fails.
+        decisions_kept: size of the decision log.
+        metrics: counters of this process.
+        log: a structlog logger.
+    """
+
+    def __init__(
+        self,
+        redis: aioredis.Redis,
+        store: JobStore,
+        cluster: ClusterPort,
+        predictor: Predictor,
+        instance_id: str,
+        *,
+        policy: str,
+        lease_s: float,
+        max_attempts: int,
+        decisions_kept: int,
+        metrics: Metrics,
+        log: structlog.typing.FilteringBoundLogger,
+    ) -> None:
+        self._redis: Any = redis
+        self._store = store
+        self._cluster = cluster
+        self._predictions = Predictions(predictor, self._on_prediction_fallback)
+        self._lease = Lease(redis, instance_id, lease_s)
+        self._first_policy = policy
+        self._max_attempts = max_attempts
+        self._metrics = metrics
+        self._log = log
+        self._session: Session | None = None
+        self._token = 0
+        self._holder = ""
+        self._problem = "starting"
+        self.acting = Acting(_policy(policy or DEFAULT_POLICY), {}, DecisionLog(decisions_kept))
+        metrics.acting.set_function(lambda: self._ready_session() is not None)
+        metrics.queue_length.set_function(lambda: s.ledger.queue_length if (s := self._ready_session()) else 0)
+        metrics.running.set_function(lambda: s.ledger.count(Phase.PLACED) if (s := self._ready_session()) else 0)
+
+    # ---- life
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        failed = 0
+        while True:
+            try:
+                token = await self._lease.take()
+                if token is None:
+                    self._holder = await self._lease.holder()
+                    self._problem = f"standing by: {self._holder} holds the lease"
+                    failed = 0
+                    await asyncio.sleep(self._lease.duration_s / 4)
+                    continue
+                self._token, self._holder = token, self._lease.instance_id
+                await self._load_choices()
+                await self._act(token)
+            except asyncio.CancelledError:
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(self._lease.give_up(), 1.0)
+                raise
+            except BaseException as error:  # whatever it was: the next session starts from what is written down
+                leaves = failures(error)
+                if any(isinstance(leaf, (KeyboardInterrupt, SystemExit)) for leaf in leaves):
+                    raise
+                was_ready = self._session is not None and self._session.ready.is_set()
+                self._session = None
+                failed = 1 if was_ready else failed + 1
+                self._report(leaves, failed)
+                if failed == OUTAGE_SESSIONS:
+                    await self._tell_outage()
+                await asyncio.sleep(BACKOFF_S[min(failed, len(BACKOFF_S)) - 1])
+
+    async def _act(self, token: int) -> None:
+        session = Session(
+            self.acting,
+            self._store,
+            self._cluster,
+            self._predictions,
+            token,
+            self._max_attempts,
+            self._log,
+            self._metrics.observe_decision,
+        )
+        self._session = session
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_lease(token), name="keep lease")
+            group.create_task(self._note_ready(session), name="note ready")
+            group.create_task(session.run(), name="session")
+
+    async def _note_ready(self, session: Session) -> None:
+        await session.ready.wait()
+        self._problem = ""
+        self._metrics.sessions.inc()
+        self._log.info(
+            "acting",
+            token=session.token,
+            policy=self.acting.policy.name,
+            incarnation=self.acting.incarnation,
+            revision=session.applied,
+            active_jobs=len(session.ledger.entries),
+        )
+
+    async def _keep_lease(self, token: int) -> None:
+        while True:
+            await asyncio.sleep(self._lease.duration_s / 3)
+            await asyncio.wait_for(self._lease.renew(token), self._lease.duration_s / 3)
+
+    async def _load_choices(self) -> None:
+        chosen = await self._redis.get(POLICY)
+        if self._first_policy:  # the setting is for the start; what is set later holds
+            await self._redis.set(POLICY, self._first_policy)
+            chosen, self._first_policy = self._first_policy.encode(), ""
+        if chosen and chosen.decode() in POLICIES:
+            self.acting.policy = _policy(chosen.decode())
+        drained = await self._redis.hgetall(DRAINED)
+        self.acting.drained = {node.decode(): reason.decode() for node, reason in drained.items()}
+
+    def _report(self, leaves: list[BaseException], failed: int) -> None:
+        expected = all(isinstance(leaf, (AdlroError, OSError, aioredis.RedisError, TimeoutError)) for leaf in leaves)
+        text = "; ".join(dict.fromkeys(str(leaf) or type(leaf).__name__ for leaf in leaves))
+        self._problem = text
+        if any(isinstance(leaf, Stale) for leaf in leaves):
+            self._log.warning("session ended, starting anew", problem=text)
+        elif expected:
+            if failed in (1, 5) or failed % 30 == 0:
+                self._log.warning("session ended, trying again", problem=text, failed_in_a_row=failed)
+        else:
+            self._log.error("session ended by a bug, starting anew", problem=text, exc_info=leaves[0])
+
+    async def _tell_outage(self) -> None:
+        """Everyone who waits is told that the cluster does not answer."""
+        try:
+            moves = []
+            for version, job in await self._store.active():
+                if job.state is JobState.PENDING and job.pending_reason is not PendingReason.LAUNCHING:
+                    text = "the cluster does not answer; the job is kept and will be placed when it does"
+                    moves.append(Move(transitions.waiting(job, PendingReason.CLUSTER_UNAVAILABLE, text), version))
+            await self._store.move(self._token, moves)
+        except (AdlroError, aioredis.RedisError, OSError) as error:
+            self._log.info("could not tell the outage", problem=str(error))
+
+    def _on_prediction_fallback(self, error: AdlroError) -> None:
+        self._metrics.prediction_fallbacks.inc()
+        self._log.warning("decompose does not answer; declared runtimes serve instead", problem=str(error))
+
+    # ---- questions and orders
+
+    async def status(self) -> Status:
+        """How things stand."""
+        session = self._ready_session()
+        clock = self.acting.clock
+        count = session.ledger.count if session else (lambda phase: 0)
+        return Status(
+            acting=session is not None,
+            instance_id=self._lease.instance_id,
+            lease_holder=self._holder,
+            fencing_token=self._token,
+            policy=self.acting.policy.name,
+            cluster_connected=session is not None,
+            cluster_incarnation=self.acting.incarnation,
+            cluster_revision=session.applied if session else 0,
+            cluster_time_s=session.now_s if session else (clock.time_s if clock else 0.0),
+            queue_length=session.ledger.queue_length if session else 0,
+            waiting_for_begin_time_count=count(Phase.BEGIN),
+            running_count=count(Phase.PLACED),
+            decision_count=self.acting.decisions.count,
+            drained_node_ids=tuple(sorted(self.acting.drained)),
+            problem=self._problem,
+        )
+
+    async def set_policy(self, name: str) -> str:
+        """Changes the acting policy; returns the one before.
+
+        Raises:
+            InvalidInput: unknown.
+            Unavailable: this instance does not act.
+        """
+        session = self._session_or_raise()
+        chosen = _policy(name)
+        before = self.acting.policy.name
+        await self._redis.set(POLICY, name)
+        self.acting.policy = chosen
+        self._log.info("policy set", policy=name, before=before)
+        await session.kick()
+        return before
+
+    async def drain(self, node_id: str, reason: str) -> list[str]:
+        """Starts nothing more on a node; returns what still runs there.
+
+        Raises:
+            NotFound: no such node.
+        """
+        session = self._session_or_raise()
+        self._check_node(session, node_id)
+        await self._redis.hset(DRAINED, node_id, reason)
+        self.acting.drained[node_id] = reason
+        session.ledger.set_drained(self.acting.drained)
+        await session.kick()
+        gpus = [gpu.gpu_id for node, gpu in session.ledger.cluster.gpus() if node.node_id == node_id]
+        occupants = [session.ledger.occupant(session.ledger.gpu_number[gpu_id]) for gpu_id in gpus]
+        return [entry.job.job_id for entry in occupants if entry is not None]
+
+    async def undrain(self, node_id: str) -> None:
+        """Lets a node take jobs again.
+
+        Raises:
+            NotFound: no such node.
+            Conflict: it is not drained.
+        """
+        session = self._session_or_raise()
+        self._check_node(session, node_id)
+        if node_id not in self.acting.drained:
+            raise Conflict(f"node_id: {node_id} is not drained", field="node_id")
+        await self._redis.hdel(DRAINED, node_id)
+        del self.acting.drained[node_id]
+        session.ledger.set_drained(self.acting.drained)
+        await session.kick()
+
+    async def explain_job(self, job_id: str) -> Decision:
+        """Why a job waits, or its newest decision.
+
+        Raises:
+            NotFound: no such job, or its decision is no longer kept.
+        """
+        session = self._ready_session()
+        if session is not None and (waiting := session.explain_waiting(job_id)) is not None:
+            return waiting
+        decision = self.acting.decisions.of_job(job_id)
+        if decision is not None:
+            return decision
+        job = await self._store.get(job_id)
+        if job.state is JobState.PENDING:
+            return Decision("", job_id, "", self.acting.policy.name, self._now_s(), 0, (), (), 0.0, 0, job.message)
+        raise NotFound(
+            f"job_id: no decision about {job_id} is kept: it was made before this orchestrator started, or too many "
+            "came after it",
+            field="job_id",
+        )
+
+    def _now_s(self) -> float:
+        return self._session.now_s if self._session is not None else 0.0
+
+    def _ready_session(self) -> Session | None:
+        session = self._session
+        return session if session is not None and session.ready.is_set() else None
+
+    def _session_or_raise(self) -> Session:
+        session = self._ready_session()
+        if session is None:
+            raise Unavailable(f"this orchestrator does not act now: {self._problem}", retry_after_s=1.0)
+        return session
+
+    @staticmethod
+    def _check_node(session: Session, node_id: str) -> None:
+        if node_id not in session.ledger.node_ids:
+            known = ", ".join(session.ledger.node_ids)
+            raise NotFound(f"node_id: there is no node {node_id!r}; the nodes are {known}", field="node_id")
+
+
+def _policy(name: str) -> Policy:
+    if name not in POLICIES:
+        raise InvalidInput(f"policy: there is no policy {name!r}; there are {', '.join(POLICIES)}", field="policy")
+    return POLICIES[name]()

@@ -1,0 +1,186 @@
+"""OrchestratorService over gRPC: translates between messages and the orchestrator; decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+from adlro.kit.redis import connect, connect_blocking, watch_redis
+from adlro.kit.server import ServiceContext
+
+from adlro.jobstore import JobStore
+from adlro.v1 import orchestrator_service_pb2 as pb
+from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from services.orchestrator.clients import ClusterClient, DecomposeClient
+from services.orchestrator.decisions import Decision
+from services.orchestrator.metrics import Metrics
+from services.orchestrator.orchestrator import Orchestrator
+from services.orchestrator.policies import POLICIES
+from services.orchestrator.settings import OrchestratorSettings
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
+    """The orchestrator as a service of the kit."""
+
+    name = "orchestrator"
+    service_names: Sequence[str] = ("adlro.v1.OrchestratorService",)
+
+    def __init__(self, settings: OrchestratorSettings) -> None:
+        self._settings = settings
+        self._orchestrator: Orchestrator
+        self._draining: asyncio.Event
+        self._clients: list[ClusterClient | DecomposeClient] = []
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers the servicer."""
+        pb_grpc.add_OrchestratorServiceServicer_to_server(self, server)
+
+    async def start(self, context: ServiceContext) -> None:
+        """Connects and begins to act, or to stand by."""
+        settings = self._settings
+        self._draining = context.draining
+        redis = connect(settings.redis_url)
+        self._redis = (redis, connect_blocking(settings.redis_url))
+        cluster = ClusterClient(settings.cluster_address)
+        decompose = DecomposeClient(settings.decompose_address, settings.prediction_timeout_s)
+        self._clients = [cluster, decompose]
+        self._orchestrator = Orchestrator(
+            redis,
+            JobStore(*self._redis),
+            cluster,
+            decompose,
+            f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
+            policy=settings.policy,
+            lease_s=settings.lease_s,
+            max_attempts=settings.max_attempts,
+            decisions_kept=settings.decisions_kept,
+            metrics=Metrics(context.registry),
+            log=context.log,
+        )
+        context.spawn(watch_redis(context, redis), "watch redis")
+        self._life = context.spawn(self._orchestrator.run(), "orchestrate")
+
+    async def stop(self) -> None:
+        """Stops placing, gives the lease up, closes connections."""
+        self._life.cancel()
+        await asyncio.wait([self._life], timeout=2.0)
+        for client in self._clients:
+            await client.close()
+        for redis in self._redis:
+            await redis.aclose()
+
+    # ---- OrchestratorService
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
+        """How things stand."""
+        status = await self._orchestrator.status()
+        return pb.GetStatusResponse(
+            acting=status.acting,
+            instance_id=status.instance_id,
+            lease_holder=status.lease_holder,
+            fencing_token=status.fencing_token,
+            policy=status.policy,
+            cluster_connected=status.cluster_connected,
+            cluster_incarnation=status.cluster_incarnation,
+            cluster_revision=status.cluster_revision,
+            cluster_time_s=status.cluster_time_s,
+            queue_length=status.queue_length,
+            waiting_for_begin_time_count=status.waiting_for_begin_time_count,
+            running_count=status.running_count,
+            decision_count=status.decision_count,
+            drained_node_ids=status.drained_node_ids,
+            problem=status.problem,
+        )
+
+    async def ListPolicies(
+        self, request: pb.ListPoliciesRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ListPoliciesResponse:
+        """What can be set."""
+        acting = self._orchestrator.acting.policy.name
+        return pb.ListPoliciesResponse(
+            policies=[
+                pb.Policy(name=name, description=policy.description, acting=name == acting)
+                for name, policy in POLICIES.items()
+            ]
+        )
+
+    async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.SetPolicyResponse:
+        """Changes the acting policy."""
+        before = await self._orchestrator.set_policy(request.policy)
+        return pb.SetPolicyResponse(policy=request.policy, previous_policy=before)
+
+    async def ExplainDecision(
+        self, request: pb.ExplainDecisionRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ExplainDecisionResponse:
+        """Why."""
+        if request.WhichOneof("target") == "decision_id":
+            decision = self._orchestrator.acting.decisions.get(request.decision_id)
+        else:
+            decision = await self._orchestrator.explain_job(request.job_id)
+        return pb.ExplainDecisionResponse(decision=_decision(decision))
+
+    async def WatchDecisions(
+        self, request: pb.WatchDecisionsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.WatchDecisionsResponse]:
+        """Decisions as they are made."""
+        log = self._orchestrator.acting.decisions
+        watcher = log.watch()
+        draining = asyncio.ensure_future(self._draining.wait())
+        try:
+            for decision in log.last(request.history):
+                yield pb.WatchDecisionsResponse(decision=_decision(decision))
+            while True:
+                newest = asyncio.ensure_future(watcher.get())
+                await asyncio.wait([newest, draining], return_when=asyncio.FIRST_COMPLETED)
+                if not newest.done():
+                    newest.cancel()
+                    return
+                yield pb.WatchDecisionsResponse(decision=_decision(newest.result()))
+        finally:
+            draining.cancel()
+            log.unwatch(watcher)
+
+    async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.DrainNodeResponse:
+        """Starts nothing more on a node."""
+        return pb.DrainNodeResponse(running_job_ids=await self._orchestrator.drain(request.node_id, request.reason))
+
+    async def UndrainNode(
+        self, request: pb.UndrainNodeRequest, context: grpc.aio.ServicerContext
+    ) -> pb.UndrainNodeResponse:
+        """Lets a node take jobs again."""
+        await self._orchestrator.undrain(request.node_id)
+        return pb.UndrainNodeResponse()
+
+
+def _decision(decision: Decision) -> pb.Decision:
+    return pb.Decision(
+        decision_id=decision.decision_id,
+        job_id=decision.job_id,
+        gpu_id=decision.gpu_id,
+        policy=decision.policy,
+        time_s=decision.time_s,
+        queue_length=decision.queue_length,
+        candidates=[
+            pb.Candidate(
+                gpu_id=each.gpu_id,
+                gpu_model=each.gpu_model,
+                expected_runtime_s=each.expected_runtime_s,
+                score=each.score,
+            )
+            for each in decision.candidates
+        ],
+        masked=[
+            pb.MaskedCandidate(gpu_id=each.gpu_id, gpu_model=each.gpu_model, reason=each.reason)
+            for each in decision.masked
+        ],
+        summary=decision.summary,
+        decision_us=decision.decision_us,
+        attempt=decision.attempt,
+    )

@@ -1,0 +1,125 @@
+"""How a job's record moves on: pure functions from a record and what happened to the next record.
+
+The orchestrator is the only one that moves records on; every state change of a job is one of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from adlro.jobs import Job, JobAttempt, JobState, PendingReason
+
+
+def cancel_requested(job: Job) -> Job:
+    """Its user wants its end (ingest has written that down)."""
+    return replace(job, cancel_requested=True)
+
+
+def taken_up(job: Job, submit_s: float, reason: PendingReason, message: str) -> Job:
+    """The orchestrator knows the job; its completion time counts from `submit_s`."""
+    return replace(job, submit_s=submit_s, pending_reason=reason, message=message)
+
+
+def waiting(job: Job, reason: PendingReason, message: str) -> Job:
+    """It still waits, for another reason."""
+    return replace(job, pending_reason=reason, message=message)
+
+
+def launching(job: Job, gpu_id: str, gpu_model: str) -> Job:
+    """A GPU is chosen and the attempt is written down, before the cluster is asked."""
+    attempt = JobAttempt(job.attempt_count + 1, gpu_id, gpu_model)
+    return replace(
+        job,
+        pending_reason=PendingReason.LAUNCHING,
+        message=f"being launched on {gpu_id}",
+        gpu_id=gpu_id,
+        gpu_model=gpu_model,
+        attempts=(*job.attempts, attempt),
+    )
+
+
+def started(job: Job, start_s: float) -> Job:
+    """The cluster runs its last attempt."""
+    return replace(
+        _with_last_attempt(job, start_s=start_s),
+        state=JobState.RUNNING,
+        pending_reason=PendingReason.NONE,
+        message=f"running on {job.gpu_id}",
+        start_s=start_s,
+    )
+
+
+def succeeded(job: Job, end_s: float) -> Job:
+    """It ended by itself, without error."""
+    return _ended(job, JobState.SUCCEEDED, end_s, "succeeded", "")
+
+
+def failed(job: Job, end_s: float, why: str) -> Job:
+    """It ended by itself with an error, or by its time limit."""
+    return _ended(job, JobState.FAILED, end_s, f"failed: {why}", why)
+
+
+def stopped(job: Job, end_s: float) -> Job:
+    """Its run was ended on request."""
+    why = "cancelled on request" if job.cancel_requested else "stopped on the cluster, not through ADLRO"
+    return _ended(job, JobState.CANCELLED, end_s, "stopped", why)
+
+
+def cancelled_while_waiting(job: Job, end_s: float) -> Job:
+    """It was cancelled before it ran."""
+    return replace(
+        job,
+        state=JobState.CANCELLED,
+        pending_reason=PendingReason.NONE,
+        message="cancelled on request before it ran",
+        end_s=end_s,
+    )
+
+
+def lost(job: Job, end_s: float, why: str, max_attempts: int) -> Job:
+    """Its attempt was lost with a GPU or the cluster: it waits for another one, or fails when it had enough."""
+    if job.cancel_requested:
+        return _ended(job, JobState.CANCELLED, end_s, f"lost: {why}", "cancelled on request")
+    if job.attempt_count >= max_attempts:
+        return _ended(
+            job,
+            JobState.FAILED,
+            end_s,
+            f"lost: {why}",
+            f"attempt {job.attempt_count} of at most {max_attempts} was lost: {why}",
+        )
+    return replace(
+        _with_last_attempt(job, end_s=end_s, outcome=f"lost: {why}"),
+        state=JobState.PENDING,
+        pending_reason=PendingReason.RESOURCES,
+        message=f"attempt {job.attempt_count} was lost ({why}); waits for another one",
+        start_s=None,
+        gpu_id="",
+        gpu_model="",
+    )
+
+
+def refused(job: Job, end_s: float, why: str, max_attempts: int) -> Job:
+    """The cluster did not take the attempt."""
+    return lost(job, end_s, f"refused by the cluster: {why}", max_attempts)
+
+
+def _ended(job: Job, state: JobState, end_s: float, outcome: str, message: str) -> Job:
+    return replace(
+        _with_last_attempt(job, end_s=end_s, outcome=outcome),
+        state=state,
+        pending_reason=PendingReason.NONE,
+        message=message,
+        end_s=end_s,
+    )
+
+
+def _with_last_attempt(job: Job, *, start_s: float | None = None, end_s: float | None = None, outcome: str = "") -> Job:
+    last = job.attempts[-1]
+    last = replace(
+        last,
+        start_s=last.start_s if start_s is None else start_s,
+        end_s=end_s,
+        outcome=outcome,
+    )
+    return replace(job, attempts=(*job.attempts[:-1], last))
