@@ -1,0 +1,51 @@
+"""The documents keep up with the code: links lead somewhere, and what they name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def anchors(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            dead.append(target)
+    assert not dead
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_make_targets_exist(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make (?:PYTHON=\S+ )?([a-z-]+)", document.read_text(), re.MULTILINE))
+    assert named <= targets
+
+
+def test_tests_named_by_the_guarantees_exist() -> None:
+    missing = []
+    for file, name in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", (ROOT / "docs" / "guarantees.md").read_text()):
+        path = ROOT / file
+        if not path.exists() or (name and not re.search(rf"def {name}\b", path.read_text())):
+            missing.append(f"{file}::{name}")
+    assert not missing
+
+
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = set(re.findall(r"\((\d{4}-[\w-]+\.md)\)", (folder / "README.md").read_text()))
+    assert listed == {path.name for path in folder.glob("[0-9]*.md")}
