@@ -68,4 +68,5 @@ class Observation:
     @property
     def queue_length(self) -> Ints:
         """(N,) waiting jobs."""
-        return self.job_waiting.sum(axis=1, dtype=np.int64)
+        length: Ints = self.job_waiting.sum(axis=1, dtype=np.int64)
+        return length

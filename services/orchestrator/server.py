@@ -99,9 +99,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             problem=status.problem,
         )
 
-    async def ListPolicies(
-        self, request: pb.ListPoliciesRequest, context: grpc.aio.ServicerContext
-    ) -> pb.ListPoliciesResponse:
+    async def ListPolicies(self, request: pb.ListPoliciesRequest, context: Context) -> pb.ListPoliciesResponse:
         """What can be set."""
         acting = self._orchestrator.acting.policy.name
         return pb.ListPoliciesResponse(
@@ -116,9 +114,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         before = await self._orchestrator.set_policy(request.policy)
         return pb.SetPolicyResponse(policy=request.policy, previous_policy=before)
 
-    async def ExplainDecision(
-        self, request: pb.ExplainDecisionRequest, context: grpc.aio.ServicerContext
-    ) -> pb.ExplainDecisionResponse:
+    async def ExplainDecision(self, request: pb.ExplainDecisionRequest, context: Context) -> pb.ExplainDecisionResponse:
         """Why."""
         if request.WhichOneof("target") == "decision_id":
             decision = self._orchestrator.acting.decisions.get(request.decision_id)
@@ -127,7 +123,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         return pb.ExplainDecisionResponse(decision=_decision(decision))
 
     async def WatchDecisions(
-        self, request: pb.WatchDecisionsRequest, context: grpc.aio.ServicerContext
+        self, request: pb.WatchDecisionsRequest, context: Context
     ) -> AsyncIterator[pb.WatchDecisionsResponse]:
         """Decisions as they are made."""
         log = self._orchestrator.acting.decisions
@@ -151,9 +147,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         """Starts nothing more on a node."""
         return pb.DrainNodeResponse(running_job_ids=await self._orchestrator.drain(request.node_id, request.reason))
 
-    async def UndrainNode(
-        self, request: pb.UndrainNodeRequest, context: grpc.aio.ServicerContext
-    ) -> pb.UndrainNodeResponse:
+    async def UndrainNode(self, request: pb.UndrainNodeRequest, context: Context) -> pb.UndrainNodeResponse:
         """Lets a node take jobs again."""
         await self._orchestrator.undrain(request.node_id)
         return pb.UndrainNodeResponse()

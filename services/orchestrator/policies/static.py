@@ -17,19 +17,22 @@ AFFINITY: Mapping[JobType, str] = {
     JobType.DATA_PROCESSING: "radeon_vii",
 }
 
+OVERFLOW = "v100_sxm2"
+
 
 class Static(Policy):
     """Each job type waits for the GPUs of its own model, first come, first served there.
 
-    A job whose type has no model in this cluster, or that its model's GPUs can never hold, goes to the model with the
-    most GPU memory of those that can hold it, and queues there.
+    A job that its model's GPUs can never hold, or whose type has no model here, queues for the overflow model
+    (Volta), and where that cannot hold it either, for the model with the most GPU memory that can.
     """
 
     name = "static"
     description = "each job type on its own GPU model, in order of submission; score: minus the GPU's number"
 
-    def __init__(self, affinity: Mapping[JobType, str] = AFFINITY) -> None:
+    def __init__(self, affinity: Mapping[JobType, str] = AFFINITY, overflow: str = OVERFLOW) -> None:
         self._affinity = dict(affinity)
+        self._overflow = overflow
 
     def scores(self, observation: Observation) -> Floats:
         """(N, J, G) minus the GPU's number for the first job that waits for the GPU's model."""
@@ -51,10 +54,15 @@ class Static(Policy):
         memory = np.where(possible, observation.gpu_memory_mib[:, None, :], -1)
         # Ties by the lowest number: argmax takes the first.
         largest = np.argmax(memory, axis=2) if memory.shape[2] else home
-        overflow = np.take_along_axis(observation.gpu_model, largest, axis=1)
-        home = np.where(possible.any(axis=2), overflow, home)
+        home = np.where(possible.any(axis=2), np.take_along_axis(observation.gpu_model, largest, axis=1), home)
+        holds = [
+            (possible & (observation.gpu_model == number)[:, None, :]).any(axis=2)
+            for number in range(len(observation.gpu_models))
+        ]
+        if self._overflow in observation.gpu_models:
+            number = observation.gpu_models.index(self._overflow)
+            home = np.where(holds[number], number, home)
         for number, model in enumerate(observation.gpu_models):
             wants = np.isin(observation.job_type, [int(t) for t, m in self._affinity.items() if m == model])
-            holds = (possible & (observation.gpu_model == number)[:, None, :]).any(axis=2)
-            home = np.where(wants & holds, number, home)
+            home = np.where(wants & holds[number], number, home)
         return home

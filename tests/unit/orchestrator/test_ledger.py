@@ -1,0 +1,103 @@
+"""Occupancy, masks and reasons."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adlro.cluster import Cluster
+from adlro.jobs import PendingReason
+from services.orchestrator.ledger import Ledger, Phase
+from tests.unit.orchestrator.conftest import node, queue
+
+
+def reason_of(ledger: Ledger, job_id: str) -> tuple[PendingReason, str]:
+    return next((reason, text) for entry, reason, text in ledger.reasons(0.0, "sjf") if entry.job.job_id == job_id)
+
+
+def test_an_observation_shows_what_is_free(cluster: Cluster) -> None:
+    ledger = Ledger(cluster)
+    first = queue(ledger, 1, (4, 5, 6), cpu_cores=3, memory_mib=1000)
+    queue(ledger, 2, (1, 2, 3), cpu_cores=6, gpu_memory_mib=12000, submit_s=1.0)
+    ledger.place(first, 0, 10.0)
+    seen = ledger.observe(12.0)
+    assert seen.queue_length.tolist() == [1]
+    assert seen.gpu_idle[0].tolist() == [False, True, True, True, True]
+    assert seen.gpu_remaining_s[0].tolist() == [2.0, 0, 0, 0, 0]
+    assert seen.node_cores_free[0].tolist() == [5, 8, 8]
+    assert seen.node_memory_free_mib[0].tolist() == [64536, 65536, 65536]
+    np.testing.assert_array_equal(seen.duration_s[0, 0], [1, 1, np.inf, np.inf, 3])  # Turing has 11264 MiB
+    assert seen.fits_now[0, 0].tolist() == [False, False, False, False, True]  # 5 cores are free beside job-1
+    ledger.forget(first)
+    assert ledger.observe(12.0).fits_now[0, 0].tolist() == [True, True, False, False, True]
+
+
+def test_the_queue_is_in_order_of_submission_then_number(cluster: Cluster) -> None:
+    ledger = Ledger(cluster)
+    for number, submit_s in ((12, 5.0), (2, 5.0), (3, 1.0), (40, 0.5)):
+        queue(ledger, number, (1, 1, 1), submit_s=submit_s)
+    assert [entry.job.job_id for entry in ledger.queued()] == ["job-40", "job-3", "job-2", "job-12"]
+
+
+def test_lost_and_drained_gpus_take_nothing(cluster: Cluster) -> None:
+    ledger = Ledger(cluster, drained=["volta-0"])
+    queue(ledger, 1, (1, 1, 1), gpu_memory_mib=15000)
+    ledger.set_lost(["radeon-0/0"], True)
+    assert not ledger.observe(0.0).fits_now.any()
+    assert reason_of(ledger, "job-1")[0] is PendingReason.NODES_DRAINED
+    ledger.set_lost(["radeon-0/0"], False)
+    ledger.set_drained([])
+    assert ledger.observe(0.0).fits_now[0, 0].tolist() == [True, True, False, False, True]
+
+
+def test_every_waiting_job_has_its_reason(cluster: Cluster) -> None:
+    ledger = Ledger(cluster)
+    queue(ledger, 1, (1, 1, 1), gpu_memory_mib=20000)
+    queue(ledger, 2, (1, 1, 1), cpu_cores=8)
+    entry = queue(ledger, 3, (1, 1, 1), cpu_cores=1)
+    assert reason_of(ledger, "job-1")[0] is PendingReason.NO_FITTING_GPU
+    assert "20000 MiB" in reason_of(ledger, "job-1")[1]
+    assert reason_of(ledger, "job-2")[0] is PendingReason.POLICY
+    for gpu, number in zip((0, 2, 4), (10, 11, 12), strict=True):
+        ledger.place(queue(ledger, number, (1, 1, 1), cpu_cores=1), gpu, 0.0)
+    assert reason_of(ledger, "job-2") == (
+        PendingReason.RESOURCES,
+        "waits for a GPU with 0 MiB, and 8 cores and 1024 MiB on its node",
+    )
+    assert ledger.mask_reason(entry, 0, 0.5) == "busy with job-10 for about 0.5 s"
+    assert ledger.mask_reason(entry, 1, 0.5) == ""
+    assert ledger.mask_reason(ledger.entries["job-2"], 1, 0.5) == "needs 8 cores, 7 are free on volta-0"
+    assert "20000 MiB of GPU memory" in ledger.mask_reason(ledger.entries["job-1"], 1, 0.5)
+
+
+def test_two_jobs_never_hold_one_gpu(cluster: Cluster) -> None:
+    ledger = Ledger(cluster)
+    ledger.place(queue(ledger, 1, (1, 1, 1)), 0, 0.0)
+    with pytest.raises(AssertionError, match="already holds"):
+        ledger.place(queue(ledger, 2, (1, 1, 1)), 0, 0.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 8), st.booleans()), max_size=400))
+def test_what_is_taken_is_given_back(steps: list[tuple[int, int, bool]]) -> None:
+    """Whatever comes and goes: free cores are what the placed jobs leave, and rows are reused without mixing jobs."""
+    ledger = Ledger(Cluster("default", (node("a", "v100_sxm2", 16000, gpus=4), node("b", "radeon_vii", 16000, gpus=4))))
+    for number, (submit_s, cores, place) in enumerate(steps):
+        entry = queue(ledger, number, (number + 1.0, number + 2.0, 1), cpu_cores=cores, submit_s=submit_s)
+        fits = ledger.observe(0.0).fits_now[0, ledger.queued().index(entry)]
+        if place and fits.any():
+            ledger.place(entry, int(np.argmax(fits)), 0.0)
+        elif number % 3 == 0:
+            for other in [each for each in ledger.entries.values() if each.phase is Phase.PLACED][:2]:
+                ledger.forget(other)
+    placed = [entry for entry in ledger.entries.values() if entry.phase is Phase.PLACED]
+    seen = ledger.observe(0.0)
+    assert seen.node_cores_free.sum() == 16 - sum(entry.job.spec.cpu_cores for entry in placed)
+    assert (seen.node_cores_free >= 0).all()
+    assert seen.queue_length[0] == len(ledger.entries) - len(placed)
+    for place_in_queue, entry in enumerate(ledger.queued()):
+        number = int(entry.job.job_id.removeprefix("job-"))
+        assert seen.duration_s[0, place_in_queue, 0] == number + 1.0
+        assert seen.job_cores[0, place_in_queue] == entry.job.spec.cpu_cores

@@ -1,0 +1,66 @@
+"""A job's record through its life."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from adlro.jobs import Job, JobState, PendingReason
+from services.orchestrator import transitions
+from tests.unit.orchestrator.conftest import job
+
+MAX = 2
+
+
+def running() -> Job:
+    taken = transitions.taken_up(job(1), 3.0, PendingReason.RESOURCES, "waits")
+    return transitions.started(transitions.launching(taken, "volta-0/0", "v100_sxm2"), 5.0)
+
+
+def test_a_life_without_trouble() -> None:
+    done = transitions.succeeded(running(), 9.0)
+    assert (done.state, done.pending_reason, done.jct_s) == (JobState.SUCCEEDED, PendingReason.NONE, 6.0)
+    attempt = done.attempts[0]
+    assert (attempt.gpu_id, attempt.start_s, attempt.end_s, attempt.outcome) == ("volta-0/0", 5.0, 9.0, "succeeded")
+
+
+def test_an_intent_is_still_pending_and_has_a_reason() -> None:
+    intent = transitions.launching(job(1), "volta-0/0", "v100_sxm2")
+    assert (intent.state, intent.pending_reason, intent.attempt_count) == (
+        JobState.PENDING,
+        PendingReason.LAUNCHING,
+        1,
+    )
+
+
+def test_a_failure_says_why() -> None:
+    failed = transitions.failed(running(), 9.0, "time limit of 4 s reached")
+    assert (failed.state, failed.message) == (JobState.FAILED, "time limit of 4 s reached")
+
+
+def test_a_lost_attempt_waits_for_another_one_and_keeps_its_place() -> None:
+    again = transitions.lost(running(), 7.0, "volta-0/0 was lost", MAX)
+    assert (again.state, again.gpu_id, again.start_s, again.submit_s) == (JobState.PENDING, "", None, 3.0)
+    assert again.pending_reason is not PendingReason.NONE
+    assert again.attempts[0].outcome == "lost: volta-0/0 was lost"
+    assert transitions.launching(again, "volta-0/1", "v100_sxm2").attempts[1].attempt == 2
+
+
+def test_too_many_lost_attempts_fail_with_the_reason() -> None:
+    second = transitions.started(
+        transitions.launching(transitions.lost(running(), 7.0, "x", MAX), "volta-0/1", "v100_sxm2"), 8.0
+    )
+    failed = transitions.lost(second, 9.0, "volta-0/1 was lost", MAX)
+    assert failed.state is JobState.FAILED
+    assert "attempt 2 of at most 2" in failed.message
+
+
+def test_a_lost_attempt_of_a_job_to_be_cancelled_is_its_end() -> None:
+    assert transitions.lost(replace(running(), cancel_requested=True), 7.0, "x", MAX).state is JobState.CANCELLED
+
+
+def test_who_stopped_it_is_told() -> None:
+    asked = transitions.stopped(replace(running(), cancel_requested=True), 7.0)
+    other = transitions.stopped(running(), 7.0)
+    assert asked.state is other.state is JobState.CANCELLED
+    assert asked.message == "cancelled on request"
+    assert "not through ADLRO" in other.message
