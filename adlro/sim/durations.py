@@ -1,0 +1,83 @@
+"""How long a job runs on a GPU model, and how it ends. Arrays and plain records only.
+
+Duration = work / speed. Work that a job does not state is drawn by a stable hash, the same in every process and at
+every attempt:
+
+- with an expected runtime: that, brought to the reference GPU, times exp(0.3 N(0, 1)) by the job id: estimates are
+  wrong, and on no side more often;
+- without: the scenario's rule: the job type's median x exp(0.8 N) by (user, application) x exp(0.4 N) by the job id,
+  within the scenario's limits, so that jobs of one user and application are alike here too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from adlro.events import EventKind
+from adlro.jobs import JobSpec
+from adlro.sim.scenario import Scenario
+from adlro.sim.speeds import speed
+
+ESTIMATE_SIGMA = 0.3
+"""Spread of true work around a user's estimate (of its logarithm). Assumed."""
+
+_STANDARD_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """What will become of a run that nobody disturbs: FINISHED or FAILED after `duration_s`."""
+
+    duration_s: float
+    kind: EventKind
+    message: str
+
+
+def plan_run(job_id: str, spec: JobSpec, gpu_model: str, scenario: Scenario) -> PlannedRun:
+    """How a job's run on a GPU model will go.
+
+    Raises:
+        InvalidInput: no speeds are known for the GPU model, or for that of the expected runtime.
+    """
+    run_s = work_s(job_id, spec, scenario) / speed(spec.application, spec.job_type, gpu_model)
+    plan = PlannedRun(run_s, EventKind.FINISHED, "")
+    ratio = spec.simulated_work.fails_at_ratio if spec.simulated_work is not None else None
+    if ratio is not None:
+        message = f"failed after {ratio:.0%} of its work, as simulated_work.fails_at_ratio asks"
+        plan = PlannedRun(run_s * ratio, EventKind.FAILED, message)
+    if spec.time_limit_s is not None and spec.time_limit_s < plan.duration_s:
+        plan = PlannedRun(spec.time_limit_s, EventKind.FAILED, f"time limit of {spec.time_limit_s:g} s reached")
+    return plan
+
+
+def work_s(job_id: str, spec: JobSpec, scenario: Scenario) -> float:
+    """A job's work in seconds on the reference GPU.
+
+    Raises:
+        InvalidInput: no speeds are known for the GPU model of the expected runtime.
+    """
+    if spec.simulated_work is not None:
+        return spec.simulated_work.work_s
+    if spec.expected_runtime is not None:
+        expected = spec.expected_runtime
+        on_reference_s = expected.runtime_s * speed(spec.application, spec.job_type, expected.gpu_model)
+        return on_reference_s * math.exp(ESTIMATE_SIGMA * stable_normal("work", job_id))
+    group = scenario.sigma_group * stable_normal("group", spec.user, spec.application)
+    own = scenario.sigma_job * stable_normal("work", job_id)
+    drawn = scenario.median_work_s[spec.job_type] * math.exp(group + own)
+    return min(max(drawn, scenario.min_work_s), scenario.max_work_s)
+
+
+def stable_uniform(*key: str) -> float:
+    """A number in (0, 1) by a hash of the key: the same in every process."""
+    digest = hashlib.blake2b("\0".join(key).encode(), digest_size=8).digest()
+    # 53 bits are what a float holds; the half keeps clear of 0 and 1.
+    return ((int.from_bytes(digest, "big") >> 11) + 0.5) / 2**53
+
+
+def stable_normal(*key: str) -> float:
+    """A standard normal number by a hash of the key."""
+    return _STANDARD_NORMAL.inv_cdf(stable_uniform(*key))

@@ -1,0 +1,147 @@
+"""What a simulated cluster's GPUs report: utilization, memory, memory bandwidth, power, temperature.
+
+Utilization and bandwidth are figures of the application (`data/gpu_load.csv`, assumed), varied a little from job to job
+by a stable hash. Power = idle + utilization x (limit - idle). Temperature follows dT/dt = (T_ambient + R P - T) / tau
+(`data/thermal.csv`, assumed); power is constant between a GPU's events, so T has a closed form and a sample at any time
+is exact, however far a virtual clock has jumped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.cluster import Cluster, GpuSpec
+from adlro.errors import InvalidInput
+from adlro.jobs import JobSpec
+from adlro.sim.durations import stable_uniform
+from adlro.sim.tables import csv_rows
+
+Floats = NDArray[np.float64]
+
+_FIGURES = {row["figure"]: float(row["value"]) for row in csv_rows("thermal.csv")}
+AMBIENT_C = _FIGURES["ambient_temperature"]
+IDLE_POWER_SHARE = _FIGURES["idle_power_share"]
+FULL_LOAD_TEMPERATURE_SHARE = _FIGURES["full_load_temperature_share"]
+TIME_CONSTANT_S = _FIGURES["time_constant"]
+DRIVER_MEMORY_MIB = _FIGURES["driver_memory"]
+UNSTATED_MEMORY_SHARE = _FIGURES["unstated_memory_share"]
+VARIATION = _FIGURES["variation"]
+
+# (utilization, share of the memory bandwidth) of an application; ("*", job type) for those that are not listed.
+_LOAD: dict[tuple[str, str], tuple[float, float]] = {
+    (row["application"], row["job_type"] if row["application"] == "*" else ""): (
+        float(row["utilization_ratio"]),
+        float(row["memory_bandwidth_ratio"]),
+    )
+    for row in csv_rows("gpu_load.csv")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSample:
+    """The metrics of G GPUs at one time, each an array of shape (G,); NaN for a lost GPU."""
+
+    utilization_ratio: Floats
+    memory_used_mib: Floats
+    memory_bandwidth_gb_per_s: Floats
+    temperature_c: Floats
+    power_w: Floats
+
+
+class GpuMetrics:
+    """The metrics of a cluster's GPUs, by their numbers, as functions of cluster time.
+
+    Times of calls on one GPU must not fall.
+
+    Raises:
+        InvalidInput: a GPU model that ADLRO does not know comes without figures.
+    """
+
+    def __init__(self, cluster: Cluster, time_s: float = 0.0) -> None:
+        specs = [_spec(gpu.known_spec, gpu.gpu_model) for _, gpu in cluster.gpus()]
+        count = len(specs)
+        self._memory_mib = np.array([float(gpu.memory_mib) for _, gpu in cluster.gpus()])
+        self._peak_gb_per_s = np.array([spec.memory_bandwidth_gb_per_s for spec in specs])
+        self._limit_w = np.array([spec.power_limit_w for spec in specs])
+        self._idle_w = IDLE_POWER_SHARE * self._limit_w
+        settled_c = FULL_LOAD_TEMPERATURE_SHARE * np.array([spec.max_temperature_c for spec in specs])
+        self._resistance_c_per_w = (settled_c - AMBIENT_C) / self._limit_w
+        self._lost = np.zeros(count, dtype=bool)
+        self._utilization = np.zeros(count)
+        self._used_mib = np.full(count, DRIVER_MEMORY_MIB)
+        self._gb_per_s = np.zeros(count)
+        self._power_w = self._idle_w.copy()
+        self._since_s = np.full(count, float(time_s))
+        # Temperature at `_since_s`: at the start that of a GPU that has long been idle.
+        self._since_c = AMBIENT_C + self._resistance_c_per_w * self._power_w
+
+    def start_job(self, number: int, time_s: float, job_id: str, spec: JobSpec) -> None:
+        """A job starts on an idle GPU."""
+        utilization, bandwidth_share = _LOAD.get((spec.application, "")) or _LOAD["*", spec.job_type.label]
+        self._set_power(number, time_s, self._idle_w[number])
+        self._utilization[number] = min(utilization * _variation("utilization", job_id), 1.0)
+        self._gb_per_s[number] = (
+            min(bandwidth_share * _variation("bandwidth", job_id), 1.0) * self._peak_gb_per_s[number]
+        )
+        asked_mib = spec.gpu_memory_mib or UNSTATED_MEMORY_SHARE * self._memory_mib[number]
+        self._used_mib[number] = min(DRIVER_MEMORY_MIB + asked_mib, self._memory_mib[number])
+        self._power_w[number] += self._utilization[number] * (self._limit_w[number] - self._idle_w[number])
+
+    def end_job(self, number: int, time_s: float) -> None:
+        """A GPU falls idle."""
+        self._set_power(number, time_s, self._idle_w[number])
+        self._utilization[number] = 0.0
+        self._gb_per_s[number] = 0.0
+        self._used_mib[number] = DRIVER_MEMORY_MIB
+
+    def lose(self, number: int, time_s: float) -> None:
+        """A GPU is gone: it reports nothing, and cools down."""
+        self.end_job(number, time_s)
+        self._power_w[number] = 0.0
+        self._lost[number] = True
+
+    def restore(self, number: int, time_s: float) -> None:
+        """A lost GPU is back, idle."""
+        self._set_power(number, time_s, self._idle_w[number])
+        self._lost[number] = False
+
+    def sample(self, time_s: float) -> MetricsSample:
+        """The metrics at a time not before the last change."""
+        return MetricsSample(
+            utilization_ratio=self._reported(self._utilization),
+            memory_used_mib=self._reported(self._used_mib),
+            memory_bandwidth_gb_per_s=self._reported(self._gb_per_s),
+            temperature_c=self._reported(self._temperature_c(time_s)),
+            power_w=self._reported(self._power_w),
+        )
+
+    def _reported(self, values: Floats) -> Floats:
+        return np.where(self._lost, np.nan, values)
+
+    def _temperature_c(self, time_s: float) -> Floats:
+        target_c = AMBIENT_C + self._resistance_c_per_w * self._power_w
+        decay: Floats = np.exp((self._since_s - time_s) / TIME_CONSTANT_S)
+        temperature_c: Floats = target_c + (self._since_c - target_c) * decay
+        return temperature_c
+
+    def _set_power(self, number: int, time_s: float, power_w: float) -> None:
+        self._since_c[number] = self._temperature_c(time_s)[number]
+        self._since_s[number] = time_s
+        self._power_w[number] = power_w
+
+
+def _variation(metric: str, job_id: str) -> float:
+    return 1.0 + VARIATION * (2.0 * stable_uniform(metric, job_id) - 1.0)
+
+
+def _spec(spec: GpuSpec | None, gpu_model: str) -> GpuSpec:
+    if spec is None:
+        raise InvalidInput(
+            f"GPU model '{gpu_model}' is not known and comes without figures (spec)",
+            field="gpu_model",
+            reason="UNKNOWN_GPU_MODEL",
+        )
+    return spec
