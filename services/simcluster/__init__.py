@@ -1,0 +1,1 @@
+"""simcluster: a simulated GPU cluster behind ClusterService, with a clock that runs real, scaled or virtual."""

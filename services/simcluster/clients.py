@@ -1,0 +1,127 @@
+"""simcluster's view of ingest, over gRPC: says what the cluster is, and pushes telemetry. Only translates."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import grpc
+
+from adlro.cluster import Cluster
+from adlro.errors import AdlroError, Unavailable
+from adlro.kit.channel import open_channel
+from adlro.kit.status import from_rpc_error
+from adlro.v1 import telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
+from adlro.wire import cluster_to_proto
+from services.simcluster.telemetry import Block, Outbox
+
+CALL_TIMEOUT_S = 5.0
+# A stream of telemetry is ended and begun anew this often, so that it has a deadline and an answer.
+STREAM_S = 60.0
+FIRST_RETRY_S, LAST_RETRY_S = 0.2, 10.0
+
+_COLUMNS = (
+    (telemetry_pb2.METRIC_UTILIZATION, telemetry_pb2.UNIT_RATIO, "utilization_ratio"),
+    (telemetry_pb2.METRIC_MEMORY_USED, telemetry_pb2.UNIT_MIB, "memory_used_mib"),
+    (telemetry_pb2.METRIC_MEMORY_BANDWIDTH, telemetry_pb2.UNIT_GB_PER_S, "memory_bandwidth_gb_per_s"),
+    (telemetry_pb2.METRIC_TEMPERATURE, telemetry_pb2.UNIT_CELSIUS, "temperature_c"),
+    (telemetry_pb2.METRIC_POWER, telemetry_pb2.UNIT_W, "power_w"),
+)
+
+
+class IngestClient:
+    """Ingest's TelemetryService, as a simulated cluster uses it.
+
+    Args:
+        address: of ingest.
+        log: a structlog logger.
+    """
+
+    def __init__(self, address: str, log: Any) -> None:
+        self._channel = open_channel(address)
+        self._stub = telemetry_service_pb2_grpc.TelemetryServiceStub(self._channel)
+        self._log = log.bind(ingest=address)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._channel.close()
+
+    async def run(self, cluster: Cluster, outbox: Outbox, *, telemetry: bool) -> None:
+        """Describes the cluster and pushes telemetry, for ever; after a break of the connection both anew.
+
+        Args:
+            cluster: what to describe.
+            outbox: blocks to push.
+            telemetry: there will be blocks; without, only the description is sent.
+        """
+        retry_s, problem = FIRST_RETRY_S, ""
+        while True:
+            try:
+                await self._describe(cluster)
+                self._log.info("cluster described to ingest", cluster=cluster.name)
+                retry_s, problem = FIRST_RETRY_S, ""
+                outbox.clear()
+                if not telemetry:
+                    await self._until_disconnected()
+                while telemetry:
+                    await self._push(cluster, outbox)
+            except AdlroError as error:
+                if error.message != problem:
+                    self._log.warning("ingest does not take the cluster's telemetry; trying again", error=error.message)
+                problem = error.message
+            # Several simulated clusters must not come back all at once.
+            await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
+            retry_s = min(2 * retry_s, LAST_RETRY_S)
+
+    async def _describe(self, cluster: Cluster) -> None:
+        request = telemetry_service_pb2.UpsertClusterRequest(cluster=cluster_to_proto(cluster))
+        try:
+            await self._stub.UpsertCluster(request, timeout=CALL_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+    async def _push(self, cluster: Cluster, outbox: Outbox) -> None:
+        """One stream of `STREAM_S`."""
+        loop = asyncio.get_running_loop()
+        end_at = loop.time() + STREAM_S
+        gpu_ids = [gpu.gpu_id for _, gpu in cluster.gpus()]
+        call = self._stub.PushTelemetry(timeout=STREAM_S + CALL_TIMEOUT_S)
+        try:
+            while not call.done():
+                try:
+                    async with asyncio.timeout_at(end_at):
+                        block = await outbox.get()
+                except TimeoutError:
+                    break
+                message = block_to_proto(cluster.name, gpu_ids, block)
+                await call.write(telemetry_service_pb2.PushTelemetryRequest(block=message))
+                gpu_ids = []  # the same as in the block before
+            await call.done_writing()
+            await call
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        except asyncio.InvalidStateError as error:
+            raise Unavailable("ingest ended the stream of telemetry") from error
+        finally:
+            call.cancel()
+
+    async def _until_disconnected(self) -> None:
+        while (state := self._channel.get_state()) is grpc.ChannelConnectivity.READY:
+            await self._channel.wait_for_state_change(state)
+
+
+def block_to_proto(cluster: str, gpu_ids: list[str], block: Block) -> telemetry_pb2.TelemetryBlock:
+    """The message of a block; empty `gpu_ids`: those of the block before in the stream."""
+    return telemetry_pb2.TelemetryBlock(
+        cluster=cluster,
+        gpu_ids=gpu_ids,
+        sample_times_unix_s=block.sample_times_unix_s,
+        cluster_times_s=block.cluster_times_s,
+        columns=[
+            telemetry_pb2.MetricColumn(
+                metric=metric, unit=unit, values_f32=getattr(block, name).astype("<f4", copy=False).tobytes()
+            )
+            for metric, unit, name in _COLUMNS
+        ],
+    )

@@ -1,0 +1,26 @@
+"""simcluster's settings: environment keys ADLRO_SIMCLUSTER_*."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from adlro.kit.settings import ServiceSettings
+
+
+class SimclusterSettings(ServiceSettings):
+    """What simcluster needs to know."""
+
+    service_name: ClassVar[str] = "simcluster"
+
+    # A scenario (paper, paper_roomy), or a TOML file of the form of adlro/sim/data/paper.toml's [cluster].
+    cluster: str = Field(default="paper", min_length=1)
+    clock_mode: Literal["real", "scaled", "virtual"] = "real"
+    # Cluster seconds a second. scaled needs one; in virtual the most, 0 = no limit. Not set: 1 for real, 0 for virtual.
+    clock_scale: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+    clock_paused: bool = False
+    # Samples a second of wall time; 0 = no telemetry.
+    telemetry_hz: float = Field(default=2.0, ge=0, le=1000, allow_inf_nan=False)
+    # Where the cluster is described and telemetry is pushed to; empty = nowhere.
+    ingest_address: str = ""
