@@ -191,7 +191,7 @@ class LaunchJobResponse(_message.Message):
     START_S_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     existing: _builtins.bool
-    """This attempt had been launched before."""
+    """This attempt had been launched before, on this GPU; it may have ended since."""
     start_s: _builtins.float
     """Cluster time of the start."""
     revision: _builtins.int
@@ -397,7 +397,7 @@ class WakeAtRequest(_message.Message):
     TIMES_S_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def times_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Cluster times."""
+        """Cluster times. Equal ones give one event, and those that have passed give one event now, all together."""
 
     def __init__(
         self,
@@ -438,7 +438,7 @@ class SetClockRequest(_message.Message):
     mode: _cluster_pb2.ClockMode.ValueType
     """Not set: as it is."""
     scale: _builtins.float
-    """Not set: as it is."""
+    """Not set: as it is. With another mode: 1 for REAL (which takes no other), 0 for VIRTUAL; SCALED needs one above 0."""
     paused: _builtins.bool
     """Not set: as it is."""
     not_before_s: _builtins.float
