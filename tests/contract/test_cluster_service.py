@@ -1,0 +1,432 @@
+"""What every ClusterService does: one suite, run on each implementation in `IMPLEMENTATIONS`.
+
+Another one (an adapter to a real cluster) is added there: a context manager that gives its address and says what it can.
+Tests that need a simulated cluster (a clock to set, work of a stated length, GPUs to take away) are skipped for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+import pytest
+
+from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, OutOfRange, Stale
+from adlro.events import ClockMode, ClusterDescription, ClusterEvent, EventKind
+from adlro.jobs import JobSpec, JobType, SimulatedWork
+from adlro.kit.channel import open_channel
+from adlro.kit.status import from_rpc_error
+from adlro.kit.testing import serve, spawn_service
+from adlro.v1 import cluster_service_pb2 as pb
+from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
+from adlro.wire import batch_from_proto, description_from_proto, spec_to_proto
+from services.simcluster.server import SimclusterServer
+from services.simcluster.settings import SimclusterSettings
+
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ClusterService to test: idle, with at least two GPUs on a node."""
+
+    address: str
+    simulated: bool
+
+
+@asynccontextmanager
+async def in_process() -> AsyncIterator[Target]:
+    settings = SimclusterSettings(clock_mode="virtual", clock_paused=True)
+    async with serve(SimclusterServer(settings), settings) as address:
+        yield Target(address, simulated=True)
+
+
+@asynccontextmanager
+async def spawned() -> AsyncIterator[Target]:
+    env = {"ADLRO_SIMCLUSTER_CLOCK_MODE": "virtual", "ADLRO_SIMCLUSTER_CLOCK_PAUSED": "true"}
+    with spawn_service("simcluster", env) as service:
+        yield Target(service.address, simulated=True)
+
+
+IMPLEMENTATIONS: dict[str, Callable[[], AbstractAsyncContextManager[Target]]] = {
+    "in-process": in_process,
+    "spawned": spawned,
+}
+
+
+class ClusterCaller:
+    """Calls a ClusterService; raises the error tree."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._channel = open_channel(target.address)
+        self.stub = pb_grpc.ClusterServiceStub(self._channel)
+        self.token = 1
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def call(self, method: str, request):
+        try:
+            return await getattr(self.stub, method)(request, timeout=TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+    async def describe(self) -> ClusterDescription:
+        return description_from_proto(await self.call("DescribeCluster", pb.DescribeClusterRequest()))
+
+    async def launch(self, job_id: str, gpu_id: str, *, work_s=10.0, attempt=1, token=None, **fields):
+        spec = JobSpec("job", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(work_s), **fields)
+        return await self.call(
+            "LaunchJob",
+            pb.LaunchJobRequest(
+                job_id=job_id,
+                attempt=attempt,
+                spec=spec_to_proto(spec),
+                gpu_id=gpu_id,
+                fencing_token=self.token if token is None else token,
+            ),
+        )
+
+    async def stop(self, job_id: str, *, attempt=0, token=None) -> bool:
+        request = pb.StopJobRequest(
+            job_id=job_id, attempt=attempt, fencing_token=self.token if token is None else token
+        )
+        return (await self.call("StopJob", request)).stopped
+
+    async def acknowledge(self, incarnation: str, revision: int, token=None) -> None:
+        await self.call(
+            "AcknowledgeEvents",
+            pb.AcknowledgeEventsRequest(
+                incarnation=incarnation,
+                revision=revision,
+                fencing_token=self.token if token is None else token,
+            ),
+        )
+
+    async def wake_at(self, *times_s: float) -> None:
+        await self.call("WakeAt", pb.WakeAtRequest(times_s=times_s))
+
+    async def set_clock(self, **fields):
+        return (await self.call("SetClock", pb.SetClockRequest(**fields))).clock
+
+    @asynccontextmanager
+    async def watch(self, after_revision: int = 0, incarnation: str = "") -> AsyncIterator[Watch]:
+        call = self.stub.WatchEvents(pb.WatchEventsRequest(incarnation=incarnation, after_revision=after_revision))
+        try:
+            yield Watch(call)
+        finally:
+            call.cancel()
+
+
+class Watch:
+    """An event stream, message by message."""
+
+    def __init__(self, call) -> None:
+        self._call = call
+        self.revision = 0
+        self.incarnation = ""
+
+    async def next(self) -> tuple[ClusterEvent, ...]:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                message = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        assert message is not grpc.aio.EOF, "the stream ended"
+        batch = batch_from_proto(message)
+        self.revision, self.incarnation = batch.events[-1].revision, batch.incarnation
+        return batch.events
+
+    async def until(self, kind: EventKind) -> list[ClusterEvent]:
+        """All events up to and with the first message that has one of a kind."""
+        events: list[ClusterEvent] = []
+        while not any(event.kind is kind for event in events):
+            events += await self.next()
+        return events
+
+
+@pytest.fixture(params=["in-process", pytest.param("spawned", marks=pytest.mark.slow)])
+async def cluster(request) -> AsyncIterator[ClusterCaller]:
+    async with IMPLEMENTATIONS[request.param]() as target:
+        caller = ClusterCaller(target)
+        yield caller
+        await caller.close()
+
+
+@pytest.fixture
+async def simulated(cluster) -> ClusterCaller:
+    if not cluster.target.simulated:
+        pytest.skip("needs a simulated cluster")
+    return cluster
+
+
+def gpu_ids(description: ClusterDescription) -> list[str]:
+    return [gpu.gpu_id for _, gpu in description.cluster.gpus()]
+
+
+async def refused(call) -> AdlroError:
+    with pytest.raises(AdlroError) as error:
+        await call
+    return error.value
+
+
+# ---- any cluster
+
+
+async def test_an_idle_cluster_describes_itself(cluster):
+    description = await cluster.describe()
+    assert len(gpu_ids(description)) >= 2
+    assert len(set(gpu_ids(description))) == len(gpu_ids(description))
+    assert description.running == ()
+    assert description.incarnation
+    assert description.oldest_revision <= description.revision + 1
+    assert (await cluster.describe()).incarnation == description.incarnation
+
+
+async def test_a_launch_is_described_and_told(cluster):
+    description = await cluster.describe()
+    first = gpu_ids(description)[0]
+    async with cluster.watch(description.revision, description.incarnation) as watch:
+        answer = await cluster.launch("job-1", first)
+        assert not answer.existing
+        (event,) = await watch.next()
+    assert (event.kind, event.job_id, event.attempt, event.gpu_id) == (EventKind.STARTED, "job-1", 1, first)
+    assert (event.revision, event.time_s) == (answer.revision, answer.start_s)
+    after = await cluster.describe()
+    assert [(job.job_id, job.attempt, job.gpu_id) for job in after.running] == [("job-1", 1, first)]
+    assert after.revision == event.revision
+
+
+async def test_a_launch_repeated_is_answered_alike_and_runs_once(cluster):
+    gpu_id = gpu_ids(await cluster.describe())[0]
+    first, *others = await asyncio.gather(*(cluster.launch("job-1", gpu_id) for _ in range(5)))
+    answers = [first, *others]
+    assert sorted(answer.existing for answer in answers) == [False, True, True, True, True]
+    assert len({(answer.start_s, answer.revision) for answer in answers}) == 1
+    assert len((await cluster.describe()).running) == 1
+
+
+async def test_a_busy_gpu_and_another_attempt_of_a_running_job_are_refused(cluster):
+    first, second, *_ = gpu_ids(await cluster.describe())
+    await cluster.launch("job-1", first, attempt=2)
+    busy = await refused(cluster.launch("job-2", first))
+    assert isinstance(busy, Conflict)
+    assert busy.reason == "GPU_BUSY"
+    assert isinstance(await refused(cluster.launch("job-1", second, attempt=3)), Conflict)
+    assert isinstance(await refused(cluster.launch("job-1", second, attempt=1)), Conflict)
+    assert len((await cluster.describe()).running) == 1
+
+
+async def test_what_does_not_fit_is_refused_with_the_reason(cluster):
+    description = await cluster.describe()
+    node, gpu = next(description.cluster.gpus())
+    for fields, reason in (
+        ({"gpu_memory_mib": gpu.memory_mib + 1}, "GPU_MEMORY_TOO_SMALL"),
+        ({"cpu_cores": node.cpu_cores + 1}, "NODE_CORES_EXHAUSTED"),
+        ({"memory_mib": node.memory_mib + 1}, "NODE_MEMORY_EXHAUSTED"),
+    ):
+        error = await refused(cluster.launch("job-1", gpu.gpu_id, **fields))
+        assert isinstance(error, Conflict)
+        assert error.reason == reason
+    assert (await cluster.describe()).revision == description.revision
+
+
+async def test_an_unknown_gpu_is_not_found_and_named(cluster):
+    error = await refused(cluster.launch("job-1", "nowhere/0"))
+    assert isinstance(error, NotFound)
+    assert "nowhere/0" in error.message
+    assert "DescribeCluster" in error.message
+
+
+async def test_stopping_ends_a_job_once(cluster):
+    description = await cluster.describe()
+    gpu_id = gpu_ids(description)[0]
+    await cluster.launch("job-1", gpu_id, work_s=1e6)
+    async with cluster.watch(description.revision) as watch:
+        assert not await cluster.stop("job-1", attempt=7)
+        assert await cluster.stop("job-1")
+        assert not await cluster.stop("job-1")
+        assert not await cluster.stop("never-seen")
+        events = await watch.until(EventKind.STOPPED)
+    assert [event.kind for event in events] == [EventKind.STARTED, EventKind.STOPPED]
+    assert (await cluster.describe()).running == ()
+    assert (await cluster.launch("job-1", gpu_id)).existing, "also after it ended"
+    assert not (await cluster.launch("job-1", gpu_id, attempt=2)).existing
+
+
+async def test_an_older_fencing_token_is_refused(cluster):
+    description = await cluster.describe()
+    first, second, *_ = gpu_ids(description)
+    await cluster.launch("job-1", first, token=9)
+    for call in (
+        cluster.launch("job-2", second, token=8),
+        cluster.stop("job-1", token=8),
+        cluster.acknowledge(description.incarnation, description.revision, token=8),
+    ):
+        error = await refused(call)
+        assert isinstance(error, Conflict)
+        assert error.reason == "STALE_FENCING_TOKEN"
+    assert [job.job_id for job in (await cluster.describe()).running] == ["job-1"]
+
+
+async def test_the_event_stream_is_resumed_after_any_revision(cluster):
+    description = await cluster.describe()
+    gpu_id = gpu_ids(description)[0]
+    for attempt in (1, 2, 3):
+        await cluster.launch("job-1", gpu_id, attempt=attempt, work_s=1e6)
+        await cluster.stop("job-1")
+    newest = (await cluster.describe()).revision
+    for after in range(description.revision, newest):
+        async with cluster.watch(after, description.incarnation) as watch:
+            seen: list[int] = []
+            while not seen or seen[-1] < newest:
+                seen += [event.revision for event in await watch.next()]
+        assert seen == list(range(after + 1, newest + 1))
+
+
+async def test_two_watchers_see_the_same(cluster):
+    description = await cluster.describe()
+    gpu_id = gpu_ids(description)[0]
+    async with cluster.watch(description.revision) as one, cluster.watch(description.revision) as other:
+        await cluster.launch("job-1", gpu_id, work_s=1e6)
+        await cluster.stop("job-1")
+        assert await one.until(EventKind.STOPPED) == await other.until(EventKind.STOPPED)
+
+
+async def test_another_incarnation_is_aborted(cluster):
+    description = await cluster.describe()
+    assert isinstance(await refused(cluster.acknowledge("another", 0)), Stale)
+    async with cluster.watch(description.revision, "another") as watch:
+        assert isinstance(await refused(watch.next()), Stale)
+
+
+async def test_a_revision_that_is_not_there_is_out_of_range(cluster):
+    description = await cluster.describe()
+    ahead = description.revision + 10
+    assert isinstance(await refused(cluster.acknowledge(description.incarnation, ahead)), OutOfRange)
+    async with cluster.watch(ahead, description.incarnation) as watch:
+        assert isinstance(await refused(watch.next()), OutOfRange)
+
+
+async def test_a_passed_time_wakes_at_once_and_only_once(cluster):
+    description = await cluster.describe()
+    async with cluster.watch(description.revision) as watch:
+        await cluster.wake_at(0.0, 0.0)
+        (event,) = await watch.next()
+    assert event.kind is EventKind.WAKE_UP
+    assert (await cluster.describe()).revision == event.revision
+
+
+@pytest.mark.parametrize(
+    ("method", "request_message", "field"),
+    [
+        ("LaunchJob", pb.LaunchJobRequest(job_id="j", attempt=1, gpu_id="g"), "spec"),
+        ("LaunchJob", pb.LaunchJobRequest(job_id="j", attempt=0, gpu_id="g"), "attempt"),
+        ("StopJob", pb.StopJobRequest(job_id="x" * 65), "job_id"),
+        ("WakeAt", pb.WakeAtRequest(), "times_s"),
+        ("WakeAt", pb.WakeAtRequest(times_s=[1.0, float("nan")]), "times_s[1]"),
+        ("AcknowledgeEvents", pb.AcknowledgeEventsRequest(revision=1), "incarnation"),
+        ("SetClock", pb.SetClockRequest(scale=-1.0), "scale"),
+    ],
+)
+async def test_a_request_that_breaks_a_rule_is_refused_with_the_field(cluster, method, request_message, field):
+    error = await refused(cluster.call(method, request_message))
+    assert isinstance(error, InvalidInput)
+    assert field in [violation.field for violation in error.violations]
+
+
+# ---- a simulated cluster
+
+
+async def test_a_virtual_clock_goes_from_event_to_event_as_they_are_acknowledged(simulated):
+    description = await simulated.describe()
+    first, second, *_ = gpu_ids(description)
+    async with simulated.watch(description.revision) as watch:
+        await simulated.launch("a", first, work_s=10.0)
+        await simulated.launch("b", second, work_s=30.0)
+        await simulated.wake_at(10.0, 20.0)
+        await simulated.set_clock(paused=False)
+        events = await watch.until(EventKind.FINISHED)
+        assert [(event.kind.name, event.time_s) for event in events[-2:]] == [("FINISHED", 10.0), ("WAKE_UP", 10.0)]
+        assert (await simulated.describe()).clock.time_s == 10.0
+        await simulated.acknowledge(watch.incarnation, watch.revision)
+        assert [(event.kind.name, event.time_s) for event in await watch.next()] == [("WAKE_UP", 20.0)]
+        await simulated.launch("c", first, work_s=5.0)
+        await simulated.acknowledge(watch.incarnation, watch.revision)
+        events = [*await watch.next(), *await watch.next()]
+        assert [(event.kind.name, event.job_id, event.time_s) for event in events] == [
+            ("STARTED", "c", 20.0),
+            ("FINISHED", "c", 25.0),
+        ]
+        await simulated.acknowledge(watch.incarnation, watch.revision)
+        assert [(event.job_id, event.time_s) for event in await watch.next()] == [("b", 30.0)]
+
+
+async def test_a_time_limit_and_a_failure_end_a_job(simulated):
+    description = await simulated.describe()
+    first, second, *_ = gpu_ids(description)
+    await simulated.launch("limited", first, time_limit_s=2.0)
+    spec = JobSpec("job", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(10.0, fails_at_ratio=0.5))
+    request = pb.LaunchJobRequest(job_id="failing", attempt=1, spec=spec_to_proto(spec), gpu_id=second, fencing_token=1)
+    await simulated.call("LaunchJob", request)
+    async with simulated.watch(description.revision) as watch:
+        await simulated.set_clock(paused=False)
+        limited = (await watch.until(EventKind.FAILED))[-1]
+        assert (limited.job_id, limited.time_s, limited.message) == ("limited", 2.0, "time limit of 2 s reached")
+        await simulated.acknowledge(watch.incarnation, watch.revision)
+        (failed,) = await watch.next()
+        assert (failed.kind, failed.job_id, failed.time_s) == (EventKind.FAILED, "failing", 5.0)
+        assert "50%" in failed.message
+
+
+async def test_a_lost_gpu_loses_its_job_and_comes_back(simulated):
+    description = await simulated.describe()
+    gpu_id = gpu_ids(description)[0]
+    await simulated.launch("a", gpu_id)
+    async with simulated.watch(description.revision) as watch:
+        lose = pb.SetGpuAvailabilityRequest(gpu_id=gpu_id, available=False)
+        assert (await simulated.call("SetGpuAvailability", lose)).lost_job_id == "a"
+        assert (await simulated.call("SetGpuAvailability", lose)).lost_job_id == ""
+        events = await watch.until(EventKind.LOST)
+        assert [event.kind for event in events] == [EventKind.STARTED, EventKind.GPU_LOST, EventKind.LOST]
+        assert (await simulated.describe()).lost_gpu_ids == (gpu_id,)
+        error = await refused(simulated.launch("a", gpu_id, attempt=2))
+        assert isinstance(error, Conflict)
+        assert error.reason == "GPU_LOST"
+        await simulated.call("SetGpuAvailability", pb.SetGpuAvailabilityRequest(gpu_id=gpu_id, available=True))
+        assert [event.kind for event in await watch.next()] == [EventKind.GPU_BACK]
+    assert not (await simulated.launch("a", gpu_id, attempt=2)).existing
+
+
+async def test_the_clock_is_set_and_told(simulated):
+    description = await simulated.describe()
+    assert description.clock.mode is ClockMode.VIRTUAL
+    assert description.clock.paused
+    async with simulated.watch(description.revision) as watch:
+        clock = await simulated.set_clock(mode=2, scale=1000.0, paused=False, not_before_s=50.0)
+        assert (clock.mode, clock.scale, clock.paused, clock.time_s) == (2, 1000.0, False, 50.0)
+        (event,) = await watch.next()
+        assert (event.kind, event.time_s) == (EventKind.CLOCK_SET, 50.0)
+        await simulated.launch("a", gpu_ids(description)[0], work_s=100.0)
+        error = await refused(simulated.set_clock(not_before_s=1e9))
+        assert isinstance(error, Conflict)
+        events = await watch.until(EventKind.FINISHED)
+        assert events[-1].time_s == pytest.approx(events[0].time_s + 100.0)
+    error = await refused(simulated.set_clock(mode=1, scale=7.0))
+    assert isinstance(error, InvalidInput)
+    assert error.field == "scale"
+
+
+async def test_a_restarted_cluster_is_another_incarnation():
+    described = []
+    for _ in range(2):
+        async with in_process() as target:
+            caller = ClusterCaller(target)
+            described.append(await caller.describe())
+            await caller.close()
+    assert described[0].incarnation != described[1].incarnation
+    assert described[1].revision == 0
