@@ -1,0 +1,212 @@
+"""What decompose reads from Redis: outcomes, telemetry, descriptions of clusters. Translates; writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import redis.asyncio as aioredis
+from google.protobuf.message import DecodeError, Message
+from redis.exceptions import RedisError
+
+from adlro.cluster import Cluster
+from adlro.errors import Unavailable
+from adlro.jobs import JobType
+from adlro.jobstore import PREFIX
+from adlro.v1 import cluster_pb2, stream_pb2, telemetry_pb2
+from adlro.wire import cluster_from_proto, spec_from_proto
+from services.decompose.memory import FinishedJob
+from services.decompose.state import Block, Column, Metric
+
+CLUSTERS = PREFIX + "clusters"
+TELEMETRY = PREFIX + "telemetry:"
+TELEMETRY_LATEST = PREFIX + "telemetry:latest:"
+
+CALL_TIMEOUT_S = 2.0
+
+_JOB_TYPES = frozenset(int(job_type) for job_type in JobType)
+_METRICS = frozenset(int(metric) for metric in Metric)
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+class BadEntry(ValueError):
+    """Something in Redis is not what the contract says."""
+
+
+class Entry(NamedTuple):
+    """An entry of a stream: its id, and its message, serialised."""
+
+    entry_id: str
+    payload: bytes
+
+
+class StreamInfo(NamedTuple):
+    """How far a stream has come. `added_count` is -1 where the server does not count."""
+
+    last_id: str
+    added_count: int
+
+
+class RedisReader:
+    """Reads streams and descriptions.
+
+    Args:
+        redis: for calls that answer at once.
+        blocking: a client of its own for reads that wait.
+
+    Raises:
+        Unavailable: from every method while Redis does not answer (within the deadline).
+    """
+
+    def __init__(self, redis: aioredis.Redis, blocking: aioredis.Redis) -> None:
+        # redis-py's stubs mix sync and async results; Any keeps the awaits readable.
+        self._redis: Any = redis
+        self._blocking: Any = blocking
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._redis.aclose()
+        await self._blocking.aclose()
+
+    async def read(self, stream: str, after: str, count: int, block_ms: int | None = None) -> list[Entry]:
+        """Up to `count` entries after an id, oldest first; waits up to `block_ms` for the first."""
+        client = self._redis if block_ms is None else self._blocking
+        answer = await _answer(
+            client.xread({stream: after}, count=count, block=block_ms), CALL_TIMEOUT_S + (block_ms or 0) / 1000
+        )
+        if not answer:
+            return []
+        # A list of pairs by the protocol's version 2, a map with one more level by version 3.
+        found = answer[0][1] if isinstance(answer, list) else next(iter(answer.values()))
+        if found and isinstance(found[0], list) and found[0] and not isinstance(found[0][0], bytes):
+            found = found[0]
+        return [_entry(*each) for each in found]
+
+    async def newest(self, stream: str, count: int) -> list[Entry]:
+        """The newest `count` entries, oldest first."""
+        found = await _answer(self._redis.xrevrange(stream, count=count))
+        return [_entry(*each) for each in reversed(found)]
+
+    async def info(self, stream: str) -> StreamInfo | None:
+        """How far a stream has come; None where there is none."""
+        if not await _answer(self._redis.exists(stream)):
+            return None
+        try:
+            info = await _answer(self._redis.xinfo_stream(stream))
+        except Unavailable as error:
+            if "no such key" in str(error):  # it went between the two calls
+                return None
+            raise
+        return StreamInfo(_text(info["last-generated-id"]), int(info.get("entries-added", -1)))
+
+    async def clusters(self) -> dict[str, bytes]:
+        """The serialised descriptions of all clusters by name."""
+        found = await _answer(self._redis.hgetall(CLUSTERS))
+        return {name.decode(): body for name, body in found.items()}
+
+    async def latest_blocks(self, cluster: str) -> list[bytes]:
+        """The latest block of each source of a cluster's telemetry, serialised."""
+        return list(await _answer(self._redis.hvals(TELEMETRY_LATEST + cluster)))
+
+
+def decode_cluster(body: bytes) -> Cluster:
+    """A cluster's description.
+
+    Raises:
+        BadEntry: it can't be read.
+    """
+    return cluster_from_proto(_parse(cluster_pb2.Cluster, body))
+
+
+def decode_outcome(body: bytes) -> FinishedJob | None:
+    """A finished job from an entry of the outcomes; None for one that ended with an error, whose runtime says little.
+
+    Raises:
+        BadEntry: it can't be read, or is no job's.
+    """
+    entry = _parse(stream_pb2.OutcomeStreamEntry, body)
+    if not entry.succeeded:
+        return None
+    if not entry.job_id:
+        raise BadEntry("job_id is empty")
+    if int(entry.spec.job_type) not in _JOB_TYPES:
+        raise BadEntry(f"spec.job_type is {entry.spec.job_type}")
+    return FinishedJob(
+        job_id=entry.job_id,
+        spec=spec_from_proto(entry.spec),
+        gpu_model=entry.gpu_model,
+        runtime_s=entry.runtime_s,
+        end_s=entry.end_s,
+    )
+
+
+def decode_telemetry_entry(body: bytes) -> Block:
+    """The block of an entry of a telemetry stream.
+
+    Raises:
+        BadEntry: it can't be read, or its columns don't have a value for each time and GPU.
+    """
+    return _block(_parse(stream_pb2.TelemetryStreamEntry, body).block)
+
+
+def decode_block(body: bytes) -> Block:
+    """A normalised block by itself.
+
+    Raises:
+        BadEntry: as `decode_telemetry_entry`.
+    """
+    return _block(_parse(telemetry_pb2.NormalizedBlock, body))
+
+
+def _block(message: telemetry_pb2.NormalizedBlock) -> Block:
+    times = np.array(message.sample_times_unix_s, dtype=np.float64)
+    shape = (len(times), len(message.gpu_ids))
+    if not len(times) or not np.isfinite(times).all():
+        raise BadEntry("sample_times_unix_s are missing or not finite")
+    columns = []
+    for column in message.columns:
+        if int(column.metric) not in _METRICS:
+            continue  # a newer ingest may know more metrics
+        columns.append(
+            Column(
+                Metric(column.metric),
+                _matrix(column.raw_f32, shape, "raw_f32"),
+                _matrix(column.normalized_f32, shape, "normalized_f32"),
+            )
+        )
+    return Block(tuple(message.gpu_ids), times, columns)
+
+
+def _matrix(values: bytes, shape: tuple[int, int], name: str) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    if len(values) != 4 * shape[0] * shape[1]:
+        raise BadEntry(f"{name} has {len(values)} bytes, not those of {shape[0]} x {shape[1]} float32")
+    return np.frombuffer(values, dtype="<f4").reshape(shape)
+
+
+def _parse(message_type: type[M], body: bytes) -> M:
+    try:
+        return message_type.FromString(body)
+    except DecodeError as error:
+        raise BadEntry(f"not a {message_type.DESCRIPTOR.full_name}: {error}") from error
+
+
+async def _answer(call: Awaitable[T], timeout_s: float = CALL_TIMEOUT_S) -> T:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await call
+    except (RedisError, OSError, TimeoutError) as error:
+        detail = str(error) or type(error).__name__
+        raise Unavailable(f"Redis does not answer: {detail}", reason="REDIS_UNAVAILABLE", retry_after_s=1.0) from error
+
+
+def _entry(entry_id: bytes, fields: dict[bytes, bytes] | Sequence[bytes] | None) -> Entry:
+    value = fields.get(b"m", b"") if isinstance(fields, dict) else b""
+    return Entry(entry_id.decode(), value)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

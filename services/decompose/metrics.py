@@ -1,0 +1,30 @@
+"""Decompose's own metrics."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class Metrics:
+    """Counters and gauges of one process.
+
+    Args:
+        registry: where they are registered.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.outcomes = Counter(
+            "adlro_decompose_outcomes",
+            "outcomes folded: learned from, failed (nothing is learned), left out (known before, or no runtime)",
+            ["result"],
+            registry=registry,
+        )
+        self.remembered = Gauge("adlro_decompose_remembered_jobs", "finished jobs in memory", registry=registry)
+        self.blocks = Counter("adlro_decompose_telemetry_blocks", "telemetry blocks folded", registry=registry)
+        self.bad_entries = Counter("adlro_decompose_bad_entries", "stream entries left out", registry=registry)
+        self.predict_s = Histogram(
+            "adlro_decompose_predict_seconds",
+            "time of one call of the predictor",
+            buckets=(1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.5),
+            registry=registry,
+        )

@@ -1,0 +1,280 @@
+"""How long jobs would take on GPU models: the predictors' interface and the plain one. Knows plain records and arrays.
+
+The plain predictor answers from the best of five bases: the declared runtime; the median of finished jobs of the same
+user and application; of the same application; of the same job type; a prior. Runtimes are compared in seconds on the
+reference GPU, to and from which the speed table brings them. Nothing is learned about speeds, and a declared runtime is
+taken as it stands.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.errors import InvalidInput, Unavailable
+from adlro.jobs import JobSpec, JobType
+from services.decompose.memory import (
+    ALL_DECLARED,
+    FinishedJob,
+    GroupKey,
+    OutcomeMemory,
+    Recollection,
+    application_key,
+    declared_key,
+    job_type_key,
+    user_application_key,
+)
+from services.decompose.speeds import Speeds
+from services.decompose.variables import JobCodes, Variables
+
+INTERVAL_COVERAGE = 0.8
+"""Intervals reach from the 0.1 to the 0.9 quantile."""
+_Z = 1.2815515655446004  # the 0.9 quantile of the normal distribution
+
+
+class Basis(enum.IntEnum):
+    """What a prediction rests on; numbers as in decompose_service.proto."""
+
+    DECLARED = 1
+    USER_APPLICATION = 2
+    APPLICATION = 3
+    JOB_TYPE = 4
+    PRIOR = 5
+
+
+PRIOR_MEDIAN_S = {JobType.SIMULATION: 18.0, JobType.MACHINE_LEARNING: 15.0, JobType.DATA_PROCESSING: 8.0}
+"""Median seconds on the reference GPU before anything is known: those of the scenario `paper`."""
+
+PRIOR_LOG_SIGMA = {
+    Basis.DECLARED: 0.5,
+    Basis.USER_APPLICATION: 0.4,
+    Basis.APPLICATION: 0.9,
+    Basis.JOB_TYPE: 0.9,
+    Basis.PRIOR: 1.5,
+}
+"""Assumed standard deviation of the log runtime about the median, by basis: 0.4 within and 0.9 across users and
+applications are the scenario's; users' own estimates are taken to be within a factor of 1.9 in 80 % of cases; the prior
+alone within a factor of 6.8."""
+
+PRIOR_COUNT = 8
+"""The assumed spread weighs as much as so many finished jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Predicted runtimes of J jobs on M GPU models, in seconds.
+
+    median_s, low_s, high_s: J x M; the runtime lies in low_s..high_s with probability `coverage`.
+    basis: J. novelty: J; 0 much like what was seen, 1 unlike anything.
+    """
+
+    median_s: NDArray[np.float64]
+    low_s: NDArray[np.float64]
+    high_s: NDArray[np.float64]
+    coverage: float
+    basis: list[Basis]
+    novelty: NDArray[np.float64]
+
+
+class Predictor(Protocol):
+    """Learns from finished jobs and predicts. One of several stands behind the service."""
+
+    @property
+    def revision(self) -> int:
+        """Grows as finished jobs are learned from."""
+
+    def learn(self, job: FinishedJob) -> bool:
+        """Learns from a finished job. Returns whether it was new."""
+
+    def start_over(self) -> None:
+        """Forgets all finished jobs."""
+
+    def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
+        """Predicts each job on each model.
+
+        Raises:
+            InvalidInput: a GPU model is not known; names it and those that are.
+            Unavailable: a GPU model may be known, but the clusters' descriptions are not read yet.
+        """
+
+    def evidence(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int) -> list[list[list[Recollection]]]:
+        """For each job and model the k finished jobs that speak most for the prediction."""
+
+    def recall(self, job: JobSpec, k: int) -> list[Recollection]:
+        """The k finished jobs most like a job, whatever they ran on."""
+
+
+class _Estimate(NamedTuple):
+    """A log-normal-like guess: the median on the reference GPU, and its interval's ends as logs relative to it."""
+
+    reference_s: float
+    low_log: float
+    high_log: float
+    basis: Basis
+    # Uncertainty of the speed by which the estimate was brought to the reference GPU, and the model it came from.
+    from_model: str = ""
+    from_log_sigma: float = 0.0
+
+
+class PlainPredictor:
+    """Medians and quantiles of groups of finished jobs.
+
+    Args:
+        memory: the finished jobs.
+        variables: the vocabularies of the memory.
+        speeds: brings runtimes from model to model.
+        cluster_gpu_models: the models of all clusters; None while their descriptions are not read.
+    """
+
+    def __init__(
+        self,
+        memory: OutcomeMemory,
+        variables: Variables,
+        speeds: Speeds,
+        cluster_gpu_models: Callable[[], Collection[str] | None],
+    ) -> None:
+        self._memory = memory
+        self._variables = variables
+        self._speeds = speeds
+        self._cluster_gpu_models = cluster_gpu_models
+
+    @property
+    def revision(self) -> int:
+        """Grows as finished jobs are learned from."""
+        return self._memory.revision
+
+    def learn(self, job: FinishedJob) -> bool:
+        """Learns from a finished job. Returns whether it was new."""
+        return self._memory.add(job)
+
+    def start_over(self) -> None:
+        """Forgets all finished jobs."""
+        self._memory.clear()
+
+    def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
+        """Predicts each job on each model; see `Predictor.predict`."""
+        self._require_known(gpu_models)
+        estimates = [self._estimate(job) for job in jobs]
+        speeds = [[self._speeds.of(job, model) for model in gpu_models] for job in jobs]
+        ratio = np.array([[speed.ratio for speed in row] for row in speeds])  # J x M
+        reference_s = np.array([estimate.reference_s for estimate in estimates])
+        median_s = reference_s[:, None] / ratio
+        # Independent uncertainties add as squares; none is added where nothing was brought from model to model.
+        speed_variance = np.array(
+            [
+                [
+                    0.0 if model == estimate.from_model else speed.log_sigma**2 + estimate.from_log_sigma**2
+                    for model, speed in zip(gpu_models, row, strict=True)
+                ]
+                for estimate, row in zip(estimates, speeds, strict=True)
+            ]
+        )
+        added = _Z**2 * speed_variance
+        low_log = np.array([estimate.low_log for estimate in estimates])[:, None]
+        high_log = np.array([estimate.high_log for estimate in estimates])[:, None]
+        return Predictions(
+            median_s=median_s,
+            low_s=median_s * np.exp(-np.sqrt(low_log**2 + added)),
+            high_s=median_s * np.exp(np.sqrt(high_log**2 + added)),
+            coverage=INTERVAL_COVERAGE,
+            basis=[estimate.basis for estimate in estimates],
+            novelty=self._novelty(jobs),
+        )
+
+    def evidence(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int) -> list[list[list[Recollection]]]:
+        """For each job and model the k finished jobs most like it; the model they ran on counts as a variable."""
+        found: dict[JobCodes, list[list[Recollection]]] = {}
+        codes = [self._variables.codes_of_job(job) for job in jobs]
+        for code in codes:
+            if code not in found:
+                found[code] = [self._memory.nearest(code, k, model) for model in gpu_models]
+        return [found[code] for code in codes]
+
+    def recall(self, job: JobSpec, k: int) -> list[Recollection]:
+        """The k finished jobs most like a job, whatever they ran on."""
+        return self._memory.nearest(self._variables.codes_of_job(job), k)
+
+    def _estimate(self, job: JobSpec) -> _Estimate:
+        if job.expected_runtime is not None:
+            return self._from_declared(job)
+        if job.application:
+            for key, basis in (
+                (user_application_key(job), Basis.USER_APPLICATION),
+                (application_key(job), Basis.APPLICATION),
+            ):
+                estimate = self._from_group(key, basis)
+                if estimate is not None:
+                    return estimate
+        estimate = self._from_group(job_type_key(job), Basis.JOB_TYPE)
+        if estimate is not None:
+            return estimate
+        width = _Z * PRIOR_LOG_SIGMA[Basis.PRIOR]
+        return _Estimate(PRIOR_MEDIAN_S[job.job_type], -width, width, Basis.PRIOR)
+
+    def _from_declared(self, job: JobSpec) -> _Estimate:
+        """The declared runtime, with the spread of log(observed / declared) of this user's jobs, or of everyone's."""
+        declared = job.expected_runtime
+        assert declared is not None
+        speed = self._speeds.of(job, declared.gpu_model)
+        group = self._memory.group(declared_key(job)) or self._memory.group(ALL_DECLARED)
+        prior = _Z * PRIOR_LOG_SIGMA[Basis.DECLARED]
+        low, high = -prior, prior
+        if group is not None:
+            low_quantile, _, high_quantile = group.quantiles()
+            weight = len(group) / (len(group) + PRIOR_COUNT)
+            # The median stays what was declared, inside the interval even where declarations are always too long.
+            low = min(0.0, weight * low_quantile + (1 - weight) * low)
+            high = max(0.0, weight * high_quantile + (1 - weight) * high)
+        return _Estimate(
+            declared.runtime_s * speed.ratio, low, high, Basis.DECLARED, declared.gpu_model, speed.log_sigma
+        )
+
+    def _from_group(self, key: GroupKey, basis: Basis) -> _Estimate | None:
+        """The group's median, with the quantiles of its log residuals, shrunk towards the basis' assumed spread."""
+        group = self._memory.group(key)
+        if group is None:
+            return None
+        count = len(group)
+        low_quantile, median, high_quantile = group.quantiles()
+        weight = count / (count + PRIOR_COUNT)
+        # The median of n jobs is itself off, with a variance of about pi / (2 n) of theirs.
+        prior = (1 - weight) * _Z * PRIOR_LOG_SIGMA[basis] * math.sqrt(1 + math.pi / (2 * count))
+        low_log = weight * (low_quantile - median) - prior
+        high_log = weight * (high_quantile - median) + prior
+        return _Estimate(math.exp(median), low_log, high_log, basis)
+
+    def _novelty(self, jobs: Sequence[JobSpec]) -> NDArray[np.float64]:
+        """1 less the similarity of the most similar finished job; jobs with the same variables are looked up once."""
+        codes = [self._variables.codes_of_job(job) for job in jobs]
+        distinct = {code: number for number, code in enumerate(dict.fromkeys(codes))}
+        similarity = self._memory.similarities(list(distinct))
+        return 1.0 - similarity[[distinct[code] for code in codes]]
+
+    def _require_known(self, gpu_models: Sequence[str]) -> None:
+        in_clusters = self._cluster_gpu_models()
+        for number, model in enumerate(gpu_models):
+            if model in self._speeds.gpu_models or (in_clusters is not None and model in in_clusters):
+                continue
+            field = f"gpu_models[{number}]"
+            if in_clusters is None:
+                raise Unavailable(
+                    f"{field}: the speed table does not list the GPU model {model!r}, and the clusters' descriptions "
+                    "are not read yet, so it can't be told whether one has it; try again",
+                    reason="CLUSTERS_NOT_READ",
+                    metadata={"gpu_model": model},
+                    retry_after_s=1.0,
+                )
+            known = list(dict.fromkeys([*self._speeds.gpu_models, *sorted(in_clusters)]))
+            raise InvalidInput(
+                f"{field}: no GPU model {model!r} is known; known are {', '.join(known)}. A model without speed "
+                "figures is taken once a cluster that has it is described (UpsertCluster)",
+                field=field,
+                reason="UNKNOWN_GPU_MODEL",
+                metadata={"gpu_model": model},
+            )

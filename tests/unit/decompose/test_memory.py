@@ -1,0 +1,216 @@
+"""The memory of finished jobs: similarity, bounds, groups."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from adlro.jobs import ExpectedRuntime, JobSpec, JobType
+from services.decompose.memory import (
+    ALL_DECLARED,
+    GROUP_WINDOW,
+    FinishedJob,
+    Group,
+    OutcomeMemory,
+    application_key,
+    declared_key,
+    job_type_key,
+    quantile,
+    user_application_key,
+)
+from services.decompose.speeds import Speeds
+from services.decompose.variables import Variables
+
+
+def spec(user="ann", application="tealeaf", **changes) -> JobSpec:
+    return JobSpec(**{"name": "a", "user": user, "job_type": JobType.SIMULATION, "application": application, **changes})
+
+
+def finished(number: int, job: JobSpec | None = None, gpu_model="v100_sxm2", runtime_s=10.0) -> FinishedJob:
+    return FinishedJob(f"job-{number}", job or spec(), gpu_model, runtime_s, float(number))
+
+
+def memory_of(*jobs: FinishedJob, capacity=1000) -> tuple[OutcomeMemory, Variables]:
+    variables = Variables()
+    memory = OutcomeMemory(variables, Speeds(), capacity)
+    for job in jobs:
+        assert memory.add(job)
+    return memory, variables
+
+
+def test_similarity_is_the_weight_of_equal_variables():
+    memory, variables = memory_of(
+        finished(1, spec()),
+        finished(2, spec(user="bob")),  # all but the user: 75
+        finished(3, spec(application="neutral")),  # all but the application: 60
+        finished(4, spec(user="bob", application="neutral", priority=1.0, gpu_memory_mib=9000)),  # job type: 15
+        finished(5, spec(user="bob", application="x", job_type=JobType.MACHINE_LEARNING, priority=1.0)),  # size: 12
+    )
+    found = memory.nearest(variables.codes_of_job(spec()), 10)
+    assert [(each.job.job_id, each.similarity) for each in found] == [
+        ("job-1", 1.0),
+        ("job-2", 0.75),
+        ("job-3", 0.6),
+        ("job-4", 0.15),
+        ("job-5", 0.12),
+    ]
+
+
+def test_the_gpu_model_counts_where_asked_for():
+    memory, variables = memory_of(finished(1, gpu_model="v100_sxm2"), finished(2, gpu_model="radeon_vii"))
+    codes = variables.codes_of_job(spec())
+    assert [each.job.job_id for each in memory.nearest(codes, 2)] == ["job-2", "job-1"]  # equal: the newer first
+    found = memory.nearest(codes, 2, "v100_sxm2")
+    assert [(each.job.job_id, each.similarity) for each in found] == [("job-1", 1.0), ("job-2", 100 / 120)]
+
+
+def test_an_unknown_user_or_application_equals_nothing_and_one_not_stated_does_not_count():
+    memory, variables = memory_of(finished(1, spec(application="")), finished(2, spec()))
+    unknown = memory.nearest(variables.codes_of_job(spec(application="unseen")), 2)
+    assert [each.similarity for each in unknown] == [0.6, 0.6]
+    not_stated = memory.nearest(variables.codes_of_job(spec(application="")), 2)
+    assert [each.similarity for each in not_stated] == [1.0, 1.0]  # 60 of 60
+    assert memory.similarities([variables.codes_of_job(spec(user="zoe", application="unseen"))]).tolist() == [0.35]
+
+
+def test_no_more_than_asked_for_newest_first_among_equals():
+    memory, variables = memory_of(*(finished(i) for i in range(10)))
+    found = memory.nearest(variables.codes_of_job(spec()), 3)
+    assert [each.job.job_id for each in found] == ["job-9", "job-8", "job-7"]
+    assert memory.nearest(variables.codes_of_job(spec()), 0) == []
+
+
+def test_an_empty_memory_recalls_nothing():
+    memory, variables = memory_of()
+    codes = variables.codes_of_job(spec())
+    assert memory.nearest(codes, 5) == []
+    assert memory.similarities([codes, codes]).tolist() == [0.0, 0.0]
+    assert memory.similarities([]).tolist() == []
+
+
+def random_job(rng: random.Random, number: int) -> FinishedJob:
+    job = spec(
+        user=rng.choice("abcdef"),
+        application=rng.choice(["", "tealeaf", "neutral", "x"]),
+        job_type=rng.choice(list(JobType)),
+        priority=rng.choice([0.25, 0.5, 1.0]),
+        gpu_memory_mib=rng.choice([0, 4000, 8000]),
+        expected_runtime=rng.choice([None, ExpectedRuntime("radeon_vii", rng.uniform(1, 100))]),
+    )
+    return finished(number, job, rng.choice(["v100_sxm2", "radeon_vii", "a100"]), rng.uniform(1, 100))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_forgetting_it_is_as_if_it_had_only_seen_the_newest(seed):
+    rng = random.Random(seed)
+    jobs = [random_job(rng, number) for number in range(400)]
+    queries = [random_job(rng, 0).spec for _ in range(30)]
+    bounded, bounded_variables = memory_of(*jobs, capacity=60)
+    fresh, fresh_variables = memory_of(*jobs[-60:], capacity=60)
+    assert len(bounded) == 60
+
+    for query in queries:
+        for model in ("", "radeon_vii", "unseen"):
+            # The vocabularies differ: a user that only forgotten jobs had is known to one, and equals nothing in both.
+            found = bounded.nearest(bounded_variables.codes_of_job(query), 7, model)
+            assert found == fresh.nearest(fresh_variables.codes_of_job(query), 7, model)
+        for key in (user_application_key(query), application_key(query), job_type_key(query), declared_key(query)):
+            old, new = bounded.group(key), fresh.group(key)
+            assert (old and old.quantiles()) == (new and new.quantiles())
+    old, new = bounded.group(ALL_DECLARED), fresh.group(ALL_DECLARED)
+    assert old is not None
+    assert new is not None
+    assert old.quantiles() == new.quantiles()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_nearest_are_those_of_a_search_through_everything(seed):
+    rng = random.Random(seed)
+    jobs = [random_job(rng, number) for number in range(300)]
+    memory, variables = memory_of(*jobs)
+    for _ in range(30):
+        query = random_job(rng, 0)
+
+        def similarity(job: FinishedJob, query=query) -> float:
+            asked, has = query.spec, job.spec
+            pairs = [
+                (40 * bool(asked.application), asked.application == has.application),
+                (25, asked.user == has.user),
+                (15, asked.job_type == has.job_type),
+                (12, variables.codes_of_job(asked).size_class == variables.codes_of_job(has).size_class),
+                (8, asked.priority == has.priority),
+                (20, query.gpu_model == job.gpu_model),
+            ]
+            return sum(weight for weight, equal in pairs if equal) / sum(weight for weight, _ in pairs)
+
+        expected = sorted(jobs, key=lambda job: (similarity(job), job.end_s), reverse=True)[:9]
+        found = memory.nearest(variables.codes_of_job(query.spec), 9, query.gpu_model)
+        assert [(each.job, each.similarity) for each in found] == [(job, similarity(job)) for job in expected]
+        best = memory.nearest(variables.codes_of_job(query.spec), 1)[0].similarity
+        assert memory.similarities([variables.codes_of_job(query.spec)])[0] == pytest.approx(best)
+
+
+def test_a_job_counts_once_and_one_without_runtime_not_at_all():
+    memory, _ = memory_of(finished(1))
+    revision = memory.revision
+    assert not memory.add(finished(1, runtime_s=99.0))
+    assert not memory.add(finished(2, runtime_s=0.0))
+    assert not memory.add(finished(3, runtime_s=math.nan))
+    assert (len(memory), memory.revision) == (1, revision)
+
+
+def test_the_revision_grows_also_when_all_is_forgotten():
+    memory, variables = memory_of(finished(1), finished(2))
+    assert memory.revision == 2
+    memory.clear()
+    assert (memory.revision, len(memory)) == (3, 0)
+    assert memory.nearest(variables.codes_of_job(spec()), 5) == []
+    assert memory.add(finished(1))
+
+
+def test_groups_hold_reference_seconds_and_ratios_to_what_was_declared():
+    # tealeaf runs at 0.97 on radeon_vii and 0.70 on rtx_2080_ti: 10 s and 20 s there are 9.7 s and 14 s of reference.
+    declared = ExpectedRuntime("rtx_2080_ti", 20.0)
+    memory, _ = memory_of(finished(1, spec(expected_runtime=declared), "radeon_vii", 10.0))
+    for key in (user_application_key(spec()), application_key(spec()), job_type_key(spec())):
+        group = memory.group(key)
+        assert group is not None
+        assert group.quantiles()[1] == pytest.approx(math.log(9.7))
+    for key in (declared_key(spec()), ALL_DECLARED):
+        group = memory.group(key)
+        assert group is not None
+        assert group.quantiles()[1] == pytest.approx(math.log(9.7 / 14.0))
+
+
+def test_jobs_without_application_or_declaration_join_no_such_group():
+    memory, _ = memory_of(finished(1, spec(application="")))
+    assert memory.group(user_application_key(spec(application=""))) is None
+    assert memory.group(application_key(spec(application=""))) is None
+    assert memory.group(ALL_DECLARED) is None
+    assert memory.group(job_type_key(spec())) is not None
+
+
+def test_a_group_keeps_its_newest_values():
+    group = Group()
+    for number in range(GROUP_WINDOW + 10):
+        group.add(number, float(number))
+    group.drop(3)  # long gone
+    assert len(group) == GROUP_WINDOW
+    assert group.quantiles()[1] == pytest.approx((10 + GROUP_WINDOW + 9) / 2)
+    group.drop(10)
+    assert len(group) == GROUP_WINDOW - 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 11])
+def test_quantiles_are_numpys_weibull(count):
+    values = sorted(random.Random(count).random() for _ in range(count))
+    for probability in (0.0, 0.1, 0.5, 0.9, 1.0):
+        assert quantile(values, probability) == pytest.approx(float(np.quantile(values, probability, method="weibull")))
+
+
+def test_capacity_must_hold_a_job():
+    with pytest.raises(ValueError, match="capacity must be at least 1, not 0"):
+        memory_of(capacity=0)
