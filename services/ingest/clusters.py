@@ -1,0 +1,191 @@
+"""Cluster descriptions: kept in Redis, cached here for a moment, with what is derived from them.
+
+Knows Redis and plain records; server.py hands in the functions that make bytes of a description.
+A refusal never rests on the cache: before one, the description is read anew (`newest`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import redis.asyncio as aioredis
+from numpy.typing import NDArray
+
+from adlro.cluster import GPU_SPECS, Cluster, Gpu
+from adlro.errors import FieldViolation, InvalidInput
+from adlro.jobs import JobSpec
+from services.ingest.units import FullScale
+
+CLUSTERS = "adlro:clusters"
+"""Redis hash: cluster name -> serialised Cluster."""
+
+
+class ClusterView:
+    """A cluster with what jobs and telemetry are checked against. G is its number of GPUs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.gpus: tuple[Gpu, ...] = tuple(gpu for _, gpu in cluster.gpus())
+        self.number_of: dict[str, int] = {gpu.gpu_id: number for number, gpu in enumerate(self.gpus)}
+        self.gpu_models = frozenset(cluster.gpu_models)
+        self.largest_node_cpu_cores = max(node.cpu_cores for node in cluster.nodes)
+        self.largest_node_memory_mib = max(node.memory_mib for node in cluster.nodes)
+        self.largest_gpu_memory_mib = max(gpu.memory_mib for gpu in self.gpus)
+        # Kinds of place a job can be at: (cores, memory MiB, GPU memory MiB), each once.
+        self.places = {(node.cpu_cores, node.memory_mib, gpu.memory_mib) for node, gpu in cluster.gpus()}
+
+    def holds(self, spec: JobSpec) -> bool:
+        """Whether some GPU, were it idle, could hold the job."""
+        cores, memory, gpu_memory = spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib
+        return any(cores <= place[0] and memory <= place[1] and gpu_memory <= place[2] for place in self.places)
+
+    @cached_property
+    def full_scales(self) -> dict[FullScale, NDArray[np.float32]]:
+        """The value that is 1.0, for each GPU: [G] float32 each."""
+        specs = [gpu.known_spec for gpu in self.gpus]
+        # UpsertCluster accepts no model without figures; NaN would show, rather than hide, one written by others.
+        figures = [
+            (s.memory_bandwidth_gb_per_s, s.max_temperature_c, s.power_limit_w) if s is not None else (np.nan,) * 3
+            for s in specs
+        ]
+        bandwidth, temperature, power = np.array(figures, np.float32).T
+        return {
+            FullScale.ONE: np.ones(len(self.gpus), np.float32),
+            FullScale.OWN_MEMORY_MIB: np.array([gpu.memory_mib for gpu in self.gpus], np.float32),
+            FullScale.SPEC_MEMORY_BANDWIDTH: bandwidth,
+            FullScale.SPEC_MAX_TEMPERATURE: temperature,
+            FullScale.SPEC_POWER_LIMIT: power,
+        }
+
+
+class Clusters:
+    """Reads and records cluster descriptions.
+
+    Args:
+        redis: a client with `decode_responses=False`.
+        encode: a description as bytes.
+        decode: the description that bytes hold.
+        cache_s: how long a description that was read serves without being read again.
+    """
+
+    def __init__(
+        self,
+        redis: aioredis.Redis,
+        encode: Callable[[Cluster], bytes],
+        decode: Callable[[bytes], Cluster],
+        cache_s: float,
+    ) -> None:
+        self._redis: Any = redis  # redis-py's stubs mix sync and async results
+        self._encode = encode
+        self._decode = decode
+        self._cache_s = cache_s
+        self._views: dict[str, tuple[bytes, ClusterView]] = {}
+        self._read_at: dict[str, float] = {}
+        # The name last found missing, and when: only one, as anybody can send any number of unknown names.
+        self._missing: tuple[str, float] = ("", 0.0)
+
+    async def recent(self, name: str) -> ClusterView | None:
+        """The cluster as it was at most `cache_s` ago; None where there is no such cluster."""
+        now = time.monotonic()
+        known = self._views.get(name)
+        if known is None:
+            missing, looked_at = self._missing
+            return None if missing == name and now - looked_at <= self._cache_s else await self.newest(name)
+        if now - self._read_at[name] <= self._cache_s:
+            return known[1]
+        # Set before reading: those who ask meanwhile go on with the description at hand.
+        self._read_at[name] = now
+        return await self.newest(name)
+
+    async def newest(self, name: str) -> ClusterView | None:
+        """The cluster as Redis has it now; None where there is no such cluster."""
+        body: bytes | None = await self._redis.hget(CLUSTERS, name)
+        if body is None:
+            self._views.pop(name, None)
+            self._missing = (name, time.monotonic())
+            return None
+        return self._keep(name, body, None)
+
+    async def put(self, cluster: Cluster) -> bool:
+        """Records or replaces a cluster; True where its name was new.
+
+        Raises:
+            InvalidInput: an id stands twice, or a GPU model is unknown and has no figures. Nothing is recorded.
+        """
+        check_cluster(cluster)
+        body = self._encode(cluster)
+        created = bool(await self._redis.hset(CLUSTERS, cluster.name, body))
+        self._keep(cluster.name, body, cluster)
+        return created
+
+    async def names(self) -> list[str]:
+        """The clusters there are, sorted."""
+        return sorted(name.decode() for name in await self._redis.hkeys(CLUSTERS))
+
+    def _keep(self, name: str, body: bytes, cluster: Cluster | None) -> ClusterView:
+        self._read_at[name] = time.monotonic()
+        if self._missing[0] == name:
+            self._missing = ("", 0.0)
+        known = self._views.get(name)
+        # The same bytes keep the same view, and with it what others derived from it.
+        if known is None or known[0] != body:
+            known = self._views[name] = (body, ClusterView(cluster or self._decode(body)))
+        return known[1]
+
+
+def check_cluster(cluster: Cluster) -> None:
+    """Raises InvalidInput, with every violation, where a description contradicts itself or lacks figures."""
+    violations: list[FieldViolation] = []
+    node_at: dict[str, int] = {}
+    gpu_at: dict[str, str] = {}
+    for i, node in enumerate(cluster.nodes):
+        if node.node_id in node_at:
+            violations.append(
+                _violation(
+                    f"cluster.nodes[{i}].node_id",
+                    f"{node.node_id!r} is the id of cluster.nodes[{node_at[node.node_id]}] too; give each its own",
+                )
+            )
+        node_at.setdefault(node.node_id, i)
+        for j, gpu in enumerate(node.gpus):
+            path = f"cluster.nodes[{i}].gpus[{j}]"
+            if gpu.gpu_id in gpu_at:
+                violations.append(
+                    _violation(
+                        f"{path}.gpu_id",
+                        f"{gpu.gpu_id!r} is the id of {gpu_at[gpu.gpu_id]} too; give each its own, "
+                        "such as <node_id>/<index>",
+                    )
+                )
+            gpu_at.setdefault(gpu.gpu_id, path)
+            if gpu.known_spec is None:
+                violations.append(
+                    _violation(
+                        f"{path}.gpu_model",
+                        f"{gpu.gpu_model!r} is not known; state its figures in {path}.spec, "
+                        f"or use one of {listed(GPU_SPECS)}",
+                    )
+                )
+    if violations:
+        raise InvalidInput(summary(violations), violations=violations, reason="INVALID_CLUSTER")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for a message: sorted, the first 40 of them."""
+    ordered = sorted(names)
+    more = f", and {len(ordered) - 40} more" if len(ordered) > 40 else ""
+    return ", ".join(ordered[:40]) + more
+
+
+def summary(violations: list[FieldViolation]) -> str:
+    """One message for several violations: the first, and how many more there are."""
+    more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+    return violations[0].description + more
+
+
+def _violation(path: str, text: str) -> FieldViolation:
+    return FieldViolation(path, f"{path}: {text}")

@@ -1,0 +1,77 @@
+"""ingest as a gRPC service: puts its parts together. Only this package knows gRPC and protobuf."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc
+
+from adlro.jobstore import Created, JobStore, NewJob
+from adlro.kit.redis import connect, connect_blocking, watch_redis
+from adlro.kit.server import ServiceContext
+from adlro.v1 import cluster_pb2, job_service_pb2_grpc, telemetry_service_pb2_grpc
+from adlro.wire import cluster_from_proto, cluster_to_proto
+from services.ingest.admission import Admission
+from services.ingest.clusters import Clusters
+from services.ingest.groups import GroupedWrites
+from services.ingest.listing import JobList
+from services.ingest.pages import PageTokens
+from services.ingest.server import blocks
+from services.ingest.server.jobs import JobServicer, change_message
+from services.ingest.server.telemetry import TelemetryServicer
+from services.ingest.settings import IngestSettings
+from services.ingest.telemetry_store import StoredBlock, TelemetryStore
+from services.ingest.watch import JobWatch
+
+# In one round trip: a job takes the script some 15 us, during which Redis serves nobody else.
+_JOBS_TOGETHER = 128
+_BLOCKS_TOGETHER = 32
+
+
+class IngestService:
+    """The service that the kit runs: JobService and TelemetryService over one Redis."""
+
+    name: str = "ingest"
+    service_names: Sequence[str] = ("adlro.v1.JobService", "adlro.v1.TelemetryService")
+
+    def __init__(self, settings: IngestSettings) -> None:
+        self._redis = connect(settings.redis_url)
+        self._blocking_redis = connect_blocking(settings.redis_url)
+        self._draining = asyncio.Event()
+        clusters = Clusters(
+            self._redis,
+            encode=lambda cluster: cluster_to_proto(cluster).SerializeToString(),
+            decode=lambda body: cluster_from_proto(cluster_pb2.Cluster.FromString(body)),
+            cache_s=settings.cluster_cache_s,
+        )
+        store = JobStore(self._redis, self._blocking_redis)
+        self._watch = JobWatch(store, change_message, settings.watch_changes_kept)
+        creates: GroupedWrites[NewJob, Created] = GroupedWrites(store.create_many, _JOBS_TOGETHER)
+        listing = JobList(store, PageTokens(self._redis))
+        self._jobs = JobServicer(store, creates, Admission(clusters, settings.cluster), listing, self._watch)
+        telemetry = TelemetryStore(self._redis, settings.telemetry_entries_kept, blocks.from_bytes)
+        writes: GroupedWrites[StoredBlock, None] = GroupedWrites(telemetry.append, _BLOCKS_TOGETHER)
+        self._telemetry = TelemetryServicer(settings, clusters, telemetry, writes, self._draining)
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers both proto services."""
+        job_service_pb2_grpc.add_JobServiceServicer_to_server(self._jobs, server)
+        telemetry_service_pb2_grpc.add_TelemetryServiceServicer_to_server(self._telemetry, server)
+
+    async def start(self, context: ServiceContext) -> None:
+        """Spawns the loops; serves from the moment that Redis answers."""
+        context.spawn(watch_redis(context, self._redis), "watch-redis")
+        context.spawn(self._watch.run(), "watch-jobs")
+        context.spawn(self._end_streams(context.draining), "end-streams")
+
+    async def stop(self) -> None:
+        """Closes the connections."""
+        await self._redis.aclose()
+        await self._blocking_redis.aclose()
+
+    async def _end_streams(self, draining: asyncio.Event) -> None:
+        """Tells each stream, when the process is to end, so that its client learns where to go on."""
+        await draining.wait()
+        self._draining.set()
+        self._watch.close()

@@ -1,0 +1,82 @@
+"""Telemetry blocks: messages to plain records and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.v1 import stream_pb2, telemetry_pb2
+from services.ingest.normalize import Block, Column, RawBlock, RawColumn
+from services.ingest.units import Metric, Unit
+
+
+def raw_from_proto(message: telemetry_pb2.TelemetryBlock, gpu_ids: tuple[str, ...]) -> RawBlock:
+    """A block as it came, with the GPUs of its stream."""
+    return RawBlock(
+        cluster=message.cluster,
+        gpu_ids=gpu_ids,
+        sample_times_unix_s=_times(message.sample_times_unix_s),
+        cluster_times_s=_times(message.cluster_times_s),
+        columns=[RawColumn(Metric(each.metric), Unit(each.unit), each.values_f32) for each in message.columns],
+    )
+
+
+def to_proto(block: Block) -> telemetry_pb2.NormalizedBlock:
+    """The message of a normalised block."""
+    return telemetry_pb2.NormalizedBlock(
+        cluster=block.cluster,
+        gpu_ids=block.gpu_ids,
+        sample_times_unix_s=block.sample_times_unix_s.tolist(),
+        cluster_times_s=block.cluster_times_s.tolist(),
+        columns=[
+            telemetry_pb2.NormalizedColumn(
+                metric=int(each.metric),  # type: ignore[arg-type]  # enum numbers are those of Metric
+                unit=int(each.unit),  # type: ignore[arg-type]  # and of Unit
+                raw_f32=_bytes(each.raw),
+                normalized_f32=_bytes(each.normalized),
+            )
+            for each in block.columns
+        ],
+        clipped_count=block.clipped_count,
+    )
+
+
+def from_proto(message: telemetry_pb2.NormalizedBlock) -> Block:
+    """A normalised block from its message."""
+    shape = (len(message.sample_times_unix_s), len(message.gpu_ids))
+    return Block(
+        cluster=message.cluster,
+        gpu_ids=tuple(message.gpu_ids),
+        sample_times_unix_s=_times(message.sample_times_unix_s),
+        cluster_times_s=_times(message.cluster_times_s),
+        columns=tuple(
+            Column(
+                Metric(each.metric),
+                Unit(each.unit),
+                np.frombuffer(each.raw_f32, "<f4").reshape(shape),
+                np.frombuffer(each.normalized_f32, "<f4").reshape(shape),
+            )
+            for each in message.columns
+        ),
+        clipped_count=message.clipped_count,
+    )
+
+
+def from_bytes(body: bytes) -> Block:
+    """A normalised block from its bytes."""
+    return from_proto(telemetry_pb2.NormalizedBlock.FromString(body))
+
+
+def entry_to_bytes(block: Block) -> bytes:
+    """The stream entry of a normalised block."""
+    return stream_pb2.TelemetryStreamEntry(block=to_proto(block)).SerializeToString()
+
+
+def _times(values: Sequence[float]) -> NDArray[np.float64]:
+    return np.fromiter(values, np.float64, len(values))
+
+
+def _bytes(values: NDArray[np.float32]) -> bytes:
+    return values.astype("<f4", copy=False).tobytes()

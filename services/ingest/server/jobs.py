@@ -1,0 +1,146 @@
+"""JobService: translates between messages and plain records, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from adlro.errors import AdlroError
+from adlro.jobs import JobState, JobType
+from adlro.jobstore import Created, JobEvent, JobStore, NewJob
+from adlro.kit.status import to_status
+from adlro.kit.validation import attempt_each
+from adlro.v1 import job_service_pb2, job_service_pb2_grpc
+from adlro.wire import job_to_proto, spec_from_proto
+from services.ingest.admission import Admission
+from services.ingest.filters import JobFilter
+from services.ingest.groups import GroupedWrites
+from services.ingest.listing import JobList
+from services.ingest.watch import JobWatch
+
+# Jobs of one SubmitJobs stream that are being written; its client waits beyond this.
+_IN_FLIGHT = 1024
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_WATCH = job_service_pb2.WatchJobsResponse
+
+
+class JobServicer(job_service_pb2_grpc.JobServiceServicer):
+    """Serves JobService.
+
+    Args:
+        store: job records.
+        creates: writes new ones.
+        admission: decides which are accepted.
+        listing: reads them in pages.
+        watch: tells of changes; its messages are those of `change_message`.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        creates: GroupedWrites[NewJob, Created],
+        admission: Admission,
+        listing: JobList,
+        watch: JobWatch,
+    ) -> None:
+        self._store = store
+        self._creates = creates
+        self._admission = admission
+        self._listing = listing
+        self._watch = watch
+
+    async def SubmitJob(
+        self, request: job_service_pb2.SubmitJobRequest, context: Context
+    ) -> job_service_pb2.SubmitJobResponse:
+        """Accepts a job."""
+        new = await self._admission.admit(spec_from_proto(request.job), request.request_id)
+        created = await self._creates.add(new)
+        return job_service_pb2.SubmitJobResponse(job=job_to_proto(created.job), existing=created.existing)
+
+    async def SubmitJobs(
+        self,
+        request_iterator: AsyncIterator[job_service_pb2.SubmitJobsRequest],
+        context: Context,
+    ) -> job_service_pb2.SubmitJobsResponse:
+        """Accepts a stream of jobs, each by itself."""
+        results: list[asyncio.Future[Created] | AdlroError] = []
+        finished = 0
+        async for _, request, broken_rule in attempt_each(request_iterator):
+            try:
+                if request is None:
+                    raise broken_rule or AssertionError("attempt_each gives a message or an error")
+                new = await self._admission.admit(spec_from_proto(request.job), request.request_id)
+                results.append(self._creates.add(new))
+            except AdlroError as error:
+                results.append(error)
+            if len(results) - finished > _IN_FLIGHT:
+                oldest = results[finished]
+                finished += 1
+                if isinstance(oldest, asyncio.Future):
+                    await asyncio.wait([oldest])
+        response = job_service_pb2.SubmitJobsResponse()
+        for index, result in enumerate(results):
+            try:
+                if isinstance(result, AdlroError):
+                    raise result
+                response.job_ids.append((await result).job.job_id)
+                response.accepted_count += 1
+            except AdlroError as error:
+                response.job_ids.append("")
+                response.rejected.add(index=index, code=to_status(error).code, message=error.message)
+        return response
+
+    async def GetJob(self, request: job_service_pb2.GetJobRequest, context: Context) -> job_service_pb2.GetJobResponse:
+        """One job."""
+        return job_service_pb2.GetJobResponse(job=job_to_proto(await self._store.get(request.job_id)))
+
+    async def ListJobs(
+        self, request: job_service_pb2.ListJobsRequest, context: Context
+    ) -> job_service_pb2.ListJobsResponse:
+        """Jobs in the order of submission, a page at a time."""
+        jobs, token = await self._listing.page(filter_from_proto(request.filter), request.page_size, request.page_token)
+        return job_service_pb2.ListJobsResponse(jobs=[job_to_proto(job) for job in jobs], next_page_token=token)
+
+    async def CancelJob(
+        self, request: job_service_pb2.CancelJobRequest, context: Context
+    ) -> job_service_pb2.CancelJobResponse:
+        """Asks for a job's end."""
+        return job_service_pb2.CancelJobResponse(job=job_to_proto(await self._store.request_cancel(request.job_id)))
+
+    # Typed wider than the generated base class: the kit lets a stream yield serialised messages.
+    async def WatchJobs(  # type: ignore[override]
+        self, request: job_service_pb2.WatchJobsRequest, context: Context
+    ) -> AsyncIterator[job_service_pb2.WatchJobsResponse | bytes]:
+        """The jobs as they stand, then every change in order."""
+        job_filter = filter_from_proto(request.filter)
+        seen: dict[str, int] = {}
+        if request.HasField("after_revision"):
+            revision = request.after_revision
+        else:
+            revision, jobs = await self._watch.snapshot(job_filter, seen)
+            async for job in jobs:
+                yield _WATCH(kind=_WATCH.KIND_SNAPSHOT, job=job_to_proto(job), revision=job.revision)
+            yield _WATCH(kind=_WATCH.KIND_SNAPSHOT_END, revision=revision)
+        async for change in self._watch.changes(revision, job_filter, seen):
+            yield change.message
+
+
+def change_message(event: JobEvent) -> bytes:
+    """What a watcher is told of a change."""
+    return _WATCH(kind=_WATCH.KIND_CHANGE, job=job_to_proto(event.job), revision=event.revision).SerializeToString()
+
+
+def filter_from_proto(message: job_service_pb2.JobFilter) -> JobFilter:
+    """The filter of a message; unset: every job."""
+    return JobFilter(
+        states=frozenset(JobState(each) for each in message.states),
+        job_types=frozenset(JobType(each) for each in message.job_types),
+        user=message.user,
+        application=message.application,
+        labels=dict(message.labels),
+        job_ids=frozenset(message.job_ids),
+    )

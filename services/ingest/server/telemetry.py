@@ -1,0 +1,229 @@
+"""TelemetryService: translates between messages and plain records, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import grpc
+from redis import exceptions as redis_errors
+
+from adlro.errors import AdlroError, InvalidInput, LimitExceeded, NotFound, Unavailable
+from adlro.v1 import stream_pb2, telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
+from adlro.wire import cluster_from_proto, cluster_to_proto
+from services.ingest.clusters import Clusters, ClusterView, listed
+from services.ingest.groups import GroupedWrites
+from services.ingest.normalize import GpuSelection, TimeLimits, merge_newest, newest_sample, normalize_block
+from services.ingest.server import blocks
+from services.ingest.settings import IngestSettings
+from services.ingest.telemetry_store import StoredBlock, TelemetryStore, source_of
+
+MessageT = TypeVar("MessageT")
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_STORE_ERRORS = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
+
+_DEFAULT_MAX_BLOCKS = 100
+# Of one PushTelemetry stream; large blocks reach the limit in bytes first.
+_BLOCKS_IN_FLIGHT = 256
+
+
+class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
+    """Serves TelemetryService.
+
+    Args:
+        settings: limits.
+        clusters: cluster descriptions.
+        store: where blocks are kept.
+        writes: appends blocks to the store.
+        draining: set when streams are to end.
+    """
+
+    def __init__(
+        self,
+        settings: IngestSettings,
+        clusters: Clusters,
+        store: TelemetryStore,
+        writes: GroupedWrites[StoredBlock, None],
+        draining: asyncio.Event,
+    ) -> None:
+        self._settings = settings
+        self._limits = TimeLimits(settings.telemetry_past_limit_s, settings.telemetry_future_limit_s)
+        self._clusters = clusters
+        self._store = store
+        self._writes = writes
+        self._draining = draining
+        self._in_flight_limit = settings.telemetry_in_flight_mib * 2**20
+
+    async def UpsertCluster(
+        self, request: telemetry_service_pb2.UpsertClusterRequest, context: Context
+    ) -> telemetry_service_pb2.UpsertClusterResponse:
+        """Records or replaces a cluster."""
+        created = await self._clusters.put(cluster_from_proto(request.cluster))
+        return telemetry_service_pb2.UpsertClusterResponse(cluster=request.cluster, created=created)
+
+    async def GetCluster(
+        self, request: telemetry_service_pb2.GetClusterRequest, context: Context
+    ) -> telemetry_service_pb2.GetClusterResponse:
+        """A cluster's description."""
+        view = await self._cluster(request.cluster or self._settings.cluster, "cluster", newest=True)
+        return telemetry_service_pb2.GetClusterResponse(cluster=cluster_to_proto(view.cluster))
+
+    async def PushTelemetry(
+        self,
+        request_iterator: AsyncIterator[telemetry_service_pb2.PushTelemetryRequest],
+        context: Context,
+    ) -> telemetry_service_pb2.PushTelemetryResponse:
+        """Normalises and stores a stream of blocks; a refused one ends it when those before it are stored."""
+        response = telemetry_service_pb2.PushTelemetryResponse()
+        in_flight: deque[tuple[int, asyncio.Future[None]]] = deque()  # size and answer of each block not stored yet
+        in_flight_bytes = 0
+        gpus: GpuSelection | None = None
+        failure: AdlroError | None = None
+        try:
+            async for request in until(self._draining, request_iterator):
+                gpus = await self._select(request.block, gpus)
+                raw = blocks.raw_from_proto(request.block, gpus.gpu_ids)
+                block = normalize_block(raw, gpus, self._limits, time.time())
+                stored = StoredBlock(
+                    cluster=block.cluster,
+                    source=source_of(gpus, block),
+                    entry=blocks.entry_to_bytes(block),
+                    newest=blocks.to_proto(newest_sample(block)).SerializeToString(),
+                )
+                in_flight.append((len(stored.entry), self._writes.add(stored)))
+                in_flight_bytes += len(stored.entry)
+                response.sample_count += len(block.sample_times_unix_s) * len(block.gpu_ids)
+                response.clipped_count += block.clipped_count
+                while in_flight_bytes > self._in_flight_limit or len(in_flight) > _BLOCKS_IN_FLIGHT:
+                    await in_flight[0][1]
+                    response.block_count += 1
+                    in_flight_bytes -= in_flight.popleft()[0]
+            if self._draining.is_set():
+                failure = _SHUTTING_DOWN
+        except AdlroError as error:
+            failure = error
+        except _STORE_ERRORS:
+            failure = _NO_REDIS
+        try:
+            while in_flight:
+                await in_flight.popleft()[1]
+                response.block_count += 1
+        except _STORE_ERRORS:
+            failure = _NO_REDIS
+        if failure is not None:
+            raise _after_blocks(failure, response.block_count)
+        return response
+
+    async def GetTelemetry(
+        self, request: telemetry_service_pb2.GetTelemetryRequest, context: Context
+    ) -> telemetry_service_pb2.GetTelemetryResponse:
+        """The newest value of every GPU, and the blocks of a window."""
+        view = await self._cluster(request.cluster or self._settings.cluster, "cluster")
+        latest = merge_newest(view, await self._store.newest_samples(view.cluster.name))
+        response = telemetry_service_pb2.GetTelemetryResponse(latest=blocks.to_proto(latest))
+        if request.window_s > 0:
+            window = await self._window(view.cluster.name, request.window_s, request.max_blocks or _DEFAULT_MAX_BLOCKS)
+            response.window.extend(window)
+        return response
+
+    async def _window(self, cluster: str, window_s: float, max_blocks: int) -> list[telemetry_pb2.NormalizedBlock]:
+        """The newest blocks with a sample of the last `window_s` seconds, oldest first."""
+        since_unix_s = time.time() - window_s
+        out: list[telemetry_pb2.NormalizedBlock] = []
+        size = 0
+        # A sample may be from the future, by so much, when it arrives.
+        async for body in self._store.entries(cluster, since_unix_s - self._limits.future_s):
+            block = stream_pb2.TelemetryStreamEntry.FromString(body).block
+            if block.sample_times_unix_s[-1] < since_unix_s:
+                continue
+            size += len(body)
+            if size > self._settings.max_message_bytes // 2:
+                raise LimitExceeded(
+                    f"window_s: the blocks of the last {window_s:g} s do not fit into one message "
+                    f"(only {len(out)} of them do); set max_blocks to {len(out)} or less, or ask for a shorter window",
+                    field="window_s",
+                    reason="WINDOW_TOO_LARGE",
+                    metadata={"fitting_blocks": str(len(out))},
+                )
+            out.append(block)
+            if len(out) == max_blocks:
+                break
+        return out[::-1]
+
+    async def _select(self, block: telemetry_pb2.TelemetryBlock, before: GpuSelection | None) -> GpuSelection:
+        """The GPUs that a block is about: its own, or those of the block before it."""
+        view = await self._cluster(block.cluster, "block.cluster")
+        gpu_ids = tuple(block.gpu_ids)
+        if not gpu_ids:
+            if before is None or before.view.cluster.name != block.cluster:
+                raise InvalidInput(
+                    "block.gpu_ids: is empty, and there is no block of this cluster before it in the stream; "
+                    "name the GPUs of the columns",
+                    field="block.gpu_ids",
+                    reason="INVALID_TELEMETRY",
+                )
+            gpu_ids = before.gpu_ids
+        if before is not None and before.view is view and before.gpu_ids == gpu_ids:
+            return before
+        try:
+            return GpuSelection(view, gpu_ids)
+        except InvalidInput:
+            # The description may be a moment old; refuse by the newest only.
+            newest = await self._cluster(block.cluster, "block.cluster", newest=True)
+            return GpuSelection(newest, gpu_ids)
+
+    async def _cluster(self, name: str, path: str, *, newest: bool = False) -> ClusterView:
+        view = None if newest else await self._clusters.recent(name)
+        view = view or await self._clusters.newest(name)
+        if view is None:
+            names = await self._clusters.names()
+            known = f"known are {listed(names)}" if names else "none is known yet"
+            raise NotFound(
+                f"{path}: there is no cluster {name!r}, {known}; record it with TelemetryService.UpsertCluster first",
+                field=path,
+                reason="CLUSTER_NOT_FOUND",
+                metadata={"cluster": name},
+            )
+        return view
+
+
+async def until(ended: asyncio.Event, messages: AsyncIterator[MessageT]) -> AsyncIterator[MessageT]:
+    """The messages of a stream, until it ends or `ended` is set, whichever comes first."""
+    end = asyncio.ensure_future(ended.wait())
+    try:
+        while True:
+            # Left alone where the event comes first: gRPC finishes the read when the call ends.
+            read = asyncio.ensure_future(messages.__anext__())
+            await asyncio.wait((read, end), return_when=asyncio.FIRST_COMPLETED)
+            if not read.done():
+                return
+            try:
+                message = read.result()
+            except StopAsyncIteration:
+                return
+            yield message
+    finally:
+        end.cancel()
+
+
+_NO_REDIS = Unavailable("the store (Redis) does not answer", reason="STORE_UNAVAILABLE", retry_after_s=1.0)
+_SHUTTING_DOWN = Unavailable("this ingest is shutting down", reason="SHUTTING_DOWN", retry_after_s=0.5)
+
+
+def _after_blocks(error: AdlroError, count: int) -> AdlroError:
+    """The error, with the number of blocks that are stored: the place in the stream to go on from."""
+    # Broken field rules name the place already.
+    where = "" if "index" in error.metadata else f"message {count} of the stream: "
+    stored = f"the {count} blocks before it are stored" if count else "nothing is stored"
+    return type(error)(
+        f"{where}{error.message}; {stored}",
+        violations=error.violations,
+        reason=error.reason,
+        metadata={**error.metadata, "index": str(count)},
+        retry_after_s=error.retry_after_s,
+    )

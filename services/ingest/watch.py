@@ -1,0 +1,234 @@
+"""Fans the changes of jobs out to watchers: one reader of the stream for the process, each change made to bytes once.
+
+A watcher is a position (a revision). The last changes are held in memory for all watchers together; one that is further
+behind reads from Redis at its own pace, so a slow watcher costs no memory and loses nothing as long as the stream keeps
+what it needs. Knows no gRPC: server.py hands in the function that makes a change's bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from redis import exceptions as redis_errors
+
+from adlro.errors import OutOfRange, Unavailable
+from adlro.jobs import Job
+from adlro.jobstore import JobEvent, JobStore
+from services.ingest.filters import JobFilter
+
+# The reader looks after so long without a change whether Redis still has what it had.
+_BLOCK_MS = 1000
+_READ_COUNT = 500
+_STORE_ERRORS = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
+_RETRY_FIRST_S, _RETRY_LAST_S = 0.05, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a job and the message that tells of it."""
+
+    revision: int
+    job: Job
+    message: bytes
+
+
+class _Epoch:
+    """The time from one loss of data in Redis to the next: watches of one that has ended, end."""
+
+    lost_after: int | None = None
+
+
+class JobWatch:
+    """The watchers of one process.
+
+    Args:
+        store: with a client of its own for blocking reads.
+        encode: the message of a change.
+        changes_kept: in memory, for all watchers together.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        encode: Callable[[JobEvent], bytes],
+        changes_kept: int,
+    ) -> None:
+        self._store = store
+        self._encode = encode
+        self._recent: deque[Change] = deque(maxlen=changes_kept)  # revisions without a gap
+        self._position: int | None = None  # the newest revision that was read; None while nobody watches
+        self._watchers = 0
+        self._wanted = asyncio.Event()
+        self._advanced = asyncio.Event()
+        self._epoch = _Epoch()
+        self._closed = False
+
+    @property
+    def watcher_count(self) -> int:
+        """Watchers at this moment."""
+        return self._watchers
+
+    async def run(self) -> None:
+        """Reads the stream while there are watchers, for ever. Outlives failures of Redis: it goes on where it was."""
+        retry_s = _RETRY_FIRST_S
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._read_on()
+                retry_s = _RETRY_FIRST_S
+            except _STORE_ERRORS:
+                # The kit's loop tells health and the log of it.
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _RETRY_LAST_S)
+
+    def close(self) -> None:
+        """Ends all watches, each with the revision to resume with, and every later one."""
+        self._closed = True
+        self._wake()
+
+    async def snapshot(self, job_filter: JobFilter, seen: dict[str, int]) -> tuple[int, AsyncIterator[Job]]:
+        """A revision, and the jobs that match, each as it stood then or later.
+
+        Args:
+            job_filter: which jobs.
+            seen: filled in with the jobs that are newer than the revision; to be handed to `changes`.
+        """
+        if job_filter.job_ids:
+            revision, jobs = await self._store.revision(), self._named(job_filter)
+        else:
+            revision, jobs = await self._store.snapshot()
+
+        async def matching() -> AsyncIterator[Job]:
+            async for job in jobs:
+                if self._closed:
+                    raise Unavailable(_SHUTTING_DOWN.message, reason=_SHUTTING_DOWN.reason, retry_after_s=0.5)
+                if job.revision > revision:
+                    seen[job.job_id] = job.revision
+                if job_filter.matches(job):
+                    yield job
+
+        return revision, matching()
+
+    async def changes(
+        self, after_revision: int, job_filter: JobFilter, seen: dict[str, int] | None = None
+    ) -> AsyncIterator[Change]:
+        """Every change after a revision, in order, without end.
+
+        Args:
+            after_revision: the last revision that the watcher knows.
+            job_filter: matched against the job as it is after the change.
+            seen: revision of jobs known beyond `after_revision`; changes up to it are left out.
+
+        Raises:
+            OutOfRange: the revision lies in the future, or the changes after it are no longer kept.
+            Unavailable: Redis does not answer, or the service ends; the message tells where to resume.
+        """
+        position = after_revision
+        epoch = self._epoch
+        ahead = seen if seen is not None else {}
+        self._watchers += 1
+        self._wanted.set()
+        try:
+            newest = await self._store.revision()
+            if after_revision > newest:
+                raise OutOfRange(
+                    f"after_revision: {after_revision} lies in the future, the newest revision is {newest}; "
+                    "resume with the last revision that you saw, or leave it out for a snapshot",
+                    field="after_revision",
+                    reason="REVISION_IN_FUTURE",
+                    metadata={"newest_revision": str(newest)},
+                )
+            while True:
+                for change in await self._next(position, epoch):
+                    position = change.revision
+                    if ahead and change.revision <= ahead.get(change.job.job_id, 0):
+                        continue
+                    if job_filter.matches(change.job):
+                        yield change
+        except _STORE_ERRORS as error:
+            raise _resumable(_NO_REDIS, position) from error
+        finally:
+            self._watchers -= 1
+            if not self._watchers:
+                self._wanted.clear()
+
+    async def _next(self, position: int, epoch: _Epoch) -> list[Change]:
+        """Changes after a position, at least one; waits for it."""
+        while True:
+            if self._closed:
+                raise _resumable(_SHUTTING_DOWN, position)
+            if epoch.lost_after is not None:
+                raise _lost(epoch.lost_after)
+            advanced, recent = self._advanced, self._recent
+            if self._position is None or position >= self._position:
+                await advanced.wait()
+            elif recent and position + 1 >= recent[0].revision:
+                first = position + 1 - recent[0].revision
+                # By index, not islice: a deque finds its last items at once, and walks to them from the left.
+                return [recent[i] for i in range(first, min(len(recent), first + _READ_COUNT))]
+            elif events := await self._store.read_events(position, count=_READ_COUNT):
+                return [self._change(event) for event in events]
+            else:
+                raise _lost(await self._store.revision())
+
+    async def _read_on(self) -> None:
+        if self._position is None:
+            self._recent.clear()
+            self._position = await self._store.revision()
+            self._wake()
+        try:
+            events = await self._store.read_events(self._position, block_ms=_BLOCK_MS, count=_READ_COUNT)
+        except OutOfRange:
+            # More changes went by in one go than the stream keeps. Begin anew; each watcher finds out for itself.
+            self._position = None
+            return
+        if events:
+            self._recent.extend(self._change(event) for event in events)
+            self._position = events[-1].revision
+            self._wake()
+        elif await self._store.revision() < self._position:
+            # Redis came back without its last changes: what the watchers know is no longer true.
+            self._epoch.lost_after = await self._store.revision()
+            self._epoch = _Epoch()
+            self._position = None
+            self._wake()
+        if not self._wanted.is_set():
+            self._position = None
+
+    async def _named(self, job_filter: JobFilter) -> AsyncIterator[Job]:
+        ids = [f"job-{number}" for number in job_filter.job_numbers()]
+        for start in range(0, len(ids), _READ_COUNT):
+            for job in await self._store.get_many(ids[start : start + _READ_COUNT]):
+                if job is not None:
+                    yield job
+
+    def _change(self, event: JobEvent) -> Change:
+        return Change(event.revision, event.job, self._encode(event))
+
+    def _wake(self) -> None:
+        self._advanced.set()
+        self._advanced = asyncio.Event()
+
+
+_SHUTTING_DOWN = Unavailable("this ingest is shutting down", reason="SHUTTING_DOWN", retry_after_s=0.5)
+_NO_REDIS = Unavailable("the store (Redis) does not answer", reason="STORE_UNAVAILABLE", retry_after_s=1.0)
+
+
+def _resumable(error: Unavailable, position: int) -> Unavailable:
+    return Unavailable(
+        f"{error.message}; resume with after_revision = {position}",
+        reason=error.reason,
+        metadata={"revision": str(position)},
+        retry_after_s=error.retry_after_s,
+    )
+
+
+def _lost(revision: int) -> OutOfRange:
+    return OutOfRange(
+        f"Redis has lost the changes after revision {revision}, some of which were told to watchers; "
+        "take a new snapshot",
+        reason="REVISION_LOST",
+    )

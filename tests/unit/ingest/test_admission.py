@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from adlro.cluster import GPU_SPECS, Cluster, Gpu, Node
+from adlro.errors import InvalidInput
+from adlro.jobs import ExpectedRuntime, JobSpec, JobType
+from services.ingest.admission import Admission, refusals
+from services.ingest.clusters import ClusterView, check_cluster
+from tests.unit.ingest.clusters_for_tests import SMALL, VIEW
+
+JOB = JobSpec("n", "u", JobType.SIMULATION)
+
+
+def with_(**fields: Any) -> JobSpec:
+    return dataclasses.replace(JOB, **fields)
+
+
+def test_a_job_that_fits_is_accepted():
+    assert refusals(with_(cpu_cores=20, memory_mib=262_144, gpu_memory_mib=16_160), VIEW) == []
+    assert refusals(with_(cpu_cores=40, memory_mib=65_536, gpu_memory_mib=4_000), VIEW) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "largest"),
+    [
+        ({"cpu_cores": 41}, "job.cpu_cores", "40"),
+        ({"memory_mib": 262_145}, "job.memory_mib", "262144"),
+        ({"gpu_memory_mib": 16_161}, "job.gpu_memory_mib", "16160"),
+    ],
+)
+def test_a_job_larger_than_anything_is_refused_with_the_largest(fields, field, largest):
+    (violation,) = refusals(with_(**fields), VIEW)
+    assert violation.field == field
+    assert violation.description.endswith(f"of cluster 'default' has {largest}")
+
+
+def test_a_job_that_fits_only_in_parts_names_what_to_lower_and_how_far():
+    violations = refusals(with_(cpu_cores=30, gpu_memory_mib=8_000), VIEW)
+    assert [each.field for each in violations] == ["job.cpu_cores", "job.gpu_memory_mib"]
+    assert "at most 20 CPU cores" in violations[0].description
+    assert "at most 4000 MiB of GPU memory" in violations[1].description
+
+
+def test_a_job_for_which_no_single_field_would_do_names_all():
+    nodes = tuple(
+        Node(f"n{i}", cores, memory, (Gpu(f"n{i}/0", "t4", gpu),))
+        for i, (cores, memory, gpu) in enumerate([(10, 1000, 1000), (1, 9000, 1000), (1, 1000, 9000)])
+    )
+    violations = refusals(with_(cpu_cores=9, memory_mib=8000, gpu_memory_mib=8000), ClusterView(Cluster("c", nodes)))
+    assert len(violations) == 3
+
+
+def test_an_unknown_gpu_model_is_refused_with_the_known_ones():
+    (violation,) = refusals(with_(expected_runtime=ExpectedRuntime("v1000", 1.0)), VIEW)
+    assert violation.field == "job.expected_runtime.gpu_model"
+    for model in (*GPU_SPECS, "abacus"):
+        assert model in violation.description
+
+
+def test_a_model_of_the_cluster_or_of_the_table_is_known():
+    assert refusals(with_(expected_runtime=ExpectedRuntime("abacus", 1.0)), VIEW) == []
+    assert refusals(with_(expected_runtime=ExpectedRuntime("t4", 1.0)), None) == []
+    assert len(refusals(with_(expected_runtime=ExpectedRuntime("abacus", 1.0)), None)) == 1
+
+
+def test_without_a_known_cluster_any_size_is_accepted():
+    assert refusals(with_(cpu_cores=4096, memory_mib=2**24, gpu_memory_mib=2**20), None) == []
+
+
+class _Clusters:
+    """Two descriptions of one cluster: the one that is cached, and the one in Redis."""
+
+    def __init__(self, cached: ClusterView | None, stored: ClusterView | None) -> None:
+        self.cached, self.stored, self.reads = cached, stored, 0
+
+    async def recent(self, name: str) -> ClusterView | None:
+        return self.cached
+
+    async def newest(self, name: str) -> ClusterView | None:
+        self.reads += 1
+        return self.stored
+
+
+async def test_a_refusal_never_rests_on_an_old_description():
+    grown = Cluster("default", (*SMALL.nodes, Node("big-0", 128, 2**20, (Gpu("big-0/0", "t4", 15_000),))))
+    clusters = _Clusters(VIEW, ClusterView(grown))
+    new = await Admission(clusters, "default").admit(with_(cpu_cores=64), "r")  # type: ignore[arg-type]
+    assert new.normalized.cpu_cores == 0.5
+    assert clusters.reads == 1
+    with pytest.raises(InvalidInput) as caught:
+        await Admission(_Clusters(VIEW, VIEW), "default").admit(with_(cpu_cores=64), "r")  # type: ignore[arg-type]
+    assert caught.value.field == "job.cpu_cores"
+
+
+def test_a_cluster_that_contradicts_itself_is_refused_with_every_violation():
+    gpu = Gpu("a/0", "t4", 15_000)
+    bad = Cluster(
+        "default",
+        (
+            Node("a", 1, 1, (gpu, gpu)),
+            Node("a", 1, 1, (dataclasses.replace(gpu, gpu_id="a/1"), Gpu("a/2", "abacus", 1))),
+        ),
+    )
+    with pytest.raises(InvalidInput) as caught:
+        check_cluster(bad)
+    assert [each.field for each in caught.value.violations] == [
+        "cluster.nodes[0].gpus[1].gpu_id",
+        "cluster.nodes[1].node_id",
+        "cluster.nodes[1].gpus[1].gpu_model",
+    ]
+    assert "v100_sxm2" in caught.value.violations[2].description
+    check_cluster(SMALL)
