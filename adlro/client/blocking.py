@@ -241,7 +241,7 @@ class Client:
         self, follow: Follow[T], timeout_s: float | None = None, patience_s: float | None = None
     ) -> Iterator[T]:
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        attempts = Attempts(self._timeout_s, self._patience_s if patience_s is None else patience_s, repeatable=True)
+        attempts = Attempts(self._timeout_s, self._patience_s if patience_s is None else patience_s, stream=True)
         method = self._method(follow.service, follow.stub, follow.method)
         while True:
             left_s = None if end_s is None else max(end_s - time.monotonic(), 0.0)

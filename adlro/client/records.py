@@ -1,4 +1,4 @@
-"""What the client takes and gives beside the records of `adlro.jobs`, `adlro.cluster` and `adlro.events`: plain dataclasses.
+"""What the client takes and gives beside `adlro.jobs`, `adlro.cluster` and `adlro.events`: plain dataclasses.
 
 Times named `*_s` are seconds of cluster time, `*_unix_s` seconds of wall time. Enum numbers are those of the protos.
 """

@@ -16,6 +16,8 @@ DEFAULT_PATIENCE_S = 10.0
 
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 1.0
+# A stream that lived so long was well before it failed.
+_LIVED_S = 5.0
 
 # The reason of Unavailable when nobody answered at all, in contrast to a service that says it can't serve now.
 NO_ANSWER = "NO_ANSWER"
@@ -50,28 +52,36 @@ class Attempts:
     Args:
         timeout_s: for each try.
         patience_s: for all tries together; the last error is raised when it is over.
-        repeatable: also try again when an answer did not come in time.
+        repeatable: a second try changes nothing more; else there is only one.
+        stream: a try is an open stream, which may live long.
     """
 
-    def __init__(self, timeout_s: float, patience_s: float, *, repeatable: bool) -> None:
+    def __init__(self, timeout_s: float, patience_s: float, *, repeatable: bool = True, stream: bool = False) -> None:
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._repeatable = repeatable
+        self._stream = stream
         self.reset()
 
     def reset(self) -> None:
         """Begins anew, after a success in a stream."""
-        self._end_s = time.monotonic() + self._patience_s
+        self._try_began_s = time.monotonic()
+        self._end_s = self._try_began_s + self._patience_s
         self._delay_s = _FIRST_DELAY_S
 
     def delay_after(self, error: AdlroError) -> float:
         """Seconds to wait before the next try; raises the error where there is none."""
-        again = isinstance(error, Unavailable) or (self._repeatable and isinstance(error, DeadlineExceeded))
+        now_s = time.monotonic()
+        # A quiet stream may have been well for days: only a failure soon after its begin counts as one more.
+        if self._stream and now_s - self._try_began_s > _LIVED_S:
+            self.reset()
+        again = self._repeatable and isinstance(error, Unavailable | DeadlineExceeded)
         # Jitter, so that many clients don't return at one moment.
         delay_s = max(self._delay_s * random.uniform(0.5, 1.0), min(error.retry_after_s or 0.0, _LONGEST_DELAY_S))
-        if not again or not self._repeatable or time.monotonic() + delay_s > self._end_s:
+        if not again or now_s + delay_s > self._end_s:
             raise error
         self._delay_s = min(self._delay_s * 2, _LONGEST_DELAY_S)
+        self._try_began_s = now_s + delay_s
         return delay_s
 
     @property

@@ -1,0 +1,208 @@
+"""Commands on the suite and its cluster: status, policy, drain, undrain, clock."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from adlro.cli import render
+from adlro.cli.documents import document
+from adlro.cli.shell import (
+    EXIT_ERROR,
+    Output,
+    OutputOption,
+    ServerOption,
+    connect,
+    connect_async,
+    emit_json,
+    plain_table,
+    report,
+    say,
+    stdout,
+)
+from adlro.errors import AdlroError, Unavailable
+
+
+def status(server: ServerOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show which services answer, who decides, what waits and runs.
+
+    Exit code 1 where not all is well, 3 where nothing answers.
+    """
+    found, error = asyncio.run(_status(server))
+    serving = [each["serving"] for each in found["services"]]
+    if not any(serving) and error is not None:
+        raise typer.Exit(report(error))
+    if output is Output.JSON:
+        emit_json(found)
+    else:
+        _print_status(found)
+    if not all(serving) or found["problem"]:
+        raise typer.Exit(EXIT_ERROR)
+
+
+async def _status(server: str | None) -> tuple[dict[str, Any], AdlroError | None]:
+    from adlro.client import ServiceName
+    from adlro.client.health import check
+
+    async with connect_async(server, patience_s=0.0) as client:
+        names = list(ServiceName)
+        healthy = await asyncio.gather(*(check(client.endpoints.address(name), 2.0) for name in names))
+        found: dict[str, Any] = {
+            "services": [
+                {"service": str(name), "address": client.endpoints.address(name), "serving": serving}
+                for name, serving in zip(names, healthy, strict=True)
+            ],
+            "orchestrator": None,
+            "clock": None,
+            "problem": "",
+        }
+        error: AdlroError | None = None
+        try:
+            found["orchestrator"] = document(await client.status())
+            found["problem"] = found["orchestrator"]["problem"]
+        except AdlroError as raised:
+            found["problem"] = raised.message
+            error = raised
+        try:
+            found["clock"] = document(await client.clock())
+        except AdlroError as raised:
+            found["problem"] = found["problem"] or raised.message
+        if isinstance(error, Unavailable) and not any(healthy):
+            address = client.endpoints.ingest
+            error = Unavailable(error.message, reason=error.reason, metadata={"address": address, "service": "ingest"})
+        return found, error
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    console = stdout()
+    table = plain_table("SERVICE", "ADDRESS", "STATE")
+    for each in found["services"]:
+        table.add_row(each["service"], each["address"], "[green]serving[/]" if each["serving"] else "[red]away[/]")
+    console.print(table)
+    decides = found["orchestrator"]
+    if decides is not None:
+        held = (
+            ""
+            if decides["acting"]
+            else f" [yellow](standing by; {escape(decides['lease_holder'] or 'nobody')} acts)[/]"
+        )
+        console.print(f"\npolicy      {escape(decides['policy'])}{held}")
+        console.print(
+            f"jobs        {decides['running_count']} running, {decides['queue_length']} waiting,"
+            f" {decides['waiting_for_begin_time_count']} before their begin time"
+        )
+        if decides["drained_node_ids"]:
+            console.print(f"drained     {', '.join(decides['drained_node_ids'])}")
+    if found["clock"] is not None:
+        console.print(f"clock       {clock_text(found['clock'])}")
+    if found["problem"]:
+        console.print(f"problem     [red]{escape(found['problem'])}[/]", soft_wrap=True)
+
+
+def clock_text(clock: dict[str, Any]) -> str:
+    """A clock document in words: `virtual, at most 30 x, paused, at 12m 5s`."""
+    mode = clock["mode"]
+    if mode == "scaled":
+        mode += f", {clock['scale']:g} x"
+    elif mode == "virtual" and clock["scale"]:
+        mode += f", at most {clock['scale']:g} x"
+    return f"{mode}{', [yellow]paused[/]' if clock['paused'] else ''}, at {render.seconds(clock['time_s'])}"
+
+
+def policy(
+    name: Annotated[str, typer.Argument(help="Make this one act. Without a name: list them.", show_default=False)] = "",
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the policies that place jobs, or set the acting one.
+
+    A policy that is set acts from the next decision on, and after later starts.
+    """
+    with connect(server) as client:
+        if name:
+            previous = client.set_policy(name)
+            if output is Output.JSON:
+                emit_json({"policy": name, "previous_policy": previous})
+            else:
+                stdout().print(f"{escape(name)} acts now, in place of {escape(previous)}")
+            return
+        found = client.policies()
+    if output is Output.JSON:
+        emit_json({"policies": found})
+        return
+    table = plain_table("", "POLICY", "WHAT IT DOES")
+    table.columns[2].no_wrap = False
+    for each in found:
+        table.add_row("[green]*[/]" if each.acting else "", escape(each.name), escape(each.description))
+    stdout().print(table)
+
+
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Such as volta-0; adlro gpus shows them.")]
+
+
+def drain(
+    node: NodeArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for those who ask.")] = "",
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Start nothing more on a node. What runs there runs on."""
+    with connect(server) as client:
+        running = client.drain(node, reason)
+    if output is Output.JSON:
+        emit_json({"node_id": node, "running_job_ids": running})
+        return
+    left = f"; still running there: {', '.join(running)}" if running else "; nothing runs there"
+    stdout().print(f"{escape(node)} drains{left}", soft_wrap=True)
+
+
+def undrain(node: NodeArgument, server: ServerOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Let jobs start on a node again."""
+    with connect(server) as client:
+        client.undrain(node)
+    if output is Output.JSON:
+        emit_json({"node_id": node})
+    else:
+        stdout().print(f"{escape(node)} takes jobs again")
+
+
+class ClockChoice(enum.StrEnum):
+    """The modes of a simulated cluster's clock."""
+
+    REAL = "real"
+    SCALED = "scaled"
+    VIRTUAL = "virtual"
+
+
+def clock(
+    mode: Annotated[
+        ClockChoice | None,
+        typer.Option("--mode", "-m", help="real, scaled (--scale seconds a second), or virtual (event to event)."),
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option("--scale", min=0.0, help="Cluster seconds a second; in virtual mode the most, 0: no limit."),
+    ] = None,
+    paused: Annotated[bool | None, typer.Option("--pause/--resume", help="Stop it, or let it go on.")] = None,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show or set the clock of a simulated cluster."""
+    from adlro.client import ClockMode
+
+    with connect(server) as client:
+        if mode is None and scale is None and paused is None:
+            now = client.clock()
+        else:
+            chosen = None if mode is None else ClockMode[mode.name]
+            now = client.set_clock(chosen, scale=scale, paused=paused)
+    if output is Output.JSON:
+        emit_json({"clock": now})
+    else:
+        stdout().print(clock_text(document(now)))
+        if now.paused:
+            say("[dim]adlro clock --resume lets it go on[/]")

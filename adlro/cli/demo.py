@@ -1,0 +1,151 @@
+"""`adlro demo`: a suite of its own, a few hundred jobs of three kinds under two policies, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from adlro.cli import render
+from adlro.cli.shell import Output, OutputOption, emit_json, say, stderr, stdout
+
+if TYPE_CHECKING:
+    from adlro.client import AsyncClient
+    from adlro.jobs import JobSpec
+
+REFERENCE_POLICY = "fcfs"
+
+# How long the round that is there to be watched takes, and about how much later than the last submission its jobs end.
+_WATCH_S = 12.0
+_TAIL_S = 80.0
+
+
+def demo(
+    jobs: Annotated[int, typer.Option("--jobs", "-n", min=1, max=20_000, help="So many jobs.")] = 256,
+    load: Annotated[
+        float, typer.Option("--load", min=0.05, max=10.0, help="Arrivals as a share of what the cluster can carry.")
+    ] = 0.9,
+    seed: Annotated[int, typer.Option("--seed", help="Of the job list.")] = 0,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="As fast as it goes, instead of slowly enough to watch.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Place a few hundred jobs on 16 simulated GPUs, and compare policies.
+
+    Starts a suite of its own, and runs the same jobs once more first come, first served. All through the real
+    services, in under a minute; everything is stopped and removed at the end.
+    """
+    report = asyncio.run(_demo(jobs, load, seed, fast=fast))
+    if output is Output.JSON:
+        emit_json(report)
+    else:
+        _print(stdout(), report)
+
+
+async def _demo(count: int, load: float, seed: int, *, fast: bool) -> dict[str, Any]:
+    import numpy as np
+
+    from adlro.cli.replaying import replay_specs
+    from adlro.cli.suite import Suite, SuitePlan
+    from adlro.client import AsyncClient
+    from adlro.sim.scenario import load_scenario
+    from adlro.sim.workload import draw_jobs
+
+    began_s = time.monotonic()
+    _end_on_sigterm()
+    workload = draw_jobs(load_scenario("paper"), load=load, rng=np.random.default_rng(seed), count=count)
+    specs = replay_specs(workload)
+    scale = 0.0 if fast else max((workload[-1].submit_s + _TAIL_S) / _WATCH_S, 1.0)
+    with tempfile.TemporaryDirectory(prefix="adlro-demo-") as folder:
+        suite = Suite(SuitePlan(Path(folder), base_port=0), lambda text: say(f"[yellow]{escape(text)}[/]"))
+        say("starting Valkey and the four services ...")
+        await suite.start()
+        try:
+            say(f"[dim]ready after {time.monotonic() - began_s:.1f} s; ingest answers at {suite.server}[/]")
+            async with AsyncClient(suite.server, patience_s=30.0) as client:
+                policy = (await client.status()).policy
+                rounds = [(policy, scale)]
+                if policy != REFERENCE_POLICY:
+                    rounds.append((REFERENCE_POLICY, 0.0))
+                reports = [await _round(client, name, specs, at_scale) for name, at_scale in rounds]
+        finally:
+            say("[dim]stopping the services ...[/]")
+            await asyncio.shield(suite.stop())
+    return {
+        "jobs": count,
+        "load": load,
+        "seed": seed,
+        "policies": {report["policy"]: report for report in reports},
+        "elapsed_s": time.monotonic() - began_s,
+    }
+
+
+def _end_on_sigterm() -> None:
+    """SIGTERM ends the demo as Ctrl-C does, with everything stopped."""
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(NotImplementedError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+async def _round(client: AsyncClient, policy: str, specs: Sequence[JobSpec], scale: float) -> dict[str, Any]:
+    from adlro.cli.demo_view import DemoView
+    from adlro.cli.replaying import ReplayOptions, replay
+    from adlro.cli.report import build_report
+
+    speed = f"{scale:.0f} times faster than life" if scale else "as fast as it goes"
+    say(f"{len(specs)} jobs under [bold]{escape(policy)}[/], {speed}")
+    view = DemoView(stderr(), policy, client, await client.cluster())
+    drawing = asyncio.create_task(view.show())
+    try:
+        result = await replay(client, specs, ReplayOptions(policy=policy, scale=scale), view)
+    finally:
+        drawing.cancel()
+        await asyncio.wait([drawing])
+    return build_report(result, {"drawn": True}, ["expected runtimes are the true ones"])
+
+
+def _print(console: Console, report: dict[str, Any]) -> None:
+    from adlro.cli.report import comparison_table, whole_table
+
+    reports = list(report["policies"].values())
+    names = " and ".join(f"[bold]{escape(each['policy'])}[/]" for each in reports)
+    finished = [each["jobs"]["succeeded"] for each in reports]
+    console.print(
+        f"\n{report['jobs']} jobs at load {report['load']:g}, placed by {names}: "
+        + " and ".join(f"{count} succeeded" for count in finished)
+        + "\n"
+    )
+    console.print(comparison_table(reports))
+    console.print()
+    console.print(whole_table(reports))
+    if len(reports) > 1:
+        first, reference = reports
+        mine, other = first["jct_s"]["mean"], reference["jct_s"]["mean"]
+        console.print(
+            f"\n[bold]{escape(first['policy'])}[/]: mean JCT {render.seconds(mine)} against {render.seconds(other)}"
+            f" under {escape(reference['policy'])}, [bold]{_change(mine, other)}[/]; throughput"
+            f" {_change(first['throughput_jobs_per_h'], reference['throughput_jobs_per_h'])}.",
+            soft_wrap=True,
+        )
+    console.print(
+        "[dim]JCT: job completion time, from submission to end, in cluster time."
+        " Users' expected runtimes are the true ones.\n"
+        f"Took {report['elapsed_s']:.0f} s. Go on with: adlro up[/]",
+        soft_wrap=True,
+    )
+
+
+def _change(value: float, reference: float) -> str:
+    change = value / reference - 1
+    return f"{abs(change):.1%} {'less' if change < 0 else 'more'}"

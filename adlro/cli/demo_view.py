@@ -1,0 +1,119 @@
+"""What the demo shows while jobs run: progress, the queue by job type, every GPU. Drawn live on a terminal only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from adlro.cli import render
+from adlro.cli.gpus import GpuView, gpu_views
+from adlro.cli.progress import ReplayProgress
+from adlro.cli.replaying import Board
+from adlro.client import AsyncClient, Telemetry
+from adlro.cluster import Cluster
+from adlro.errors import AdlroError
+from adlro.jobs import JobState, JobType
+
+_REFRESH_S = 0.2
+_GPU_COLUMNS = 2
+_BAR_WIDTH = 8
+
+
+class DemoView:
+    """A live view of one replay; call it with the board. Off a terminal it prints plain lines of progress."""
+
+    def __init__(self, console: Console, title: str, client: AsyncClient, cluster: Cluster) -> None:
+        self._console = console
+        self._title = title
+        self._client = client
+        self._cluster = cluster
+        self._board: Board | None = None
+        self._telemetry: Telemetry | None = None
+        self._plain = ReplayProgress(console, title)
+
+    def __call__(self, board: Board) -> None:
+        """Notes where the replay stands."""
+        self._board = board
+        if not self._console.is_terminal:
+            self._plain(board)
+
+    async def show(self) -> None:
+        """Draws until cancelled; what was drawn is then removed, the report says it better."""
+        if not self._console.is_terminal:
+            return
+        with Live(self._drawn(), console=self._console, auto_refresh=False, transient=True) as live:
+            while True:
+                with contextlib.suppress(AdlroError):
+                    self._telemetry = await self._client.telemetry()
+                live.update(self._drawn(), refresh=True)
+                await asyncio.sleep(_REFRESH_S)
+
+    def _drawn(self) -> RenderableType:
+        board = self._board
+        if board is None:
+            return Text(f"{self._title}: submitting ...")
+        running = [job for job in board.jobs.values() if job.state is JobState.RUNNING]
+        parts: list[RenderableType] = [self._head(board)]
+        parts += [Text(), self._types(board), Text()]
+        parts.append(gpu_grid(gpu_views(self._cluster, running, self._telemetry)))
+        return Group(*parts)
+
+    def _head(self, board: Board) -> RenderableType:
+        done = board.finished if board.phase == "running" else len(board.jobs)
+        grid = Table.grid(padding=(0, 1))
+        grid.add_row(
+            f"[bold]{escape(self._title)}[/]",
+            ProgressBar(total=board.total, completed=done, width=24),
+            f"{done}/{board.total}" if board.phase == "running" else f"{done}/{board.total} {board.phase}",
+            f"[dim]cluster time[/] {render.seconds(board.cluster_time_s)}",
+        )
+        return grid
+
+    def _types(self, board: Board) -> RenderableType:
+        counts: dict[JobType, Counter[str]] = {each: Counter() for each in JobType}
+        for job in board.jobs.values():
+            counts[job.spec.job_type][job.state.name] += 1
+        grid = Table.grid(padding=(0, 2))
+        for job_type, count in counts.items():
+            finished = sum(count[state.name] for state in JobState if state.final)
+            grid.add_row(
+                job_type.label.replace("_", " "),
+                f"[cyan]{count['RUNNING']:>3} running[/]",
+                f"[green]{finished:>3} finished[/]",
+            )
+        waiting = f"[yellow]{board.waiting:>3} waiting[/]  " + f"[yellow]{'▪' * min(board.waiting, 40)}[/]"
+        grid.add_row("queue", waiting, "")
+        return grid
+
+
+def gpu_grid(views: Sequence[GpuView]) -> RenderableType:
+    """All GPUs in two columns, so that sixteen fit on a small screen."""
+    rows = -(-len(views) // _GPU_COLUMNS)
+    grid = Table.grid(padding=(0, 1))
+    for row in range(rows):
+        cells: list[str] = []
+        for column in range(_GPU_COLUMNS):
+            index = row + column * rows
+            cells += _gpu_cells(views[index]) if index < len(views) else []
+            cells.append("")
+        grid.add_row(*cells)
+    return grid
+
+
+def _gpu_cells(view: GpuView) -> list[str]:
+    return [
+        view.gpu_id,
+        render.bar(view.utilization_ratio, _BAR_WIDTH),
+        f"{render.percent(view.utilization_ratio):>4}",
+        f"[cyan]{view.job_id:<8}[/]" if view.job_id else f"[dim]{view.state:<8}[/]",
+        f"[dim]{render.number(view.temperature_c, '°'):>4}[/]",
+    ]

@@ -1,0 +1,170 @@
+"""`adlro describe job ID`: all that is known of one job, and why it is where it is."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from adlro.cli import render
+from adlro.cli.documents import document, runtime_s, wait_s
+from adlro.cli.shell import Output, OutputOption, ServerOption, connect, emit_json, plain_table, stdout
+from adlro.errors import AdlroError
+from adlro.jobs import Job
+
+if TYPE_CHECKING:
+    from adlro.client import Client, Decision, RuntimePrediction
+
+_EVIDENCE = 3
+
+describe = typer.Typer(help="Everything about one job.", no_args_is_help=True)
+
+
+@describe.command("job")
+def describe_job(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Such as job-17.")],
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show a job: what was asked for, what became of it, predicted runtimes, and the decision behind its place."""
+    with connect(server) as client:
+        job = client.get(job_id)
+        notes: list[str] = []
+        predictions = _predictions(client, job, notes)
+        decision = _decision(client, job, notes)
+    if output is Output.JSON:
+        emit_json(
+            {"job": document(job), "predictions": document(predictions), "decision": document(decision), "notes": notes}
+        )
+        return
+    console = stdout()
+    _print_job(console, job)
+    if predictions:
+        _print_predictions(console, job, predictions)
+    if decision is not None:
+        _print_decision(console, decision)
+    for note in notes:
+        console.print(f"[dim]{escape(note)}[/]")
+
+
+def _predictions(client: Client, job: Job, notes: list[str]) -> tuple[RuntimePrediction, ...]:
+    # The job is what was asked for: where another service is away, say so and show the rest.
+    try:
+        models = client.cluster().gpu_models
+        return client.predict([job.spec], models, max_evidence=_EVIDENCE)[0]
+    except AdlroError as error:
+        notes.append(f"no prediction: {error.message}")
+        return ()
+
+
+def _decision(client: Client, job: Job, notes: list[str]) -> Decision | None:
+    try:
+        return client.explain(job.job_id)
+    except AdlroError as error:
+        notes.append(f"no decision: {error.message}")
+        return None
+
+
+def _print_job(console: Console, job: Job) -> None:
+    spec = job.spec
+    console.print(f"[bold]{job.job_id}[/]  {escape(spec.name)}  {render.state(job)}")
+    reason = render.why(job)
+    expected = spec.expected_runtime
+    rows = [
+        ("why", reason or (escape(job.message) if job.message else "")),
+        ("user", escape(spec.user)),
+        ("type", spec.job_type.label + (f", {escape(spec.application)}" if spec.application else "")),
+        (
+            "asks for",
+            f"{spec.gpu_count} GPU"
+            + (f" with {render.mib(spec.gpu_memory_mib)}" if spec.gpu_memory_mib else "")
+            + f", {spec.cpu_cores} cores, {render.mib(spec.memory_mib)}, priority {spec.priority:g}",
+        ),
+        ("expects", f"{render.seconds(expected.runtime_s)} on {expected.gpu_model}" if expected else ""),
+        ("time limit", render.seconds(spec.time_limit_s) if spec.time_limit_s is not None else ""),
+        ("begin time", render.seconds(spec.begin_time_s) if spec.begin_time_s is not None else ""),
+        ("labels", ", ".join(f"{escape(key)}={escape(value)}" for key, value in spec.labels.items())),
+        ("submitted", f"at {render.seconds(job.submit_s)} of cluster time" if job.submit_s is not None else ""),
+        (
+            "started",
+            f"at {render.seconds(job.start_s)}, after {render.seconds(wait_s(job))}" if job.start_s is not None else "",
+        ),
+        (
+            "ended",
+            f"at {render.seconds(job.end_s)}"
+            + (f", ran {render.seconds(runtime_s(job))}" if job.start_s is not None else "")
+            + (f", JCT {render.seconds(job.jct_s)}" if job.jct_s is not None else "")
+            if job.end_s is not None
+            else "",
+        ),
+        ("GPU", f"{job.gpu_id} ({job.gpu_model})" if job.gpu_id else ""),
+    ]
+    for name, text in rows:
+        if text:
+            console.print(f"  [dim]{name:<11}[/]{text}", soft_wrap=True)
+    if job.attempts:
+        console.print()
+        table = plain_table("ATTEMPT", "GPU", "MODEL", "START", "END", "OUTCOME", right=("START", "END"))
+        for each in job.attempts:
+            table.add_row(
+                str(each.attempt),
+                each.gpu_id,
+                each.gpu_model,
+                render.seconds(each.start_s),
+                render.seconds(each.end_s),
+                escape(each.outcome or "running"),
+            )
+        console.print(table)
+
+
+def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePrediction, ...]) -> None:
+    console.print(
+        "\n[bold]Predicted runtime[/]" + (" [dim](as it would be predicted now)[/]" if job.state.final else "")
+    )
+    table = plain_table("MODEL", "MEDIAN", "INTERVAL", "FROM", right=("MEDIAN",))
+    for each in predictions:
+        table.add_row(
+            each.gpu_model,
+            render.seconds(each.median_s),
+            f"{render.seconds(each.low_s)} .. {render.seconds(each.high_s)} ({render.percent(each.interval_coverage)})",
+            each.basis.label if each.basis is not None else render.UNKNOWN,
+        )
+    console.print(table)
+    evidence = {item.job_id: item for each in predictions for item in each.evidence}
+    if evidence:
+        told = ", ".join(
+            f"{item.job_id} ({render.seconds(item.runtime_s)} on {item.gpu_model}, similarity {item.similarity:.2f})"
+            for item in list(evidence.values())[:_EVIDENCE]
+        )
+        console.print(f"  [dim]evidence[/]   {told}", soft_wrap=True)
+    novelty = max(each.novelty for each in predictions)
+    if math.isfinite(novelty) and novelty > 0:
+        console.print(f"  [dim]novelty[/]    {novelty:.2f} [dim](0: much like what was seen, 1: unlike anything)[/]")
+
+
+def _print_decision(console: Console, decision: Decision) -> None:
+    head = f"decision {decision.decision_id}" if decision.decision_id else "not placed"
+    console.print(
+        f"\n[bold]Why[/]  {escape(decision.summary)} [dim]({head}, policy {escape(decision.policy)},"
+        f" at {render.seconds(decision.time_s)}, {decision.queue_length} waiting, {decision.decision_us:.0f} µs)[/]",
+        soft_wrap=True,
+    )
+    if not decision.candidates and not decision.masked:
+        return
+    table = plain_table("", "GPU", "MODEL", "EXPECTED", "SCORE", "OUT OF THE QUESTION", right=("EXPECTED", "SCORE"))
+    for each in decision.candidates:
+        chosen = each.gpu_id == decision.gpu_id
+        table.add_row(
+            "[green]→[/]" if chosen else "",
+            each.gpu_id,
+            each.gpu_model,
+            render.seconds(each.expected_runtime_s),
+            f"{each.score:.3g}",
+            "",
+        )
+    for masked in decision.masked:
+        table.add_row("", f"[dim]{masked.gpu_id}[/]", f"[dim]{masked.gpu_model}[/]", "", "", escape(masked.reason))
+    console.print(table)

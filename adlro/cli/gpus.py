@@ -1,0 +1,170 @@
+"""`adlro gpus`: every GPU with its job and what it reports; also the GPU view of the demo."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from adlro.cli import render
+from adlro.cli.shell import Output, OutputOption, ServerOption, connect, emit_json, emit_json_line, plain_table, stdout
+from adlro.errors import AdlroError
+from adlro.jobs import Job, JobState
+
+if TYPE_CHECKING:
+    from adlro.client import Client, Metric, Telemetry
+    from adlro.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU as the tables show it; NaN: not reported. `state` is idle, busy, drained or lost."""
+
+    gpu_id: str
+    node_id: str
+    gpu_model: str
+    state: str
+    job_id: str
+    job_name: str
+    utilization_ratio: float
+    memory_used_mib: float
+    memory_mib: int
+    memory_bandwidth_gb_per_s: float
+    temperature_c: float
+    power_w: float
+    sample_age_s: float
+
+
+def gpu_views(
+    cluster: Cluster,
+    running: Sequence[Job],
+    telemetry: Telemetry | None,
+    lost_gpu_ids: Sequence[str] = (),
+    drained_node_ids: Sequence[str] = (),
+    now_unix_s: float | None = None,
+) -> list[GpuView]:
+    """The GPUs of a cluster in its order, with what runs on them and their newest sample."""
+    from adlro.client import Metric
+
+    job_of = {job.gpu_id: job for job in running}
+    latest = telemetry.latest if telemetry is not None else None
+    column_of = {gpu_id: number for number, gpu_id in enumerate(latest.gpu_ids)} if latest is not None else {}
+    now_s = time.time() if now_unix_s is None else now_unix_s
+
+    def value(metric: Metric, gpu_id: str) -> float:
+        if latest is None or metric not in latest.columns or gpu_id not in column_of or not latest.sample_times_unix_s:
+            return float("nan")
+        return float(latest.columns[metric].raw[-1, column_of[gpu_id]])
+
+    views = []
+    for node, gpu in cluster.gpus():
+        job = job_of.get(gpu.gpu_id)
+        state = "idle" if job is None else "busy"
+        if gpu.gpu_id in lost_gpu_ids:
+            state = "lost"
+        elif job is None and node.node_id in drained_node_ids:
+            state = "drained"
+        known = latest is not None and gpu.gpu_id in column_of and bool(latest.sample_times_unix_s)
+        views.append(
+            GpuView(
+                gpu_id=gpu.gpu_id,
+                node_id=node.node_id,
+                gpu_model=gpu.gpu_model,
+                state=state,
+                job_id=job.job_id if job else "",
+                job_name=job.spec.name if job else "",
+                utilization_ratio=value(Metric.UTILIZATION, gpu.gpu_id),
+                memory_used_mib=value(Metric.MEMORY_USED, gpu.gpu_id),
+                memory_mib=gpu.memory_mib,
+                memory_bandwidth_gb_per_s=value(Metric.MEMORY_BANDWIDTH, gpu.gpu_id),
+                temperature_c=value(Metric.TEMPERATURE, gpu.gpu_id),
+                power_w=value(Metric.POWER, gpu.gpu_id),
+                sample_age_s=now_s - latest.sample_times_unix_s[-1] if known and latest is not None else float("nan"),
+            )
+        )
+    return views
+
+
+def read_gpus(client: Client) -> list[GpuView]:
+    """All GPUs now. Needs ingest only; what the cluster and the orchestrator add is left out where they are away."""
+    from adlro.client import JobFilter
+
+    cluster = client.cluster()
+    telemetry: Telemetry | None = None
+    with contextlib.suppress(AdlroError):
+        telemetry = client.telemetry()
+    running = list(client.list(JobFilter(states=(JobState.RUNNING,))))
+    lost: tuple[str, ...] = ()
+    drained: tuple[str, ...] = ()
+    with contextlib.suppress(AdlroError):
+        lost = client.describe_cluster().lost_gpu_ids
+    with contextlib.suppress(AdlroError):
+        drained = client.status().drained_node_ids
+    return gpu_views(cluster, running, telemetry, lost, drained)
+
+
+_STATE_STYLE = {"idle": "dim", "busy": "cyan", "drained": "yellow", "lost": "red"}
+
+
+def gpu_table(views: Sequence[GpuView]) -> Table:
+    """One GPU a line."""
+    table = plain_table(
+        "GPU", "MODEL", "JOB", "UTILIZATION", "", "MEMORY", "TEMP", "POWER", right=("", "TEMP", "POWER")
+    )
+    for each in views:
+        job = f"[cyan]{each.job_id}[/]" if each.job_id else f"[{_STATE_STYLE[each.state]}]{each.state}[/]"
+        if each.job_name and each.job_name != each.job_id:
+            job += f" [dim]{escape(each.job_name)}[/]"
+        table.add_row(
+            each.gpu_id,
+            each.gpu_model,
+            job,
+            render.bar(each.utilization_ratio),
+            render.percent(each.utilization_ratio),
+            f"{render.mib(each.memory_used_mib)} / {render.mib(each.memory_mib)}",
+            render.number(each.temperature_c, " °C"),
+            render.number(each.power_w, " W"),
+        )
+    return table
+
+
+def gpus(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing them, until Ctrl-C.")] = False,
+    interval_s: Annotated[
+        float, typer.Option("--interval-s", min=0.1, max=3600.0, help="With --watch: seconds between looks.")
+    ] = 1.0,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show every GPU: its job, utilization, memory, temperature, power.
+
+    With --watch -o json: one document a line.
+    """
+    with connect(server, patience_s=30.0 if watch else 2.0) as client:
+        if output is Output.JSON:
+            emit = emit_json_line if watch else emit_json
+            emit({"gpus": read_gpus(client)})
+            while watch:
+                time.sleep(interval_s)
+                emit({"gpus": read_gpus(client)})
+            return
+        console = stdout()
+        if not watch:
+            console.print(gpu_table(read_gpus(client)))
+        elif not console.is_terminal:
+            while True:
+                console.print(gpu_table(read_gpus(client)))
+                console.print()
+                time.sleep(interval_s)
+        else:
+            with Live(gpu_table(read_gpus(client)), console=console, auto_refresh=False) as live:
+                while True:
+                    time.sleep(interval_s)
+                    live.update(gpu_table(read_gpus(client)), refresh=True)

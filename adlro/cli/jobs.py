@@ -1,0 +1,337 @@
+"""Commands on jobs: submit, queue, watch, cancel (`describe` has a file of its own)."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from adlro.cli import render
+from adlro.cli.shell import (
+    EXIT_ERROR,
+    Output,
+    OutputOption,
+    ServerOption,
+    connect,
+    emit_json,
+    emit_json_line,
+    report,
+    say,
+    stdout,
+)
+from adlro.errors import AdlroError
+from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, SimulatedWork
+
+if TYPE_CHECKING:
+    from adlro.client import Client, JobFilter
+
+_TYPES = {each.label: each for each in JobType} | {
+    "ml": JobType.MACHINE_LEARNING,
+    "data": JobType.DATA_PROCESSING,
+    "sim": JobType.SIMULATION,
+}
+_STATES = {each.name.lower(): each for each in JobState}
+
+LabelOption = Annotated[
+    list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Only with this label; repeatable.")
+]
+UserOption = Annotated[str, typer.Option("--user", help="Only of this user.")]
+TypeFilterOption = Annotated[
+    list[str] | None,
+    typer.Option("--type", metavar="TYPE", help="Only of this job type; repeatable."),
+]
+
+
+def _job_type(text: str) -> JobType:
+    try:
+        return _TYPES[text.lower().replace("-", "_")]
+    except KeyError:
+        raise typer.BadParameter(
+            f"{text!r} is no job type; there are simulation, machine_learning (ml) and data_processing (data)",
+            param_hint="--type",
+        ) from None
+
+
+def _labels(texts: Sequence[str] | None) -> dict[str, str]:
+    labels = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{text!r}: write KEY=VALUE", param_hint="--label")
+        labels[key] = value
+    return labels
+
+
+def _filter(
+    *,
+    states: Sequence[JobState] = (),
+    types: Sequence[str] | None = None,
+    user: str = "",
+    labels: Sequence[str] | None = None,
+    job_ids: Sequence[str] = (),
+) -> JobFilter:
+    from adlro.client import JobFilter
+
+    return JobFilter(
+        states=tuple(states),
+        job_types=tuple(_job_type(each) for each in types or ()),
+        user=user,
+        labels=_labels(labels),
+        job_ids=tuple(job_ids),
+    )
+
+
+def submit(
+    job_type: Annotated[
+        str,
+        typer.Option(
+            "--type", "-t", metavar="TYPE", help="simulation, machine_learning (ml) or data_processing (data)."
+        ),
+    ],
+    name: Annotated[
+        str, typer.Option(help="A name for people; need not be unique. Default: the application or the type.")
+    ] = "",
+    user: Annotated[str, typer.Option(help="Who submits; you, unless named.", show_default=False)] = "",
+    application: Annotated[
+        str, typer.Option("--application", "-a", help="What it runs, such as resnet50_fp16: it helps predictions.")
+    ] = "",
+    priority: Annotated[float, typer.Option("--priority", "-p", help="0 (least) to 1 (most urgent).")] = 0.5,
+    cores: Annotated[int, typer.Option("--cores", "-c", help="CPU cores on the GPU's node.")] = 1,
+    memory_mib: Annotated[
+        int, typer.Option("--memory-mib", help="Main memory; 0: 4096 MiB a core.", show_default=False)
+    ] = 0,
+    gpu_memory_mib: Annotated[
+        int, typer.Option("--gpu-memory-mib", help="Memory of the GPU; 0: any GPU will do.", show_default=False)
+    ] = 0,
+    runtime_s: Annotated[
+        float | None,
+        typer.Option("--runtime", metavar="S", help="Seconds that you expect it to run, on the model of --on."),
+    ] = None,
+    on: Annotated[str, typer.Option("--on", help="The GPU model that --runtime is meant for.")] = "v100_sxm2",
+    time_limit_s: Annotated[
+        float | None, typer.Option("--time-limit", metavar="S", help="End it (failed) when it has run this long.")
+    ] = None,
+    begin_s: Annotated[
+        float | None, typer.Option("--begin", metavar="S", help="Don't start before this cluster time.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Kept with the job; repeatable.")
+    ] = None,
+    work_s: Annotated[
+        float | None,
+        typer.Option(
+            "--work",
+            metavar="S",
+            help="On a simulated cluster: run this many seconds of a v100_sxm2 (else drawn from type and --runtime).",
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="So many jobs of this kind.")] = 1,
+    request_id: Annotated[
+        str | None, typer.Option("--request-id", help="Makes a repeated submission give the same job.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Return when it has ended; exit 1 unless it succeeded.")
+    ] = (False),
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Submit a job and print its id.
+
+    The job is on record when the command returns.
+
+    Example: adlro submit --type ml --application resnet50_fp16 --cores 4 --gpu-memory-mib 8000 --runtime 30
+    """
+    spec = JobSpec(
+        name=name or application or _job_type(job_type).label,
+        user=user or getpass.getuser(),
+        job_type=_job_type(job_type),
+        application=application,
+        priority=priority,
+        cpu_cores=cores,
+        memory_mib=memory_mib,
+        gpu_memory_mib=gpu_memory_mib,
+        expected_runtime=None if runtime_s is None else ExpectedRuntime(on, runtime_s),
+        time_limit_s=time_limit_s,
+        begin_time_s=begin_s,
+        labels=_labels(label),
+        simulated_work=None if work_s is None else SimulatedWork(work_s),
+    )
+    with connect(server) as client:
+        jobs = _submit(client, spec, count, request_id)
+        if wait:
+            jobs = list(client.wait([job.job_id for job in jobs]))
+    if output is Output.JSON:
+        emit_json(jobs[0] if count == 1 else {"jobs": jobs})
+    elif wait:
+        stdout().print(render.job_table(jobs))
+    else:
+        for job in jobs:
+            stdout().print(job.job_id)
+    if wait and any(job.state is not JobState.SUCCEEDED for job in jobs):
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _submit(client: Client, spec: JobSpec, count: int, request_id: str | None) -> list[Job]:
+    if count == 1:
+        return [client.submit(spec, request_id)]
+    answer = client.submit_many([spec] * count, request_id)
+    if answer.rejected:
+        first = answer.rejected[0]
+        say(f"[bold red]error:[/] {len(answer.rejected)} of {count} jobs were refused: {escape(first.message)}")
+        raise typer.Exit(EXIT_ERROR)
+    found = {job.job_id: job for job in client.list(_filter(job_ids=answer.job_ids))}
+    return [found[job_id] for job_id in answer.job_ids]
+
+
+def queue(
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            "-s",
+            metavar="STATE",
+            help="pending, running, succeeded, failed or cancelled; repeatable. Default: pending and running.",
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", "-A", help="Jobs in every state.")] = False,
+    user: UserOption = "",
+    job_type: TypeFilterOption = None,
+    label: LabelOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many jobs; 0: all.")] = 0,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List jobs in the order of submission, with the reason why each one waits."""
+    states: list[JobState] = []
+    for name in state or ():
+        if name.lower() not in _STATES:
+            raise typer.BadParameter(f"{name!r}: there are {', '.join(_STATES)}", param_hint="--state")
+        states.append(_STATES[name.lower()])
+    if not states and not everything:
+        states = [JobState.PENDING, JobState.RUNNING]
+    with connect(server) as client:
+        jobs = []
+        for job in client.list(_filter(states=states, types=job_type, user=user, labels=label)):
+            jobs.append(job)
+            if limit and len(jobs) >= limit:
+                break
+        if output is Output.JSON:
+            emit_json({"jobs": jobs})
+            return
+        if jobs:
+            stdout().print(render.job_table(jobs))
+        else:
+            say("no jobs" + ("" if everything else " in these states; adlro queue --all shows the others"))
+        _say_totals(client)
+
+
+def _say_totals(client: Client) -> None:
+    """One line about the whole queue; nothing where the orchestrator is away, since the list does not need it."""
+    with contextlib.suppress(AdlroError):
+        status = client.status()
+        later = status.waiting_for_begin_time_count
+        say(
+            f"[dim]{status.running_count} running, {status.queue_length} waiting"
+            + (f", {later} before their begin time" if later else "")
+            + f"; policy {escape(status.policy)}; cluster time {render.seconds(status.cluster_time_s)}[/]"
+        )
+
+
+def watch(
+    job: Annotated[list[str] | None, typer.Argument(help="Only these jobs.", metavar="[JOB]...")] = None,
+    user: UserOption = "",
+    job_type: TypeFilterOption = None,
+    label: LabelOption = None,
+    after: Annotated[
+        int | None, typer.Option("--after", help="Go on after this revision, instead of beginning with all jobs.")
+    ] = None,
+    until_done: Annotated[
+        bool, typer.Option("--until-done", help="Return when all jobs that were seen have ended.")
+    ] = False,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Follow jobs: as they stand, then every change in order.
+
+    Goes on until Ctrl-C, also after a service was away. With -o json: one event a line.
+    """
+    from adlro.client import JobEventKind
+
+    seen_open: set[str] = set()
+    complete = after is not None
+    console = stdout()
+    with connect(server) as client:
+        events = client.watch(
+            after, _filter(types=job_type, user=user, labels=label, job_ids=job or ()), patience_s=60.0
+        )
+        for event in events:
+            if output is Output.JSON:
+                emit_json_line(event)
+            if event.job is None:
+                complete = True
+                if output is Output.TABLE:
+                    console.print(f"[dim]{_now()}  now following changes (revision {event.revision})[/]")
+            else:
+                if output is Output.TABLE:
+                    mark = "now" if event.kind is JobEventKind.SNAPSHOT else _now()
+                    console.print(f"{mark:8}  {_event_line(event.job)}", soft_wrap=True)
+                (seen_open.discard if event.job.state.final else seen_open.add)(event.job.job_id)
+            if until_done and complete and not seen_open:
+                return
+
+
+def _event_line(job: Job) -> str:
+    facts = [f"{job.job_id:10} {render.state(job)}"]
+    if job.gpu_id:
+        facts.append(f"on {job.gpu_id}")
+    if job.attempt_count > 1:
+        facts.append(f"attempt {job.attempt_count}")
+    if job.jct_s is not None:
+        facts.append(f"JCT {render.seconds(job.jct_s)}")
+    reason = render.why(job)
+    return "  ".join(facts) + f"  [dim]{escape(job.spec.name)}[/]" + (f"  {reason}" if reason else "")
+
+
+def _now() -> str:
+    return datetime.now().astimezone().strftime("%H:%M:%S")
+
+
+def cancel(
+    job: Annotated[list[str] | None, typer.Argument(help="Ids of jobs.", metavar="[JOB]...")] = None,
+    label: LabelOption = None,
+    user: UserOption = "",
+    everything: Annotated[bool, typer.Option("--all", help="Every job that has not ended.")] = False,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Ask for the end of jobs, by id, label or user."""
+    chosen = list(job or ())
+    if bool(chosen) == bool(label or user or everything):
+        raise typer.BadParameter("name jobs, or choose them by --label, --user or --all")
+    cancelled: list[Job] = []
+    failed = 0
+    with connect(server) as client:
+        if not chosen:
+            open_states = (JobState.PENDING, JobState.RUNNING)
+            chosen = [each.job_id for each in client.list(_filter(states=open_states, user=user, labels=label))]
+        for job_id in chosen:
+            try:
+                cancelled.append(client.cancel(job_id))
+            except AdlroError as error:
+                failed = report(error)
+                if failed != EXIT_ERROR:
+                    raise typer.Exit(failed) from None
+    if output is Output.JSON:
+        emit_json({"jobs": cancelled})
+    else:
+        for each in cancelled:
+            stdout().print(f"{each.job_id}  {'cancelled' if each.state.final else 'being cancelled'}")
+        if not chosen:
+            say("no job to cancel")
+    if failed:
+        raise typer.Exit(failed)

@@ -1,0 +1,167 @@
+"""One service as a child process: started, its log kept, its end noticed. Knows nothing of what the services are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO
+
+LOGS_KEPT = 3
+
+
+def rotate(log: Path, kept: int = LOGS_KEPT) -> None:
+    """Moves `x.log` to `x.log.1`, that to `x.log.2`, and so on; the oldest is dropped."""
+    if not log.exists():
+        return
+    for number in range(kept, 0, -1):
+        older = log.with_name(f"{log.name}.{number}")
+        newer = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")
+        if newer.exists():
+            newer.replace(older)
+
+
+def log_tail(log: Path, lines: int = 3) -> list[str]:
+    """The last lines of a log that say why a service ended; structured lines as their event and error."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 64_000))
+            found = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    told = []
+    for line in reversed(found):
+        text = line.strip()
+        with contextlib.suppress(ValueError):
+            entry = json.loads(text)
+            if isinstance(entry, dict):
+                if entry.get("level") in ("debug", "info"):
+                    continue
+                text = " ".join(str(entry[key]) for key in ("event", "message", "error") if entry.get(key))
+        if text:
+            told.append(text)
+        if len(told) == lines:
+            break
+    return told[::-1]
+
+
+def _end_with_parent() -> None:
+    """Run in the child: ask Linux for SIGTERM when the parent is gone, so that a killed `adlro up` leaves nothing."""
+    with contextlib.suppress(OSError, AttributeError):
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+class ServiceProcess:
+    """`python -m <module>` with settings in its environment.
+
+    Args:
+        name: of the service, in messages and as the name of its log.
+        module: what to run.
+        settings: added to this process's own environment.
+        log_dir: where `<name>.log` is written.
+        echo: also called with each line of the log.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        settings: Mapping[str, str],
+        log_dir: Path,
+        echo: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log_dir / f"{name}.log"
+        self._module = module
+        self._settings = dict(settings)
+        self._echo = echo
+        self._process: asyncio.subprocess.Process | None = None
+        self._pump: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process; None while there is none."""
+        return None if self._process is None or self._process.returncode is not None else self._process.pid
+
+    async def start(self) -> None:
+        """Starts the process; a log that is there is gone on with."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                self._module,
+                env={**os.environ, **self._settings},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE if self._echo else log,
+                stderr=asyncio.subprocess.STDOUT,
+                # A session of its own: Ctrl-C in the terminal reaches `adlro up` alone, which ends them in order.
+                start_new_session=True,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            )
+        if self._echo:
+            self._pump = asyncio.create_task(self._copy_log(self._echo))
+
+    async def _copy_log(self, echo: Callable[[str, str], None]) -> None:
+        assert self._process is not None
+        stream = self._process.stdout
+        assert stream is not None
+        with self.log.open("ab", buffering=0) as log:
+            await _copy(stream, log, lambda line: echo(self.name, line))
+
+    async def ended(self) -> int:
+        """Waits for the process's end; its exit code, negative for a signal."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self, grace_s: float) -> bool:
+        """SIGTERM, and SIGKILL after `grace_s`. True where it ended by itself in time, or was not running."""
+        process = self._process
+        in_time = True
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), grace_s)
+            except TimeoutError:
+                in_time = False
+                self.kill()
+                await process.wait()
+        if self._pump is not None:
+            await asyncio.wait([self._pump], timeout=1.0)
+        return in_time
+
+    def kill(self) -> None:
+        """SIGKILL at once."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+
+async def _copy(stream: asyncio.StreamReader, log: IO[bytes], echo: Callable[[str], None]) -> None:
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:  # a line beyond the reader's limit; what is left of it comes next
+            continue
+        if not line:
+            return
+        log.write(line)
+        echo(line.decode(errors="replace").rstrip())
+
+
+def exit_text(code: int) -> str:
+    """An exit code in words: `exit code 1`, `SIGKILL`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,169 @@
+"""`adlro replay FILE`: a trace through the running services, with a progress bar and a report."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from adlro.cli.documents import document
+from adlro.cli.shell import Output, OutputOption, ServerOption, connect_async, emit_json, say, stderr, stdout
+
+if TYPE_CHECKING:
+    from adlro.cli.replaying import ReplayOptions, ReplayResult
+    from adlro.jobs import JobSpec
+    from adlro.sim.workload import WorkloadJob
+
+
+class TraceFormat(enum.StrEnum):
+    """Formats of job lists."""
+
+    AUTO = "auto"
+    SWF = "swf"
+    PAPER = "paper"
+
+
+class ReplayTime(enum.StrEnum):
+    """How cluster time passes during a replay."""
+
+    VIRTUAL = "virtual"
+    SCALED = "scaled"
+
+
+class Estimates(enum.StrEnum):
+    """What the jobs state as their expected runtime."""
+
+    EXACT = "exact"
+    TRACE = "trace"
+
+
+def replay(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The trace.", exists=True, dir_okay=False, readable=True)
+    ],
+    trace_format: Annotated[
+        TraceFormat,
+        typer.Option(
+            "--format",
+            help="swf: Standard Workload Format; paper: CSV with submit_s,user,application,...; auto: by the name.",
+        ),
+    ] = TraceFormat.AUTO,
+    count: Annotated[int | None, typer.Option("--jobs", "-n", min=1, help="Only the first N jobs.")] = None,
+    passing: Annotated[
+        ReplayTime,
+        typer.Option("--time", help="virtual: exact, from event to event; scaled: --scale seconds a second."),
+    ] = ReplayTime.VIRTUAL,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            "--scale",
+            min=0.0,
+            help="Cluster seconds a second: with virtual time the most (default: no limit), with scaled time 60.",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", "-p", help="Act by this one during the replay; adlro policy lists them.")
+    ] = None,
+    estimates: Annotated[
+        Estimates,
+        typer.Option(help="The jobs' expected runtimes: exact, the true ones; trace, what the trace states, if any."),
+    ] = Estimates.EXACT,
+    seed: Annotated[int, typer.Option("--seed", help="For what is drawn where a trace does not say it.")] = 0,
+    report_file: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="OUT.json", help="Also write the report, with each job's times, to a file."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also while other jobs are queued or running.")] = False,
+    patience_s: Annotated[
+        float,
+        typer.Option(
+            "--patience", metavar="S", min=0.0, help="Go on trying this long while a service does not answer."
+        ),
+    ] = 60.0,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Replay a trace through the running services, and report on it.
+
+    The clock of the (simulated) cluster is paused, all jobs are submitted with their begin times, and the clock is
+    let go. Afterwards clock and policy are as they were. Services may be killed and restarted meanwhile. Ctrl-C
+    cancels the jobs.
+    """
+    from adlro.cli.progress import ReplayProgress
+    from adlro.cli.replaying import ReplayOptions, replay_specs
+    from adlro.cli.report import build_report, placements, print_report
+    from adlro.client import ClockMode
+
+    workload, source, notes = read_trace(file, trace_format, count, seed)
+    if estimates is Estimates.EXACT:
+        notes.append("expected runtimes are the true ones (--estimates trace takes what the trace states)")
+    if passing is ReplayTime.SCALED and scale == 0:
+        raise typer.BadParameter("scaled time needs a scale above 0", param_hint="--scale")
+    options = ReplayOptions(
+        policy=policy,
+        mode=ClockMode.VIRTUAL if passing is ReplayTime.VIRTUAL else ClockMode.SCALED,
+        scale=scale if scale is not None else (0.0 if passing is ReplayTime.VIRTUAL else 60.0),
+        force=force,
+        patience_s=patience_s,
+    )
+    if report_file is not None and not report_file.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {report_file.absolute().parent}", param_hint="--report")
+    specs = replay_specs(workload, exact_runtimes=estimates is Estimates.EXACT)
+    progress = ReplayProgress(stderr(), f"{file.name}")
+    with progress:
+        result = asyncio.run(_replay(server, specs, options, progress))
+    report = build_report(result, source, notes)
+    if report_file is not None:
+        whole = document({**report, "placements": placements(result.jobs)})
+        report_file.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    if output is Output.JSON:
+        emit_json(report)
+        return
+    print_report(stdout(), report)
+    if report_file is not None:
+        say(f"[dim]report with each job's times: {escape(str(report_file))}[/]")
+
+
+async def _replay(server: str | None, specs: Sequence[JobSpec], options: ReplayOptions, progress: Any) -> ReplayResult:
+    from adlro.cli.replaying import replay as run_replay
+
+    # A short patience until something has answered once: a suite that is not there should be told at once.
+    async with connect_async(server) as client:
+        await client.status()
+    async with connect_async(server, patience_s=options.patience_s) as client:
+        return await run_replay(client, specs, options, progress)
+
+
+def read_trace(
+    file: Path, trace_format: TraceFormat, count: int | None, seed: int
+) -> tuple[list[WorkloadJob], dict[str, Any], list[str]]:
+    """The jobs of a file, a document that says what was read, and notes for the report."""
+    from adlro.sim.traces import read_paper_csv, read_swf
+
+    if trace_format is TraceFormat.AUTO:
+        stem = file.name.removesuffix(".gz")
+        if stem.endswith(".swf"):
+            trace_format = TraceFormat.SWF
+        elif stem.endswith(".csv"):
+            trace_format = TraceFormat.PAPER
+        else:
+            raise typer.BadParameter(
+                f"{file.name}: name a --format (swf or paper); the file's name does not tell it", param_hint="FILE"
+            )
+    notes: list[str] = []
+    if trace_format is TraceFormat.SWF:
+        jobs, trace_notes = read_swf(file, seed=seed, limit=count)
+        notes += trace_notes.sentences
+        details: dict[str, Any] = document(trace_notes)
+    else:
+        jobs = read_paper_csv(file)[:count]
+        details = {}
+    source = {"file": str(file), "format": str(trace_format), "jobs": len(jobs), "seed": seed, "trace": details}
+    return jobs, source, notes

@@ -1,0 +1,323 @@
+"""Replays a job list through the running services: the steps, without a word to the screen. For `replay` and `demo`.
+
+The clock is paused, all jobs are submitted with the begin times of the list, and the clock is let go once the
+orchestrator has taken up every one of them: so what happens does not depend on how fast anything was submitted. Every
+call and every watch is tried again for `patience_s`, so that services may be killed and restarted in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from adlro.client import AsyncClient, Clock, ClockMode, JobEvent, JobFilter
+from adlro.cluster import Cluster
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InvalidInput
+from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, PendingReason
+from adlro.sim.speeds import REFERENCE_GPU_MODEL
+from adlro.sim.workload import WorkloadJob
+
+LABEL = "adlro-replay"
+
+_CLOCK_LOOK_S = 1.0
+_CLEAN_UP_S = 20.0
+_CANCELS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How to replay.
+
+    Attributes:
+        policy: to act during the replay; None: the one that acts now.
+        mode: VIRTUAL or SCALED.
+        scale: cluster seconds a second; in VIRTUAL the most, 0: no limit.
+        force: also where other jobs are queued or running.
+        patience_s: how long a service may be away, and how long nothing may move.
+        replay_id: label of the jobs, and prefix of their request ids.
+    """
+
+    policy: str | None = None
+    mode: ClockMode = ClockMode.VIRTUAL
+    scale: float = 0.0
+    force: bool = False
+    patience_s: float = 60.0
+    replay_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+
+@dataclass(slots=True)
+class Board:
+    """Where the jobs of a replay stand; changed as events come."""
+
+    total: int
+    phase: str = "submitting"
+    jobs: dict[str, Job] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    cluster_time_s: float = 0.0
+    last_move_s: float = field(default_factory=time.monotonic)
+
+    def take(self, event: JobEvent) -> None:
+        """Notes an event of the watch."""
+        job = event.job
+        if job is None:
+            return
+        before = self.jobs.get(job.job_id)
+        if before is not None and before.revision >= job.revision:
+            return
+        if before is not None:
+            self.counts[_stage(before)] -= 1
+        self.counts[_stage(job)] += 1
+        self.jobs[job.job_id] = job
+        self.last_move_s = time.monotonic()
+        for at_s in (job.start_s, job.end_s):
+            if at_s is not None:
+                self.cluster_time_s = max(self.cluster_time_s, at_s)
+
+    @property
+    def finished(self) -> int:
+        """Jobs in a final state."""
+        return self.counts["finished"]
+
+    @property
+    def running(self) -> int:
+        """Jobs that run."""
+        return self.counts["running"]
+
+    @property
+    def waiting(self) -> int:
+        """Jobs whose begin time has come, and that wait."""
+        return self.counts["waiting"]
+
+    @property
+    def to_come(self) -> int:
+        """Jobs whose begin time has not come, or that are not submitted yet."""
+        return self.total - self.finished - self.running - self.waiting
+
+    @property
+    def taken_up(self) -> bool:
+        """The orchestrator knows every job."""
+        return len(self.jobs) == self.total and self.counts["submitted"] == 0
+
+    @property
+    def done(self) -> bool:
+        """Every job is in a final state."""
+        return self.finished == self.total
+
+
+def _stage(job: Job) -> str:
+    if job.state.final:
+        return "finished"
+    if job.state is JobState.RUNNING:
+        return "running"
+    if job.pending_reason is PendingReason.SUBMITTED:
+        return "submitted"
+    return "to come" if job.pending_reason is PendingReason.BEGIN_TIME else "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """A replay that ended: its jobs in the order of the list, all final."""
+
+    replay_id: str
+    policy: str
+    cluster: Cluster
+    jobs: tuple[Job, ...]
+    begin_s: float
+    elapsed_s: float
+
+
+def replay_specs(workload: Sequence[WorkloadJob], *, exact_runtimes: bool = True) -> list[JobSpec]:
+    """What to submit for a job list; begin times count from the list's own zero.
+
+    Args:
+        workload: the list.
+        exact_runtimes: state the true runtime as the expected one; else what the list itself states.
+    """
+    specs = []
+    for index, job in enumerate(workload):
+        spec = job.spec(f"replay-{index}")
+        if exact_runtimes:
+            spec = replace(spec, expected_runtime=ExpectedRuntime(REFERENCE_GPU_MODEL, job.work_s))
+        specs.append(spec)
+    return specs
+
+
+async def replay(
+    client: AsyncClient,
+    specs: Sequence[JobSpec],
+    options: ReplayOptions,
+    on_change: Callable[[Board], None] = lambda _board: None,
+) -> ReplayResult:
+    """Replays a job list, and leaves clock and policy as they were.
+
+    Args:
+        client: should have a patience of `options.patience_s`.
+        specs: `begin_time_s` counts from the start of the replay.
+        options: how.
+        on_change: called with the board whenever it changed.
+
+    Raises:
+        Conflict: other jobs are queued or running, and not `force`.
+        InvalidInput: a job was refused.
+        DeadlineExceeded: nothing moved for `patience_s`.
+    """
+    if not specs:
+        raise InvalidInput("the job list is empty")
+    if not options.force:
+        await _refuse_a_busy_cluster(client)
+    clock_before = await client.clock()
+    policy_before = (await client.status()).policy
+    began_s = time.monotonic()
+    board = Board(total=len(specs))
+    try:
+        if options.policy is not None and options.policy != policy_before:
+            await client.set_policy(options.policy)
+        begin_s = (await client.set_clock(paused=True)).time_s
+        board.cluster_time_s = begin_s
+        job_ids = await _submit(client, specs, begin_s, options)
+        on_change(board)
+        await _run(client, board, options, on_change)
+    except BaseException:
+        await _within(_CLEAN_UP_S, _cancel_open(client, options.replay_id))
+        await _within(_CLEAN_UP_S, _restore(client, clock_before, policy_before, options))
+        raise
+    await _restore(client, clock_before, policy_before, options)
+    return ReplayResult(
+        replay_id=options.replay_id,
+        policy=options.policy or policy_before,
+        cluster=await client.cluster(),
+        jobs=tuple(board.jobs[job_id] for job_id in job_ids),
+        begin_s=begin_s,
+        elapsed_s=time.monotonic() - began_s,
+    )
+
+
+async def _refuse_a_busy_cluster(client: AsyncClient) -> None:
+    busy = [job async for job in client.list(JobFilter(states=(JobState.PENDING, JobState.RUNNING)))]
+    if busy:
+        raise Conflict(
+            f"{len(busy)} other jobs are queued or running ({busy[0].job_id} is one), and would mix with the replay; "
+            "wait for their end, cancel them with `adlro cancel --all`, or replay all the same with --force"
+        )
+
+
+async def _submit(
+    client: AsyncClient, specs: Sequence[JobSpec], begin_s: float, options: ReplayOptions
+) -> tuple[str, ...]:
+    answer = await client.submit_many(
+        (
+            replace(
+                spec,
+                begin_time_s=begin_s + (spec.begin_time_s or 0.0),
+                labels={**spec.labels, LABEL: options.replay_id},
+            )
+            for spec in specs
+        ),
+        f"replay-{options.replay_id}",
+    )
+    if answer.rejected:
+        first = answer.rejected[0]
+        raise InvalidInput(
+            f"{len(answer.rejected)} of {len(specs)} jobs were refused; job {first.index} of the list: {first.message}"
+        )
+    return answer.job_ids
+
+
+async def _run(client: AsyncClient, board: Board, options: ReplayOptions, on_change: Callable[[Board], None]) -> None:
+    """Follows the jobs; lets the clock go once all are taken up, and returns when all are final."""
+    guard: asyncio.Task[None] | None = None
+    board.phase = "taken up by the orchestrator"
+    try:
+        events = client.watch(job_filter=JobFilter(labels={LABEL: options.replay_id}), patience_s=options.patience_s)
+        async for event in _until_stalled(events, board, options.patience_s):
+            board.take(event)
+            on_change(board)
+            if guard is None and board.taken_up:
+                await _cancel_unplaceable(client, board)
+                board.phase = "running"
+                await client.set_clock(options.mode, scale=options.scale, paused=False)
+                guard = asyncio.create_task(_keep_clock(client, options))
+            if board.done:
+                return
+    finally:
+        if guard is not None:
+            guard.cancel()
+            await asyncio.wait([guard])
+
+
+async def _until_stalled(events: AsyncIterator[JobEvent], board: Board, patience_s: float) -> AsyncIterator[JobEvent]:
+    """The events; raises DeadlineExceeded when none came for `patience_s` though none can be waited for."""
+    following = aiter(events)
+    pending: asyncio.Task[JobEvent] | None = None
+    try:
+        while True:
+            pending = pending or asyncio.ensure_future(anext(following))
+            await asyncio.wait([pending], timeout=1.0)
+            if pending.done():
+                done, pending = pending, None
+                yield done.result()
+            elif time.monotonic() - board.last_move_s > patience_s and (stuck := _stuck(board)) is not None:
+                raise DeadlineExceeded(
+                    f"nothing has moved for {patience_s:g} s: {board.waiting} jobs wait and none runs; {stuck.job_id}"
+                    f" waits for {stuck.pending_reason.name.lower()}: {stuck.message}"
+                )
+    finally:
+        if pending is not None:
+            pending.cancel()
+            await asyncio.wait([pending])
+
+
+def _stuck(board: Board) -> Job | None:
+    # While a job runs or has its begin time to come, silence may be right: the clock may be slow.
+    if board.running or board.counts["to come"]:
+        return None
+    return next((job for job in board.jobs.values() if not job.state.final), None)
+
+
+async def _cancel_unplaceable(client: AsyncClient, board: Board) -> None:
+    """Jobs that no GPU of the cluster can hold would wait for ever."""
+    for job in list(board.jobs.values()):
+        if job.pending_reason is PendingReason.NO_FITTING_GPU:
+            await client.cancel(job.job_id)
+
+
+async def _keep_clock(client: AsyncClient, options: ReplayOptions) -> None:
+    """Sets the clock again where it is not as it should be, as after a restart of the cluster."""
+    while True:
+        await asyncio.sleep(_CLOCK_LOOK_S)
+        # The watch decides when to give up; a cluster that is away comes back or the watch ends.
+        with contextlib.suppress(AdlroError):
+            clock = await client.clock()
+            if clock.paused or clock.mode is not options.mode or clock.scale != options.scale:
+                await client.set_clock(options.mode, scale=options.scale, paused=False)
+
+
+async def _restore(client: AsyncClient, clock: Clock, policy: str, options: ReplayOptions) -> None:
+    await client.set_clock(clock.mode, scale=clock.scale, paused=clock.paused)
+    if options.policy is not None and options.policy != policy:
+        await client.set_policy(policy)
+
+
+async def _cancel_open(client: AsyncClient, replay_id: str) -> None:
+    """Cancels what is left of a replay that was given up."""
+    mine = JobFilter(states=(JobState.PENDING, JobState.RUNNING), labels={LABEL: replay_id})
+    left = asyncio.Semaphore(_CANCELS_AT_ONCE)
+
+    async def cancel(job_id: str) -> None:
+        async with left:
+            with contextlib.suppress(AdlroError):
+                await client.cancel(job_id)
+
+    await asyncio.gather(*[cancel(job.job_id) async for job in client.list(mine)])
+
+
+async def _within(timeout_s: float, work: Awaitable[None]) -> None:
+    """Cleans up as well as it can be done in that time; a failure must not hide the error that led here."""
+    with contextlib.suppress(AdlroError, TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await work

@@ -1,0 +1,170 @@
+"""What all commands share: common options, output for people and for programs, errors and exit codes.
+
+Exit codes: 0 all right, 1 an error, 2 wrong usage, 3 nothing answers, 130 interrupted.
+stdout carries what was asked for, stderr everything else.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from typer.core import TyperGroup
+
+from adlro.cli.documents import document
+from adlro.errors import AdlroError, InternalError, InvalidInput, Unavailable
+
+if TYPE_CHECKING:
+    from adlro.client import AsyncClient, Client
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_NOTHING_RUNNING = 3
+EXIT_INTERRUPTED = 130
+
+# Piped output is not wrapped to 80 columns, so that lines can be searched.
+_PIPED_WIDTH = 200
+
+T = TypeVar("T")
+
+
+class Output(enum.StrEnum):
+    """How a reading command answers."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="HOST:PORT",
+        help="Where the suite answers (ingest; the others are at the next ports). "
+        "Default: $ADLRO_SERVER, else 127.0.0.1:7701.",
+        show_default=False,
+    ),
+]
+OutputOption = Annotated[
+    Output,
+    typer.Option("--output", "-o", help="A table for people, or one JSON document on stdout."),
+]
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
+    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+
+
+def stdout() -> Console:
+    """The console for what was asked for. Made anew, since tests and pipes change what stdout is."""
+    return _console(stderr=False)
+
+
+def stderr() -> Console:
+    """The console for progress, notes and errors."""
+    return _console(stderr=True)
+
+
+def say(text: str) -> None:
+    """A note for people, on stderr; rich markup."""
+    stderr().print(text, soft_wrap=True)
+
+
+def emit_json(value: Any) -> None:
+    """One JSON document on stdout: records become objects, enums lower-case names, NaN null."""
+    sys.stdout.write(json.dumps(document(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def emit_json_line(value: Any) -> None:
+    """One JSON document on one line, for commands that go on."""
+    sys.stdout.write(json.dumps(document(value), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """A table without lines between its columns, as easy to read as to cut with other tools."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    numeric = set(right)
+    for column in columns:
+        table.add_column(column, justify="right" if column in numeric else "left", no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def connect(server: str | None, *, patience_s: float = 2.0) -> Client:
+    """A blocking client; a malformed address is wrong usage."""
+    from adlro.client import Client
+
+    return _checked(lambda: Client(server, patience_s=patience_s))
+
+
+def connect_async(server: str | None, *, patience_s: float = 2.0) -> AsyncClient:
+    """An asyncio client; a malformed address is wrong usage."""
+    from adlro.client import AsyncClient
+
+    return _checked(lambda: AsyncClient(server, patience_s=patience_s))
+
+
+def _checked(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except InvalidInput as error:
+        raise typer.BadParameter(error.message) from None
+
+
+def report(error: AdlroError) -> int:
+    """Tells an error on stderr, and gives the exit code for it."""
+    console = stderr()
+    if isinstance(error, Unavailable) and error.reason == "NO_ANSWER":
+        address = error.metadata.get("address", "the server")
+        service = error.metadata.get("service", "ingest")
+        console.print(
+            f"[bold red]nothing answers at {escape(address)}[/]"
+            + ("" if service == "ingest" else f" ({escape(service)})")
+            + "; start the suite with [bold]adlro up[/], or name it with [bold]--server[/] or ADLRO_SERVER",
+            soft_wrap=True,
+        )
+        return EXIT_NOTHING_RUNNING
+    lines = [f"{each.field}: {each.description}" for each in error.violations]
+    if len(lines) > 1:
+        console.print("[bold red]error:[/] the request was refused", soft_wrap=True)
+        for line in lines:
+            console.print(f"  {escape(line)}", soft_wrap=True)
+    else:
+        text = error.message
+        if lines and error.field not in text:
+            text = f"{error.field}: {text}"
+        console.print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
+    if isinstance(error, InternalError) and error.metadata.get("error_id"):
+        console.print(
+            f"  this is a bug in a service; its log has more under error id {escape(error.metadata['error_id'])}",
+            soft_wrap=True,
+        )
+    return EXIT_ERROR
+
+
+class ReportingGroup(TyperGroup):
+    """Commands whose expected errors end in a message and an exit code, never in a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command."""
+        try:
+            return super().invoke(ctx)
+        except AdlroError as error:
+            raise typer.Exit(report(error)) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except BrokenPipeError:
+            # The reader went away, as with `| head`: nothing is wrong. Python would complain once more at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None

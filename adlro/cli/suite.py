@@ -1,0 +1,317 @@
+"""The whole suite as processes on this machine: start, watch over, restart, drain. For `adlro up` and `adlro demo`.
+
+data-dir/lock              held while it runs; the pid in it
+data-dir/up.json           addresses and pids, for scripts
+data-dir/log/<name>.log    one for each service, kept from the last starts as .1, .2, .3
+data-dir/valkey/           the store's append-only file
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from adlro.cli.processes import ServiceProcess, exit_text, log_tail, rotate
+from adlro.client import ServiceName
+from adlro.client.health import wait_until_serving
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded
+from adlro.kit.embedded_redis import EmbeddedRedis
+
+START_ORDER = (ServiceName.DECOMPOSE, ServiceName.INGEST, ServiceName.CLUSTER, ServiceName.ORCHESTRATOR)
+# First what decides, last what records.
+STOP_ORDER = (ServiceName.ORCHESTRATOR, ServiceName.CLUSTER, ServiceName.DECOMPOSE, ServiceName.INGEST)
+
+START_TIMEOUT_S = 40.0
+# A service drains within 10 s; a second more for the process to go.
+DRAIN_GRACE_S = 11.0
+
+_FIRST_RESTART_DELAY_S = 0.2
+_LONGEST_RESTART_DELAY_S = 15.0
+# A service that has run for so long begins with the first delay again.
+_STEADY_AFTER_S = 30.0
+_STORE_LOOK_S = 0.1
+
+# Free ports are looked for below the range from which the kernel takes ports for outgoing connections: a service that
+# is started again must find its own port free.
+_FREE_PORTS = range(20_000, 32_000)
+
+
+class StartFailed(AdlroError):
+    """The suite could not be started; `log` is where to look further."""
+
+    default_reason = "START_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class SuitePlan:
+    """What to start.
+
+    Attributes:
+        data_dir: where everything is kept.
+        base_port: ingest's; the others are at the next ones. 0: four free ports in a row.
+        redis_url: a Redis or Valkey to use; None: an own one.
+        settings: more environment for the services, such as `ADLRO_SIMCLUSTER_CLUSTER`.
+        echo: called with service and line for each line that a service logs.
+    """
+
+    data_dir: Path
+    base_port: int
+    redis_url: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    echo: Callable[[str, str], None] | None = None
+
+
+class Suite:
+    """Valkey and four services.
+
+    Args:
+        plan: what to start.
+        notify: called with a line for people whenever something is restarted.
+    """
+
+    def __init__(self, plan: SuitePlan, notify: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._notify = notify
+        self._lock: IO[str] | None = None
+        self._store: EmbeddedRedis | None = None
+        self._services: dict[ServiceName, ServiceProcess] = {}
+        self._watchers: list[asyncio.Task[None]] = []
+        self._started_unix_s = time.time()
+        self.restart_count = 0
+        self.addresses: dict[ServiceName, str] = {}
+        self.redis_url = ""
+
+    @property
+    def server(self) -> str:
+        """What clients need: ingest's address."""
+        return self.addresses[ServiceName.INGEST]
+
+    async def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Starts everything and returns when all services say that they are serving.
+
+        Raises:
+            Conflict: a port or the data directory is in use.
+            StartFailed: a service ended, or did not serve in time; everything is stopped again.
+        """
+        try:
+            self._take_lock()
+            base_port = self._plan.base_port or free_base_port()
+            self.addresses = {name: f"127.0.0.1:{base_port + name.port_offset}" for name in ServiceName}
+            check_ports(self.addresses)
+            await self._start_store()
+            for name in START_ORDER:
+                service = ServiceProcess(
+                    str(name), f"services.{name}", self._settings(name), self._plan.data_dir / "log", self._plan.echo
+                )
+                rotate(service.log)
+                self._services[name] = service
+                await service.start()
+            await self._until_serving(timeout_s)
+            self._watchers = [asyncio.create_task(self._keep(name)) for name in self._services]
+            if self._store is not None:
+                self._watchers.append(asyncio.create_task(self._keep_store(self._store)))
+            self.write_status_file()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> bool:
+        """Drains and ends everything, in order. True where all ended in time."""
+        for watcher in self._watchers:
+            watcher.cancel()
+        if self._watchers:
+            await asyncio.wait(self._watchers)
+        in_time = True
+        for name in STOP_ORDER:
+            if name in self._services:
+                in_time &= await self._services[name].stop(DRAIN_GRACE_S)
+        if self._store is not None:
+            await asyncio.to_thread(self._store.stop)
+        self._plan.data_dir.joinpath("up.json").unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        return in_time
+
+    def kill(self) -> None:
+        """Ends the services at once, without draining. `stop` must still be called."""
+        for service in self._services.values():
+            service.kill()
+
+    def pids(self) -> dict[str, int | None]:
+        """The processes by name; None while one is being restarted."""
+        found = {str(name): service.pid for name, service in self._services.items()}
+        if self._store is not None:
+            found["valkey"] = self._store.pid
+        return found
+
+    def write_status_file(self) -> None:
+        """Writes up.json anew, in one step."""
+        status: dict[str, Any] = {
+            "pid": os.getpid(),
+            "server": self.server,
+            "addresses": {str(name): address for name, address in self.addresses.items()},
+            "redis_url": self.redis_url,
+            "pids": self.pids(),
+            "data_dir": str(self._plan.data_dir),
+            "started_unix_s": self._started_unix_s,
+        }
+        new = self._plan.data_dir / "up.json.new"
+        new.write_text(json.dumps(status, indent=2) + "\n", encoding="utf-8")
+        new.replace(self._plan.data_dir / "up.json")
+
+    def log_path(self, name: ServiceName) -> Path:
+        """Where a service's log is."""
+        return self._services[name].log
+
+    # Below: the parts of a start, and what watches over it
+
+    def _take_lock(self) -> None:
+        directory = self._plan.data_dir
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / "lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            holder = lock.read().strip()
+            lock.close()
+            raise Conflict(
+                f"{directory} is in use by another `adlro up`"
+                + (f" (pid {holder})" if holder else "")
+                + "; stop that one, or name another --data-dir"
+            ) from None
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(os.getpid()))
+        lock.flush()
+        self._lock = lock
+
+    async def _start_store(self) -> None:
+        if self._plan.redis_url:
+            self.redis_url = self._plan.redis_url
+            return
+        self._store = EmbeddedRedis(self._plan.data_dir / "valkey")
+        await asyncio.to_thread(self._store.start)
+        self.redis_url = self._store.url
+
+    def _settings(self, name: ServiceName) -> dict[str, str]:
+        return {
+            **self._plan.settings,
+            "ADLRO_REDIS_URL": self.redis_url,
+            f"ADLRO_{name.upper()}_LISTEN": self.addresses[name],
+            "ADLRO_SIMCLUSTER_INGEST_ADDRESS": self.addresses[ServiceName.INGEST],
+            "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": self.addresses[ServiceName.CLUSTER],
+            "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": self.addresses[ServiceName.DECOMPOSE],
+        }
+
+    async def _until_serving(self, timeout_s: float) -> None:
+        """Waits for all services at once; raises StartFailed for the first that ends or is late."""
+        await asyncio.gather(*(self._one_serving(name, timeout_s) for name in self._services))
+
+    async def _one_serving(self, name: ServiceName, timeout_s: float) -> None:
+        ended = asyncio.create_task(self._services[name].ended())
+        serving = asyncio.create_task(wait_until_serving(self.addresses[name], timeout_s))
+        try:
+            await asyncio.wait([ended, serving], return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                raise self._failed(name, f"{name} ended at its start ({exit_text(ended.result())})")
+            try:
+                await serving
+            except DeadlineExceeded:
+                raise self._failed(name, f"{name} was not serving within {timeout_s:g} s") from None
+        finally:
+            ended.cancel()
+            serving.cancel()
+
+    def _failed(self, name: ServiceName, message: str) -> StartFailed:
+        log = self._services[name].log
+        said = "".join(f"\n  {line}" for line in log_tail(log))
+        return StartFailed(f"{message}; its log is {log}{said}")
+
+    async def _keep(self, name: ServiceName) -> None:
+        """Starts a service again whenever it ends."""
+        service = self._services[name]
+        delay_s = _FIRST_RESTART_DELAY_S
+        while True:
+            began_s = time.monotonic()
+            code = await service.ended()
+            if time.monotonic() - began_s > _STEADY_AFTER_S:
+                delay_s = _FIRST_RESTART_DELAY_S
+            self._notify(f"{name} ended ({exit_text(code)}); starting it again in {delay_s:.1f} s")
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, _LONGEST_RESTART_DELAY_S)
+            self.restart_count += 1
+            await service.start()
+            self.write_status_file()
+            with contextlib.suppress(DeadlineExceeded):
+                await wait_until_serving(self.addresses[name], START_TIMEOUT_S)
+                self._notify(f"{name} is back")
+
+    async def _keep_store(self, store: EmbeddedRedis) -> None:
+        """Starts the store again, with its data and at its port, whenever it ends."""
+        delay_s = _FIRST_RESTART_DELAY_S
+        while True:
+            began_s = time.monotonic()
+            await _until_ended(store)
+            if time.monotonic() - began_s > _STEADY_AFTER_S:
+                delay_s = _FIRST_RESTART_DELAY_S
+            self._notify(f"valkey ended; starting it again in {delay_s:.1f} s")
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, _LONGEST_RESTART_DELAY_S)
+            self.restart_count += 1
+            try:
+                await asyncio.to_thread(store.start)
+            except AdlroError as error:
+                self._notify(f"valkey: {error.message}")
+            else:
+                self.write_status_file()
+                self._notify("valkey is back")
+
+
+async def _until_ended(store: EmbeddedRedis) -> None:
+    while True:
+        await asyncio.sleep(_STORE_LOOK_S)
+        if not store.is_running():
+            return
+
+
+def free_base_port() -> int:
+    """The first of as many free ports in a row as there are services. Raises Conflict where none are found."""
+    for base in random.sample(_FREE_PORTS, 200):
+        if all(port_is_free("127.0.0.1", base + name.port_offset) for name in ServiceName):
+            return base
+    raise Conflict(f"found no {len(ServiceName)} free ports in a row; name a --port")
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """Whether one can listen there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As the services do; else connections that have just ended would count as use.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def check_ports(addresses: Mapping[ServiceName, str]) -> None:
+    """Raises Conflict naming the first address that something else listens on."""
+    for name, address in addresses.items():
+        host, _, port = address.rpartition(":")
+        if not port_is_free(host, int(port)):
+            raise Conflict(
+                f"port {port} (for {name}) is in use; is another `adlro up` running? Stop it, or name another --port"
+                " (0: free ones)"
+            )

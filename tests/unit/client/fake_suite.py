@@ -1,0 +1,430 @@
+"""All services of the suite in one small server, state in memory, failures on demand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent import futures
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import numpy as np
+
+from adlro.client import Endpoints
+from adlro.cluster import Cluster, Gpu, Node
+from adlro.errors import AdlroError, AlreadyExists, Conflict, InvalidInput, NotFound, OutOfRange
+from adlro.events import Clock, ClockMode, ClusterDescription
+from adlro.jobs import Job, JobAttempt, JobSpec, JobState, PendingReason
+from adlro.kit.status import to_status
+from adlro.v1 import (
+    cluster_service_pb2,
+    cluster_service_pb2_grpc,
+    decompose_service_pb2,
+    decompose_service_pb2_grpc,
+    job_service_pb2,
+    job_service_pb2_grpc,
+    orchestrator_service_pb2,
+    orchestrator_service_pb2_grpc,
+    telemetry_pb2,
+    telemetry_service_pb2,
+    telemetry_service_pb2_grpc,
+)
+from adlro.wire import clock_to_proto, cluster_to_proto, description_to_proto, job_to_proto, spec_from_proto
+
+CLUSTER = Cluster(
+    "default",
+    (
+        Node("volta-0", 20, 262144, tuple(Gpu(f"volta-0/{i}", "v100_sxm2", 16160) for i in range(2))),
+        Node("turing-0", 20, 262144, (Gpu("turing-0/0", "rtx_2080_ti", 11264),)),
+    ),
+)
+
+
+class FakeSuite:
+    """A running fake. `with FakeSuite() as suite: Client(endpoints=suite.endpoints)`.
+
+    Jobs run when the clock is virtual and not paused: one after the other, each for its work.
+    """
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.jobs: dict[str, Job] = {}
+        self.requests: dict[str, str] = {}
+        self.changes: list[Job] = []
+        self.oldest_revision = 0
+        self.policy = "sjf"
+        self.drained: list[str] = []
+        self.clock = Clock(ClockMode.REAL, 1.0, False, 100.0)
+        self.clock_calls: list[Clock] = []
+        self.calls: Counter[str] = Counter()
+        self.failures: defaultdict[str, list[AdlroError | grpc.StatusCode]] = defaultdict(list)
+        self.takes_up = True
+        self.hold_jobs = False
+        self._streams: set[grpc.ServicerContext] = set()
+
+    def __enter__(self) -> FakeSuite:
+        self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=16), options=[("grpc.so_reuseport", 0)])
+        services: Any = _Services(self)
+        job_service_pb2_grpc.add_JobServiceServicer_to_server(services, self.server)
+        telemetry_service_pb2_grpc.add_TelemetryServiceServicer_to_server(services, self.server)
+        decompose_service_pb2_grpc.add_DecomposeServiceServicer_to_server(services, self.server)
+        orchestrator_service_pb2_grpc.add_OrchestratorServiceServicer_to_server(services, self.server)
+        cluster_service_pb2_grpc.add_ClusterServiceServicer_to_server(services, self.server)
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.endpoints = Endpoints(self.address, self.address, self.address, self.address)
+        self.server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.break_streams()
+        self.server.stop(0).wait()
+
+    def environment(self) -> dict[str, str]:
+        keys = ("ADLRO_SERVER", "ADLRO_DECOMPOSE_SERVER", "ADLRO_ORCHESTRATOR_SERVER", "ADLRO_CLUSTER_SERVER")
+        return dict.fromkeys(keys, self.address)
+
+    # What tests do to it
+
+    def fail(self, method: str, *failures: AdlroError | grpc.StatusCode) -> None:
+        """The next calls of a method end so."""
+        self.failures[method] += failures
+
+    def break_streams(self) -> None:
+        """Ends every open watch as a connection that breaks."""
+        with self.condition:
+            for context in self._streams:
+                context.cancel()
+            self._streams.clear()
+            self.condition.notify_all()
+
+    def change(self, job_id: str, **fields: Any) -> Job:
+        """Moves a job on."""
+        with self.condition:
+            return self._record(replace(self.jobs[job_id], **fields))
+
+    def add(self, spec: JobSpec) -> Job:
+        """A job, without a call."""
+        with self.condition:
+            taken = PendingReason.RESOURCES if self.takes_up else PendingReason.SUBMITTED
+            return self._record(
+                Job(f"job-{len(self.jobs) + 1}", spec, pending_reason=taken, created_unix_s=time.time())
+            )
+
+    def _record(self, job: Job) -> Job:
+        job = replace(job, revision=len(self.changes) + 1)
+        self.jobs[job.job_id] = job
+        self.changes.append(job)
+        self.condition.notify_all()
+        return job
+
+    def run_jobs(self) -> None:
+        """Runs all pending jobs, one after the other, on the first GPU."""
+        with self.condition:
+            now_s = self.clock.time_s
+            for job in list(self.jobs.values()):
+                if job.state is not JobState.PENDING or job.pending_reason is PendingReason.NO_FITTING_GPU:
+                    continue
+                submit_s = job.spec.begin_time_s if job.spec.begin_time_s is not None else now_s
+                start_s = max(now_s, submit_s)
+                now_s = start_s + (job.spec.simulated_work.work_s if job.spec.simulated_work else 1.0)
+                attempt = JobAttempt(1, "volta-0/0", "v100_sxm2", start_s)
+                fields = {"submit_s": submit_s, "start_s": start_s, "gpu_id": "volta-0/0", "gpu_model": "v100_sxm2"}
+                self.change(
+                    job.job_id,
+                    state=JobState.RUNNING,
+                    pending_reason=PendingReason.NONE,
+                    message="",
+                    attempts=(attempt,),
+                    **fields,
+                )
+                done = replace(attempt, end_s=now_s, outcome="succeeded")
+                self.change(job.job_id, state=JobState.SUCCEEDED, end_s=now_s, attempts=(done,))
+            self.clock = replace(self.clock, time_s=now_s)
+
+
+class _Services:
+    """Every method of every service."""
+
+    def __init__(self, suite: FakeSuite) -> None:
+        self.suite = suite
+
+    def __getattr__(self, name: str) -> Any:
+        handler = getattr(type(self), f"do_{name}", None)
+        if handler is None:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return lambda _request, context: context.abort(grpc.StatusCode.UNIMPLEMENTED, name)
+        if name.startswith("Watch"):
+            return lambda request, context: self._stream(name, handler, request, context)
+        return lambda request, context: self._unary(name, handler, request, context)
+
+    def _unary(self, name: str, handler: Any, request: Any, context: grpc.ServicerContext) -> Any:
+        self._begin(name, context)
+        try:
+            with self.suite.condition:
+                return handler(self, request)
+        except AdlroError as error:
+            _abort(context, error)
+
+    def _stream(self, name: str, handler: Any, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        self._begin(name, context)
+        with self.suite.condition:
+            self.suite._streams.add(context)
+        try:
+            yield from handler(self, request, context)
+        except AdlroError as error:
+            _abort(context, error)
+
+    def _begin(self, name: str, context: grpc.ServicerContext) -> None:
+        self.suite.calls[name] += 1
+        if not name.startswith("Watch") and (context.time_remaining() is None or context.time_remaining() > 3600):
+            _abort(context, InvalidInput("a call without a deadline"))
+        if self.suite.failures[name]:
+            failure = self.suite.failures[name].pop(0)
+            if isinstance(failure, grpc.StatusCode):
+                context.abort(failure, "injected")
+            else:
+                _abort(context, failure)
+
+    # JobService
+
+    def _submit(self, spec: JobSpec, request_id: str) -> tuple[Job, bool]:
+        assert request_id
+        if spec.priority > 1:
+            raise InvalidInput("must be at most 1", field="job.priority")
+        if request_id in self.suite.requests:
+            job = self.suite.jobs[self.suite.requests[request_id]]
+            if job.spec != spec:
+                raise AlreadyExists(f"request id {request_id} was used for another job")
+            return job, True
+        job = self.suite.add(spec)
+        self.suite.requests[request_id] = job.job_id
+        return job, False
+
+    def do_SubmitJob(self, request: Any) -> Any:
+        job, existing = self._submit(spec_from_proto(request.job), request.request_id)
+        return job_service_pb2.SubmitJobResponse(job=job_to_proto(job), existing=existing)
+
+    def do_SubmitJobs(self, requests: Any) -> Any:
+        answer = job_service_pb2.SubmitJobsResponse()
+        for index, request in enumerate(requests):
+            try:
+                job, _ = self._submit(spec_from_proto(request.job), request.request_id)
+                answer.job_ids.append(job.job_id)
+                answer.accepted_count += 1
+            except AdlroError as error:
+                answer.job_ids.append("")
+                answer.rejected.add(index=index, code=3, message=error.message)
+        return answer
+
+    def _job(self, job_id: str) -> Job:
+        if job_id not in self.suite.jobs:
+            raise NotFound(f"there is no job {job_id}")
+        return self.suite.jobs[job_id]
+
+    def do_GetJob(self, request: Any) -> Any:
+        return job_service_pb2.GetJobResponse(job=job_to_proto(self._job(request.job_id)))
+
+    def do_ListJobs(self, request: Any) -> Any:
+        found = [job for job in self.suite.jobs.values() if matches(job, request.filter)]
+        start, size = int(request.page_token or 0), min(request.page_size or 100, 1000)
+        page = found[start : start + size]
+        more = str(start + size) if start + size < len(found) else ""
+        return job_service_pb2.ListJobsResponse(jobs=[job_to_proto(job) for job in page], next_page_token=more)
+
+    def do_CancelJob(self, request: Any) -> Any:
+        job = self._job(request.job_id)
+        if job.state.final:
+            raise Conflict(f"{job.job_id} has ended")
+        job = self.suite.change(
+            job.job_id,
+            state=JobState.CANCELLED,
+            pending_reason=PendingReason.NONE,
+            cancel_requested=True,
+            submit_s=self.suite.clock.time_s,
+            end_s=self.suite.clock.time_s,
+        )
+        return job_service_pb2.CancelJobResponse(job=job_to_proto(job))
+
+    def do_WatchJobs(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        response, kinds = job_service_pb2.WatchJobsResponse, job_service_pb2.WatchJobsResponse.Kind
+        suite = self.suite
+        if request.HasField("after_revision"):
+            position = request.after_revision
+            if position < suite.oldest_revision:
+                raise OutOfRange(f"revision {position} is no longer kept")
+        else:
+            with suite.condition:
+                snapshot, position = list(suite.jobs.values()), len(suite.changes)
+            for job in snapshot:
+                if matches(job, request.filter):
+                    yield response(kind=kinds.KIND_SNAPSHOT, job=job_to_proto(job), revision=job.revision)
+            yield response(kind=kinds.KIND_SNAPSHOT_END, revision=position)
+        while context.is_active():
+            with suite.condition:
+                if len(suite.changes) == position:
+                    suite.condition.wait(0.5)
+                news = suite.changes[position:]
+            for job in news:
+                position = job.revision
+                if matches(job, request.filter):
+                    yield response(kind=kinds.KIND_CHANGE, job=job_to_proto(job), revision=job.revision)
+
+    # TelemetryService
+
+    def do_GetCluster(self, _request: Any) -> Any:
+        return telemetry_service_pb2.GetClusterResponse(cluster=cluster_to_proto(CLUSTER))
+
+    def do_GetTelemetry(self, request: Any) -> Any:
+        block = telemetry_pb2.NormalizedBlock(
+            cluster="default",
+            gpu_ids=[gpu.gpu_id for _, gpu in CLUSTER.gpus()],
+            sample_times_unix_s=[time.time()],
+            cluster_times_s=[self.suite.clock.time_s],
+        )
+        for metric, unit, values in (
+            (telemetry_pb2.METRIC_UTILIZATION, telemetry_pb2.UNIT_RATIO, [0.97, 0.0, np.nan]),
+            (telemetry_pb2.METRIC_MEMORY_USED, telemetry_pb2.UNIT_MIB, [8000, 400, np.nan]),
+            (telemetry_pb2.METRIC_TEMPERATURE, telemetry_pb2.UNIT_CELSIUS, [61, 35, np.nan]),
+            (telemetry_pb2.METRIC_POWER, telemetry_pb2.UNIT_W, [250, 40, np.nan]),
+        ):
+            raw = np.array(values, dtype="<f4").tobytes()
+            block.columns.add(metric=metric, unit=unit, raw_f32=raw, normalized_f32=raw)
+        window = [block] if request.window_s else []
+        return telemetry_service_pb2.GetTelemetryResponse(latest=block, window=window)
+
+    # DecomposeService
+
+    def _state(self) -> Any:
+        state = decompose_service_pb2.ClusterState(cluster="default", newest_sample_unix_s=5.0, revision=3)
+        for node, gpu in CLUSTER.gpus():
+            row = state.gpus.add(gpu_id=gpu.gpu_id, node_id=node.node_id, gpu_model=gpu.gpu_model)
+            row.variables.add(name="gpu_model", value=gpu.gpu_model, index=0)
+        raw = np.array([0.97, 0.0, np.nan], dtype="<f4").tobytes()
+        state.planes.add(metric=1, unit=1, raw_f32=raw, normalized_f32=raw)
+        return state
+
+    def do_GetClusterState(self, _request: Any) -> Any:
+        return decompose_service_pb2.GetClusterStateResponse(state=self._state())
+
+    def do_WatchClusterState(self, _request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        yield decompose_service_pb2.WatchClusterStateResponse(state=self._state())
+        with self.suite.condition:
+            self.suite.condition.wait_for(lambda: not context.is_active(), 5)
+
+    def do_PredictRuntime(self, request: Any) -> Any:
+        answer = decompose_service_pb2.PredictRuntimeResponse(memory_revision=1)
+        for _ in request.jobs:
+            prediction = answer.predictions.add()
+            for model in request.gpu_models:
+                one = prediction.predictions.add(
+                    gpu_model=model, median_s=10, low_s=8, high_s=13, interval_coverage=0.8, basis=2, novelty=0.1
+                )
+                if request.max_evidence:
+                    one.evidence.add(job_id="job-900", similarity=0.9, gpu_model=model, runtime_s=9.5)
+        return answer
+
+    def do_Recall(self, request: Any) -> Any:
+        answer = decompose_service_pb2.RecallResponse()
+        answer.recollections.add(
+            job_id="job-900", similarity=0.9, job=request.job, gpu_model="v100_sxm2", runtime_s=9.5
+        )
+        return answer
+
+    # OrchestratorService
+
+    def do_GetStatus(self, _request: Any) -> Any:
+        states = Counter(job.state for job in self.suite.jobs.values())
+        return orchestrator_service_pb2.GetStatusResponse(
+            acting=True,
+            instance_id="fake",
+            lease_holder="fake",
+            policy=self.suite.policy,
+            cluster_connected=True,
+            cluster_time_s=self.suite.clock.time_s,
+            queue_length=states[JobState.PENDING],
+            running_count=states[JobState.RUNNING],
+            drained_node_ids=self.suite.drained,
+        )
+
+    def do_ListPolicies(self, _request: Any) -> Any:
+        answer = orchestrator_service_pb2.ListPoliciesResponse()
+        for name, text in (("fcfs", "first come, first served"), ("sjf", "shortest job first")):
+            answer.policies.add(name=name, description=text, acting=name == self.suite.policy)
+        return answer
+
+    def do_SetPolicy(self, request: Any) -> Any:
+        if request.policy not in ("fcfs", "sjf"):
+            raise NotFound(f"there is no policy {request.policy}; there are fcfs and sjf")
+        previous, self.suite.policy = self.suite.policy, request.policy
+        return orchestrator_service_pb2.SetPolicyResponse(policy=request.policy, previous_policy=previous)
+
+    def _decision(self, job_id: str) -> Any:
+        decision = orchestrator_service_pb2.Decision(
+            decision_id="d-1", job_id=job_id, gpu_id="volta-0/0", policy="sjf", time_s=101, queue_length=2,
+            summary="shortest of the jobs that fit", decision_us=85, attempt=1,
+        )  # fmt: skip
+        decision.candidates.add(gpu_id="volta-0/0", gpu_model="v100_sxm2", expected_runtime_s=10, score=-10)
+        decision.masked.add(gpu_id="turing-0/0", gpu_model="rtx_2080_ti", reason="busy with job-12 for about 8 s")
+        return decision
+
+    def do_ExplainDecision(self, request: Any) -> Any:
+        if request.job_id:
+            self._job(request.job_id)
+        return orchestrator_service_pb2.ExplainDecisionResponse(decision=self._decision(request.job_id or "job-1"))
+
+    def do_WatchDecisions(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        for _ in range(request.history):
+            yield orchestrator_service_pb2.WatchDecisionsResponse(decision=self._decision("job-1"))
+        with self.suite.condition:
+            self.suite.condition.wait_for(lambda: not context.is_active(), 5)
+
+    def do_DrainNode(self, request: Any) -> Any:
+        if request.node_id not in [node.node_id for node in CLUSTER.nodes]:
+            raise NotFound(f"there is no node {request.node_id}")
+        self.suite.drained.append(request.node_id)
+        running = [job.job_id for job in self.suite.jobs.values() if job.state is JobState.RUNNING]
+        return orchestrator_service_pb2.DrainNodeResponse(running_job_ids=running)
+
+    def do_UndrainNode(self, request: Any) -> Any:
+        self.suite.drained.remove(request.node_id)
+        return orchestrator_service_pb2.UndrainNodeResponse()
+
+    # ClusterService
+
+    def do_DescribeCluster(self, _request: Any) -> Any:
+        return description_to_proto(ClusterDescription(CLUSTER, (), (), self.suite.clock, "inc-1", 7, 1))
+
+    def do_SetClock(self, request: Any) -> Any:
+        clock = self.suite.clock
+        clock = replace(
+            clock,
+            mode=ClockMode(request.mode) if request.mode else clock.mode,
+            scale=request.scale if request.HasField("scale") else clock.scale,
+            paused=request.paused if request.HasField("paused") else clock.paused,
+        )
+        self.suite.clock = clock
+        self.suite.clock_calls.append(clock)
+        if clock.mode is ClockMode.VIRTUAL and not clock.paused and not self.suite.hold_jobs:
+            self.suite.run_jobs()
+        return cluster_service_pb2.SetClockResponse(clock=clock_to_proto(self.suite.clock))
+
+
+def matches(job: Job, job_filter: Any) -> bool:
+    return (
+        (not job_filter.states or job.state in job_filter.states)
+        and (not job_filter.job_types or job.spec.job_type in job_filter.job_types)
+        and (not job_filter.user or job.spec.user == job_filter.user)
+        and (not job_filter.application or job.spec.application == job_filter.application)
+        and (not job_filter.job_ids or job.job_id in job_filter.job_ids)
+        and all(job.spec.labels.get(key) == value for key, value in job_filter.labels.items())
+    )
+
+
+def _abort(context: grpc.ServicerContext, error: AdlroError) -> None:
+    from grpc_status import rpc_status
+
+    context.abort_with_status(rpc_status.to_status(to_status(error)))
