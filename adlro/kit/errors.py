@@ -1,0 +1,69 @@
+"""What a handler's exception means for its caller. Knows redis-py's and gRPC's exceptions; logs bugs."""
+
+from __future__ import annotations
+
+import uuid
+
+import grpc
+from redis import exceptions as redis_errors
+
+from adlro.errors import AdlroError, DeadlineExceeded, InternalError, LimitExceeded, Unavailable, Unsupported
+from adlro.kit.log import get_logger
+from adlro.kit.status import from_rpc_error
+
+RETRY_AFTER_S = 1.0
+
+
+def to_adlro_error(error: Exception, method: str) -> AdlroError:
+    """The error that a client gets for what a handler raised.
+
+    A bug becomes InternalError with an id, and its traceback goes to the log under that id: never to the client.
+
+    Args:
+        error: what was raised.
+        method: full name of the gRPC method, for the log.
+    """
+    known = _expected(error)
+    if known is None or (isinstance(known, InternalError) and "error_id" not in known.metadata):
+        return _bug(error, method)
+    return known
+
+
+def _expected(error: Exception) -> AdlroError | None:
+    if isinstance(error, AdlroError):
+        return error
+    # BusyLoadingError and others are ConnectionErrors too.
+    if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | redis_errors.ReadOnlyError):
+        return Unavailable(
+            "the store (Redis) does not answer; whether the change was recorded is unknown, "
+            "so repeat the call with the same request id",
+            reason="STORE_UNAVAILABLE",
+            retry_after_s=RETRY_AFTER_S,
+        )
+    if isinstance(error, redis_errors.OutOfMemoryError):
+        return LimitExceeded(
+            "the store (Redis) is out of memory; raise its maxmemory", reason="STORE_FULL", retry_after_s=10.0
+        )
+    if isinstance(error, grpc.aio.AioRpcError):
+        there = from_rpc_error(error)
+        if isinstance(there, Unavailable | DeadlineExceeded):
+            return Unavailable(
+                f"a service behind this one does not answer: {there.message}",
+                reason=there.reason,
+                retry_after_s=there.retry_after_s or RETRY_AFTER_S,
+            )
+        return None
+    if isinstance(error, TimeoutError):
+        return DeadlineExceeded("it was not done in time", retry_after_s=RETRY_AFTER_S)
+    # What a method of the generated base class raises that the service does not offer.
+    if isinstance(error, NotImplementedError):
+        return Unsupported("this server does not offer the call")
+    return None
+
+
+def _bug(error: Exception, method: str) -> InternalError:
+    error_id = uuid.uuid4().hex[:12]
+    get_logger().error("internal error", error_id=error_id, method=method, exc_info=error)
+    return InternalError(
+        f"internal error {error_id}; the service's log has the details", metadata={"error_id": error_id}
+    )

@@ -1,0 +1,94 @@
+"""A process' Prometheus metrics: one registry, calls and latencies by method, an optional HTTP endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from adlro.kit.addresses import check_listenable, join_address, listen_error, split_address
+
+LATENCY_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+def process_registry() -> CollectorRegistry:
+    """A registry with the process' own figures: CPU, memory, file descriptors, garbage collection."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+class MethodMetrics:
+    """The figures of one gRPC method; children are looked up once, for this runs with every call."""
+
+    def __init__(self, metrics: CallMetrics, method: str) -> None:
+        self._requests = metrics.requests
+        self._method = method
+        self._by_code: dict[str, Callable[[], None]] = {}
+        self.observe_latency_s: Callable[[float], None] = metrics.latency_s.labels(method).observe
+        self.stream_opened: Callable[[], None] = metrics.open_streams.labels(method).inc
+        self.stream_closed: Callable[[], None] = metrics.open_streams.labels(method).dec
+
+    def count(self, code: str) -> None:
+        """One more call that ended with `code`."""
+        add = self._by_code.get(code)
+        if add is None:
+            add = self._by_code[code] = self._requests.labels(self._method, code).inc
+        add()
+
+
+class CallMetrics:
+    """adlro_grpc_requests_total{method,code}, adlro_grpc_latency_seconds{method}, adlro_grpc_open_streams{method}."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "adlro_grpc_requests", "gRPC calls that ended, by status code", ["method", "code"], registry=registry
+        )
+        self.latency_s = Histogram(
+            "adlro_grpc_latency_seconds",
+            "time from a unary call's message to its answer",
+            ["method"],
+            buckets=LATENCY_BUCKETS_S,
+            registry=registry,
+        )
+        self.open_streams = Gauge("adlro_grpc_open_streams", "streams that are open", ["method"], registry=registry)
+
+    def of_method(self, method: str) -> MethodMetrics:
+        """The figures of `/package.Service/Method`."""
+        return MethodMetrics(self, method)
+
+
+class MetricsEndpoint:
+    """Prometheus' HTTP endpoint, on a thread of its own.
+
+    Args:
+        address: `host:port`; port 0 takes a free one.
+        registry: what it shows.
+        key: the environment key that sets the address.
+
+    Raises:
+        ListenFailed: it can't listen there.
+    """
+
+    def __init__(self, address: str, registry: CollectorRegistry, key: str) -> None:
+        host, port = split_address(address)
+        check_listenable(address, "metrics_listen", key)
+        try:
+            self._server: WSGIServer
+            self._thread: Thread
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise listen_error(error, address, "metrics_listen", key) from None
+        self.address = join_address(host, self._server.server_port)
+
+    def close(self) -> None:
+        """Stops listening."""
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,133 @@
+"""Connections to Redis: clients that never repeat a write by themselves, and the loop that tells health about Redis.
+
+redis-py repeats a command after a lost reply by default; one XADD then makes two entries while the caller sees success.
+Here a lost reply is an error, which travels to the client as UNAVAILABLE, and request ids make the repeat safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+import redis.asyncio as aioredis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, RedisError
+
+from adlro.errors import Unavailable
+
+if TYPE_CHECKING:
+    from adlro.kit.server import ServiceContext
+
+CONNECT_TIMEOUT_S = 2.0
+SOCKET_TIMEOUT_S = 5.0
+# The longest block of a blocking read; must stay well below SOCKET_TIMEOUT_S, which counts while it blocks.
+MAX_BLOCK_S = 1.0
+
+_PING_TIMEOUT_S = 2.0
+_CHECK_EVERY_S = 1.0
+_RETRY_EVERY_S = 0.25
+
+
+def connect(url: str) -> aioredis.Redis:
+    """A client for everything but blocking reads; connects at the first command. Replies are bytes; nothing is retried.
+
+    Raises:
+        redis.exceptions.ConnectionError, redis.exceptions.TimeoutError: from its commands.
+    """
+    return _client(url, SOCKET_TIMEOUT_S)
+
+
+def connect_blocking(url: str) -> aioredis.Redis:
+    """A client of its own for XREAD with a block time of at most `MAX_BLOCK_S`: no other command waits behind it."""
+    return _client(url, SOCKET_TIMEOUT_S + MAX_BLOCK_S)
+
+
+def _client(url: str, socket_timeout_s: float) -> aioredis.Redis:
+    return aioredis.Redis.from_url(
+        url,
+        decode_responses=False,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_timeout=False,
+        socket_timeout=socket_timeout_s,
+        socket_connect_timeout=CONNECT_TIMEOUT_S,
+        socket_keepalive=True,
+    )
+
+
+def redacted(url: str) -> str:
+    """The URL without its password and query, for logs and messages."""
+    parts = urlsplit(url)
+    at = parts.netloc.rpartition("@")
+    user = at[0].partition(":")[0]
+    secret = ":***" if ":" in at[0] else ""
+    login = f"{user}{secret}@" if at[1] else ""
+    return urlunsplit((parts.scheme, f"{login}{at[2]}", parts.path, "", ""))
+
+
+async def wait_until_up(client: aioredis.Redis, timeout_s: float) -> None:
+    """Returns when Redis answers and has loaded its data.
+
+    Raises:
+        Unavailable: it did not within `timeout_s`.
+    """
+    end_s = time.monotonic() + timeout_s
+    while True:
+        problem = await _ping(client, min(_PING_TIMEOUT_S, max(end_s - time.monotonic(), 0.05)))
+        if not problem:
+            return
+        if time.monotonic() >= end_s:
+            raise Unavailable(f"Redis does not answer ({problem})", retry_after_s=1.0)
+        await asyncio.sleep(_RETRY_EVERY_S)
+
+
+def watch_redis(context: ServiceContext, client: aioredis.Redis) -> Coroutine[Any, Any, None]:
+    """A loop for `context.spawn`: the service is SERVING only while Redis answers, and the log says why not.
+
+    Calling it already marks the service as not serving, so that nobody is told otherwise before the first answer.
+    """
+    url = redacted(context.settings.redis_url)
+    context.health.set_serving(False, "", source="redis")
+
+    async def watch() -> None:
+        was_up: bool | None = None
+        while not context.draining.is_set():
+            problem = await _ping(client, _PING_TIMEOUT_S)
+            if context.draining.is_set():
+                return
+            up = not problem
+            if up and was_up is not True:
+                context.log.info("redis answers", redis_url=url)
+            elif not up and was_up is not False:
+                context.log.error(
+                    "redis does not answer",
+                    redis_url=url,
+                    problem=problem,
+                    way_out="start it, set ADLRO_REDIS_URL, or let `adlro up` bring its own; this waits for it",
+                )
+            reason = f"Redis at {url} does not answer ({problem})" if problem else ""
+            context.health.set_serving(up, reason, source="redis")
+            was_up = up
+            try:
+                await asyncio.wait_for(context.draining.wait(), _CHECK_EVERY_S if up else _RETRY_EVERY_S)
+            except TimeoutError:
+                continue
+
+    return watch()
+
+
+async def _ping(client: aioredis.Redis, timeout_s: float) -> str:
+    """Empty where Redis answers, else what is wrong."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await client.execute_command("PING")  # type: ignore[no-untyped-call]
+    except BusyLoadingError:
+        return "it is loading its data"
+    except TimeoutError:
+        return f"no answer within {timeout_s:.1f} s"
+    except (RedisError, OSError) as error:
+        return str(error).rstrip(".") or type(error).__name__
+    return ""

@@ -1,0 +1,365 @@
+"""Bootstrap of a service: what every process of the suite does the same way, from its settings to its last call.
+
+    main(build, settings_cls)     a process: settings, logs, signals, exit codes
+      start_server(service, ..)   a server on the running loop: port, health, reflection, metrics, interceptor
+        service.start(context)    the service's own connections and loops
+      RunningServer.stop(..)      the drain
+
+Exit codes: 0 drained, 1 a crash or a start that failed, 2 settings (a port in use is one of them).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol, TypeVar, runtime_checkable
+
+import grpc
+import structlog
+from grpc_health.v1 import health_pb2_grpc
+from prometheus_client import CollectorRegistry
+
+from adlro.errors import AdlroError
+from adlro.kit.addresses import ListenFailed, check_listenable, join_address, split_address
+from adlro.kit.health import SERVICE_NAME as HEALTH_NAME
+from adlro.kit.health import HealthServicer, HealthState
+from adlro.kit.interceptor import CallInterceptor, OpenCalls
+from adlro.kit.log import configure, get_logger
+from adlro.kit.metrics import CallMetrics, MetricsEndpoint, process_registry
+from adlro.kit.reflection import add_reflection
+from adlro.kit.settings import ServiceSettings, describe_settings, environment_key, load_settings
+from adlro.kit.validation import warm
+
+# After the drain: time for a service's own stop, and for the process to go.
+STOP_TIMEOUT_S = 1.5
+_EXIT_MARGIN_S = 0.4
+# How long cancelled calls get for their last words.
+_CANCEL_GRACE_S = 0.2
+
+T = TypeVar("T")
+S = TypeVar("S", bound=ServiceSettings)
+
+
+@runtime_checkable
+class Service(Protocol):
+    """What a service brings; services/<name>/server.py implements it."""
+
+    name: str
+    # Full proto names, for health and reflection.
+    service_names: Sequence[str]
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers the servicers."""
+        ...
+
+    async def start(self, context: ServiceContext) -> None:
+        """Connects and spawns loops. Calls are taken when it returns, so it must not wait for other services."""
+        ...
+
+    async def stop(self) -> None:
+        """Ends own loops and connections, within `STOP_TIMEOUT_S`; calls have ended."""
+        ...
+
+
+@dataclass(kw_only=True)
+class ServiceContext:
+    """What the kit gives a service.
+
+    Attributes:
+        settings: the service's own class of settings.
+        log: a logger.
+        health: whether calls are expected to succeed.
+        draining: set when the process is to end; server streams must end then.
+        registry: for the service's own metrics.
+        address: where it listens.
+    """
+
+    settings: ServiceSettings
+    log: structlog.typing.FilteringBoundLogger
+    health: HealthState
+    draining: asyncio.Event
+    registry: CollectorRegistry
+    address: str = ""
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _crashed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Runs a coroutine beside the calls; where it crashes, the process ends with exit code 1.
+
+        Args:
+            coro: the loop; it may also simply end.
+            name: for the log.
+        """
+        task = asyncio.create_task(coro, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    @property
+    def crashed(self) -> asyncio.Event:
+        """Set when a spawned task crashed."""
+        return self._crashed
+
+    async def cancel_tasks(self, timeout_s: float) -> None:
+        """Ends what was spawned and still runs."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=timeout_s)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            return
+        self.log.error("task crashed", task=task.get_name(), exc_info=error)
+        # While everything is being closed, a loop may well fall over a closed connection.
+        if not self.draining.is_set():
+            self._crashed.set()
+
+
+class RunningServer:
+    """A started server; made by `start_server`."""
+
+    def __init__(
+        self,
+        service: Service,
+        context: ServiceContext,
+        server: grpc.aio.Server,
+        open_calls: OpenCalls,
+        metrics_endpoint: MetricsEndpoint | None,
+    ) -> None:
+        self.service = service
+        self.context = context
+        self._server = server
+        self._open_calls = open_calls
+        self._metrics_endpoint = metrics_endpoint
+        self._hurry = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port that was taken."""
+        return self.context.address
+
+    @property
+    def metrics_address(self) -> str:
+        """Where Prometheus finds its metrics; empty where that is off."""
+        return self._metrics_endpoint.address if self._metrics_endpoint else ""
+
+    def hurry(self) -> None:
+        """Cuts a drain short: calls that still run are cancelled now."""
+        self._hurry.set()
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Drains: not serving, streams end, running calls finish, then the service stops.
+
+        Args:
+            grace_s: how long running calls may go on before they are cancelled; None: `drain_timeout_s`.
+        """
+        context = self.context
+        grace_s = context.settings.drain_timeout_s if grace_s is None else grace_s
+        context.health.drain()
+        context.draining.set()
+        # Refuses new calls from here on, and tells clients to go elsewhere.
+        closing = asyncio.ensure_future(self._server.stop(grace_s))
+        calls = asyncio.ensure_future(self._open_calls.none_left())
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        await asyncio.wait([calls, hurry, closing], timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        if self._open_calls.count:
+            context.log.warning("calls are cancelled", count=self._open_calls.count)
+        calls.cancel()
+        hurry.cancel()
+        # What is left now are overdue calls, and health and reflection streams, which wait for ever.
+        await self._server.stop(_CANCEL_GRACE_S)
+        await closing
+        await self._stop_service()
+        if self._metrics_endpoint is not None:
+            await asyncio.to_thread(self._metrics_endpoint.close)
+
+    async def _stop_service(self) -> None:
+        log = self.context.log
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self.service.stop()
+        except TimeoutError:
+            log.warning("the service did not stop in time", timeout_s=STOP_TIMEOUT_S)
+        except Exception as error:
+            log.error("the service failed while it stopped", exc_info=error)
+        await self.context.cancel_tasks(timeout_s=0.5)
+
+
+def server_options(max_message_bytes: int) -> list[tuple[str, str | int]]:
+    """Options of a server, for gRPC."""
+    return [
+        # Else two processes share a port silently, and each gets half of the calls.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # gRPC's default allows a ping every five minutes; quiet watchers that ping more often would be sent away.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ]
+
+
+async def start_server(service: Service, settings: ServiceSettings) -> RunningServer:
+    """Starts a service on the running loop.
+
+    Raises:
+        ListenFailed: it can't listen where the settings say.
+        AdlroError: the service could not start.
+    """
+    listen_key = environment_key(type(settings), "listen")
+    check_listenable(settings.listen, "listen", listen_key)
+    registry = process_registry()
+    open_calls = OpenCalls()
+    interceptor = CallInterceptor(CallMetrics(registry), open_calls, settings.require_deadline)
+    server = grpc.aio.server(interceptors=[interceptor], options=server_options(settings.max_message_bytes))
+    host, _ = split_address(settings.listen)
+    try:
+        port = server.add_insecure_port(settings.listen)
+    except RuntimeError:
+        # Taken between the check and now; the check says by whom, if it can.
+        check_listenable(settings.listen, "listen", listen_key)
+        raise ListenFailed(f"listen: can't listen on {settings.listen}; set {listen_key}") from None
+    metrics_endpoint: MetricsEndpoint | None = None
+    context = ServiceContext(
+        settings=settings,
+        log=get_logger(),
+        health=HealthState(service.service_names),
+        draining=asyncio.Event(),
+        registry=registry,
+        address=join_address(host, port),
+    )
+    try:
+        if settings.metrics_listen:
+            key = environment_key(type(settings), "metrics_listen")
+            metrics_endpoint = MetricsEndpoint(settings.metrics_listen, registry, key)
+        warm(service.service_names)
+        service.add_to(server)
+        health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(context.health), server)
+        add_reflection((*service.service_names, HEALTH_NAME), server)
+        await service.start(context)
+        await server.start()
+    except BaseException:
+        context.draining.set()
+        await server.stop(None)
+        await context.cancel_tasks(timeout_s=1.0)
+        if metrics_endpoint is not None:
+            metrics_endpoint.close()
+        raise
+    context.health.set_serving(True, source="start")
+    return RunningServer(service, context, server, open_calls, metrics_endpoint)
+
+
+def main(build: Callable[[S], Service], settings_cls: type[S]) -> NoReturn:
+    """Runs a service as this process, until a signal ends it.
+
+    Args:
+        build: makes the service; must not touch the network.
+        settings_cls: read from the environment.
+    """
+    name = settings_cls.service_name
+    if len(sys.argv) > 1:
+        wanted = sys.argv[1] in ("-h", "--help")
+        text = f"{name} takes no arguments; it reads the environment:\n{describe_settings(settings_cls)}\n"
+        (sys.stdout if wanted else sys.stderr).write(text)
+        raise SystemExit(0 if wanted else 2)
+    settings = load_settings(settings_cls)
+    # gRPC's C core writes lines of its own; what matters is in ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    configure(name, settings.log_level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        code = runner.run(_run(build, settings))
+    raise SystemExit(code)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _run(build: Callable[[S], Service], settings: S) -> int:
+    loop = asyncio.get_running_loop()
+    log = get_logger()
+    ending = asyncio.Event()
+    running: RunningServer | None = None
+
+    def on_signal(number: signal.Signals) -> None:
+        if not ending.is_set():
+            log.info("draining", signal=number.name, drain_timeout_s=settings.drain_timeout_s)
+            _exit_hard_after(settings.drain_timeout_s + STOP_TIMEOUT_S + _EXIT_MARGIN_S)
+            ending.set()
+        elif running is not None:
+            log.info("draining faster", signal=number.name)
+            running.hurry()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    began_s = time.monotonic()
+    try:
+        service = build(settings)
+        starting = asyncio.ensure_future(start_server(service, settings))
+        stop_early = asyncio.ensure_future(ending.wait())
+        await asyncio.wait([starting, stop_early], return_when=asyncio.FIRST_COMPLETED)
+        stop_early.cancel()
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait([starting], timeout=STOP_TIMEOUT_S)
+            log.info("stopped before it was started")
+            return 0
+        running = starting.result()
+    except ListenFailed as error:
+        sys.stderr.write(f"{settings.service_name}: {error.message}\n")
+        return 2
+    except AdlroError as error:
+        log.error("can't start", problem=error.message, field=error.field)
+        return 1
+    except Exception as error:
+        log.error("can't start", exc_info=error)
+        return 1
+    log.info(
+        "listening",
+        address=running.address,
+        metrics_address=running.metrics_address,
+        pid=os.getpid(),
+        loop=type(loop).__module__.partition(".")[0],
+        start_s=round(time.monotonic() - began_s, 3),
+    )
+    crash = asyncio.ensure_future(running.context.crashed.wait())
+    end = asyncio.ensure_future(ending.wait())
+    await asyncio.wait([crash, end], return_when=asyncio.FIRST_COMPLETED)
+    crashed = running.context.crashed.is_set()
+    crash.cancel()
+    end.cancel()
+    if crashed:
+        _exit_hard_after(STOP_TIMEOUT_S + 3.0)
+    await running.stop(1.0 if crashed else None)
+    log.info("stopped", exit_code=int(crashed))
+    return int(crashed)
+
+
+def _exit_hard_after(delay_s: float) -> None:
+    """Ends the process from a thread where the loop is stuck; promised is an end, and the caller waits for it."""
+
+    def end() -> None:
+        get_logger().error("the drain took too long; ending without it", after_s=delay_s)
+        os._exit(1)
+
+    timer = threading.Timer(delay_s, end)
+    timer.daemon = True
+    timer.start()

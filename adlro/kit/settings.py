@@ -1,0 +1,203 @@
+"""Settings of a service, read from environment keys ADLRO_*; a key that nobody knows is an error, not a silent default.
+
+`ADLRO_INGEST_<FIELD>` is for ingest alone and wins over `ADLRO_<FIELD>`, which every service reads and which exists
+only for the fields of `ServiceSettings`. Touches the environment and nothing else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from adlro.kit.addresses import split_address
+
+PREFIX = "ADLRO_"
+SERVICES = ("ingest", "decompose", "orchestrator", "simcluster")
+# Read by the command, the client and the tests. They may stand in the environment that a service inherits.
+OTHER_KEYS = frozenset(
+    {
+        "ADLRO_SERVER",
+        "ADLRO_CLUSTER_SERVER",
+        "ADLRO_DECOMPOSE_SERVER",
+        "ADLRO_ORCHESTRATOR_SERVER",
+        "ADLRO_SHARED_DATA",
+    }
+)
+_VALUE_SHOWN_CHARACTERS = 60
+
+
+class UnknownSetting(ValueError):
+    """The environment holds an ADLRO_ key that nobody reads."""
+
+
+class ServiceSettings(BaseSettings):
+    """What every service can be told; a service adds its own fields.
+
+    Attributes:
+        listen: `host:port` for gRPC; port 0 takes a free one.
+        metrics_listen: `host:port` for Prometheus over HTTP; empty: off.
+        redis_url: the store.
+        log_level: debug, info, warning or error.
+        drain_timeout_s: how long running calls may go on after SIGTERM.
+        require_deadline: refuse unary calls that set no deadline.
+        max_message_bytes: the largest message that is taken or sent.
+    """
+
+    model_config = SettingsConfigDict(extra="forbid")
+
+    service_name: ClassVar[str] = ""
+
+    listen: str = "127.0.0.1:0"
+    metrics_listen: str = ""
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    drain_timeout_s: float = Field(default=8.0, gt=0, le=3600)
+    require_deadline: bool = True
+    # Above the 10 MB that a careless client may put into one field, so that the field's rule can name that field.
+    max_message_bytes: int = Field(default=16 * 1024 * 1024, ge=64 * 1024, le=512 * 1024 * 1024)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments first, then the environment; no files."""
+        return init_settings, _Environment(settings_cls)
+
+    @field_validator("listen", "metrics_listen")
+    @classmethod
+    def _check_address(cls, value: str) -> str:
+        if value:
+            split_address(value)
+        return value
+
+    @field_validator("listen")
+    @classmethod
+    def _check_set(cls, value: str) -> str:
+        if not value:
+            raise ValueError("must be host:port, such as 127.0.0.1:7701")
+        return value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis_url(cls, value: str) -> str:
+        if not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must be a URL such as redis://127.0.0.1:6379/0 (also rediss:// and unix://)")
+        return value
+
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+def environment_key(settings_cls: type[ServiceSettings], field: str) -> str:
+    """The service's own key for a field: `listen` of ingest is `ADLRO_INGEST_LISTEN`."""
+    service = f"{settings_cls.service_name}_" if settings_cls.service_name else ""
+    return f"{PREFIX}{service}{field}".upper()
+
+
+def known_keys(settings_cls: type[ServiceSettings]) -> dict[str, str]:
+    """Environment key -> field, shared keys first, so that a later one wins over an earlier one."""
+    shared = {f"{PREFIX}{name}".upper(): name for name in ServiceSettings.model_fields}
+    own = {environment_key(settings_cls, name): name for name in settings_cls.model_fields}
+    return shared | own
+
+
+def check_keys(settings_cls: type[ServiceSettings], environment: Mapping[str, str]) -> None:
+    """Raises UnknownSetting for a key ADLRO_* that neither this service nor anyone else of the suite reads."""
+    known = known_keys(settings_cls)
+    others = tuple(f"{PREFIX}{name}_".upper() for name in SERVICES if name != settings_cls.service_name)
+    unknown = sorted(
+        key
+        for key in environment
+        if key.startswith(PREFIX) and key not in known and key not in OTHER_KEYS and not key.startswith(others)
+    )
+    if unknown:
+        raise UnknownSetting("; ".join(_unknown(key, [*known, *OTHER_KEYS]) for key in unknown))
+
+
+def load_settings(settings_cls: type[S]) -> S:
+    """Reads the settings; where something is wrong, says so in one line on stderr and exits with code 2."""
+    try:
+        return settings_cls()
+    except UnknownSetting as error:
+        problem = str(error)
+    except ValidationError as error:
+        problem = "; ".join(_problem(settings_cls, dict(each)) for each in error.errors())
+    except ValueError as error:  # a list or table that is no JSON
+        problem = " ".join(str(error).split())
+    sys.stderr.write(f"{settings_cls.service_name or 'adlro'}: {problem}\n")
+    raise SystemExit(2)
+
+
+def describe_settings(settings_cls: type[ServiceSettings]) -> str:
+    """A line for each setting: key, default, and whether all services share it."""
+    lines = []
+    for name, field in settings_cls.model_fields.items():
+        shared = f"  (or {PREFIX}{name.upper()}, for all services)" if name in ServiceSettings.model_fields else ""
+        lines.append(f"  {environment_key(settings_cls, name)}={field.default}{shared}")
+    return "\n".join(lines)
+
+
+class _Environment(PydanticBaseSettingsSource):
+    """Takes each field from the service's own key, else from the shared one."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """The raw text for a field, its name, and whether it must be parsed as JSON."""
+        settings_cls = self.settings_cls
+        assert issubclass(settings_cls, ServiceSettings)
+        value = None
+        for key, name in known_keys(settings_cls).items():
+            if name == field_name and key in os.environ:
+                value = os.environ[key]
+        return value, field_name, self.field_is_complex(field)
+
+    def __call__(self) -> dict[str, Any]:
+        settings_cls = self.settings_cls
+        assert issubclass(settings_cls, ServiceSettings)
+        check_keys(settings_cls, os.environ)
+        found: dict[str, Any] = {}
+        for name, field in settings_cls.model_fields.items():
+            value, _, is_complex = self.get_field_value(field, name)
+            if value is None:
+                continue
+            try:
+                found[name] = self.prepare_field_value(name, field, value, is_complex)
+            except ValueError:
+                raise ValueError(f"{environment_key(settings_cls, name)}: must be JSON (got {_shown(value)})") from None
+        return found
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if near:
+        return f"unknown setting {key}; did you mean {near[0]}?"
+    return f"unknown setting {key}; known are {', '.join(sorted(known))}"
+
+
+def _problem(settings_cls: type[ServiceSettings], error: Mapping[str, Any]) -> str:
+    path = [str(part) for part in error["loc"]]
+    field = path[0] if path else ""
+    own = environment_key(settings_cls, field)
+    shared = f"{PREFIX}{field}".upper()
+    key = shared if own not in os.environ and shared in os.environ else own
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        return f"unknown setting {field}"
+    secret = "" if field == "redis_url" else f" (got {_shown(error['input'])})"
+    return f"{'.'.join([key, *path[1:]])}: {message[:1].lower()}{message[1:]}{secret}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _VALUE_SHOWN_CHARACTERS else text[: _VALUE_SHOWN_CHARACTERS - 3] + "..."

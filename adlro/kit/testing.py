@@ -1,0 +1,183 @@
+"""Services for tests and benchmarks: on the running loop, or as processes of their own. Imports no service.
+
+    async with serve(IngestServer(settings), settings) as address: ...
+    with spawn_service("ingest", {"ADLRO_REDIS_URL": url}) as ingest: ... ingest.address ...
+
+Touches processes that it starts itself, and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from adlro.kit.server import Service, start_server
+from adlro.kit.settings import PREFIX, ServiceSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+_LINES_KEPT_IN_ERRORS = 15
+
+
+class ServiceEnded(AssertionError):
+    """A service's process ended, or did not listen in time; the message holds the end of its log."""
+
+
+@asynccontextmanager
+async def serve(service: Service, settings: ServiceSettings, grace_s: float = 1.0) -> AsyncIterator[str]:
+    """Runs a service on this loop; gives its address; drains it at the end.
+
+    Args:
+        service: made with `settings`.
+        settings: `listen` with port 0, as is the default.
+        grace_s: how long calls may go on at the end.
+
+    Raises:
+        ServiceEnded: at the end, where one of the service's tasks crashed meanwhile.
+    """
+    running = await start_server(service, settings)
+    try:
+        yield running.address
+    finally:
+        crashed = running.context.crashed.is_set()
+        await running.stop(grace_s)
+    if crashed:
+        raise ServiceEnded(f"a task of {service.name} crashed; the log has its traceback")
+
+
+class SpawnedService:
+    """A service's process; made by `spawn_service`.
+
+    Attributes:
+        process: the process.
+        address: where it listens.
+    """
+
+    def __init__(self, name: str, process: subprocess.Popen[str]) -> None:
+        self.name = name
+        self.process = process
+        self.address = ""
+        self._lines: list[str] = []
+        self._listening = threading.Event()
+        self._reader = threading.Thread(target=self._read, name=f"log of {name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
+
+    def wait_until_listening(self, timeout_s: float) -> None:
+        """Raises ServiceEnded where it does not say that it listens."""
+        if not self._listening.wait(timeout_s) or not self.address:
+            ended = self.process.poll()
+            what = f"did not listen within {timeout_s:g} s" if ended is None else f"ended at its start ({ended})"
+            raise ServiceEnded(f"{self.name} {what}; its log ends:\n" + "\n".join(self._lines[-_LINES_KEPT_IN_ERRORS:]))
+
+    def raw_lines(self) -> list[str]:
+        """What it has written on stderr so far."""
+        return list(self._lines)
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        """Its log so far; lines that are no JSON are left out."""
+        return [line for line in map(_parsed, list(self._lines)) if line is not None]
+
+    def terminate(self) -> None:
+        """SIGTERM: drain."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        self.process.kill()
+        self.wait()
+
+    def wait(self, timeout_s: float = 15.0) -> int:
+        """Its exit code, when it has ended and its log is read."""
+        code = self.process.wait(timeout_s)
+        self._reader.join(timeout_s)
+        return code
+
+    def stop(self, timeout_s: float = 15.0) -> int:
+        """Drains it, kills it where that takes too long; its exit code. Does no harm to one that ended."""
+        if self.process.poll() is None:
+            self.terminate()
+            try:
+                return self.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.wait()
+
+    def __enter__(self) -> SpawnedService:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as stderr:
+            for line in stderr:
+                self._lines.append(line.rstrip("\n"))
+                if not self._listening.is_set():
+                    event = _parsed(line)
+                    if event is not None and event.get("event") == "listening":
+                        self.address = str(event["address"])
+                        self._listening.set()
+        self._listening.set()
+
+
+def spawn_service(
+    name: str,
+    env: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = 30.0,
+    arguments: Sequence[str] = (),
+) -> SpawnedService:
+    """Starts `python -m services.<name>` and returns when it listens. Use it with `with`, or call `stop`.
+
+    It sees no ADLRO_ key of this process, only those of `env`; without ADLRO_<NAME>_LISTEN it takes a free port.
+
+    Args:
+        name: such as "ingest".
+        env: environment keys besides those of this process.
+        timeout_s: for its start.
+        arguments: for python, in place of `-m services.<name>`.
+
+    Raises:
+        ServiceEnded: it ended, or did not listen in time.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)} | dict(env or {})
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    process = subprocess.Popen(
+        [sys.executable, *(arguments or ("-m", f"services.{name}"))],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    service = SpawnedService(name, process)
+    try:
+        service.wait_until_listening(timeout_s)
+    except BaseException:
+        service.kill()
+        raise
+    return service
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        parsed = json.loads(line)
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) else None

@@ -1,0 +1,175 @@
+"""The field rules of the contracts (protovalidate), checked on every request message, and told in words people can use.
+
+Knows protobuf. The path without violations runs with every message and is one native call; all else may take its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar, cast
+
+import protovalidate
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from adlro.errors import FieldViolation, InvalidInput
+
+M = TypeVar("M", bound=Message)
+M_co = TypeVar("M_co", bound=Message, covariant=True)
+
+_VALUE_SHOWN_CHARACTERS = 60
+_KEY_SHOWN_CHARACTERS = 40
+_VIOLATIONS_IN_MESSAGE = 4
+_VIOLATIONS_KEPT = 100
+
+_validator = protovalidate.Validator()
+_collect = _validator.collect_violations
+
+
+def check(message: Message) -> None:
+    """Raises InvalidInput with all violated rules of a message; returns where it breaks none."""
+    violations = _collect(message)
+    if violations:
+        raise _invalid(message, violations)
+
+
+def warm(service_names: Iterable[str]) -> None:
+    """Compiles the rules of all request messages of proto services, so that no client waits for it.
+
+    Raises:
+        protovalidate.CompilationError: a rule of a contract is wrong.
+    """
+    pool = descriptor_pool.Default()
+    for name in service_names:
+        for method in pool.FindServiceByName(name).methods:
+            _collect(message_factory.GetMessageClass(method.input_type)())
+
+
+class RequestStream(Protocol[M_co]):
+    """What gRPC hands to a handler of a client stream."""
+
+    def __aiter__(self) -> AsyncIterator[M_co]:
+        """The messages in order."""
+        ...
+
+
+class CheckedStream(Generic[M]):
+    """The messages of a client stream, each checked when it is taken.
+
+    A broken rule raises InvalidInput out of `async for`; its `index` metadata says which message it was, from 0. The
+    stream can be read on after it (see `attempt_each`).
+    """
+
+    def __init__(self, requests: RequestStream[M]) -> None:
+        self._requests = requests.__aiter__()
+        self._index = -1
+
+    def __aiter__(self) -> CheckedStream[M]:
+        return self
+
+    async def __anext__(self) -> M:
+        message = await self._requests.__anext__()
+        self._index += 1
+        violations = _collect(message)
+        if violations:
+            raise _invalid(message, violations, self._index)
+        return message
+
+
+async def attempt_each(requests: RequestStream[M]) -> AsyncIterator[tuple[int, M | None, InvalidInput | None]]:
+    """Goes through a client stream past bad messages: (index, message, None), or (index, None, what is wrong with it).
+
+    For handlers that report bad messages by index instead of ending the stream at the first.
+    """
+    messages = requests.__aiter__()
+    index = 0
+    while True:
+        try:
+            message = await messages.__anext__()
+        except StopAsyncIteration:
+            return
+        except InvalidInput as error:
+            yield index, None, error
+        else:
+            yield index, message, None
+        index += 1
+
+
+def _invalid(message: Message, violations: Sequence[protovalidate.Violation], index: int | None = None) -> InvalidInput:
+    descriptor = cast(Descriptor, message.DESCRIPTOR)
+    told = [_told(descriptor, each) for each in violations[:_VIOLATIONS_KEPT]]
+    text = "; ".join(f"{each.field}: {each.description}" for each in told[:_VIOLATIONS_IN_MESSAGE])
+    more = len(violations) - _VIOLATIONS_IN_MESSAGE
+    if more > 0:
+        text += f"; and {more} more"
+    metadata = {}
+    if index is not None:
+        text = f"message {index} of the stream: {text}"
+        metadata["index"] = str(index)
+    return InvalidInput(text, violations=told, reason="FIELD_RULE_VIOLATED", metadata=metadata)
+
+
+def _told(descriptor: Descriptor, violation: protovalidate.Violation) -> FieldViolation:
+    proto = violation.proto
+    path, field = _path(descriptor, violation)
+    rule_id = proto.rule_id
+    value = violation.field_value
+    if rule_id == "required":
+        return FieldViolation(path, "must be set")
+    enum = field.enum_type if field is not None else None
+    if enum is not None and rule_id in ("enum.not_in", "enum.defined_only"):
+        allowed = ", ".join(each.name for each in enum.values if each.number)
+        named = enum.values_by_number.get(value) if isinstance(value, int) else None
+        return FieldViolation(path, f"must be one of {allowed} (got {named.name if named else value})")
+    if rule_id == "string.min_len" and value == "":
+        text = "must not be empty"
+    else:
+        text = proto.message.removeprefix("value ") or f"breaks the rule {rule_id}"
+    if proto.for_key:
+        return FieldViolation(path, f"its key {text}")
+    shown = _shown(value)
+    return FieldViolation(path, f"{text} (got {shown})" if shown else text)
+
+
+def _path(descriptor: Descriptor, violation: protovalidate.Violation) -> tuple[str, FieldDescriptor | None]:
+    """`job.labels["x"]`, and the last field of it; a rule of the whole message gives the message's name."""
+    parts: list[str] = []
+    field: FieldDescriptor | None = None
+    here: Descriptor | None = descriptor
+    path = violation.proto.field
+    for element in path.elements if path is not None else ():
+        # A oneof has a name and no field.
+        field = here.fields_by_name.get(element.field_name) if here is not None else None
+        here = field.message_type if field is not None else None
+        text = element.field_name
+        subscript = element.subscript
+        if subscript is not None:
+            key = subscript.value
+            text += f"[{_quoted(key) if isinstance(key, str) else key}]"
+            if here is not None and here.GetOptions().map_entry:
+                field = here.fields_by_name["value"]
+                here = field.message_type
+        parts.append(text)
+    return ".".join(parts) or descriptor.name, field
+
+
+def _quoted(key: str) -> str:
+    return '"' + (key if len(key) <= _KEY_SHOWN_CHARACTERS else key[: _KEY_SHOWN_CHARACTERS - 3] + "...") + '"'
+
+
+def _shown(value: object) -> str:
+    """A short form of a value; a 10 MB name must not come back to who sent it."""
+    if isinstance(value, str):
+        # Cut first: repr of 10 MB takes time.
+        cut = repr(value[:_VALUE_SHOWN_CHARACTERS])
+        if len(value) > _VALUE_SHOWN_CHARACTERS or len(cut) > _VALUE_SHOWN_CHARACTERS:
+            return f"{cut[: _VALUE_SHOWN_CHARACTERS - 4]}...', {len(value)} characters"
+        return cut
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{len(value)} bytes"
+    if isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, list | tuple | dict):
+        return f"{len(value)} of them"
+    return ""

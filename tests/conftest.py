@@ -1,0 +1,39 @@
+"""Fixtures for all tests: a Valkey of their own, and the shared data beside the repository."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from adlro.kit.embedded_redis import EmbeddedRedis
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
+    """A Valkey for this module; a test that kills it starts it again."""
+    with EmbeddedRedis(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: EmbeddedRedis) -> str:
+    """The module's Valkey, emptied."""
+    redis_server.start()
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Data that several checkouts share; the test is skipped where it is absent."""
+    path = Path(os.environ.get("ADLRO_SHARED_DATA", ROOT.parent / "shared" / "data"))
+    if not path.is_dir():
+        pytest.skip(f"shared data is absent: no {path}; set ADLRO_SHARED_DATA")
+    return path
