@@ -4,7 +4,7 @@ Duration = work / speed. Work that a job does not state is drawn by a stable has
 every attempt:
 
 - with an expected runtime: that, brought to the reference GPU, times exp(0.3 N(0, 1)) by the job id: estimates are
-  wrong, and on no side more often;
+  wrong, and on no side more often. One on a GPU model without speeds counts as if it were the reference GPU;
 - without: the scenario's rule: the job type's median x exp(0.8 N) by (user, application) x exp(0.4 N) by the job id,
   within the scenario's limits, so that jobs of one user and application are alike here too.
 """
@@ -19,7 +19,7 @@ from statistics import NormalDist
 from adlro.events import EventKind
 from adlro.jobs import JobSpec
 from adlro.sim.scenario import Scenario
-from adlro.sim.speeds import speed
+from adlro.sim.speeds import GPU_MODELS, REFERENCE_GPU_MODEL, speed
 
 ESTIMATE_SIGMA = 0.3
 """Spread of true work around a user's estimate (of its logarithm). Assumed."""
@@ -40,7 +40,7 @@ def plan_run(job_id: str, spec: JobSpec, gpu_model: str, scenario: Scenario) -> 
     """How a job's run on a GPU model will go.
 
     Raises:
-        InvalidInput: no speeds are known for the GPU model, or for that of the expected runtime.
+        InvalidInput: no speeds are known for the GPU model.
     """
     run_s = work_s(job_id, spec, scenario) / speed(spec.application, spec.job_type, gpu_model)
     plan = PlannedRun(run_s, EventKind.FINISHED, "")
@@ -54,16 +54,13 @@ def plan_run(job_id: str, spec: JobSpec, gpu_model: str, scenario: Scenario) -> 
 
 
 def work_s(job_id: str, spec: JobSpec, scenario: Scenario) -> float:
-    """A job's work in seconds on the reference GPU.
-
-    Raises:
-        InvalidInput: no speeds are known for the GPU model of the expected runtime.
-    """
+    """A job's work in seconds on the reference GPU."""
     if spec.simulated_work is not None:
         return spec.simulated_work.work_s
     if spec.expected_runtime is not None:
         expected = spec.expected_runtime
-        on_reference_s = expected.runtime_s * speed(spec.application, spec.job_type, expected.gpu_model)
+        known = expected.gpu_model if expected.gpu_model in GPU_MODELS else REFERENCE_GPU_MODEL
+        on_reference_s = expected.runtime_s * speed(spec.application, spec.job_type, known)
         return on_reference_s * math.exp(ESTIMATE_SIGMA * stable_normal("work", job_id))
     group = scenario.sigma_group * stable_normal("group", spec.user, spec.application)
     own = scenario.sigma_job * stable_normal("work", job_id)

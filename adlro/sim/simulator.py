@@ -101,7 +101,6 @@ class ClusterSimulator:
             NotFound: no such GPU.
             Conflict: GPU_LOST, GPU_BUSY, GPU_MEMORY_TOO_SMALL, NODE_CORES_EXHAUSTED, NODE_MEMORY_EXHAUSTED or
                 JOB_RUNNING; the message has the figures.
-            InvalidInput: the work cannot be told (the expected runtime names an unknown GPU model).
         """
         state = self._gpu(gpu_id)
         self._check_fit(job_id, spec, state)

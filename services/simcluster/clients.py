@@ -45,7 +45,7 @@ class IngestClient:
 
     async def close(self) -> None:
         """Closes the connection."""
-        await self._channel.close()
+        await self._channel.close(None)
 
     async def run(self, cluster: Cluster, outbox: Outbox, *, telemetry: bool) -> None:
         """Describes the cluster and pushes telemetry, for ever; after a break of the connection both anew.
@@ -86,7 +86,8 @@ class IngestClient:
         loop = asyncio.get_running_loop()
         end_at = loop.time() + STREAM_S
         gpu_ids = [gpu.gpu_id for _, gpu in cluster.gpus()]
-        call = self._stub.PushTelemetry(timeout=STREAM_S + CALL_TIMEOUT_S)
+        # The type stubs want an iterator; without one, messages are written one by one.
+        call = self._stub.PushTelemetry(timeout=STREAM_S + CALL_TIMEOUT_S)  # type: ignore[call-arg]
         try:
             while not call.done():
                 try:

@@ -7,8 +7,10 @@ change what the orchestrator wants (all but STARTED and CLOCK_SET) is acknowledg
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
+import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -37,13 +39,29 @@ class Timer(Protocol):
 
 
 class Timers(Protocol):
-    """What an asyncio event loop offers; tests pass their own."""
+    """Wall time and callbacks: `LoopTimers`, or what a test moves by hand."""
 
     def time(self) -> float:
         """Wall time, seconds; it never goes back."""
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Calls back at a wall time."""
+
+
+class LoopTimers:
+    """Timers of the running event loop, on a clock finer than its own: uvloop's has steps of a millisecond."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def time(self) -> float:
+        """Wall time, seconds; it never goes back."""
+        return time.monotonic()
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Calls back at a wall time, up to a millisecond late, never early."""
+        wait_ms = math.ceil((when - time.monotonic()) * 1000)
+        return self._loop.call_later(max(wait_ms, 0) / 1000, callback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +88,7 @@ class ClusterRuntime:
     Args:
         simulator: the cluster, at the clock's time.
         clock: the clock to begin with.
-        timers: wall time and callbacks: the event loop.
+        timers: wall time and callbacks.
         events_kept: events the log keeps beyond those that are not acknowledged.
         outcomes_kept: ended attempts that are remembered beyond those that are not acknowledged.
     """
@@ -131,7 +149,6 @@ class ClusterRuntime:
             Conflict: STALE_FENCING_TOKEN; OLD_ATTEMPT: a later one is known; ATTEMPT_ON_OTHER_GPU; and what
                 ClusterSimulator.launch refuses.
             NotFound: no such GPU.
-            InvalidInput: the job cannot be simulated.
         """
         self._check_token(fencing_token)
         self._present()

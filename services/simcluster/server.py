@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from adlro.wire import batch_to_proto, clock_to_proto, description_to_proto, spe
 from services.simcluster.clients import IngestClient
 from services.simcluster.clock import clock_scale
 from services.simcluster.metrics import Metrics
-from services.simcluster.runtime import ClusterRuntime
+from services.simcluster.runtime import ClusterRuntime, LoopTimers
 from services.simcluster.settings import SimclusterSettings
 from services.simcluster.telemetry import Outbox, Sampler
 
@@ -53,7 +52,7 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
     async def start(self, context: ServiceContext) -> None:
         """Starts the clock, and telemetry where it is wanted."""
         settings = self._settings
-        self._runtime = ClusterRuntime(self._simulator, self._clock, asyncio.get_running_loop())
+        self._runtime = ClusterRuntime(self._simulator, self._clock, LoopTimers())
         outbox = Outbox()
         Metrics(self._runtime, outbox, context.registry)
         if settings.ingest_address:

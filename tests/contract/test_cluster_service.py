@@ -1,7 +1,8 @@
 """What every ClusterService does: one suite, run on each implementation in `IMPLEMENTATIONS`.
 
-Another one (an adapter to a real cluster) is added there: a context manager that gives its address and says what it can.
-Tests that need a simulated cluster (a clock to set, work of a stated length, GPUs to take away) are skipped for the others.
+Another one (an adapter to a real cluster) is added there: a context manager that gives its address and says what it
+can. Tests that need a simulated cluster (a clock to set, work of a stated length, GPUs to take away) are skipped for
+the others.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class ClusterCaller:
         self.token = 1
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self._channel.close(None)
 
     async def call(self, method: str, request):
         try:
@@ -95,7 +96,8 @@ class ClusterCaller:
         request = pb.StopJobRequest(
             job_id=job_id, attempt=attempt, fencing_token=self.token if token is None else token
         )
-        return (await self.call("StopJob", request)).stopped
+        answer: pb.StopJobResponse = await self.call("StopJob", request)
+        return answer.stopped
 
     async def acknowledge(self, incarnation: str, revision: int, token=None) -> None:
         await self.call(
@@ -136,7 +138,7 @@ class Watch:
                 message = await self._call.read()
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
-        assert message is not grpc.aio.EOF, "the stream ended"
+        assert isinstance(message, pb.WatchEventsResponse), "the stream ended"
         batch = batch_from_proto(message)
         self.revision, self.incarnation = batch.events[-1].revision, batch.incarnation
         return batch.events
@@ -158,7 +160,7 @@ async def cluster(request) -> AsyncIterator[ClusterCaller]:
 
 
 @pytest.fixture
-async def simulated(cluster) -> ClusterCaller:
+async def simulated(cluster: ClusterCaller) -> ClusterCaller:
     if not cluster.target.simulated:
         pytest.skip("needs a simulated cluster")
     return cluster

@@ -166,6 +166,12 @@ def test_work_scatters_around_the_estimate_brought_to_the_reference_gpu():
     assert drawn[1683] / drawn[1000] == pytest.approx(1.35, rel=0.05)  # exp(0.3) at one standard deviation
 
 
+def test_an_estimate_on_a_model_without_speeds_counts_as_on_the_reference_gpu():
+    scenario = load_scenario("paper")
+    on_known = work_s("job-1", spec(None, expected_runtime=ExpectedRuntime("v100_sxm2", 100.0)), scenario)
+    assert work_s("job-1", spec(None, expected_runtime=ExpectedRuntime("mi50", 100.0)), scenario) == on_known
+
+
 def test_work_without_estimate_is_alike_for_a_user_and_application():
     scenario = load_scenario("paper")
 
