@@ -20,7 +20,7 @@ from redis.exceptions import BusyLoadingError, RedisError
 from adlro.errors import Unavailable
 
 if TYPE_CHECKING:
-    from adlro.kit.server import ServiceContext
+    from adlro.kit.service import ServiceContext
 
 CONNECT_TIMEOUT_S = 2.0
 SOCKET_TIMEOUT_S = 5.0

@@ -16,14 +16,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
 
 import grpc
-import structlog
 from grpc_health.v1 import health_pb2_grpc
-from prometheus_client import CollectorRegistry
 
 from adlro.errors import AdlroError
 from adlro.kit.addresses import ListenFailed, check_listenable, join_address, split_address
@@ -33,97 +30,20 @@ from adlro.kit.interceptor import CallInterceptor, OpenCalls
 from adlro.kit.log import configure, get_logger
 from adlro.kit.metrics import CallMetrics, MetricsEndpoint, process_registry
 from adlro.kit.reflection import add_reflection
+from adlro.kit.service import STOP_TIMEOUT_S, Service, ServiceContext
 from adlro.kit.settings import ServiceSettings, describe_settings, environment_key, load_settings
 from adlro.kit.validation import warm
 
-# After the drain: time for a service's own stop, and for the process to go.
-STOP_TIMEOUT_S = 1.5
-_EXIT_MARGIN_S = 0.4
-# How long cancelled calls get for their last words.
+__all__ = ["RunningServer", "Service", "ServiceContext", "main", "server_options", "start_server"]
+
+# How long cancelled calls, and then cancelled tasks, get for their last words.
 _CANCEL_GRACE_S = 0.2
+# After this the process goes, whatever still runs: 8 s of drain + 1.9 s stay below the 10 s that are promised.
+_EXIT_AFTER_DRAIN_S = STOP_TIMEOUT_S + 2 * _CANCEL_GRACE_S + 0.3
+# A process whose loop has crashed is not to be relied on for long.
+_CRASH_GRACE_S = 1.0
 
-T = TypeVar("T")
 S = TypeVar("S", bound=ServiceSettings)
-
-
-@runtime_checkable
-class Service(Protocol):
-    """What a service brings; services/<name>/server.py implements it."""
-
-    name: str
-    # Full proto names, for health and reflection.
-    service_names: Sequence[str]
-
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Registers the servicers."""
-        ...
-
-    async def start(self, context: ServiceContext) -> None:
-        """Connects and spawns loops. Calls are taken when it returns, so it must not wait for other services."""
-        ...
-
-    async def stop(self) -> None:
-        """Ends own loops and connections, within `STOP_TIMEOUT_S`; calls have ended."""
-        ...
-
-
-@dataclass(kw_only=True)
-class ServiceContext:
-    """What the kit gives a service.
-
-    Attributes:
-        settings: the service's own class of settings.
-        log: a logger.
-        health: whether calls are expected to succeed.
-        draining: set when the process is to end; server streams must end then.
-        registry: for the service's own metrics.
-        address: where it listens.
-    """
-
-    settings: ServiceSettings
-    log: structlog.typing.FilteringBoundLogger
-    health: HealthState
-    draining: asyncio.Event
-    registry: CollectorRegistry
-    address: str = ""
-    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _crashed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Runs a coroutine beside the calls; where it crashes, the process ends with exit code 1.
-
-        Args:
-            coro: the loop; it may also simply end.
-            name: for the log.
-        """
-        task = asyncio.create_task(coro, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    @property
-    def crashed(self) -> asyncio.Event:
-        """Set when a spawned task crashed."""
-        return self._crashed
-
-    async def cancel_tasks(self, timeout_s: float) -> None:
-        """Ends what was spawned and still runs."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=timeout_s)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is None:
-            return
-        self.log.error("task crashed", task=task.get_name(), exc_info=error)
-        # While everything is being closed, a loop may well fall over a closed connection.
-        if not self.draining.is_set():
-            self._crashed.set()
 
 
 class RunningServer:
@@ -180,7 +100,9 @@ class RunningServer:
         # What is left now are overdue calls, and health and reflection streams, which wait for ever.
         await self._server.stop(_CANCEL_GRACE_S)
         await closing
-        await self._stop_service()
+        await asyncio.gather(self._stop_service(), self._close_metrics())
+
+    async def _close_metrics(self) -> None:
         if self._metrics_endpoint is not None:
             await asyncio.to_thread(self._metrics_endpoint.close)
 
@@ -193,7 +115,7 @@ class RunningServer:
             log.warning("the service did not stop in time", timeout_s=STOP_TIMEOUT_S)
         except Exception as error:
             log.error("the service failed while it stopped", exc_info=error)
-        await self.context.cancel_tasks(timeout_s=0.5)
+        await self.context.cancel_tasks(_CANCEL_GRACE_S)
 
 
 def server_options(max_message_bytes: int) -> list[tuple[str, str | int]]:
@@ -302,7 +224,7 @@ async def _run(build: Callable[[S], Service], settings: S) -> int:
     def on_signal(number: signal.Signals) -> None:
         if not ending.is_set():
             log.info("draining", signal=number.name, drain_timeout_s=settings.drain_timeout_s)
-            _exit_hard_after(settings.drain_timeout_s + STOP_TIMEOUT_S + _EXIT_MARGIN_S)
+            _exit_hard_after(settings.drain_timeout_s + _EXIT_AFTER_DRAIN_S)
             ending.set()
         elif running is not None:
             log.info("draining faster", signal=number.name)
@@ -347,8 +269,8 @@ async def _run(build: Callable[[S], Service], settings: S) -> int:
     crash.cancel()
     end.cancel()
     if crashed:
-        _exit_hard_after(STOP_TIMEOUT_S + 3.0)
-    await running.stop(1.0 if crashed else None)
+        _exit_hard_after(_CRASH_GRACE_S + _EXIT_AFTER_DRAIN_S)
+    await running.stop(_CRASH_GRACE_S if crashed else None)
     log.info("stopped", exit_code=int(crashed))
     return int(crashed)
 

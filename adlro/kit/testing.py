@@ -19,7 +19,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from adlro.kit.server import Service, start_server
+from adlro.kit.server import start_server
+from adlro.kit.service import Service
 from adlro.kit.settings import PREFIX, ServiceSettings
 
 ROOT = Path(__file__).resolve().parents[2]

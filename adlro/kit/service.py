@@ -1,0 +1,100 @@
+"""What a service brings and what the kit gives it: the two sides between which `adlro.kit.server` stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import grpc
+import structlog
+from prometheus_client import CollectorRegistry
+
+from adlro.kit.health import HealthState
+from adlro.kit.settings import ServiceSettings
+
+# How long a service's own stop may take, after its calls have ended.
+STOP_TIMEOUT_S = 1.2
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Service(Protocol):
+    """What a service brings; services/<name>/server.py implements it."""
+
+    name: str
+    # Full proto names, for health and reflection.
+    service_names: Sequence[str]
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers the servicers."""
+        ...
+
+    async def start(self, context: ServiceContext) -> None:
+        """Connects and spawns loops. Calls are taken when it returns, so it must not wait for other services."""
+        ...
+
+    async def stop(self) -> None:
+        """Ends own loops and connections, within `STOP_TIMEOUT_S`; calls have ended."""
+        ...
+
+
+@dataclass(kw_only=True)
+class ServiceContext:
+    """What the kit gives a service.
+
+    Attributes:
+        settings: the service's own class of settings.
+        log: a logger.
+        health: whether calls are expected to succeed.
+        draining: set when the process is to end; server streams must end then.
+        registry: for the service's own metrics.
+        address: where it listens.
+    """
+
+    settings: ServiceSettings
+    log: structlog.typing.FilteringBoundLogger
+    health: HealthState
+    draining: asyncio.Event
+    registry: CollectorRegistry
+    address: str = ""
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _crashed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Runs a coroutine beside the calls; where it crashes, the process ends with exit code 1.
+
+        Args:
+            coro: the loop; it may also simply end.
+            name: for the log.
+        """
+        task = asyncio.create_task(coro, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    @property
+    def crashed(self) -> asyncio.Event:
+        """Set when a spawned task crashed."""
+        return self._crashed
+
+    async def cancel_tasks(self, timeout_s: float) -> None:
+        """Ends what was spawned and still runs."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=timeout_s)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            return
+        self.log.error("task crashed", task=task.get_name(), exc_info=error)
+        # While everything is being closed, a loop may well fall over a closed connection.
+        if not self.draining.is_set():
+            self._crashed.set()
