@@ -229,25 +229,19 @@ class JobStore:
     async def create_many(self, jobs: Sequence[NewJob]) -> list[Created | AlreadyExists]:
         """Records jobs in one round trip, each by itself; answers in order."""
         args: list[bytes | str] = []
-        bodies: list[bytes] = []
-        digests: list[str] = []
+        made: list[tuple[Job, str]] = []
         for new in jobs:
             job = Job(job_id="", spec=new.spec, normalized=new.normalized, created_unix_s=new.created_unix_s)
-            body = job_to_proto(job).SerializeToString()
-            digest = payload_digest(new.spec)
-            request = f"{new.spec.user} {new.request_id}" if new.request_id else ""
-            args += [request, digest, body]
-            bodies.append(body)
-            digests.append(digest)
+            message = job_to_proto(job)
+            digest = _digest(message.spec)
+            args += [f"{new.spec.user} {new.request_id}" if new.request_id else "", digest, message.SerializeToString()]
+            made.append((job, digest))
         answers = cast(list[Any], await self._create(args=args))
         out: list[Created | AlreadyExists] = []
-        for new, body, digest, (existing, revision, value) in zip(jobs, bodies, digests, answers, strict=True):
+        for new, (job, digest), (existing, revision, value) in zip(jobs, made, answers, strict=True):
             text = value.decode()
             if not existing:
-                message = job_pb2.Job.FromString(body)
-                message.job_id = text
-                message.revision = revision
-                out.append(Created(job_from_proto(message), existing=False))
+                out.append(Created(dataclasses.replace(job, job_id=text, revision=revision), existing=False))
                 continue
             job_id, _, first_digest = text.partition(" ")
             if first_digest != digest:
@@ -430,7 +424,11 @@ class JobStore:
 
 def payload_digest(spec: JobSpec) -> str:
     """A digest that tells two payloads apart, the same in every process."""
-    return hashlib.sha256(spec_to_proto(spec).SerializeToString(deterministic=True)).hexdigest()[:32]
+    return _digest(spec_to_proto(spec))
+
+
+def _digest(message: job_pb2.JobSpec) -> str:
+    return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
 
 
 def sequence_of(job_id: str) -> int:
