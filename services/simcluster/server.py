@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -64,7 +65,7 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
             if telemetry:
                 sampler = Sampler(self._runtime.sample, outbox, settings.telemetry_hz)
                 context.spawn(sampler.run(), "sample telemetry")
-        context.health.set_serving(True, "")
+        context.spawn(self._end_streams(context.draining), "end event streams at the drain")
         context.log.info(
             "cluster simulated",
             cluster=self._simulator.cluster.name,
@@ -75,8 +76,12 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
             clock_paused=self._clock.paused,
         )
 
+    async def _end_streams(self, draining: asyncio.Event) -> None:
+        await draining.wait()
+        self._runtime.log.close()
+
     async def stop(self) -> None:
-        """Ends the event streams and the clock."""
+        """Ends the clock."""
         self._runtime.close()
         if self._ingest is not None:
             await self._ingest.close()

@@ -1,0 +1,80 @@
+"""simcluster as a process: what it says when its settings are wrong, how it drains; its metrics; the loop's timers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from adlro.events import Clock, ClockMode
+from adlro.kit.channel import open_channel
+from adlro.kit.testing import ServiceEnded, spawn_service
+from adlro.sim.scenario import load_scenario
+from adlro.sim.simulator import ClusterSimulator
+from adlro.v1 import cluster_service_pb2 as pb
+from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
+from services.simcluster.metrics import Metrics
+from services.simcluster.runtime import ClusterRuntime, LoopTimers
+from services.simcluster.telemetry import Outbox
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "complaint"),
+    [
+        ({"ADLRO_SIMCLUSTER_CLUSTER": "papre"}, r"'papre' is neither a scenario \(paper, paper_roomy\) nor a file"),
+        ({"ADLRO_SIMCLUSTER_CLOCK_MODE": "scaled"}, "a SCALED clock needs a scale above 0"),
+        ({"ADLRO_SIMCLUSTER_CLOCK_MODE": "fast"}, "ADLRO_SIMCLUSTER_CLOCK_MODE"),
+        ({"ADLRO_SIMCLUSTER_TELEMETRY_HZ": "nan"}, "ADLRO_SIMCLUSTER_TELEMETRY_HZ"),
+    ],
+)
+def test_wrong_settings_end_the_process_with_a_clear_message(env, complaint):
+    with pytest.raises(ServiceEnded, match=complaint):
+        spawn_service("simcluster", env)
+
+
+@pytest.mark.slow
+async def test_a_signal_ends_open_streams_and_the_process():
+    with spawn_service("simcluster", {"ADLRO_SIMCLUSTER_CLOCK_MODE": "virtual"}) as service:
+        channel = open_channel(service.address)
+        stub = pb_grpc.ClusterServiceStub(channel)
+        call = stub.WatchEvents(pb.WatchEventsRequest())
+        await stub.WakeAt(pb.WakeAtRequest(times_s=[0.0]), timeout=10)
+        async with asyncio.timeout(10):
+            assert isinstance(await call.read(), pb.WatchEventsResponse)
+            service.terminate()
+            began_s = time.monotonic()
+            while isinstance(await call.read(), pb.WatchEventsResponse):
+                pass
+        assert await asyncio.to_thread(service.wait) == 0
+        assert time.monotonic() - began_s < 5
+        await channel.close(None)
+
+
+async def test_metrics_count_events_and_what_is_not_acknowledged():
+    clock = Clock(ClockMode.VIRTUAL, 0.0, True, 0.0)
+    runtime = ClusterRuntime(ClusterSimulator(load_scenario("paper").cluster), clock, LoopTimers())
+    registry = CollectorRegistry()
+    Metrics(runtime, Outbox(), registry)
+    runtime.wake_at([0.0])
+    runtime.wake_at([0.0])
+    assert registry.get_sample_value("adlro_simcluster_events_total", {"kind": "WAKE_UP"}) == 2
+    assert registry.get_sample_value("adlro_simcluster_unacknowledged_events") == 2
+    runtime.acknowledge(runtime.log.incarnation, 2, 1)
+    assert registry.get_sample_value("adlro_simcluster_unacknowledged_events") == 0
+    assert registry.get_sample_value("adlro_simcluster_running_jobs") == 0
+
+
+async def test_the_loops_timers_call_back_soon_after_their_time_and_never_early():
+    timers = LoopTimers()
+    for wait_s in (-1.0, 0.0, 0.0123):
+        called: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        due = timers.time() + wait_s
+        timers.call_at(due, lambda called=called: called.set_result(timers.time()))  # type: ignore[misc]
+        async with asyncio.timeout(5):
+            assert await called >= due
+    cancelled = timers.call_at(timers.time() + 0.001, lambda: pytest.fail("it was cancelled"))
+    cancelled.cancel()
+    await asyncio.sleep(0.01)
