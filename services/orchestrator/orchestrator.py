@@ -121,12 +121,13 @@ class Orchestrator:
                 self._token, self._holder = token, self._lease.instance_id
                 await self._load_choices()
                 await self._act(token)
-            except asyncio.CancelledError:
-                with contextlib.suppress(Exception):
-                    await asyncio.wait_for(self._lease.give_up(), 1.0)
-                raise
             except BaseException as error:  # whatever it was: the next session starts from what is written down
                 leaves = failures(error)
+                # A task group that fails while it is being cancelled raises its failures and forgets the cancellation.
+                if isinstance(error, asyncio.CancelledError) or _being_cancelled():
+                    with contextlib.suppress(Exception):
+                        await asyncio.wait_for(self._lease.give_up(), 1.0)
+                    raise asyncio.CancelledError from error
                 if any(isinstance(leaf, (KeyboardInterrupt, SystemExit)) for leaf in leaves):
                     raise
                 was_ready = self._session is not None and self._session.ready.is_set()
@@ -322,6 +323,11 @@ class Orchestrator:
         if node_id not in session.ledger.node_ids:
             known = ", ".join(session.ledger.node_ids)
             raise NotFound(f"node_id: there is no node {node_id!r}; the nodes are {known}", field="node_id")
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _policy(name: str) -> Policy:

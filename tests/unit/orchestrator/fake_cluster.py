@@ -1,0 +1,173 @@
+"""A cluster in memory with a virtual clock, for tests of the orchestrator's sessions: plain, strict, and easy to break."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from adlro.cluster import Cluster
+from adlro.errors import Conflict, Stale, Unavailable
+from adlro.events import Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind, RunningJob
+from adlro.jobs import JobSpec
+
+NON_BLOCKING = (EventKind.STARTED, EventKind.CLOCK_SET)
+
+
+class FakeCluster:
+    """Implements ClusterPort. Every job takes its simulated work in seconds, on any GPU."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.clock = Clock(ClockMode.VIRTUAL, 0.0, False, 0.0)
+        self.launches: list[tuple[str, int, str]] = []
+        self.away = False  # every call fails
+        self.refuse: str = ""  # launches fail with this
+        self._begin()
+
+    def _begin(self) -> None:
+        self.incarnation = uuid.uuid4().hex
+        self.batches: list[EventBatch] = []
+        self.revision = 0
+        self.acknowledged = 0
+        self.running: dict[str, tuple[RunningJob, float]] = {}
+        self.known: set[tuple[str, int]] = set()
+        self.wakes: set[float] = set()
+        self.token = 0
+        self.lost: set[str] = set()
+        self._news = asyncio.Event()
+
+    def restart(self) -> None:
+        """As kill -9: everything but the configuration is gone, the clock begins at 0."""
+        self.clock = replace(self.clock, time_s=0.0)
+        news = self._news
+        self._begin()
+        news.set()
+
+    # ---- ClusterPort
+
+    async def describe(self) -> ClusterDescription:
+        await self._called()
+        return ClusterDescription(
+            self.cluster,
+            tuple(running for running, _ in self.running.values()),
+            tuple(self.lost),
+            self.clock,
+            self.incarnation,
+            self.revision,
+            1,
+        )
+
+    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int) -> None:
+        await self._called()
+        self._fence(token)
+        if (job_id, attempt) in self.known:
+            return
+        if self.refuse:
+            raise Conflict(self.refuse)
+        busy = {running.gpu_id for running, _ in self.running.values()}
+        assert gpu_id not in busy, f"{gpu_id} already runs a job"
+        assert job_id not in self.running, f"{job_id} already runs"
+        assert spec.simulated_work is not None
+        self.known.add((job_id, attempt))
+        self.launches.append((job_id, attempt, gpu_id))
+        start_s = self.clock.time_s
+        self.running[job_id] = (RunningJob(job_id, attempt, gpu_id, start_s), start_s + spec.simulated_work.work_s)
+        self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
+
+    async def stop(self, job_id: str, attempt: int, token: int) -> None:
+        await self._called()
+        self._fence(token)
+        if job_id in self.running and self.running[job_id][0].attempt == attempt:
+            running, _ = self.running.pop(job_id)
+            self.emit((EventKind.STOPPED, job_id, attempt, running.gpu_id))
+
+    async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
+        await self._called()
+        self._fence(token)
+        if incarnation != self.incarnation:
+            raise Stale("another incarnation")
+        self.acknowledged = max(self.acknowledged, revision)
+        self.go_on()
+
+    async def wake_at(self, times_s: Sequence[float]) -> None:
+        await self._called()
+        self.wakes.update(times_s)
+        due = {time_s for time_s in self.wakes if time_s <= self.clock.time_s}
+        if due:
+            self.wakes -= due
+            self.emit((EventKind.WAKE_UP, "", 0, ""))
+        self.go_on()
+
+    async def set_clock(self, clock: Clock) -> None:
+        await self._called()
+        self.clock = clock
+        self.emit((EventKind.CLOCK_SET, "", 0, ""))
+        self.go_on()
+
+    async def events(self, incarnation: str, after_revision: int) -> AsyncIterator[EventBatch]:
+        if incarnation != self.incarnation:
+            raise Stale("another incarnation")
+        batches, place = self.batches, 0
+        while True:
+            while place < len(batches):
+                batch = batches[place]
+                place += 1
+                if batch.events[-1].revision > after_revision:
+                    await self._called()
+                    yield batch
+            if self.incarnation != incarnation:
+                raise Unavailable("the cluster went away")
+            self._news.clear()
+            await self._news.wait()
+
+    # ---- what tests do to it
+
+    def lose(self, gpu_id: str) -> None:
+        """Takes a GPU away, with what runs there."""
+        self.lost.add(gpu_id)
+        events = [(EventKind.GPU_LOST, "", 0, gpu_id)]
+        for job_id, (running, _) in list(self.running.items()):
+            if running.gpu_id == gpu_id:
+                del self.running[job_id]
+                events.append((EventKind.LOST, job_id, running.attempt, gpu_id))
+        self.emit(*events)
+
+    def emit(self, *events: tuple[EventKind, str, int, str]) -> None:
+        made = []
+        for kind, job_id, attempt, gpu_id in events:
+            self.revision += 1
+            made.append(ClusterEvent(self.revision, kind, self.clock.time_s, job_id, attempt, gpu_id))
+        self.batches.append(EventBatch(self.incarnation, tuple(made), self.clock))
+        self._news.set()
+
+    def go_on(self) -> None:
+        """The virtual clock: to the next moment at which something happens, once everything is acknowledged."""
+        blocking = [e.revision for b in self.batches for e in b.events[-1:] if e.kind not in NON_BLOCKING]
+        if self.clock.paused or (blocking and blocking[-1] > self.acknowledged):
+            return
+        times = [*self.wakes, *(end for _, end in self.running.values())]
+        if not times:
+            return
+        now_s = min(times)
+        self.clock = replace(self.clock, time_s=now_s)
+        events = []
+        for job_id, (running, end_s) in list(self.running.items()):
+            if end_s == now_s:
+                del self.running[job_id]
+                events.append((EventKind.FINISHED, job_id, running.attempt, running.gpu_id))
+        if now_s in self.wakes:
+            self.wakes.discard(now_s)
+            events.append((EventKind.WAKE_UP, "", 0, ""))
+        self.emit(*events)
+
+    def _fence(self, token: int) -> None:
+        if token < self.token:
+            raise Conflict(f"token {token} is older than {self.token}", reason="STALE_FENCING_TOKEN")
+        self.token = token
+
+    async def _called(self) -> None:
+        await asyncio.sleep(0)
+        if self.away:
+            raise Unavailable("the cluster does not answer")

@@ -1,0 +1,374 @@
+"""Sessions against a real Redis and a cluster in memory: exact in quiet times, and nothing lost whenever one is broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import numpy as np
+import pytest
+import redis.asyncio as aioredis
+import structlog
+from prometheus_client import CollectorRegistry
+
+from adlro.cluster import Cluster
+from adlro.errors import InvalidInput, NotFound, Unavailable
+from adlro.events import Clock, ClockMode
+from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, NormalizedJob, PendingReason, SimulatedWork
+from adlro.jobstore import JobStore
+from adlro.kit.redis import connect, connect_blocking
+from adlro.sim.observation import Floats
+from services.orchestrator.metrics import Metrics
+from services.orchestrator.orchestrator import Orchestrator
+from tests.unit.orchestrator.fake_cluster import FakeCluster
+
+PATIENCE_S = 20.0
+
+
+class Declared:
+    """A predictor that believes what is declared, on every model."""
+
+    def __init__(self) -> None:
+        self.away = False
+
+    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
+        if self.away:
+            raise Unavailable("decompose does not answer")
+        rows = [spec.expected_runtime.runtime_s if spec.expected_runtime else 1.0 for spec in specs]
+        return np.repeat(np.array(rows, dtype=float)[:, None], len(gpu_models), axis=1)
+
+
+class House:
+    """One Redis, one cluster, and an orchestrator that can be killed and started again."""
+
+    def __init__(self, url: str, cluster: Cluster) -> None:
+        self.redis: aioredis.Redis = connect(url)
+        self.blocking: aioredis.Redis = connect_blocking(url)
+        self.store = JobStore(self.redis, self.blocking)
+        self.cluster = FakeCluster(cluster)
+        self.predictor = Declared()
+        self.lives = 0
+        self.life: asyncio.Task[None] | None = None
+        self.orchestrator: Orchestrator
+
+    def start(self, policy: str = "", max_attempts: int = 50) -> None:
+        self.lives += 1
+        self.orchestrator = Orchestrator(
+            self.redis,
+            self.store,
+            self.cluster,
+            self.predictor,
+            f"instance-{self.lives}",
+            policy=policy,
+            lease_s=0.5,
+            max_attempts=max_attempts,
+            decisions_kept=100,
+            metrics=Metrics(CollectorRegistry()),
+            log=structlog.get_logger(),
+        )
+        self.life = asyncio.create_task(self.orchestrator.run())
+
+    async def kill(self) -> None:
+        """Breaks the process off where it stands; its lease is not given up, as after kill -9, but waits no longer."""
+        assert self.life is not None
+        self.life.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.life
+
+    async def close(self) -> None:
+        await self.kill()
+        await self.redis.aclose()
+        await self.blocking.aclose()
+
+    async def submit(self, work_s: float, **spec: object) -> Job:
+        fields: dict[str, object] = {
+            "name": "j",
+            "user": "ann",
+            "job_type": JobType.SIMULATION,
+            "simulated_work": SimulatedWork(work_s),
+            "expected_runtime": ExpectedRuntime("v100_sxm2", work_s),
+        }
+        job_spec = JobSpec(**{**fields, **spec})  # type: ignore[arg-type]
+        return (await self.store.create(job_spec, NormalizedJob(), "", 0.0)).job
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await condition():
+                await asyncio.sleep(0.01)
+
+    async def until_final(self, count: int) -> list[Job]:
+        async def final() -> bool:
+            jobs = [job for _, job in await self.store.list_page(0, count)]
+            return len(jobs) == count and all(job.state.final for job in jobs)
+
+        await self.until(final)
+        return [job for _, job in await self.store.list_page(0, count)]
+
+    async def until_acting(self) -> None:
+        async def acting() -> bool:
+            return (await self.orchestrator.status()).acting
+
+        await self.until(acting)
+
+    async def history(self) -> dict[str, list[Job]]:
+        """Every record of each job, in order."""
+        seen: dict[str, list[Job]] = {}
+        for event in await self.store.read_events(0, count=100_000):
+            seen.setdefault(event.job.job_id, []).append(event.job)
+        return seen
+
+
+@pytest.fixture
+async def house(redis_url: str, cluster: Cluster) -> AsyncIterator[House]:
+    made = House(redis_url, cluster)
+    yield made
+    await made.close()
+
+
+def fcfs_ends(jobs: Sequence[tuple[float, float]], gpus: int) -> list[float]:
+    """What FCFS on identical GPUs gives: (submit, work) in order of submission to the times of their ends."""
+    free = [0.0] * gpus
+    ends = []
+    before = 0.0
+    for submit_s, work_s in jobs:
+        before = max(heapq.heappop(free), submit_s, before)
+        ends.append(before + work_s)
+        heapq.heappush(free, ends[-1])
+    return ends
+
+
+async def test_a_replay_in_virtual_time_is_exact(house: House) -> None:
+    draw = random.Random(1)
+    jobs = [(submit, draw.uniform(0.5, 20)) for submit in sorted(draw.uniform(1, 60) for _ in range(60))]
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+    house.start("fcfs")
+    for submit_s, work_s in jobs:
+        await house.submit(work_s, begin_time_s=submit_s)
+
+    async def all_taken_up() -> bool:
+        return all(job.pending_reason is not PendingReason.SUBMITTED for _, job in await house.store.active())
+
+    await house.until(all_taken_up)
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
+    done = await house.until_final(len(jobs))
+    assert [job.end_s for job in done] == pytest.approx(fcfs_ends(jobs, 5))
+    assert [job.submit_s for job in done] == [submit_s for submit_s, _ in jobs]
+    assert all(job.attempt_count == 1 for job in done)
+
+
+async def test_every_record_on_the_way_is_told_in_order(house: House) -> None:
+    house.start()
+    await house.submit(3.0)
+    (done,) = await house.until_final(1)
+    states = [(job.state, job.pending_reason) for job in (await house.history())["job-1"]]
+    assert states == [
+        (JobState.PENDING, PendingReason.SUBMITTED),
+        (JobState.PENDING, PendingReason.LAUNCHING),
+        (JobState.RUNNING, PendingReason.NONE),
+        (JobState.SUCCEEDED, PendingReason.NONE),
+    ]
+    assert done.jct_s == 3.0
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_is_killed_and_when_every_job_ends_once(house: House, seed: int) -> None:
+    draw = random.Random(seed)
+    house.start("sjf")
+    for _ in range(40):
+        await house.submit(draw.uniform(0.5, 5.0), begin_time_s=draw.uniform(0, 10))
+    for _ in range(8):
+        await asyncio.sleep(draw.uniform(0.0, 0.05))
+        match draw.choice(["orchestrator", "cluster", "gpu", "decompose"]):
+            case "orchestrator":
+                await house.kill()
+                house.start()
+            case "cluster":
+                house.cluster.restart()
+            case "gpu":
+                house.cluster.lose("volta-0/1")
+            case "decompose":
+                house.predictor.away = not house.predictor.away
+    done = await house.until_final(40)
+    assert {job.state for job in done} == {JobState.SUCCEEDED}
+    # FakeCluster refuses two attempts of one job at a time; here: each ran to its end exactly once, attempts count up.
+    for job in done:
+        assert [each.attempt for each in job.attempts] == list(range(1, job.attempt_count + 1))
+        assert [each.outcome == "succeeded" for each in job.attempts] == [False] * (job.attempt_count - 1) + [True]
+    for records in (await house.history()).values():
+        assert sum(record.state.final for record in records) == 1
+        assert records[-1].state.final
+        times = [record.end_s for record in records if record.end_s is not None]
+        assert times == sorted(times)
+    assert not house.cluster.running
+
+
+async def test_cluster_time_never_goes_back(house: House) -> None:
+    house.start()
+    await house.submit(100.0)
+    await house.until_final(1)
+    house.cluster.restart()
+    await house.submit(1.0)
+    second = (await house.until_final(2))[1]
+    assert second.submit_s is not None
+    assert second.submit_s >= 100.0
+
+
+async def test_vanished_jobs_run_again_as_another_attempt(house: House) -> None:
+    house.start()
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+    await house.submit(5.0)
+
+    async def running() -> bool:
+        return (await house.store.get("job-1")).state is JobState.RUNNING
+
+    await house.until(running)
+    house.cluster.restart()
+
+    async def second() -> bool:
+        return (await house.store.get("job-1")).attempt_count == 2
+
+    await house.until(second)
+    assert house.cluster.clock.paused, "the clock goes on as it was set before the restart"
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
+    (done,) = await house.until_final(1)
+    assert [each.outcome for each in done.attempts] == ["lost: the cluster was restarted", "succeeded"]
+
+
+async def test_too_many_lost_attempts_fail_the_job_with_the_reason(house: House) -> None:
+    house.start(max_attempts=2)
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+    await house.submit(5.0)
+    for attempt in (1, 2):
+
+        async def running(attempt: int = attempt) -> bool:
+            job = await house.store.get("job-1")
+            return job.state is JobState.RUNNING and job.attempt_count == attempt
+
+        await house.until(running)
+        house.cluster.lose((await house.store.get("job-1")).gpu_id)
+    (failed,) = await house.until_final(1)
+    assert failed.state is JobState.FAILED
+    assert "attempt 2 of at most 2" in failed.message
+
+
+async def test_cancelling_while_waiting_and_while_running(house: House) -> None:
+    house.start()
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+    for _ in range(7):
+        await house.submit(5.0)
+
+    async def five_run() -> bool:
+        jobs = [job for _, job in await house.store.active()]
+        return sum(job.state is JobState.RUNNING for job in jobs) == 5
+
+    await house.until(five_run)
+    await house.store.request_cancel("job-1")
+    await house.store.request_cancel("job-7")
+
+    async def both() -> bool:
+        jobs = await house.store.get_many(["job-1", "job-7"])
+        return all(job is not None and job.state is JobState.CANCELLED for job in jobs)
+
+    await house.until(both)
+
+    async def the_sixth_runs() -> bool:
+        return (await house.store.get("job-6")).state is JobState.RUNNING
+
+    await house.until(the_sixth_runs)
+    assert len(house.cluster.running) == 5
+
+
+async def test_one_acts_the_other_stands_by_and_takes_over(house: House, redis_url: str, cluster: Cluster) -> None:
+    other = House(redis_url, cluster)
+    other.cluster = house.cluster
+    try:
+        house.start()
+        await house.until_acting()
+        first_token = (await house.orchestrator.status()).fencing_token
+        other.lives = 10
+        other.start()
+        await asyncio.sleep(0.3)
+        status = await other.orchestrator.status()
+        assert not status.acting
+        assert "standing by: instance-1 holds the lease" in status.problem
+        await house.kill()
+        await other.until_acting()
+        assert (await other.orchestrator.status()).fencing_token > first_token
+        await other.submit(2.0)
+        await other.until_final(1)
+    finally:
+        await other.close()
+
+
+async def test_an_outage_of_the_cluster_is_told_and_survived(house: House) -> None:
+    house.start()
+    await house.until_acting()
+    house.cluster.away = True
+    await house.submit(2.0)
+
+    async def told() -> bool:
+        return (await house.store.get("job-1")).pending_reason is PendingReason.CLUSTER_UNAVAILABLE
+
+    await house.until(told)
+    house.cluster.away = False
+    (done,) = await house.until_final(1)
+    assert done.state is JobState.SUCCEEDED
+
+
+async def test_a_refused_launch_is_another_attempt_not_a_lost_job(house: House) -> None:
+    house.cluster.refuse = "the GPU burns"
+    house.start(max_attempts=3)
+    await house.submit(2.0)
+    (failed,) = await house.until_final(1)
+    assert failed.state is JobState.FAILED
+    assert "the GPU burns" in failed.message
+    assert failed.attempt_count == 3
+
+
+async def test_waiting_jobs_say_why_and_decisions_are_explained(house: House) -> None:
+    house.start("sjf")
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+    for work_s in range(1, 7):
+        await house.submit(float(work_s))
+    await house.submit(1.0, gpu_memory_mib=99999)
+
+    async def explained() -> bool:
+        jobs = await house.store.get_many(["job-6", "job-7"])
+        return [job.pending_reason for job in jobs if job] == [PendingReason.RESOURCES, PendingReason.NO_FITTING_GPU]
+
+    await house.until(explained)
+    decision = await house.orchestrator.explain_job("job-1")
+    assert decision.gpu_id == "volta-0/0"
+    assert decision.candidates[0].gpu_id == "volta-0/0"
+    assert decision.candidates[0].score == -1.0
+    waits = await house.orchestrator.explain_job("job-6")
+    assert waits.gpu_id == ""
+    assert not waits.candidates
+    assert any("busy with job-" in each.reason for each in waits.masked)
+    with pytest.raises(NotFound):
+        await house.orchestrator.explain_job("job-99")
+
+
+async def test_policy_and_drains_outlive_the_process(house: House) -> None:
+    house.start()
+    await house.until_acting()
+    assert await house.orchestrator.set_policy("fcfs") == "sjf"
+    with pytest.raises(InvalidInput, match="there is no policy 'best'; there are fcfs"):
+        await house.orchestrator.set_policy("best")
+    with pytest.raises(NotFound, match="the nodes are volta-0, turing-0, radeon-0"):
+        await house.orchestrator.drain("nowhere", "")
+    await house.orchestrator.drain("volta-0", "maintenance")
+    await house.kill()
+    house.start()
+    await house.until_acting()
+    status = await house.orchestrator.status()
+    assert (status.policy, status.drained_node_ids) == ("fcfs", ("volta-0",))
+    await house.submit(1.0)
+    (done,) = await house.until_final(1)
+    assert done.gpu_id == "turing-0/0"
+    await house.orchestrator.undrain("volta-0")
+    await house.submit(1.0)
+    assert (await house.until_final(2))[1].gpu_id == "volta-0/0"
