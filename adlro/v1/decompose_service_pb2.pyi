@@ -138,7 +138,9 @@ class Variable(_message.Message):
     value: _builtins.str
     """Such as "v100_sxm2", "0.85..0.90" or "high"."""
     index: _builtins.int
-    """The value's number among the variable's values; vocabularies grow, numbers stay."""
+    """The value's number among the variable's values; vocabularies grow, numbers stay while the process lives.
+    -1: the vocabulary is full.
+    """
     def __init__(
         self,
         *,
@@ -294,7 +296,7 @@ class ClusterState(_message.Message):
     newest_sample_unix_s: _builtins.float
     """Wall time of the newest sample of all; not set: none yet."""
     revision: _builtins.int
-    """Grows with every change."""
+    """Grows with every change, while the process lives."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuState]:
         """In the order of the cluster's description."""
@@ -513,7 +515,9 @@ class PredictRuntimeRequest(_message.Message):
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobSpec]: ...
     @_builtins.property
     def gpu_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Models to predict for, such as "v100_sxm2"."""
+        """Models to predict for, such as "v100_sxm2": those with speed figures, and those of described clusters.
+        One without figures counts as fast as the reference GPU (v100_sxm2), with a wide interval.
+        """
 
     def __init__(
         self,

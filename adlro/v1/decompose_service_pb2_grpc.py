@@ -93,7 +93,7 @@ class DecomposeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Recall(self, request, context):
-        """The finished jobs most like this one.
+        """The finished jobs most like this one. Jobs that ended with an error are not remembered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,7 @@ class DecomposeServiceStub:
     PredictRuntime: _grpc.UnaryUnaryMultiCallable[_decompose_service_pb2.PredictRuntimeRequest, _decompose_service_pb2.PredictRuntimeResponse]
     """How long each job would take on each GPU model, how sure that is, and which past jobs say so."""
     Recall: _grpc.UnaryUnaryMultiCallable[_decompose_service_pb2.RecallRequest, _decompose_service_pb2.RecallResponse]
-    """The finished jobs most like this one."""
+    """The finished jobs most like this one. Jobs that ended with an error are not remembered."""
 
 @_typing.type_check_only
 class DecomposeServiceAsyncStub(DecomposeServiceStub):
@@ -54,7 +54,7 @@ class DecomposeServiceAsyncStub(DecomposeServiceStub):
     PredictRuntime: _aio.UnaryUnaryMultiCallable[_decompose_service_pb2.PredictRuntimeRequest, _decompose_service_pb2.PredictRuntimeResponse]  # type: ignore[assignment]
     """How long each job would take on each GPU model, how sure that is, and which past jobs say so."""
     Recall: _aio.UnaryUnaryMultiCallable[_decompose_service_pb2.RecallRequest, _decompose_service_pb2.RecallResponse]  # type: ignore[assignment]
-    """The finished jobs most like this one."""
+    """The finished jobs most like this one. Jobs that ended with an error are not remembered."""
 
 class DecomposeServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -95,6 +95,6 @@ class DecomposeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _decompose_service_pb2.RecallRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_decompose_service_pb2.RecallResponse, _abc.Awaitable[_decompose_service_pb2.RecallResponse]]:
-        """The finished jobs most like this one."""
+        """The finished jobs most like this one. Jobs that ended with an error are not remembered."""
 
 def add_DecomposeServiceServicer_to_server(servicer: DecomposeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

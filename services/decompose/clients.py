@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import redis.asyncio as aioredis
 from google.protobuf.message import DecodeError, Message
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from adlro.cluster import Cluster
 from adlro.errors import Unavailable
@@ -199,8 +199,9 @@ async def _answer(call: Awaitable[T], timeout_s: float = CALL_TIMEOUT_S) -> T:
         async with asyncio.timeout(timeout_s):
             return await call
     except (RedisError, OSError, TimeoutError) as error:
+        problem = "refuses" if isinstance(error, ResponseError) else "does not answer"
         detail = str(error) or type(error).__name__
-        raise Unavailable(f"Redis does not answer: {detail}", reason="REDIS_UNAVAILABLE", retry_after_s=1.0) from error
+        raise Unavailable(f"Redis {problem}: {detail}", reason="REDIS_UNAVAILABLE", retry_after_s=1.0) from error
 
 
 def _entry(entry_id: bytes, fields: dict[bytes, bytes] | Sequence[bytes] | None) -> Entry:

@@ -84,7 +84,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
     async def stop(self) -> None:
         """Stops following, closes connections."""
         self._life.cancel()
-        await asyncio.wait([self._life], timeout=2.0)
+        await asyncio.wait([self._life], timeout=1.0)
         await self._reader.close()
 
     # ---- DecomposeService

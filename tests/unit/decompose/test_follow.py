@@ -124,7 +124,8 @@ class Suite:
             await asyncio.wait([life])
 
     def temperatures(self, cluster: str = "default") -> list[float]:
-        return self.clusters.find(cluster).snapshot().planes[Metric.TEMPERATURE - 1].raw.tolist()
+        plane = self.clusters.find(cluster).snapshot().planes[Metric.TEMPERATURE - 1]
+        return [float(value) for value in plane.raw]
 
     def count(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"adlro_decompose_{name}_total", labels) or 0.0

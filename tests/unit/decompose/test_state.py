@@ -22,15 +22,15 @@ def cluster(*models: str, name="default") -> Cluster:
 
 def block(gpu_ids: list[str], times: list[float], **raw: list[list[float]]) -> Block:
     """Columns by metric name, time by time; normalised: a hundredth of the raw values."""
-    columns = [
-        Column(Metric[name.upper()], np.array(rows, dtype=np.float32), np.array(rows, dtype=np.float32) / 100)
-        for name, rows in raw.items()
-    ]
+    columns = []
+    for name, rows in raw.items():
+        values = np.array(rows, dtype=np.float32)
+        columns.append(Column(Metric[name.upper()], values, values / np.float32(100)))
     return Block(tuple(gpu_ids), np.array(times), columns)
 
 
 def raw_of(matrix: ClusterMatrix, metric: Metric) -> list[float]:
-    return matrix.snapshot().planes[metric - 1].raw.tolist()
+    return [float(value) for value in matrix.snapshot().planes[metric - 1].raw]
 
 
 def test_before_any_sample_nothing_is_known():

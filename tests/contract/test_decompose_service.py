@@ -1,0 +1,308 @@
+"""What every DecomposeService does: one suite, run on a server in this process and on a spawned one."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adlro.cluster import Cluster, Gpu, Node
+from adlro.errors import AdlroError, InvalidInput, NotFound
+from adlro.jobs import ExpectedRuntime, JobType
+from adlro.jobstore import OUTCOMES, PREFIX
+from adlro.v1 import decompose_service_pb2 as pb
+from adlro.v1 import job_pb2, telemetry_pb2
+from adlro.wire import spec_to_proto
+from tests.contract.decompose_suite import (
+    IMPLEMENTATIONS,
+    MODELS,
+    Caller,
+    Store,
+    learned,
+    plane,
+    spec,
+)
+
+
+@pytest.fixture
+async def store(redis_url: str) -> AsyncIterator[Store]:
+    made = Store(redis_url)
+    yield made
+    await made.redis.aclose()
+
+
+@pytest.fixture(params=list(IMPLEMENTATIONS))
+async def caller(request, redis_url: str) -> AsyncIterator[Caller]:
+    async with IMPLEMENTATIONS[request.param](redis_url) as address:
+        made = Caller(address)
+        await made.until_serving()
+        yield made
+        await made.close()
+
+
+async def test_records_become_variables(caller: Caller):
+    job = spec(priority=0.9, gpu_memory_mib=8000, expected_runtime=ExpectedRuntime("v100_sxm2", 30.0))
+    gpu = pb.GpuSample(gpu_model="v100_sxm2", utilization_ratio=0.87, memory_used_mib=5000, temperature_c=63)
+    first, second = await caller.decompose(pb.Record(job=spec_to_proto(job)), pb.Record(gpu=gpu))
+    assert {name: value for name, (value, _) in first.items()} == {
+        "priority_class": "high",
+        "job_type": "simulation",
+        "application": "tealeaf",
+        "user": "ann",
+        "size_class": "10..60 s/<=8 GiB",
+    }
+    assert {name: value for name, (value, _) in second.items()} == {
+        "gpu_model": "v100_sxm2",
+        "utilization_level": "0.85..0.90",
+        "memory_level": "4096..6144 MiB",
+        "temperature_level": "60..65 C",
+    }
+
+
+async def test_numbers_of_values_stay(caller: Caller):
+    [before] = await caller.decompose(pb.Record(job=spec_to_proto(spec("ann"))))
+    [other] = await caller.decompose(pb.Record(job=spec_to_proto(spec("bob"))))
+    [after] = await caller.decompose(pb.Record(job=spec_to_proto(spec("ann"))))
+    assert before == after
+    assert before["user"] != other["user"]
+    assert before["application"] == other["application"]
+
+
+BAD_RECORDS = [
+    (pb.Record(), "records[0].record"),
+    (pb.Record(gpu=pb.GpuSample()), "records[0].gpu.gpu_model"),
+    (pb.Record(gpu=pb.GpuSample(gpu_model="t4", utilization_ratio=math.nan)), "records[0].gpu.utilization_ratio"),
+    (pb.Record(gpu=pb.GpuSample(gpu_model="t4", utilization_ratio=1.5)), "records[0].gpu.utilization_ratio"),
+    (pb.Record(gpu=pb.GpuSample(gpu_model="t4", temperature_c=math.inf)), "records[0].gpu.temperature_c"),
+    (pb.Record(gpu=pb.GpuSample(gpu_model="t4", memory_used_mib=-1)), "records[0].gpu.memory_used_mib"),
+    (pb.Record(job=job_pb2.JobSpec()), "records[0].job.name"),
+    # Field 99 of a GPU sample, field 15 of a job, field 7 of a record: of a release that is not this one.
+    (pb.Record(gpu=pb.GpuSample.FromString(b"\x0a\x02t4\x98\x06\x01")), "records[0].gpu"),
+    (
+        pb.Record(job=job_pb2.JobSpec.FromString(spec_to_proto(spec()).SerializeToString() + b"\x78\x01")),
+        "records[0].job",
+    ),
+    (pb.Record.FromString(b"\x12\x04\x0a\x02t4\x38\x01"), "records[0]"),
+]
+
+
+async def test_a_bad_record_is_refused_by_its_field(caller: Caller):
+    for record, field in BAD_RECORDS:
+        with pytest.raises(InvalidInput) as caught:
+            await caller.decompose(record)
+        assert field in [each.field for each in caught.value.violations]
+        assert field in caught.value.message
+    assert await caller.decompose(pb.Record(gpu=pb.GpuSample(gpu_model="t4")))  # it serves on
+
+
+async def test_nothing_to_decompose_is_refused(caller: Caller):
+    with pytest.raises(InvalidInput, match="records"):
+        await caller.decompose()
+
+
+async def test_the_gpu_matrix(caller: Caller, store: Store):
+    with pytest.raises(NotFound, match="no cluster 'default' is described"):
+        await caller.state()
+    await store.describe()
+    state = await caller.state()
+    assert [(gpu.gpu_id, gpu.node_id, gpu.gpu_model) for gpu in state.gpus] == [
+        ("volta-0/0", "volta-0", "v100_sxm2"),
+        ("volta-0/1", "volta-0", "v100_sxm2"),
+        ("lab-0/0", "lab-0", "a100_pcie"),
+    ]
+    assert not state.HasField("newest_sample_unix_s")
+    assert not any(gpu.HasField("sample_time_unix_s") for gpu in state.gpus)
+
+    async with caller.watch() as watch:
+        await watch.next()
+        await store.report(["lab-0/0", "volta-0/1"], 1000.5, utilization=[0.25, 0.5], temperature=[40, math.nan])
+        state = await watch.next()
+    assert state.revision == (await caller.state()).revision
+    raw, normalized = plane(state, "utilization")
+    np.testing.assert_array_equal(raw, [math.nan, 0.5, 0.25])
+    np.testing.assert_allclose(normalized, [math.nan, 0.005, 0.0025], rtol=1e-6)
+    np.testing.assert_array_equal(plane(state, "temperature")[0], [math.nan, math.nan, 40])
+    np.testing.assert_array_equal(plane(state, "power")[0], [math.nan] * 3)
+    assert [telemetry_pb2.Unit.Name(each.unit) for each in state.planes] == [
+        "UNIT_RATIO",
+        "UNIT_MIB",
+        "UNIT_GB_PER_S",
+        "UNIT_CELSIUS",
+        "UNIT_W",
+    ]
+    assert state.newest_sample_unix_s == 1000.5
+    assert not state.gpus[0].HasField("sample_time_unix_s")
+    assert state.gpus[2].sample_time_unix_s == 1000.5
+    assert [(each.name, each.value) for each in state.gpus[2].variables] == [
+        ("gpu_model", "a100_pcie"),
+        ("utilization_level", "0.25..0.30"),
+        ("temperature_level", "40..45 C"),
+    ]
+
+
+async def test_a_watcher_sees_the_newest_state_and_no_more_messages_than_it_asked_for(caller: Caller, store: Store):
+    await store.describe()
+    async with caller.watch(min_interval_s=0.3) as watch:
+        first = await watch.next()
+        began = time.monotonic()
+        for number in range(50):
+            await store.report(["volta-0/0"], 1000.0 + number, temperature=[number])
+        states = [first]
+        while plane(states[-1], "temperature")[0][0] != 49:
+            states.append(await watch.next())
+        took_s = time.monotonic() - began
+    assert len(states) - 1 <= 1 + took_s / 0.3
+    revisions = [state.revision for state in states]
+    assert revisions == sorted(set(revisions))
+
+
+async def test_a_watcher_of_a_cluster_that_goes_is_told(caller: Caller, store: Store):
+    await store.describe()
+    async with caller.watch() as watch:
+        await watch.next()
+        await store.redis.hdel(PREFIX + "clusters", "default")
+        with pytest.raises(NotFound):
+            await watch.next()
+
+
+async def test_declared_runtimes_are_exact_and_learning_does_not_move_them(caller: Caller, store: Store):
+    # tealeaf runs at 1.00, 0.70 and 0.97 of a V100.
+    jobs = [spec(expected_runtime=ExpectedRuntime("v100_sxm2", 12.837))] * 2
+    before = await caller.predict(jobs)
+    await store.finish(1, jobs[0], "v100_sxm2", 99.0)
+    await learned(caller, 1)
+    after = await caller.predict(jobs)
+    for answer in (before, after):
+        for job in answer.predictions:
+            assert [each.gpu_model for each in job.predictions] == MODELS
+            assert [each.median_s for each in job.predictions] == [12.837, 12.837 / 0.7, 12.837 / 0.97]
+            assert {each.basis for each in job.predictions} == {pb.PREDICTION_BASIS_DECLARED}
+            assert all(each.low_s <= each.median_s <= each.high_s for each in job.predictions)
+            assert {each.interval_coverage for each in job.predictions} == {0.8}
+    assert before.predictions[0].predictions[0].novelty == 1.0
+    assert after.predictions[0].predictions[0].novelty == 0.0
+    assert after.memory_revision > before.memory_revision
+
+
+async def test_predictions_rest_on_the_closest_finished_jobs_and_show_them(caller: Caller, store: Store):
+    await store.finish(1, spec("ann"), "rtx_2080_ti", 20.0)  # 14 s of work
+    await store.finish(2, spec("bob"), "v100_sxm2", 40.0)
+    await store.finish(3, spec("ann"), "v100_sxm2", 1.0, succeeded=False)
+    await learned(caller, 2)
+    jobs = [spec("ann"), spec("zoe"), spec("zoe", "", job_type=JobType.DATA_PROCESSING)]
+    answer = await caller.predict(jobs, max_evidence=1)
+    rows = [row.predictions for row in answer.predictions]
+    assert [row[0].basis for row in rows] == [
+        pb.PREDICTION_BASIS_USER_APPLICATION,
+        pb.PREDICTION_BASIS_APPLICATION,
+        pb.PREDICTION_BASIS_PRIOR,
+    ]
+    assert [each.median_s for each in rows[0]] == pytest.approx([14.0, 20.0, 14.0 / 0.97])
+    assert [row[0].median_s for row in rows] == pytest.approx([14.0, math.sqrt(14 * 40), 8.0])
+    [evidence] = rows[0][1].evidence
+    assert (evidence.job_id, evidence.similarity, evidence.gpu_model, evidence.runtime_s) == (
+        "job-1",
+        1.0,
+        "rtx_2080_ti",
+        20.0,
+    )
+    assert not (await caller.predict(jobs)).predictions[0].predictions[0].evidence
+
+
+async def test_recall_gives_the_most_similar_finished_jobs(caller: Caller, store: Store):
+    assert await caller.recall(spec()) == []
+    for number in range(12):
+        await store.finish(number, spec("ann" if number % 2 else "bob"), "v100_sxm2", 10.0 + number)
+    await learned(caller, 12)
+    found = await caller.recall(spec("ann"))
+    assert [each.job_id for each in found] == [f"job-{n}" for n in (11, 9, 7, 5, 3, 1, 10, 8)]
+    assert [each.similarity for each in found] == [1.0] * 6 + [0.75] * 2
+    assert found[0].job == spec_to_proto(spec("ann"))
+    assert (found[0].gpu_model, found[0].runtime_s) == ("v100_sxm2", 21.0)
+    assert len(await caller.recall(spec("ann"), k=3)) == 3
+
+
+async def test_models_without_speed_figures_are_known_by_the_cluster_that_has_them(caller: Caller, store: Store):
+    job = spec(expected_runtime=ExpectedRuntime("v100_sxm2", 10.0))
+    with pytest.raises(InvalidInput) as caught:
+        await caller.predict([job], ["v100_sxm2", "a100_pcie"])
+    assert caught.value.field == "gpu_models[1]"
+    assert "v100_sxm2, rtx_2080_ti, radeon_vii" in caught.value.message
+    await store.describe()
+    await caller.state()
+    [row] = (await caller.predict([job], ["v100_sxm2", "a100_pcie"])).predictions
+    known, unknown = row.predictions
+    assert unknown.median_s == 10.0
+    assert unknown.high_s / unknown.low_s > known.high_s / known.low_s
+
+
+BAD_JOBS: list[tuple[dict[str, Any], str]] = [
+    ({"expected_runtime": {"gpu_model": "v100_sxm2", "runtime_s": math.nan}}, "jobs[0].expected_runtime.runtime_s"),
+    ({"expected_runtime": {"gpu_model": "v100_sxm2", "runtime_s": -1}}, "jobs[0].expected_runtime.runtime_s"),
+    ({"priority": math.nan}, "jobs[0].priority"),
+    ({"name": ""}, "jobs[0].name"),
+    ({"job_type": 0}, "jobs[0].job_type"),
+]
+
+
+async def test_a_bad_job_is_refused_by_its_field(caller: Caller):
+    for change, field in BAD_JOBS:
+        fields = {"name": "a", "user": "ann", "job_type": job_pb2.JOB_TYPE_SIMULATION, **change}
+        with pytest.raises(InvalidInput) as caught:
+            await caller.predict([job_pb2.JobSpec(**fields)])
+        assert field in [each.field for each in caught.value.violations]
+
+
+async def test_entries_that_cannot_be_read_do_no_harm(caller: Caller, store: Store):
+    await store.describe()
+    await caller.state()
+    for stream in (OUTCOMES, PREFIX + "telemetry:default"):
+        await store.redis.xadd(stream, {"m": b"\xff\xff"})
+        await store.redis.xadd(stream, {"other": b"x"})
+    await store.finish(1, spec(), "v100_sxm2", 10.0)
+    await learned(caller, 1)
+    async with caller.watch() as watch:
+        await watch.next()
+        await store.report(["volta-0/0"], 1.0, temperature=[50])
+        assert plane(await watch.next(), "temperature")[0][0] == 50
+    assert await caller.serving()
+
+
+async def test_the_matrix_of_a_thousand_gpus_is_fresh_within_250_ms(caller: Caller, store: Store):
+    nodes = tuple(
+        Node(f"n-{n}", 64, 1 << 20, tuple(Gpu(f"n-{n}/{g}", "v100_sxm2", 16160) for g in range(8))) for n in range(125)
+    )
+    cluster = Cluster("large", nodes)
+    gpu_ids = [gpu.gpu_id for _, gpu in cluster.gpus()]
+    await store.describe(cluster)
+    late_s = []
+    async with caller.watch("large", min_interval_s=0.001) as watch:
+        await watch.next()
+        for number in range(10):
+            values = [float(number)] * len(gpu_ids)
+            began = time.monotonic()
+            await store.report(
+                gpu_ids,
+                1000.0 + number,
+                "large",
+                utilization=values,
+                memory_used=values,
+                temperature=values,
+                power=values,
+            )
+            while (state := await watch.next()).newest_sample_unix_s != 1000.0 + number:
+                pass
+            late_s.append(time.monotonic() - began)
+            assert plane(state, "temperature")[0] == values
+    assert sorted(late_s)[len(late_s) // 2] < 0.25, late_s
+
+
+async def test_errors_are_of_the_tree(caller: Caller):
+    with pytest.raises(AdlroError) as caught:
+        await caller.state("no-such")
+    assert type(caught.value) is NotFound
+    assert caught.value.field == "cluster"
