@@ -161,20 +161,17 @@ class PlainPredictor:
         """Predicts each job on each model; see `Predictor.predict`."""
         self._require_known(gpu_models)
         estimates = [self._estimate(job) for job in jobs]
-        speeds = [[self._speeds.of(job, model) for model in gpu_models] for job in jobs]
-        ratio = np.array([[speed.ratio for speed in row] for row in speeds])  # J x M
+        # Jobs of an application run at the same speeds: these are looked up once.
+        kinds = {(job.application, job.job_type): job for job in jobs}
+        number_of = {kind: number for number, kind in enumerate(kinds)}
+        table = np.array([[self._speeds.of(job, model) for model in gpu_models] for job in kinds.values()])
+        speeds = table[[number_of[job.application, job.job_type] for job in jobs]]  # J x M x (ratio, log_sigma)
         reference_s = np.array([estimate.reference_s for estimate in estimates])
-        median_s = reference_s[:, None] / ratio
+        median_s = reference_s[:, None] / speeds[:, :, 0]
         # Independent uncertainties add as squares; none is added where nothing was brought from model to model.
-        speed_variance = np.array(
-            [
-                [
-                    0.0 if model == estimate.from_model else speed.log_sigma**2 + estimate.from_log_sigma**2
-                    for model, speed in zip(gpu_models, row, strict=True)
-                ]
-                for estimate, row in zip(estimates, speeds, strict=True)
-            ]
-        )
+        from_variance = np.array([estimate.from_log_sigma for estimate in estimates]) ** 2
+        moved = np.array([[estimate.from_model != model for model in gpu_models] for estimate in estimates])
+        speed_variance = moved * (speeds[:, :, 1] ** 2 + from_variance[:, None])
         added = _Z**2 * speed_variance
         low_log = np.array([estimate.low_log for estimate in estimates])[:, None]
         high_log = np.array([estimate.high_log for estimate in estimates])[:, None]
