@@ -10,6 +10,7 @@ Touches processes and its data directory:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import json
@@ -114,6 +115,8 @@ class EmbeddedRedis:
         server = find_server()
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._take_lock()
+        # It runs in a session of its own, so nobody else would end it when this process goes without a word.
+        atexit.register(self.stop)
         try:
             self._stop_orphan()
             for _ in range(_PORT_TRIES):
@@ -127,6 +130,7 @@ class EmbeddedRedis:
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Ends the server, by SIGKILL where SIGTERM does not do it in time, and gives the data directory free."""
+        atexit.unregister(self.stop)
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -10,12 +10,13 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
+from redis.maint_notifications import MaintNotificationsConfig
 
 from adlro.errors import Unavailable
 
@@ -26,6 +27,8 @@ CONNECT_TIMEOUT_S = 2.0
 SOCKET_TIMEOUT_S = 5.0
 # The longest block of a blocking read; must stay well below SOCKET_TIMEOUT_S, which counts while it blocks.
 MAX_BLOCK_S = 1.0
+CONNECTIONS = 64
+BLOCKING_CONNECTIONS = 1024
 
 _PING_TIMEOUT_S = 2.0
 _CHECK_EVERY_S = 1.0
@@ -38,24 +41,32 @@ def connect(url: str) -> aioredis.Redis:
     Raises:
         redis.exceptions.ConnectionError, redis.exceptions.TimeoutError: from its commands.
     """
-    return _client(url, SOCKET_TIMEOUT_S)
+    # Commands beyond the limit wait for a connection; a plain pool would fail them.
+    pool = aioredis.BlockingConnectionPool.from_url(
+        url, max_connections=CONNECTIONS, timeout=SOCKET_TIMEOUT_S, **_options(SOCKET_TIMEOUT_S)
+    )
+    return aioredis.Redis.from_pool(pool)
 
 
 def connect_blocking(url: str) -> aioredis.Redis:
     """A client of its own for XREAD with a block time of at most `MAX_BLOCK_S`: no other command waits behind it."""
-    return _client(url, SOCKET_TIMEOUT_S + MAX_BLOCK_S)
+    # Each blocked read keeps a connection; waiting for one would be waiting for another stream's entry.
+    options = _options(SOCKET_TIMEOUT_S + MAX_BLOCK_S)
+    return aioredis.Redis.from_url(url, max_connections=BLOCKING_CONNECTIONS, **options)
 
 
-def _client(url: str, socket_timeout_s: float) -> aioredis.Redis:
-    return aioredis.Redis.from_url(
-        url,
-        decode_responses=False,
-        retry=Retry(NoBackoff(), 0),
-        retry_on_timeout=False,
-        socket_timeout=socket_timeout_s,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
-        socket_keepalive=True,
-    )
+def _options(socket_timeout_s: float) -> dict[str, Any]:
+    return {
+        "decode_responses": False,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_timeout": False,
+        "socket_timeout": socket_timeout_s,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_keepalive": True,
+        # redis-py 8.1 looks whether a pooled connection has died only with this off (its default is "auto"): after a
+        # restart of Redis, every pooled connection would fail one command.
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+    }
 
 
 def redacted(url: str) -> str:
@@ -65,7 +76,7 @@ def redacted(url: str) -> str:
     user = at[0].partition(":")[0]
     secret = ":***" if ":" in at[0] else ""
     login = f"{user}{secret}@" if at[1] else ""
-    return urlunsplit((parts.scheme, f"{login}{at[2]}", parts.path, "", ""))
+    return f"{parts.scheme}://{login}{at[2]}{parts.path}"
 
 
 async def wait_until_up(client: aioredis.Redis, timeout_s: float) -> None:

@@ -173,14 +173,16 @@ async def start_server(service: Service, settings: ServiceSettings) -> RunningSe
         health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(context.health), server)
         add_reflection((*service.service_names, HEALTH_NAME), server)
         await service.start(context)
-        await server.start()
     except BaseException:
         context.draining.set()
+        # gRPC frees the port only of a server that was started.
+        await server.start()
         await server.stop(None)
         await context.cancel_tasks(timeout_s=1.0)
         if metrics_endpoint is not None:
             metrics_endpoint.close()
         raise
+    await server.start()
     context.health.set_serving(True, source="start")
     return RunningServer(service, context, server, open_calls, metrics_endpoint)
 

@@ -54,9 +54,10 @@ _ERRORS: Final[dict[grpc.StatusCode, type[AdlroError]]] = {
 
 # A status travels in HTTP/2 trailers, of which clients take 8 KiB in all, message and details (base64) together.
 _MESSAGE_BYTES = 1024
-_DETAILS_BYTES = 3584
+_DETAILS_BYTES = 3328
 _DESCRIPTION_BYTES = 512
-_METADATA_BYTES = 256
+_METADATA_BYTES = 768
+_METADATA_VALUE_BYTES = 256
 
 
 def to_code(error: AdlroError) -> grpc.StatusCode:
@@ -72,8 +73,10 @@ def to_status(error: AdlroError) -> status_pb2.Status:
     message = _cut(error.message, _MESSAGE_BYTES)
     status = status_pb2.Status(code=to_code(error).value[0], message=message)
     info = error_details_pb2.ErrorInfo(reason=_cut(error.reason, 64), domain=DOMAIN)
-    for key, value in list(error.metadata.items())[:8]:
-        info.metadata[_cut(str(key), 64)] = _cut(str(value), _METADATA_BYTES)
+    for key, value in error.metadata.items():
+        if info.ByteSize() > _METADATA_BYTES:
+            break
+        info.metadata[_cut(str(key), 64)] = _cut(str(value), _METADATA_VALUE_BYTES)
     status.details.add().Pack(info)
     if error.retry_after_s is not None:
         retry = error_details_pb2.RetryInfo()
