@@ -17,6 +17,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
 from typing import NoReturn, TypeVar
 
 import grpc
@@ -223,17 +225,15 @@ async def _run(build: Callable[[S], Service], settings: S) -> int:
     ending = asyncio.Event()
     running: RunningServer | None = None
 
-    def on_signal(number: signal.Signals) -> None:
+    def drain(number: int) -> None:
         if not ending.is_set():
-            log.info("draining", signal=number.name, drain_timeout_s=settings.drain_timeout_s)
-            _exit_hard_after(settings.drain_timeout_s + _EXIT_AFTER_DRAIN_S)
+            log.info("draining", signal=signal.Signals(number).name, drain_timeout_s=settings.drain_timeout_s)
             ending.set()
         elif running is not None:
-            log.info("draining faster", signal=number.name)
+            log.info("draining faster", signal=signal.Signals(number).name)
             running.hurry()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+    _on_signals(loop, drain, settings.drain_timeout_s + _EXIT_AFTER_DRAIN_S)
     began_s = time.monotonic()
     try:
         service = build(settings)
@@ -275,6 +275,27 @@ async def _run(build: Callable[[S], Service], settings: S) -> int:
     await running.stop(_CRASH_GRACE_S if crashed else None)
     log.info("stopped", exit_code=int(crashed))
     return int(crashed)
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, drain: Callable[[int], None], exit_after_s: float) -> None:
+    """Calls `drain` on the loop for each SIGTERM and SIGINT.
+
+    Not by `loop.add_signal_handler`: Python runs these handlers even while a handler of a call blocks the loop, so
+    that the clock of the hard end starts with the signal.
+    """
+    first = True
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal first
+        if first:
+            first = False
+            _exit_hard_after(exit_after_s)
+        # Closed: the process is about to end anyway.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(drain, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
 
 
 def _exit_hard_after(delay_s: float) -> None:

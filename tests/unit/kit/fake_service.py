@@ -88,6 +88,7 @@ class FakeService(_Base):  # type: ignore[misc]
 
     async def GetJob(self, request: Any, context: Context) -> job_service_pb2.GetJobResponse:
         self.in_flight.set()
+        self.context.log.info("in flight")
         if request.job_id in self.get:
             await self.get[request.job_id]()
         elif request.job_id == "redis":
