@@ -6,6 +6,7 @@ A refusal never rests on the cache: before one, the description is read anew (`n
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from adlro.cluster import GPU_SPECS, Cluster, Gpu
 from adlro.errors import FieldViolation, InvalidInput
 from adlro.jobs import JobSpec
-from services.ingest.units import FullScale
+from services.ingest.units import JOB_FIELD_RULES, FullScale, Scale
 
 CLUSTERS = "adlro:clusters"
 """Redis hash: cluster name -> serialised Cluster."""
@@ -35,6 +36,7 @@ class ClusterView:
         self.largest_node_cpu_cores = max(node.cpu_cores for node in cluster.nodes)
         self.largest_node_memory_mib = max(node.memory_mib for node in cluster.nodes)
         self.largest_gpu_memory_mib = max(gpu.memory_mib for gpu in self.gpus)
+        self.job_references = job_references(self)
         # Kinds of place a job can be at: (cores, memory MiB, GPU memory MiB), each once.
         self.places = {(node.cpu_cores, node.memory_mib, gpu.memory_mib) for node, gpu in cluster.gpus()}
 
@@ -60,6 +62,16 @@ class ClusterView:
             FullScale.SPEC_MAX_TEMPERATURE: temperature,
             FullScale.SPEC_POWER_LIMIT: power,
         }
+
+
+def job_references(view: ClusterView | None) -> dict[str, tuple[bool, float]]:
+    """For each job field: whether its logarithm, log(1 + value), is measured; and what that or its value is at 1.0."""
+    out = {}
+    for name, rule in JOB_FIELD_RULES.items():
+        reference = float(getattr(view, rule.of_cluster)) if view is not None and rule.of_cluster else rule.reference
+        logarithmic = rule.scale is Scale.LOGARITHMIC
+        out[name] = (logarithmic, math.log1p(reference) if logarithmic else reference)
+    return out
 
 
 class Clusters:

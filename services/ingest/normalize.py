@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from adlro.errors import FieldViolation, InvalidInput
 from adlro.jobs import JobSpec, NormalizedJob
-from services.ingest.clusters import ClusterView, listed
-from services.ingest.units import JOB_FIELD_RULES, METRIC_RULES, Metric, Scale, Unit
+from services.ingest.clusters import ClusterView, job_references, listed
+from services.ingest.units import METRIC_RULES, Metric, Unit
+
+_CONSTANT_REFERENCES = job_references(None)
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -212,10 +214,9 @@ def superseded(samples: Sequence[Block]) -> list[int]:
 
 
 def _job_field(name: str, value: float, view: ClusterView | None) -> float:
-    rule = JOB_FIELD_RULES[name]
-    reference = float(getattr(view, rule.of_cluster)) if view is not None and rule.of_cluster else rule.reference
-    ratio = math.log1p(value) / math.log1p(reference) if rule.scale is Scale.LOGARITHMIC else value / reference
-    return min(max(ratio, 0.0), 1.0)
+    logarithmic, reference = (view.job_references if view is not None else _CONSTANT_REFERENCES)[name]
+    ratio = math.log1p(value) / reference if logarithmic else value / reference
+    return ratio if ratio < 1.0 else 1.0  # no field is negative
 
 
 def _check_times(block: RawBlock, limits: TimeLimits, now_unix_s: float) -> None:

@@ -59,15 +59,18 @@ def decode(secret: bytes, token: str, filter_digest: bytes) -> int:
 
 
 class PageTokens:
-    """Makes and reads tokens with the key that all replicas share; the first that asks makes it."""
+    """Makes and reads tokens with the key that all replicas share; the first that asks makes it.
+
+    The key is read each time: a page costs many reads anyway, and a key of a Redis that was emptied since would make
+    tokens that no other replica accepts.
+    """
 
     def __init__(self, redis: aioredis.Redis) -> None:
         self._redis: Any = redis  # redis-py's stubs mix sync and async results
-        self._secret = b""
 
     async def encode(self, position: int, filter_digest: bytes) -> str:
         """The token of a position in the list that the filter selects."""
-        return encode(self._secret or await self._read_secret(), position, filter_digest)
+        return encode(await self._secret(), position, filter_digest)
 
     async def decode(self, token: str, filter_digest: bytes) -> int:
         """The position a token stands for.
@@ -75,20 +78,14 @@ class PageTokens:
         Raises:
             InvalidInput: the token was not given out by this service, or for another filter.
         """
-        known = self._secret
-        if known:
-            try:
-                return decode(known, token, filter_digest)
-            except InvalidInput:
-                # Redis may have been emptied since, and another replica have made a new key.
-                if await self._read_secret() == known:
-                    raise
-        return decode(self._secret or await self._read_secret(), token, filter_digest)
+        return decode(await self._secret(), token, filter_digest)
 
-    async def _read_secret(self) -> bytes:
-        await self._redis.set(SECRET, secrets.token_bytes(32), nx=True)
-        self._secret = bytes(await self._redis.get(SECRET))
-        return self._secret
+    async def _secret(self) -> bytes:
+        secret: bytes | None = await self._redis.get(SECRET)
+        if secret is None:
+            await self._redis.set(SECRET, secrets.token_bytes(32), nx=True)
+            secret = await self._redis.get(SECRET)
+        return bytes(secret or b"")
 
 
 def _text(body: bytes) -> str:

@@ -127,12 +127,15 @@ class JobWatch:
             Unavailable: Redis does not answer, or the service ends; the message tells where to resume.
         """
         position = after_revision
-        epoch = self._epoch
         ahead = seen if seen is not None else {}
         self._watchers += 1
         self._wanted.set()
         try:
+            known = self._position
             newest = await self._store.revision()
+            if known is not None and newest < known == self._position:
+                self._lose(newest)
+            epoch = self._epoch
             if after_revision > newest:
                 raise OutOfRange(
                     f"after_revision: {after_revision} lies in the future, the newest revision is {newest}; "
@@ -179,22 +182,21 @@ class JobWatch:
             self._recent.clear()
             self._position = await self._store.revision()
             self._wake()
+        position = self._position
         try:
-            events = await self._store.read_events(self._position, block_ms=_BLOCK_MS, count=_READ_COUNT)
+            events = await self._store.read_events(position, block_ms=_BLOCK_MS, count=_READ_COUNT)
         except OutOfRange:
             # More changes went by in one go than the stream keeps. Begin anew; each watcher finds out for itself.
             self._position = None
             return
+        if self._position != position:
+            return  # a loss was found meanwhile
         if events:
             self._recent.extend(self._change(event) for event in events)
             self._position = events[-1].revision
             self._wake()
-        elif await self._store.revision() < self._position:
-            # Redis came back without its last changes: what the watchers know is no longer true.
-            self._epoch.lost_after = await self._store.revision()
-            self._epoch = _Epoch()
-            self._position = None
-            self._wake()
+        elif (newest := await self._store.revision()) < position:
+            self._lose(newest)
         if not self._wanted.is_set():
             self._position = None
 
@@ -204,6 +206,13 @@ class JobWatch:
             for job in await self._store.get_many(ids[start : start + _READ_COUNT]):
                 if job is not None:
                     yield job
+
+    def _lose(self, newest: int) -> None:
+        """Redis came back without its last changes: what watchers were told is no longer true."""
+        self._epoch.lost_after = newest
+        self._epoch = _Epoch()
+        self._position = None
+        self._wake()
 
     def _change(self, event: JobEvent) -> Change:
         return Change(event.revision, event.job, self._encode(event))

@@ -38,7 +38,6 @@ class IngestService:
     def __init__(self, settings: IngestSettings) -> None:
         self._redis = connect(settings.redis_url)
         self._blocking_redis = connect_blocking(settings.redis_url)
-        self._draining = asyncio.Event()
         clusters = Clusters(
             self._redis,
             encode=lambda cluster: cluster_to_proto(cluster).SerializeToString(),
@@ -52,7 +51,7 @@ class IngestService:
         self._jobs = JobServicer(store, creates, Admission(clusters, settings.cluster), listing, self._watch)
         telemetry = TelemetryStore(self._redis, settings.telemetry_entries_kept, blocks.from_bytes)
         writes: GroupedWrites[StoredBlock, None] = GroupedWrites(telemetry.append, _BLOCKS_TOGETHER)
-        self._telemetry = TelemetryServicer(settings, clusters, telemetry, writes, self._draining)
+        self._telemetry = TelemetryServicer(settings, clusters, telemetry, writes)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers both proto services."""
@@ -73,5 +72,5 @@ class IngestService:
     async def _end_streams(self, draining: asyncio.Event) -> None:
         """Tells each stream, when the process is to end, so that its client learns where to go on."""
         await draining.wait()
-        self._draining.set()
+        self._telemetry.end_streams()
         self._watch.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, TypeVar
 
 import grpc
@@ -40,7 +40,6 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         clusters: cluster descriptions.
         store: where blocks are kept.
         writes: appends blocks to the store.
-        draining: set when streams are to end.
     """
 
     def __init__(
@@ -49,15 +48,21 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         clusters: Clusters,
         store: TelemetryStore,
         writes: GroupedWrites[StoredBlock, None],
-        draining: asyncio.Event,
     ) -> None:
         self._settings = settings
         self._limits = TimeLimits(settings.telemetry_past_limit_s, settings.telemetry_future_limit_s)
         self._clusters = clusters
         self._store = store
         self._writes = writes
-        self._draining = draining
+        self._draining = False
+        self._streams: set[asyncio.Event] = set()
         self._in_flight_limit = settings.telemetry_in_flight_mib * 2**20
+
+    def end_streams(self) -> None:
+        """Ends open streams, and every later one, when what has come is stored; each tells where to go on."""
+        self._draining = True
+        for ended in self._streams:
+            ended.set()
 
     async def UpsertCluster(
         self, request: telemetry_service_pb2.UpsertClusterRequest, context: Context
@@ -84,8 +89,13 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         in_flight_bytes = 0
         gpus: GpuSelection | None = None
         failure: AdlroError | None = None
+        ended = asyncio.Event()  # a write failed, or the process is to end
+        self._streams.add(ended)
+        if self._draining:
+            ended.set()
+        requests = until(ended, request_iterator)
         try:
-            async for request in until(self._draining, request_iterator):
+            async for request in requests:
                 gpus = await self._select(request.block, gpus)
                 raw = blocks.raw_from_proto(request.block, gpus.gpu_ids)
                 block = normalize_block(raw, gpus, self._limits, time.time())
@@ -95,20 +105,29 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
                     entry=blocks.entry_to_bytes(block),
                     newest=blocks.to_proto(newest_sample(block)).SerializeToString(),
                 )
-                in_flight.append((len(stored.entry), self._writes.add(stored)))
+                written = self._writes.add(stored)
+                written.add_done_callback(lambda future: ended.set() if _failed(future) else None)
+                in_flight.append((len(stored.entry), written))
                 in_flight_bytes += len(stored.entry)
                 response.sample_count += len(block.sample_times_unix_s) * len(block.gpu_ids)
                 response.clipped_count += block.clipped_count
-                while in_flight_bytes > self._in_flight_limit or len(in_flight) > _BLOCKS_IN_FLIGHT:
+                while in_flight and (
+                    in_flight[0][1].done()
+                    or in_flight_bytes > self._in_flight_limit
+                    or len(in_flight) > _BLOCKS_IN_FLIGHT
+                ):
                     await in_flight[0][1]
                     response.block_count += 1
                     in_flight_bytes -= in_flight.popleft()[0]
-            if self._draining.is_set():
+            if self._draining:
                 failure = _SHUTTING_DOWN
         except AdlroError as error:
             failure = error
         except _STORE_ERRORS:
             failure = _NO_REDIS
+        finally:
+            self._streams.discard(ended)
+            await requests.aclose()
         try:
             while in_flight:
                 await in_flight.popleft()[1]
@@ -192,7 +211,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         return view
 
 
-async def until(ended: asyncio.Event, messages: AsyncIterator[MessageT]) -> AsyncIterator[MessageT]:
+async def until(ended: asyncio.Event, messages: AsyncIterator[MessageT]) -> AsyncGenerator[MessageT]:
     """The messages of a stream, until it ends or `ended` is set, whichever comes first."""
     end = asyncio.ensure_future(ended.wait())
     try:
@@ -201,6 +220,7 @@ async def until(ended: asyncio.Event, messages: AsyncIterator[MessageT]) -> Asyn
             read = asyncio.ensure_future(messages.__anext__())
             await asyncio.wait((read, end), return_when=asyncio.FIRST_COMPLETED)
             if not read.done():
+                read.add_done_callback(_failed)
                 return
             try:
                 message = read.result()
@@ -213,6 +233,11 @@ async def until(ended: asyncio.Event, messages: AsyncIterator[MessageT]) -> Asyn
 
 _NO_REDIS = Unavailable("the store (Redis) does not answer", reason="STORE_UNAVAILABLE", retry_after_s=1.0)
 _SHUTTING_DOWN = Unavailable("this ingest is shutting down", reason="SHUTTING_DOWN", retry_after_s=0.5)
+
+
+def _failed(future: asyncio.Future[Any]) -> bool:
+    """Whether it did; an exception is then looked at, and no reason for a warning."""
+    return future.cancelled() or future.exception() is not None
 
 
 def _after_blocks(error: AdlroError, count: int) -> AdlroError:
