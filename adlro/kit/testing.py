@@ -77,9 +77,11 @@ class SpawnedService:
 
     def wait_until_listening(self, timeout_s: float) -> None:
         """Raises ServiceEnded where it does not say that it listens."""
-        if not self._listening.wait(timeout_s) or not self.address:
-            ended = self.process.poll()
-            what = f"did not listen within {timeout_s:g} s" if ended is None else f"ended at its start ({ended})"
+        heard = self._listening.wait(timeout_s)
+        if not self.address:
+            # Its log has ended, so it is about to end itself.
+            code = self.wait() if heard else self.process.poll()
+            what = f"did not listen within {timeout_s:g} s" if code is None else f"ended at its start ({code})"
             raise ServiceEnded(f"{self.name} {what}; its log ends:\n" + "\n".join(self._lines[-_LINES_KEPT_IN_ERRORS:]))
 
     def raw_lines(self) -> list[str]:
