@@ -45,6 +45,7 @@ def connect(url: str) -> aioredis.Redis:
     pool = aioredis.BlockingConnectionPool.from_url(
         url, max_connections=CONNECTIONS, timeout=SOCKET_TIMEOUT_S, **_options(SOCKET_TIMEOUT_S)
     )
+    pool.connection_class = _cancellable(pool.connection_class)
     return aioredis.Redis.from_pool(pool)
 
 
@@ -52,7 +53,28 @@ def connect_blocking(url: str) -> aioredis.Redis:
     """A client of its own for XREAD with a block time of at most `MAX_BLOCK_S`: no other command waits behind it."""
     # Each blocked read keeps a connection; waiting for one would be waiting for another stream's entry.
     options = _options(SOCKET_TIMEOUT_S + MAX_BLOCK_S)
-    return aioredis.Redis.from_url(url, max_connections=BLOCKING_CONNECTIONS, **options)
+    pool = aioredis.ConnectionPool.from_url(url, max_connections=BLOCKING_CONNECTIONS, **options)
+    pool.connection_class = _cancellable(pool.connection_class)
+    return aioredis.Redis.from_pool(pool)
+
+
+def _cancellable(base: type[Any]) -> type[Any]:
+    """The connection class with a `send_packed_command` that doesn't swallow cancellations.
+
+    redis-py writes under `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives when the write
+    is done: most cancellations of a task that is busy with Redis, which then goes on for ever.
+    """
+
+    class Cancellable(base):  # type: ignore[misc]  # the base is plain, TLS or Unix socket, as the URL says
+        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+            task = asyncio.current_task()
+            before = task.cancelling() if task else 0
+            await super().send_packed_command(command, check_health)
+            if task and task.cancelling() > before:
+                await self.disconnect(nowait=True)  # the reply that comes would be taken for the next command's
+                raise asyncio.CancelledError
+
+    return Cancellable
 
 
 def _options(socket_timeout_s: float) -> dict[str, Any]:

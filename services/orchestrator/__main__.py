@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from adlro.kit.server import main
-
 from services.orchestrator.server import OrchestratorServer
 from services.orchestrator.settings import OrchestratorSettings
 

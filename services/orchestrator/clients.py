@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import grpc
 import numpy as np
-from adlro.kit.channel import open_channel
-from adlro.kit.status import from_rpc_error
 
 from adlro.events import Clock, ClusterDescription, EventBatch
 from adlro.jobs import JobSpec
+from adlro.kit.channel import open_channel
+from adlro.kit.status import from_rpc_error
 from adlro.sim.observation import Floats
 from adlro.v1 import (
     cluster_service_pb2,
@@ -47,7 +47,7 @@ class ClusterClient:
 
     async def close(self) -> None:
         """Closes the connection."""
-        await self._channel.close()
+        await self._channel.close(None)
 
     async def describe(self) -> ClusterDescription:
         """What the cluster is and what runs."""
@@ -112,7 +112,7 @@ class DecomposeClient:
 
     async def close(self) -> None:
         """Closes the connection."""
-        await self._channel.close()
+        await self._channel.close(None)
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
         """(J, M) the median runtime of each job on each model, seconds.

@@ -99,6 +99,8 @@ class Orchestrator:
         self._token = 0
         self._holder = ""
         self._problem = "starting"
+        self._stopping = False
+        self._life: asyncio.Task[None] | None = None
         self.acting = Acting(_policy(policy or DEFAULT_POLICY), {}, DecisionLog(decisions_kept))
         metrics.acting.set_function(lambda: self._ready_session() is not None)
         metrics.queue_length.set_function(lambda: s.ledger.queue_length if (s := self._ready_session()) else 0)
@@ -107,7 +109,23 @@ class Orchestrator:
     # ---- life
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Runs until `stop`."""
+        self._life = asyncio.current_task()
+        try:
+            await self._live()
+        finally:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(1.0):
+                    await self._lease.give_up()
+
+    async def stop(self) -> None:
+        """Stops placing and lets another instance act at once."""
+        self._stopping = True
+        if self._life is not None:
+            self._life.cancel()
+            await asyncio.wait([self._life], timeout=2.0)
+
+    async def _live(self) -> None:
         failed = 0
         while True:
             try:
@@ -121,12 +139,13 @@ class Orchestrator:
                 self._token, self._holder = token, self._lease.instance_id
                 await self._load_choices()
                 await self._act(token)
+            except asyncio.CancelledError:
+                raise
             except BaseException as error:  # whatever it was: the next session starts from what is written down
                 leaves = failures(error)
-                # A task group that fails while it is being cancelled raises its failures and forgets the cancellation.
-                if isinstance(error, asyncio.CancelledError) or _being_cancelled():
-                    with contextlib.suppress(Exception):
-                        await asyncio.wait_for(self._lease.give_up(), 1.0)
+                # A task group that fails while it is being cancelled forgets the cancellation (and before Python 3.13
+                # leaves the task's count of cancellations wrong), so the order to stop is written down.
+                if self._stopping:
                     raise asyncio.CancelledError from error
                 if any(isinstance(leaf, (KeyboardInterrupt, SystemExit)) for leaf in leaves):
                     raise
@@ -171,7 +190,8 @@ class Orchestrator:
     async def _keep_lease(self, token: int) -> None:
         while True:
             await asyncio.sleep(self._lease.duration_s / 3)
-            await asyncio.wait_for(self._lease.renew(token), self._lease.duration_s / 3)
+            async with asyncio.timeout(self._lease.duration_s / 3):
+                await self._lease.renew(token)
 
     async def _load_choices(self) -> None:
         chosen = await self._redis.get(POLICY)
@@ -323,11 +343,6 @@ class Orchestrator:
         if node_id not in session.ledger.node_ids:
             known = ", ".join(session.ledger.node_ids)
             raise NotFound(f"node_id: there is no node {node_id!r}; the nodes are {known}", field="node_id")
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _policy(name: str) -> Policy:

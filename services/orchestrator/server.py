@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
-from adlro.kit.redis import connect, connect_blocking, watch_redis
-from adlro.kit.server import ServiceContext
 
 from adlro.jobstore import JobStore
+from adlro.kit.redis import connect, connect_blocking, watch_redis
+from adlro.kit.server import ServiceContext
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from services.orchestrator.clients import ClusterClient, DecomposeClient
@@ -65,12 +65,11 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             log=context.log,
         )
         context.spawn(watch_redis(context, redis), "watch redis")
-        self._life = context.spawn(self._orchestrator.run(), "orchestrate")
+        context.spawn(self._orchestrator.run(), "orchestrate")
 
     async def stop(self) -> None:
         """Stops placing, gives the lease up, closes connections."""
-        self._life.cancel()
-        await asyncio.wait([self._life], timeout=2.0)
+        await self._orchestrator.stop()
         for client in self._clients:
             await client.close()
         for redis in self._redis:

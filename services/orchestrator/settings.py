@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from adlro.kit.settings import ServiceSettings
 from pydantic import Field
+
+from adlro.kit.settings import ServiceSettings
 
 
 class OrchestratorSettings(ServiceSettings):

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+import redis.asyncio as aioredis
 
 from adlro.errors import AlreadyExists, Conflict, NotFound, OutOfRange, Stale
 from adlro.jobs import ExpectedRuntime, JobSpec, JobState, JobType, NormalizedJob, SimulatedWork
@@ -39,7 +40,7 @@ async def store(redis_url: str) -> AsyncIterator[JobStore]:
 
 
 @pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[object]:
+async def redis(redis_url: str) -> AsyncIterator[aioredis.Redis]:
     client = connect(redis_url)
     yield client
     await client.aclose()
@@ -131,7 +132,7 @@ async def test_several_moves_of_one_job_are_seen_one_by_one(store: JobStore) -> 
     assert (await store.get("job-1")).jct_s == 6.0
 
 
-async def test_what_is_learned_is_written_with_the_end(store: JobStore, redis) -> None:  # type: ignore[no-untyped-def]
+async def test_what_is_learned_is_written_with_the_end(store: JobStore, redis: aioredis.Redis) -> None:
     job = (await create(store)).job
     done = replace(job, state=JobState.SUCCEEDED, start_s=4.0, end_s=9.0, gpu_id="a/0", gpu_model="v100_sxm2")
     await store.move(1, [Move(done, 0, Outcome(5.0, True))])
@@ -140,7 +141,7 @@ async def test_what_is_learned_is_written_with_the_end(store: JobStore, redis) -
     assert (entry.job_id, entry.gpu_model, entry.runtime_s, entry.succeeded) == ("job-1", "v100_sxm2", 5.0, True)
 
 
-async def test_an_older_token_is_refused(store: JobStore, redis) -> None:  # type: ignore[no-untyped-def]
+async def test_an_older_token_is_refused(store: JobStore, redis: aioredis.Redis) -> None:
     job = (await create(store)).job
     await redis.set(TOKEN, 7)
     with pytest.raises(Stale, match="token 6 is not the newest, 7 is"):
@@ -148,7 +149,7 @@ async def test_an_older_token_is_refused(store: JobStore, redis) -> None:  # typ
     assert await store.move(7, [Move(job, 0)]) == [2]
 
 
-async def test_a_gap_in_the_changes_is_never_passed_over(store: JobStore, redis) -> None:  # type: ignore[no-untyped-def]
+async def test_a_gap_in_the_changes_is_never_passed_over(store: JobStore, redis: aioredis.Redis) -> None:
     for _ in range(5):
         await create(store)
     await redis.xtrim(EVENTS, minid="4-0", approximate=False)

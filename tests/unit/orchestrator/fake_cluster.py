@@ -1,4 +1,4 @@
-"""A cluster in memory with a virtual clock, for tests of the orchestrator's sessions: plain, strict, and easy to break."""
+"""A cluster in memory with a virtual clock, for tests of the orchestrator's sessions: strict, and easy to break."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def pick(ledger: Ledger, policy: Policy) -> tuple[int, int]:
 
 def drain(ledger: Ledger, policy: Policy) -> list[tuple[str, str]]:
     """Places until the policy holds."""
-    placed = []
+    placed: list[tuple[str, str]] = []
     while True:
         job, gpu = pick(ledger, policy)
         if job < 0:
