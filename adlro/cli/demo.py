@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from adlro.cli import render
-from adlro.cli.shell import Output, OutputOption, emit_json, say, stderr, stdout
+from adlro.cli.shell import Output, OutputOption, cancel_on_sigterm, emit_json, say, stderr, stdout
 
 if TYPE_CHECKING:
     from adlro.client import AsyncClient
@@ -27,6 +25,8 @@ REFERENCE_POLICY = "fcfs"
 # How long the round that is there to be watched takes, and about how much later than the last submission its jobs end.
 _WATCH_S = 12.0
 _TAIL_S = 80.0
+# Often enough to be watched when cluster time runs fast.
+_SETTINGS = {"ADLRO_SIMCLUSTER_TELEMETRY_HZ": "8"}
 
 
 def demo(
@@ -56,21 +56,25 @@ async def _demo(count: int, load: float, seed: int, *, fast: bool) -> dict[str, 
     import numpy as np
 
     from adlro.cli.replaying import replay_specs
-    from adlro.cli.suite import Suite, SuitePlan
+    from adlro.cli.suite import StartFailed, Suite, SuitePlan
     from adlro.client import AsyncClient
     from adlro.sim.scenario import load_scenario
     from adlro.sim.workload import draw_jobs
 
     began_s = time.monotonic()
-    _end_on_sigterm()
+    cancel_on_sigterm()
     workload = draw_jobs(load_scenario("paper"), load=load, rng=np.random.default_rng(seed), count=count)
     specs = replay_specs(workload)
     scale = 0.0 if fast else max((workload[-1].submit_s + _TAIL_S) / _WATCH_S, 1.0)
     with tempfile.TemporaryDirectory(prefix="adlro-demo-") as folder:
-        suite = Suite(SuitePlan(Path(folder), base_port=0), lambda text: say(f"[yellow]{escape(text)}[/]"))
+        suite = Suite(
+            SuitePlan(Path(folder), base_port=0, settings=_SETTINGS), lambda text: say(f"[yellow]{escape(text)}[/]")
+        )
         say("starting Valkey and the four services ...")
         await suite.start()
         try:
+            if problem := await suite.problem():
+                raise StartFailed(problem)
             say(f"[dim]ready after {time.monotonic() - began_s:.1f} s; ingest answers at {suite.server}[/]")
             async with AsyncClient(suite.server, patience_s=30.0) as client:
                 policy = (await client.status()).policy
@@ -88,14 +92,6 @@ async def _demo(count: int, load: float, seed: int, *, fast: bool) -> dict[str, 
         "policies": {report["policy"]: report for report in reports},
         "elapsed_s": time.monotonic() - began_s,
     }
-
-
-def _end_on_sigterm() -> None:
-    """SIGTERM ends the demo as Ctrl-C does, with everything stopped."""
-    task = asyncio.current_task()
-    assert task is not None
-    with contextlib.suppress(NotImplementedError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 async def _round(client: AsyncClient, policy: str, specs: Sequence[JobSpec], scale: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rich.text import Text
 from adlro.cli import render
 from adlro.cli.gpus import GpuView, gpu_views
 from adlro.cli.progress import ReplayProgress
-from adlro.cli.replaying import Board
+from adlro.cli.replaying import RUNNING, Board
 from adlro.client import AsyncClient, Telemetry
 from adlro.cluster import Cluster
 from adlro.errors import AdlroError
@@ -68,13 +68,13 @@ class DemoView:
         return Group(*parts)
 
     def _head(self, board: Board) -> RenderableType:
-        done = board.finished if board.phase == "running" else len(board.jobs)
+        done = board.finished if board.phase == RUNNING else len(board.jobs)
         grid = Table.grid(padding=(0, 1))
         grid.add_row(
             f"[bold]{escape(self._title)}[/]",
             ProgressBar(total=board.total, completed=done, width=24),
-            f"{done}/{board.total}" if board.phase == "running" else f"{done}/{board.total} {board.phase}",
-            f"[dim]cluster time[/] {render.seconds(board.cluster_time_s)}",
+            f"{done}/{board.total}" if board.phase == RUNNING else f"{done}/{board.total} {board.phase}",
+            f"[dim]cluster time[/] {render.seconds(board.cluster_time_s - board.begin_s)}",
         )
         return grid
 

@@ -72,6 +72,7 @@ def _print_job(console: Console, job: Job) -> None:
     spec = job.spec
     console.print(f"[bold]{job.job_id}[/]  {escape(spec.name)}  {render.state(job)}")
     reason = render.why(job)
+    cores = "1 core" if spec.cpu_cores == 1 else f"{spec.cpu_cores} cores"
     expected = spec.expected_runtime
     rows = [
         ("why", reason or (escape(job.message) if job.message else "")),
@@ -81,7 +82,7 @@ def _print_job(console: Console, job: Job) -> None:
             "asks for",
             f"{spec.gpu_count} GPU"
             + (f" with {render.mib(spec.gpu_memory_mib)}" if spec.gpu_memory_mib else "")
-            + f", {spec.cpu_cores} cores, {render.mib(spec.memory_mib)}, priority {spec.priority:g}",
+            + f", {cores}, {render.mib(spec.memory_mib)}, priority {spec.priority:g}",
         ),
         ("expects", f"{render.seconds(expected.runtime_s)} on {expected.gpu_model}" if expected else ""),
         ("time limit", render.seconds(spec.time_limit_s) if spec.time_limit_s is not None else ""),

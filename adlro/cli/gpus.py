@@ -14,7 +14,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from adlro.cli import render
-from adlro.cli.shell import Output, OutputOption, ServerOption, connect, emit_json, emit_json_line, plain_table, stdout
+from adlro.cli.shell import (
+    PATIENCE_S,
+    Output,
+    OutputOption,
+    ServerOption,
+    connect,
+    emit_json,
+    emit_json_line,
+    plain_table,
+    stdout,
+)
 from adlro.errors import AdlroError
 from adlro.jobs import Job, JobState
 
@@ -147,7 +157,7 @@ def gpus(
 
     With --watch -o json: one document a line.
     """
-    with connect(server, patience_s=30.0 if watch else 2.0) as client:
+    with connect(server, patience_s=30.0 if watch else PATIENCE_S) as client:
         if output is Output.JSON:
             emit = emit_json_line if watch else emit_json
             emit({"gpus": read_gpus(client)})

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
+import adlro
+
 LOGS_KEPT = 3
 
 
@@ -98,7 +100,7 @@ class ServiceProcess:
                 sys.executable,
                 "-m",
                 self._module,
-                env={**os.environ, **self._settings},
+                env={**os.environ, **_import_path(), **self._settings},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE if self._echo else log,
                 stderr=asyncio.subprocess.STDOUT,
@@ -155,6 +157,13 @@ async def _copy(stream: asyncio.StreamReader, log: IO[bytes], echo: Callable[[st
             return
         log.write(line)
         echo(line.decode(errors="replace").rstrip())
+
+
+def _import_path() -> dict[str, str]:
+    """Lets the child import what this process imports, and nothing that happens to lie in the working directory."""
+    root = str(Path(adlro.__file__).resolve().parent.parent)
+    others = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{root}{os.pathsep}{others}" if others else root, "PYTHONSAFEPATH": "1"}
 
 
 def exit_text(code: int) -> str:

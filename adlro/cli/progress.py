@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from adlro.cli import render
-from adlro.cli.replaying import Board
+from adlro.cli.replaying import RUNNING, Board
 
 _PLAIN_LINE_EVERY_S = 5.0
 
@@ -52,7 +52,7 @@ class ReplayProgress:
         if self._progress is not None:
             if self._task is None:
                 self._task = self._progress.add_task(escape(self._title), total=board.total, text="")
-            done = board.finished if board.phase == "running" else len(board.jobs)
+            done = board.finished if board.phase == RUNNING else len(board.jobs)
             self._progress.update(self._task, completed=done, text=progress_text(board))
             return
         now_s = time.monotonic()
@@ -64,9 +64,9 @@ class ReplayProgress:
 
 def progress_text(board: Board) -> str:
     """One line on where a replay stands."""
-    if board.phase != "running":
+    if board.phase != RUNNING:
         return f"{len(board.jobs)}/{board.total} {board.phase}"
     return (
         f"{board.finished}/{board.total} finished, {board.running} running, {board.waiting} waiting,"
-        f" cluster time {render.seconds(board.cluster_time_s)}"
+        f" after {render.seconds(board.cluster_time_s - board.begin_s)} of cluster time"
     )

@@ -13,7 +13,17 @@ import typer
 from rich.markup import escape
 
 from adlro.cli.documents import document
-from adlro.cli.shell import Output, OutputOption, ServerOption, connect_async, emit_json, say, stderr, stdout
+from adlro.cli.shell import (
+    Output,
+    OutputOption,
+    ServerOption,
+    cancel_on_sigterm,
+    connect_async,
+    emit_json,
+    say,
+    stderr,
+    stdout,
+)
 
 if TYPE_CHECKING:
     from adlro.cli.replaying import ReplayOptions, ReplayResult
@@ -134,6 +144,7 @@ def replay(
 async def _replay(server: str | None, specs: Sequence[JobSpec], options: ReplayOptions, progress: Any) -> ReplayResult:
     from adlro.cli.replaying import replay as run_replay
 
+    cancel_on_sigterm()
     # A short patience until something has answered once: a suite that is not there should be told at once.
     async with connect_async(server) as client:
         await client.status()

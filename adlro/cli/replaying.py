@@ -23,6 +23,8 @@ from adlro.sim.speeds import REFERENCE_GPU_MODEL
 from adlro.sim.workload import WorkloadJob
 
 LABEL = "adlro-replay"
+# The phase in which the clock goes; before it jobs are submitted and taken up.
+RUNNING = "running"
 
 _CLOCK_LOOK_S = 1.0
 _CLEAN_UP_S = 20.0
@@ -56,6 +58,7 @@ class Board:
 
     total: int
     phase: str = "submitting"
+    begin_s: float = 0.0
     jobs: dict[str, Job] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     cluster_time_s: float = 0.0
@@ -178,7 +181,7 @@ async def replay(
         if options.policy is not None and options.policy != policy_before:
             await client.set_policy(options.policy)
         begin_s = (await client.set_clock(paused=True)).time_s
-        board.cluster_time_s = begin_s
+        board.begin_s = board.cluster_time_s = begin_s
         job_ids = await _submit(client, specs, begin_s, options)
         on_change(board)
         await _run(client, board, options, on_change)
@@ -234,12 +237,15 @@ async def _run(client: AsyncClient, board: Board, options: ReplayOptions, on_cha
     board.phase = "taken up by the orchestrator"
     try:
         events = client.watch(job_filter=JobFilter(labels={LABEL: options.replay_id}), patience_s=options.patience_s)
-        async for event in _until_stalled(events, board, options.patience_s):
-            board.take(event)
+        async for event in _with_ticks(events):
+            if event is None:
+                await _refuse_a_standstill(client, board, options)
+            else:
+                board.take(event)
             on_change(board)
             if guard is None and board.taken_up:
                 await _cancel_unplaceable(client, board)
-                board.phase = "running"
+                board.phase = RUNNING
                 await client.set_clock(options.mode, scale=options.scale, paused=False)
                 guard = asyncio.create_task(_keep_clock(client, options))
             if board.done:
@@ -250,8 +256,8 @@ async def _run(client: AsyncClient, board: Board, options: ReplayOptions, on_cha
             await asyncio.wait([guard])
 
 
-async def _until_stalled(events: AsyncIterator[JobEvent], board: Board, patience_s: float) -> AsyncIterator[JobEvent]:
-    """The events; raises DeadlineExceeded when none came for `patience_s` though none can be waited for."""
+async def _with_ticks(events: AsyncIterator[JobEvent]) -> AsyncIterator[JobEvent | None]:
+    """The events; None after each second without one."""
     following = aiter(events)
     pending: asyncio.Task[JobEvent] | None = None
     try:
@@ -261,22 +267,31 @@ async def _until_stalled(events: AsyncIterator[JobEvent], board: Board, patience
             if pending.done():
                 done, pending = pending, None
                 yield done.result()
-            elif time.monotonic() - board.last_move_s > patience_s and (stuck := _stuck(board)) is not None:
-                raise DeadlineExceeded(
-                    f"nothing has moved for {patience_s:g} s: {board.waiting} jobs wait and none runs; {stuck.job_id}"
-                    f" waits for {stuck.pending_reason.name.lower()}: {stuck.message}"
-                )
+            else:
+                yield None
     finally:
         if pending is not None:
             pending.cancel()
             await asyncio.wait([pending])
 
 
-def _stuck(board: Board) -> Job | None:
-    # While a job runs or has its begin time to come, silence may be right: the clock may be slow.
-    if board.running or board.counts["to come"]:
-        return None
-    return next((job for job in board.jobs.values() if not job.state.final), None)
+async def _refuse_a_standstill(client: AsyncClient, board: Board, options: ReplayOptions) -> None:
+    """Raises DeadlineExceeded when nothing moved for longer than can be right."""
+    silent_s = time.monotonic() - board.last_move_s
+    # A clock with a speed limit may be silent for long while a job runs or has its begin time to come.
+    limited = board.phase == RUNNING and (options.mode is not ClockMode.VIRTUAL or options.scale > 0)
+    if silent_s < options.patience_s or (limited and (board.running or board.counts["to come"])):
+        return
+    open_jobs = [job for job in board.jobs.values() if not job.state.final]
+    problem = ""
+    with contextlib.suppress(AdlroError):
+        problem = (await client.status()).problem
+    raise DeadlineExceeded(
+        f"nothing has moved for {silent_s:.0f} s"
+        f" ({board.running} jobs run, {board.waiting} wait, {board.to_come} are to come)"
+        + (f"; the orchestrator says: {problem}" if problem else "")
+        + (f"; {open_jobs[0].job_id}: {open_jobs[0].message}" if open_jobs else "")
+    )
 
 
 async def _cancel_unplaceable(client: AsyncClient, board: Board) -> None:

@@ -1,14 +1,17 @@
 """What all commands share: common options, output for people and for programs, errors and exit codes.
 
-Exit codes: 0 all right, 1 an error, 2 wrong usage, 3 nothing answers, 130 interrupted.
+Exit codes: 0 all right, 1 an error, 2 wrong usage, 3 nothing answers, 130 interrupted, 143 terminated.
 stdout carries what was asked for, stderr everything else.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import enum
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -29,6 +32,10 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_NOTHING_RUNNING = 3
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+# How long a short command goes on trying. Not longer: where nothing runs, people should hear so at once.
+PATIENCE_S = 1.0
 
 # Piped output is not wrapped to 80 columns, so that lines can be searched.
 _PIPED_WIDTH = 200
@@ -101,14 +108,14 @@ def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
     return table
 
 
-def connect(server: str | None, *, patience_s: float = 2.0) -> Client:
+def connect(server: str | None, *, patience_s: float = PATIENCE_S) -> Client:
     """A blocking client; a malformed address is wrong usage."""
     from adlro.client import Client
 
     return _checked(lambda: Client(server, patience_s=patience_s))
 
 
-def connect_async(server: str | None, *, patience_s: float = 2.0) -> AsyncClient:
+def connect_async(server: str | None, *, patience_s: float = PATIENCE_S) -> AsyncClient:
     """An asyncio client; a malformed address is wrong usage."""
     from adlro.client import AsyncClient
 
@@ -153,6 +160,14 @@ def report(error: AdlroError) -> int:
     return EXIT_ERROR
 
 
+def cancel_on_sigterm() -> None:
+    """Lets SIGTERM cancel the current task, so that it cleans up as after Ctrl-C."""
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread, as in tests
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
 class ReportingGroup(TyperGroup):
     """Commands whose expected errors end in a message and an exit code, never in a traceback."""
 
@@ -164,6 +179,8 @@ class ReportingGroup(TyperGroup):
             raise typer.Exit(report(error)) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
+        except asyncio.CancelledError:
+            raise typer.Exit(EXIT_TERMINATED) from None
         except BrokenPipeError:
             # The reader went away, as with `| head`: nothing is wrong. Python would complain once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from adlro.cli.processes import ServiceProcess, exit_text, log_tail, rotate
-from adlro.client import ServiceName
+from adlro.client import AsyncClient, ServiceName
 from adlro.client.health import wait_until_serving
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded
 from adlro.kit.embedded_redis import EmbeddedRedis
@@ -32,6 +32,8 @@ START_ORDER = (ServiceName.DECOMPOSE, ServiceName.INGEST, ServiceName.CLUSTER, S
 STOP_ORDER = (ServiceName.ORCHESTRATOR, ServiceName.CLUSTER, ServiceName.DECOMPOSE, ServiceName.INGEST)
 
 START_TIMEOUT_S = 40.0
+# A lease that a killed orchestrator held runs out after a few seconds.
+ACTING_TIMEOUT_S = 15.0
 # A service drains within 10 s; a second more for the process to go.
 DRAIN_GRACE_S = 11.0
 
@@ -124,6 +126,18 @@ class Suite:
         except BaseException:
             await self.stop()
             raise
+
+    async def problem(self, timeout_s: float = ACTING_TIMEOUT_S) -> str:
+        """Waits until the orchestrator places jobs; what keeps it from doing so after that time, else nothing."""
+        end_s = time.monotonic() + timeout_s
+        async with AsyncClient(self.server, patience_s=timeout_s) as client:
+            while True:
+                status = await client.status()
+                if status.acting and status.cluster_connected and not status.problem:
+                    return ""
+                if time.monotonic() > end_s:
+                    return status.problem or "the orchestrator does not act"
+                await asyncio.sleep(0.1)
 
     async def stop(self) -> bool:
         """Drains and ends everything, in order. True where all ended in time."""

@@ -120,7 +120,10 @@ async def _up(suite: Suite, data_dir: Path, clock: ClockChoice | None, scale: fl
     await start  # raises what kept it from starting
     try:
         await _prepare(suite, clock, scale, policy)
+        problem = await suite.problem()
         _say_ready(suite, data_dir, time.monotonic() - began_s)
+        if problem:
+            say(f"[yellow]No job is placed yet: {escape(problem)}[/]")
         await ended_early
         say("draining ... (Ctrl-C again: end at once)")
     except BaseException:

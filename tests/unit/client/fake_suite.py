@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import replace
 from typing import Any
 
 import grpc
 import numpy as np
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from adlro.client import Endpoints
 from adlro.cluster import Cluster, Gpu, Node
@@ -73,6 +75,9 @@ class FakeSuite:
         decompose_service_pb2_grpc.add_DecomposeServiceServicer_to_server(services, self.server)
         orchestrator_service_pb2_grpc.add_OrchestratorServiceServicer_to_server(services, self.server)
         cluster_service_pb2_grpc.add_ClusterServiceServicer_to_server(services, self.server)
+        health_servicer = health.HealthServicer()
+        health_servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, self.server)
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
         self.endpoints = Endpoints(self.address, self.address, self.address, self.address)
         self.server.start()
@@ -428,3 +433,12 @@ def _abort(context: grpc.ServicerContext, error: AdlroError) -> None:
     from grpc_status import rpc_status
 
     context.abort_with_status(rpc_status.to_status(to_status(error)))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what happens in other threads or processes, and cannot be awaited."""
+    async with asyncio.timeout(10):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.01)

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from adlro.cli.app import app
+from tests.unit.client.fake_suite import FakeSuite
+
+
+@pytest.fixture
+def suite() -> Iterator[FakeSuite]:
+    with FakeSuite() as running:
+        yield running
+
+
+@pytest.fixture
+def adlro(suite: FakeSuite) -> Callable[..., Any]:
+    """Runs the command against the fake suite: `adlro("queue", "-o", "json")`."""
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(app, list(arguments), env={**suite.environment(), "COLUMNS": "200"})
+
+    return run

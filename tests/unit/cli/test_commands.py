@@ -1,0 +1,340 @@
+"""Every command against a fake suite: what it prints, what it sends, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from typer.testing import CliRunner
+
+from adlro.cli.app import app
+from adlro.errors import FieldViolation, InternalError, InvalidInput, Unavailable
+from adlro.events import ClockMode
+from adlro.jobs import Job, JobSpec, JobState, JobType, PendingReason
+from tests.unit.client.fake_suite import FakeSuite
+
+Run = Callable[..., Any]
+
+READING = [
+    ["status"],
+    ["queue"],
+    ["queue", "--all"],
+    ["gpus"],
+    ["describe", "job", "job-1"],
+    ["policy"],
+    ["clock"],
+]
+NOWHERE = {"ADLRO_SERVER": "127.0.0.1:1"}
+
+
+def spec(name: str = "train", **fields: Any) -> JobSpec:
+    return JobSpec(name=name, user="ada", job_type=JobType.MACHINE_LEARNING, **fields)
+
+
+@pytest.mark.parametrize("arguments", [*READING, ["submit", "--type", "ml"], ["cancel", "job-1"], ["drain", "volta-0"]])
+def test_where_nothing_runs_it_says_what_to_do(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments, env=NOWHERE)
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    assert "nothing answers at 127.0.0.1:" in result.stderr
+    assert "adlro up" in result.stderr
+    assert "--server" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_server_option_names_the_suite() -> None:
+    result = CliRunner().invoke(app, ["queue", "--server", "127.0.0.1:2"], env=NOWHERE)
+    assert (result.exit_code, "nothing answers at 127.0.0.1:2" in result.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["queue", "--server", "nonsense"], "--server"),
+        (["queue", "--state", "asleep"], "asleep"),
+        (["submit", "--type", "poetry"], "machine_learning"),
+        (["submit", "--type", "ml", "--label", "x"], "KEY=VALUE"),
+        (["submit"], "--type"),
+        (["cancel"], "--label"),
+        (["cancel", "job-1", "--all"], "--all"),
+        (["replay", "no-such-file.swf"], "no-such-file.swf"),
+        (["describe", "job"], "ID"),
+        (["frobnicate"], "frobnicate"),
+        (["up", "--port", "70000"], "--port"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_names_it(adlro: Run, arguments: list[str], named: str) -> None:
+    result = adlro(*arguments)
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("arguments", READING)
+def test_every_reading_command_gives_one_json_document_and_nothing_else(
+    suite: FakeSuite, adlro: Run, arguments: list[str]
+) -> None:
+    suite.add(spec())
+    result = adlro(*arguments, "-o", "json")
+    assert result.exit_code == 0, result.output
+    assert isinstance(json.loads(result.stdout), dict)
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", READING)
+def test_every_reading_command_prints_plain_text_off_a_terminal(
+    suite: FakeSuite, adlro: Run, arguments: list[str]
+) -> None:
+    suite.add(spec())
+    result = adlro(*arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip()
+    assert "\x1b" not in result.output
+
+
+def test_submit_sends_what_was_asked_for(suite: FakeSuite, adlro: Run) -> None:
+    result = adlro(
+        *["submit", "--type", "ml", "--name", "train", "--user", "ada", "--application", "bert_base_fp16"],
+        *["--priority", "0.75", "--cores", "4", "--memory-mib", "9000", "--gpu-memory-mib", "8000"],
+        *["--runtime", "30", "--on", "rtx_2080_ti", "--time-limit", "90", "--begin", "5", "--work", "20"],
+        *["--label", "team=vision", "--label", "empty="],
+    )
+    assert (result.exit_code, result.stdout) == (0, "job-1\n")
+    sent = suite.jobs["job-1"].spec
+    assert sent.expected_runtime is not None
+    assert sent.simulated_work is not None
+    assert (sent.name, sent.user, sent.application, sent.priority) == ("train", "ada", "bert_base_fp16", 0.75)
+    assert (sent.cpu_cores, sent.memory_mib, sent.gpu_memory_mib) == (4, 9000, 8000)
+    assert (sent.expected_runtime.gpu_model, sent.expected_runtime.runtime_s) == ("rtx_2080_ti", 30)
+    assert (sent.time_limit_s, sent.begin_time_s, sent.simulated_work.work_s) == (90, 5, 20)
+    assert sent.labels == {"team": "vision", "empty": ""}
+
+
+def test_submit_leaves_defaults_to_the_services(suite: FakeSuite, adlro: Run) -> None:
+    assert adlro("submit", "--type", "data", "--cores", "2").exit_code == 0
+    sent = suite.jobs["job-1"].spec
+    assert (sent.name, sent.memory_mib, sent.priority) == ("data_processing", 2 * 4096, 0.5)
+    assert sent.user
+    assert (sent.expected_runtime, sent.time_limit_s, sent.begin_time_s) == (None, None, None)
+
+
+def test_submit_many_and_the_same_request_id(suite: FakeSuite, adlro: Run) -> None:
+    assert adlro("submit", "--type", "sim", "--count", "3").stdout.split() == ["job-1", "job-2", "job-3"]
+    first = adlro("submit", "--type", "sim", "--request-id", "r", "-o", "json")
+    again = adlro("submit", "--type", "sim", "--request-id", "r", "-o", "json")
+    assert json.loads(first.stdout)["job_id"] == json.loads(again.stdout)["job_id"] == "job-4"
+
+
+def test_submit_and_wait_exits_by_what_became_of_it(suite: FakeSuite, adlro: Run) -> None:
+    def end(state: JobState) -> Any:
+        original = suite.add
+
+        def add_and_end(spec: JobSpec) -> Job:
+            job = original(spec)
+            return suite.change(job.job_id, state=state, pending_reason=PendingReason.NONE)
+
+        suite.add = add_and_end  # type: ignore[method-assign]  # a suite in which jobs end at once
+        try:
+            return adlro("submit", "--type", "ml", "--wait")
+        finally:
+            suite.add = original  # type: ignore[method-assign]
+
+    assert end(JobState.SUCCEEDED).exit_code == 0
+    failed = end(JobState.FAILED)
+    assert failed.exit_code == 1
+    assert "failed" in failed.stdout
+
+
+def test_a_refused_field_is_named(adlro: Run) -> None:
+    result = adlro("submit", "--type", "ml", "--priority", "1.5")
+    assert result.exit_code == 1
+    assert "job.priority" in result.stderr
+    assert "at most 1" in result.stderr
+
+
+def test_several_refused_fields_are_all_named(suite: FakeSuite, adlro: Run) -> None:
+    wrong = (FieldViolation("job.name", "must not be empty"), FieldViolation("job.user", "must not be empty"))
+    suite.fail("SubmitJob", InvalidInput("two fields are wrong", violations=wrong))
+    result = adlro("submit", "--type", "ml")
+    assert "job.name: must not be empty" in result.stderr
+    assert "job.user: must not be empty" in result.stderr
+
+
+def test_a_bug_in_a_service_is_one_line_with_its_id(suite: FakeSuite, adlro: Run) -> None:
+    suite.fail("ListJobs", InternalError("something went wrong", metadata={"error_id": "e-123"}))
+    result = adlro("queue")
+    assert result.exit_code == 1
+    assert "e-123" in result.stderr
+
+
+def test_a_service_that_cannot_serve_is_not_nothing_running(suite: FakeSuite, adlro: Run) -> None:
+    suite.fail("ListJobs", *[Unavailable("Redis does not answer")] * 50)
+    result = adlro("queue")
+    assert result.exit_code == 1
+    assert "Redis does not answer" in result.stderr
+
+
+def test_queue_lists_what_is_asked_for(suite: FakeSuite, adlro: Run) -> None:
+    for name in ("first", "second", "third"):
+        suite.add(spec(name, labels={"name": name}))
+    suite.change("job-1", state=JobState.SUCCEEDED, pending_reason=PendingReason.NONE, submit_s=1.0, end_s=9.5)
+    suite.change("job-2", state=JobState.RUNNING, pending_reason=PendingReason.NONE, gpu_id="volta-0/0", message="")
+
+    def ids(*arguments: str) -> list[str]:
+        return [job["job_id"] for job in json.loads(adlro("queue", *arguments, "-o", "json").stdout)["jobs"]]
+
+    assert ids() == ["job-2", "job-3"]
+    assert ids("--all") == ["job-1", "job-2", "job-3"]
+    assert ids("--all", "--limit", "2") == ["job-1", "job-2"]
+    assert ids("--state", "succeeded", "--state", "running") == ["job-1", "job-2"]
+    assert ids("--label", "name=third") == ["job-3"]
+    assert ids("--user", "nobody") == []
+    first = json.loads(adlro("queue", "--all", "-o", "json").stdout)["jobs"][0]
+    assert (first["state"], first["pending_reason"], first["jct_s"]) == ("succeeded", None, 8.5)
+    assert first["spec"]["job_type"] == "machine_learning"
+
+
+def test_queue_says_why_a_job_waits(suite: FakeSuite, adlro: Run) -> None:
+    suite.add(spec())
+    suite.change("job-1", message="needs 8 cores, 3 free on [volta-0]")
+    assert "resources: needs 8 cores, 3 free on [volta-0]" in adlro("queue").stdout
+
+
+def test_queue_does_without_the_orchestrator(suite: FakeSuite, adlro: Run) -> None:
+    suite.add(spec())
+    suite.fail("GetStatus", *[grpc.StatusCode.UNAVAILABLE] * 50)
+    result = adlro("queue")
+    assert result.exit_code == 0
+    assert "job-1" in result.stdout
+
+
+def test_describe_shows_prediction_and_decision(suite: FakeSuite, adlro: Run) -> None:
+    suite.add(spec(application="bert"))
+    text = adlro("describe", "job", "job-1").stdout
+    for part in ("job-1", "train", "bert", "v100_sxm2", "8.0 s .. 13.0 s (80%)", "job-900", "busy with job-12", "d-1"):
+        assert part in text
+    found = json.loads(adlro("describe", "job", "job-1", "-o", "json").stdout)
+    assert found["predictions"][0]["evidence"][0]["job_id"] == "job-900"
+    assert found["decision"]["candidates"][0]["gpu_id"] == "volta-0/0"
+
+
+def test_describe_shows_the_job_where_other_services_are_away(suite: FakeSuite, adlro: Run) -> None:
+    suite.add(spec())
+    suite.fail("PredictRuntime", InternalError("a bug"))
+    suite.fail("ExplainDecision", InternalError("another"))
+    result = adlro("describe", "job", "job-1")
+    assert result.exit_code == 0
+    assert "no prediction: a bug" in result.stdout
+    assert "no decision: another" in result.stdout
+
+
+def test_an_unknown_job_is_an_error_in_one_line(adlro: Run) -> None:
+    result = adlro("describe", "job", "job-7")
+    assert (result.exit_code, result.stderr) == (1, "error: there is no job job-7\n")
+
+
+def test_watch_until_done(suite: FakeSuite, adlro: Run) -> None:
+    suite.add(spec())
+    suite.change("job-1", state=JobState.SUCCEEDED, pending_reason=PendingReason.NONE)
+    text = adlro("watch", "--until-done").stdout
+    assert "job-1" in text
+    assert "succeeded" in text
+    lines = [json.loads(line) for line in adlro("watch", "--until-done", "-o", "json").stdout.splitlines()]
+    assert [line["kind"] for line in lines] == ["snapshot", "snapshot_end"]
+
+
+def test_cancel_by_id_and_by_label(suite: FakeSuite, adlro: Run) -> None:
+    for group in ("a", "b", "b"):
+        suite.add(spec(labels={"group": group}))
+    assert adlro("cancel", "job-1").exit_code == 0
+    result = adlro("cancel", "--label", "group=b", "-o", "json")
+    assert [job["job_id"] for job in json.loads(result.stdout)["jobs"]] == ["job-2", "job-3"]
+    assert all(job.state is JobState.CANCELLED for job in suite.jobs.values())
+    assert "no job to cancel" in adlro("cancel", "--all").stderr
+
+
+def test_cancel_goes_on_after_a_job_that_cannot_be_cancelled(suite: FakeSuite, adlro: Run) -> None:
+    suite.add(spec())
+    result = adlro("cancel", "job-9", "job-1")
+    assert result.exit_code == 1
+    assert "there is no job job-9" in result.stderr
+    assert suite.jobs["job-1"].state is JobState.CANCELLED
+
+
+def test_gpus_shows_what_each_reports_and_what_is_not_known(suite: FakeSuite, adlro: Run) -> None:
+    suite.add(spec())
+    suite.change("job-1", state=JobState.RUNNING, pending_reason=PendingReason.NONE, gpu_id="volta-0/0")
+    suite.drained.append("turing-0")
+    rows = {line.split()[0]: line for line in adlro("gpus").stdout.splitlines()}
+    assert "job-1" in rows["volta-0/0"]
+    assert "97%" in rows["volta-0/0"]
+    assert "61 °C" in rows["volta-0/0"]
+    assert "7.8 GiB / 15.8 GiB" in rows["volta-0/0"]
+    assert "idle" in rows["volta-0/1"]
+    assert "drained" in rows["turing-0/0"]
+    gpus = json.loads(adlro("gpus", "-o", "json").stdout)["gpus"]
+    assert gpus[0]["utilization_ratio"] == pytest.approx(0.97)
+    assert gpus[2]["utilization_ratio"] is None
+
+
+def test_policy_is_shown_and_set(suite: FakeSuite, adlro: Run) -> None:
+    assert adlro("policy", "fcfs").exit_code == 0
+    assert suite.policy == "fcfs"
+    found = json.loads(adlro("policy", "-o", "json").stdout)["policies"]
+    assert [each["name"] for each in found if each["acting"]] == ["fcfs"]
+    result = adlro("policy", "magic")
+    assert result.exit_code == 1
+    assert "there are fcfs and sjf" in result.stderr
+
+
+def test_drain_and_undrain(suite: FakeSuite, adlro: Run) -> None:
+    assert "volta-0 drains" in adlro("drain", "volta-0", "--reason", "a fan").stdout
+    assert suite.drained == ["volta-0"]
+    assert adlro("undrain", "volta-0").exit_code == 0
+    assert suite.drained == []
+    assert adlro("drain", "nowhere").exit_code == 1
+
+
+def test_clock_is_set_only_where_asked(suite: FakeSuite, adlro: Run) -> None:
+    assert json.loads(adlro("clock", "-o", "json").stdout)["clock"]["mode"] == "real"
+    assert suite.clock_calls == []
+    assert "scaled, 30 x, paused" in adlro("clock", "--mode", "scaled", "--scale", "30", "--pause").stdout
+    adlro("clock", "--resume")
+    assert (suite.clock.mode, suite.clock.scale, suite.clock.paused) == (ClockMode.SCALED, 30, False)
+
+
+def test_status_names_the_service_that_is_away(suite: FakeSuite) -> None:
+    env = {**suite.environment(), "ADLRO_DECOMPOSE_SERVER": "127.0.0.1:1"}
+    result = CliRunner().invoke(app, ["status", "-o", "json"], env=env)
+    serving = {each["service"]: each["serving"] for each in json.loads(result.stdout)["services"]}
+    assert result.exit_code == 1
+    assert serving == {"ingest": True, "decompose": False, "orchestrator": True, "simcluster": True}
+
+
+def test_help_of_every_command_says_what_it_is_for() -> None:
+    from typer.main import get_command
+
+    group: Any = get_command(app)
+    for name, command in group.commands.items():
+        assert command.get_short_help_str(200).rstrip(".").count(" ") >= 2, name
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), (name, parameter.name)
+
+
+def test_the_module_and_a_closed_pipe() -> None:
+    """`python -m adlro.cli --help | head -1` ends well, and quickly enough to be used."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "adlro.cli", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(30) in (0, 1)
+    process.stderr.close()

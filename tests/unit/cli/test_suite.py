@@ -1,0 +1,177 @@
+"""Starting and watching over processes, as far as it goes without the services themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from adlro.cli.app import app
+from adlro.cli.processes import ServiceProcess, exit_text, log_tail, rotate
+from adlro.cli.suite import free_base_port, port_is_free
+from adlro.cli.up import default_data_dir
+from tests.unit.client.fake_suite import until
+
+ECHO = """
+import os, signal, sys, time
+print("started", os.environ["GREETING"], flush=True)
+if os.environ["GREETING"] == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("ignoring", flush=True)
+if os.environ["GREETING"] == "short":
+    sys.exit(3)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "echo_service.py").write_text(ECHO)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield holder.getsockname()[1]
+
+
+async def said(service: ServiceProcess, text: str) -> None:
+    await until(lambda: service.log.exists() and text in service.log.read_text())
+
+
+async def test_a_process_is_started_logged_and_ended(folder: Path) -> None:
+    service = ServiceProcess("echo", "echo_service", {"GREETING": "hello"}, folder / "log")
+    await service.start()
+    await said(service, "started hello")
+    assert service.pid is not None
+    assert await service.stop(5)
+    assert service.pid is None
+
+
+async def test_one_that_ignores_sigterm_is_killed_and_told(folder: Path) -> None:
+    service = ServiceProcess("echo", "echo_service", {"GREETING": "stubborn"}, folder / "log")
+    await service.start()
+    await said(service, "ignoring")
+    assert not await service.stop(0.2)
+    assert service.pid is None
+
+
+async def test_lines_are_echoed_and_logged(folder: Path) -> None:
+    lines: list[tuple[str, str]] = []
+    service = ServiceProcess(
+        "echo", "echo_service", {"GREETING": "short"}, folder / "log", lambda name, line: lines.append((name, line))
+    )
+    await service.start()
+    assert await service.ended() == 3
+    await service.stop(1)
+    assert lines == [("echo", "started short")]
+    assert service.log.read_text() == "started short\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to end the child with its parent")
+async def test_a_killed_parent_leaves_nothing(folder: Path) -> None:
+    code = (
+        "import asyncio, sys, pathlib\n"
+        "from adlro.cli.processes import ServiceProcess\n"
+        "async def main():\n"
+        "    service = ServiceProcess('echo', 'echo_service', {'GREETING': 'x'}, pathlib.Path(sys.argv[1]))\n"
+        "    await service.start()\n"
+        "    print(service.pid, flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, str(folder / "log"), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    child = int(await asyncio.wait_for(parent.stdout.readline(), 20))
+    parent.kill()
+    await parent.wait()
+    await until(lambda: not _alive(child))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_logs_are_rotated_and_the_oldest_dropped(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    for start in range(6):
+        rotate(log, kept=2)
+        log.write_text(f"{start}")
+    assert sorted((path.name, path.read_text()) for path in tmp_path.iterdir()) == [
+        ("x.log", "5"),
+        ("x.log.1", "4"),
+        ("x.log.2", "3"),
+    ]
+
+
+def test_the_tail_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(
+        '{"level": "info", "event": "starting"}\n'
+        '{"level": "error", "event": "cannot listen", "error": "port 7 is in use"}\n'
+        "ingest: unknown setting ADLRO_X\n"
+    )
+    assert log_tail(log) == ["cannot listen port 7 is in use", "ingest: unknown setting ADLRO_X"]
+    assert log_tail(tmp_path / "none.log") == []
+
+
+def test_exit_codes_in_words() -> None:
+    codes = (2, -signal.SIGKILL, -signal.SIGTERM, -200)
+    assert [exit_text(code) for code in codes] == ["exit code 2", "SIGKILL", "SIGTERM", "signal 200"]
+
+
+def test_free_ports_come_in_a_row(taken_port: int) -> None:
+    base = free_base_port()
+    assert all(port_is_free("127.0.0.1", base + offset) for offset in range(4))
+    assert not port_is_free("127.0.0.1", taken_port)
+
+
+def test_up_says_which_port_is_in_use(taken_port: int, tmp_path: Path) -> None:
+    base = taken_port - 2
+    result = CliRunner().invoke(app, ["up", "--port", str(base), "--data-dir", str(tmp_path / "data")])
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    named = re.search(r"port (\d+)", result.stderr)
+    assert named is not None
+    assert int(named[1]) in range(base, base + 4)
+    assert "--port" in result.stderr
+    assert not (tmp_path / "data" / "up.json").exists()
+
+
+def test_up_says_who_uses_the_data_directory(tmp_path: Path) -> None:
+    import fcntl
+
+    with (tmp_path / "lock").open("w") as lock:
+        lock.write(str(os.getpid()))
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = CliRunner().invoke(app, ["up", "--port", "0", "--data-dir", str(tmp_path)])
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert f"pid {os.getpid()}" in result.stderr
+    assert "--data-dir" in result.stderr
+
+
+def test_data_goes_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert default_data_dir() == tmp_path / "adlro"
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_data_dir() == tmp_path / ".local" / "state" / "adlro"
