@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis.asyncio as aioredis
@@ -136,7 +137,8 @@ async def test_what_is_learned_is_written_with_the_end(store: JobStore, redis: a
     job = (await create(store)).job
     done = replace(job, state=JobState.SUCCEEDED, start_s=4.0, end_s=9.0, gpu_id="a/0", gpu_model="v100_sxm2")
     await store.move(1, [Move(done, 0, Outcome(5.0, True))])
-    ((_, fields),) = await redis.xrange(OUTCOMES)
+    entries: Any = await redis.xrange(OUTCOMES)
+    ((_, fields),) = entries
     entry = stream_pb2.OutcomeStreamEntry.FromString(fields[b"m"])
     assert (entry.job_id, entry.gpu_model, entry.runtime_s, entry.succeeded) == ("job-1", "v100_sxm2", 5.0, True)
 
