@@ -1,0 +1,247 @@
+"""What OrchestratorService does: one suite, in process and as a process of its own, before a real simulated cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound
+from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, NormalizedJob, PendingReason, SimulatedWork
+from adlro.jobstore import JobStore
+from adlro.kit.channel import open_channel
+from adlro.kit.redis import connect
+from adlro.kit.status import from_rpc_error
+from adlro.kit.testing import serve, spawn_service
+from adlro.v1 import cluster_service_pb2, cluster_service_pb2_grpc
+from adlro.v1 import orchestrator_service_pb2 as pb
+from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from services.orchestrator.server import OrchestratorServer
+from services.orchestrator.settings import OrchestratorSettings
+
+TIMEOUT_S = 10.0
+PATIENCE_S = 20.0
+
+
+class House:
+    """An orchestrator before a paused cluster of 16 GPUs, and the records it works on. There is no decompose: declared
+    runtimes serve.
+    """
+
+    def __init__(self, address: str, cluster: str, redis_url: str) -> None:
+        self._channels = [open_channel(address), open_channel(cluster)]
+        self.stub: Any = pb_grpc.OrchestratorServiceStub(self._channels[0])
+        self.cluster: Any = cluster_service_pb2_grpc.ClusterServiceStub(self._channels[1])
+        self.redis = connect(redis_url)
+        self.store = JobStore(self.redis)
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close(None)
+        await self.redis.aclose()
+
+    async def call(self, method: str, request: Any) -> Any:
+        try:
+            return await getattr(self.stub, method)(request, timeout=TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+    async def submit(self, work_s: float = 5.0, **spec: Any) -> Job:
+        fields: dict[str, Any] = {
+            "name": "j",
+            "user": "ann",
+            "job_type": JobType.SIMULATION,
+            "application": "minifmm",
+            "simulated_work": SimulatedWork(work_s),
+            "expected_runtime": ExpectedRuntime("v100_sxm2", work_s),
+        }
+        return (await self.store.create(JobSpec(**{**fields, **spec}), NormalizedJob(), "", 0.0)).job
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await condition():  # noqa: ASYNC110 - the condition lies in another process
+                await asyncio.sleep(0.02)
+
+    async def until_state(self, job_id: str, state: JobState) -> Job:
+        async def reached() -> bool:
+            return (await self.store.get(job_id)).state is state
+
+        await self.until(reached)
+        return await self.store.get(job_id)
+
+    async def until_acting(self) -> pb.GetStatusResponse:
+        async def acting() -> bool:
+            return bool((await self.call("GetStatus", pb.GetStatusRequest())).acting)
+
+        await self.until(acting)
+        status: pb.GetStatusResponse = await self.call("GetStatus", pb.GetStatusRequest())
+        return status
+
+    async def run_clock(self) -> None:
+        await self.cluster.SetClock(cluster_service_pb2.SetClockRequest(paused=False), timeout=TIMEOUT_S)
+
+
+@pytest.fixture(params=["in-process", "spawned"])
+async def house(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[House]:
+    clock = {"ADLRO_SIMCLUSTER_CLOCK_MODE": "virtual", "ADLRO_SIMCLUSTER_CLOCK_PAUSED": "true"}
+    with spawn_service("simcluster", clock) as cluster:
+        if request.param == "in-process":
+            settings = OrchestratorSettings(
+                redis_url=redis_url,
+                cluster_address=cluster.address,
+                decompose_address="127.0.0.1:1",
+                prediction_timeout_s=0.2,
+            )
+            async with serve(OrchestratorServer(settings), settings) as address:
+                made = House(address, cluster.address, redis_url)
+                yield made
+                await made.close()
+        else:
+            env = {
+                "ADLRO_REDIS_URL": redis_url,
+                "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": cluster.address,
+                "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": "127.0.0.1:1",
+                "ADLRO_ORCHESTRATOR_PREDICTION_TIMEOUT_S": "0.2",
+            }
+            with spawn_service("orchestrator", env) as service:
+                made = House(service.address, cluster.address, redis_url)
+                yield made
+                await made.close()
+
+
+async def test_status_tells_who_acts_and_how_things_stand(house: House) -> None:
+    status = await house.until_acting()
+    assert status.lease_holder == status.instance_id
+    assert status.fencing_token >= 1
+    assert status.policy == "sjf"
+    assert status.problem == ""
+    for _ in range(18):
+        await house.submit(cpu_cores=1)
+    await house.submit(begin_time_s=1000.0)
+
+    async def counted() -> bool:
+        now = await house.call("GetStatus", pb.GetStatusRequest())
+        return (now.running_count, now.queue_length, now.waiting_for_begin_time_count) == (16, 2, 1)
+
+    await house.until(counted)
+
+
+async def test_policies_are_listed_and_set(house: House) -> None:
+    await house.until_acting()
+    listed = (await house.call("ListPolicies", pb.ListPoliciesRequest())).policies
+    assert {"fcfs", "fcfs_fastest", "static", "sjf"} <= {policy.name for policy in listed}
+    assert [policy.name for policy in listed if policy.acting] == ["sjf"]
+    assert all(policy.description for policy in listed)
+    answer = await house.call("SetPolicy", pb.SetPolicyRequest(policy="fcfs"))
+    assert (answer.policy, answer.previous_policy) == ("fcfs", "sjf")
+    assert (await house.call("GetStatus", pb.GetStatusRequest())).policy == "fcfs"
+
+
+@pytest.mark.parametrize(("name", "says"), [("best", "there is no policy 'best'; there are "), ("", "policy")])
+async def test_an_unknown_policy_is_refused_by_name(house: House, name: str, says: str) -> None:
+    await house.until_acting()
+    with pytest.raises(InvalidInput, match=says) as caught:
+        await house.call("SetPolicy", pb.SetPolicyRequest(policy=name))
+    assert caught.value.field == "policy"
+    assert (await house.call("GetStatus", pb.GetStatusRequest())).policy == "sjf"
+
+
+async def test_a_decision_is_explained_and_watched(house: House) -> None:
+    await house.until_acting()
+    watch = house.stub.WatchDecisions(pb.WatchDecisionsRequest())
+    reading = asyncio.ensure_future(anext(aiter(watch)))
+    await asyncio.sleep(0)
+    job = await house.submit(work_s=8.0, gpu_memory_mib=12000)
+    await house.until_state(job.job_id, JobState.RUNNING)
+    explained = (await house.call("ExplainDecision", pb.ExplainDecisionRequest(job_id=job.job_id))).decision
+    assert explained.gpu_id == (await house.store.get(job.job_id)).gpu_id == explained.candidates[0].gpu_id
+    assert explained.candidates[0].expected_runtime_s == pytest.approx(8.0)
+    assert len(explained.candidates) + len(explained.masked) == 16
+    masked = {each.gpu_id: each.reason for each in explained.masked}
+    assert masked["turing-0/0"] == "needs 12000 MiB of GPU memory, it has 11264"
+    scores = [candidate.score for candidate in explained.candidates]
+    assert scores == sorted(scores, reverse=True)
+    by_id = await house.call("ExplainDecision", pb.ExplainDecisionRequest(decision_id=explained.decision_id))
+    assert by_id.decision == explained
+    try:
+        watched = await asyncio.wait_for(asyncio.shield(reading), 2)
+    except TimeoutError:  # the decision was made before the watch was open: the history has it
+        watch.cancel()
+        watched = await anext(aiter(house.stub.WatchDecisions(pb.WatchDecisionsRequest(history=10))))
+    assert watched.decision == explained
+    watch.cancel()
+
+
+async def test_a_waiting_job_is_explained_as_well(house: House) -> None:
+    await house.until_acting()
+    for _ in range(16):
+        await house.submit(cpu_cores=1)
+    job = await house.submit(cpu_cores=1)
+
+    async def waits() -> bool:
+        return (await house.store.get(job.job_id)).pending_reason is PendingReason.RESOURCES
+
+    await house.until(waits)
+    explained = (await house.call("ExplainDecision", pb.ExplainDecisionRequest(job_id=job.job_id))).decision
+    assert (explained.gpu_id, explained.decision_id, len(explained.candidates)) == ("", "", 0)
+    assert all("busy with job-" in each.reason for each in explained.masked)
+    assert "number 1 in the queue" in explained.summary
+
+
+async def test_what_is_not_there_is_not_explained(house: House) -> None:
+    await house.until_acting()
+    with pytest.raises(NotFound, match="no job 'job-404'"):
+        await house.call("ExplainDecision", pb.ExplainDecisionRequest(job_id="job-404"))
+    with pytest.raises(NotFound, match="decision_id"):
+        await house.call("ExplainDecision", pb.ExplainDecisionRequest(decision_id="d-0-0"))
+    with pytest.raises(InvalidInput):
+        await house.call("ExplainDecision", pb.ExplainDecisionRequest())
+
+
+async def test_a_drained_node_gets_nothing_more_and_keeps_what_runs(house: House) -> None:
+    await house.until_acting()
+    first = await house.submit(gpu_memory_mib=15000)
+    running = await house.until_state(first.job_id, JobState.RUNNING)
+    node = running.gpu_id.partition("/")[0]
+    answer = await house.call("DrainNode", pb.DrainNodeRequest(node_id=node, reason="maintenance"))
+    assert list(answer.running_job_ids) == [first.job_id]
+    assert list((await house.call("GetStatus", pb.GetStatusRequest())).drained_node_ids) == [node]
+    second = await house.submit(gpu_memory_mib=15000)
+    assert not (await house.until_state(second.job_id, JobState.RUNNING)).gpu_id.startswith(node + "/")
+    await house.run_clock()
+    assert (await house.until_state(first.job_id, JobState.SUCCEEDED)).gpu_id.startswith(node + "/")
+    await house.call("UndrainNode", pb.UndrainNodeRequest(node_id=node))
+    with pytest.raises(Conflict, match="is not drained"):
+        await house.call("UndrainNode", pb.UndrainNodeRequest(node_id=node))
+
+
+async def test_a_node_that_is_not_there_is_refused_with_those_that_are(house: House) -> None:
+    await house.until_acting()
+    for method, request in (("DrainNode", pb.DrainNodeRequest), ("UndrainNode", pb.UndrainNodeRequest)):
+        with pytest.raises(NotFound, match="the nodes are volta-0, volta-1, turing-0, radeon-0"):
+            await house.call(method, request(node_id="volta-9"))
+
+
+async def test_a_drain_while_all_is_full_says_so(house: House) -> None:
+    await house.until_acting()
+    for node in ("volta-0", "volta-1", "radeon-0"):
+        await house.call("DrainNode", pb.DrainNodeRequest(node_id=node))
+    job = await house.submit(gpu_memory_mib=15000)
+
+    async def told() -> bool:
+        return (await house.store.get(job.job_id)).pending_reason is PendingReason.NODES_DRAINED
+
+    await house.until(told)
+    await house.call("UndrainNode", pb.UndrainNodeRequest(node_id="radeon-0"))
+    assert (await house.until_state(job.job_id, JobState.RUNNING)).gpu_id.startswith("radeon-0/")
+
+
+async def test_a_call_without_a_deadline_is_refused(house: House) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await house.stub.GetStatus(pb.GetStatusRequest())
+    error: AdlroError = from_rpc_error(caught.value)
+    assert isinstance(error, InvalidInput)
+    assert "timeout" in error.message
