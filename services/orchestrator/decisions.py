@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from adlro.errors import NotFound
+from adlro.jobs import JobSpec
 from adlro.sim.observation import Floats
-from services.orchestrator.ledger import Entry, Ledger
+from services.orchestrator.occupancy import Occupancy
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,54 +47,87 @@ class Decision:
     masked: tuple[Masked, ...]
     decision_us: float
     attempt: int = 0
-    summary: str = field(default="")
+    summary: str = ""
 
 
-def explain(
-    ledger: Ledger, entry: Entry, scores: Floats, time_s: float, *, chosen: int = -1
-) -> tuple[tuple[Candidate, ...], tuple[Masked, ...]]:
-    """Every GPU of the cluster, either as a candidate (best first, the chosen one in front) or with what masks it.
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A decision as it is kept: what its explanation is made from, when somebody asks.
 
-    Args:
-        scores: (G,) the policy's scores of this job before the placement; -inf: the policy does not want the pair.
-        chosen: the number of the GPU that was taken; -1: none.
+    Attributes:
+        spec: the job's.
+        chosen: number of the GPU; -1: not placed.
+        scores: (G,) the policy's, before the placement; -inf: the policy does not want the pair.
+        durations_s: (G,) expected.
+        occupancy: before the placement.
     """
-    candidates: list[tuple[int, Candidate]] = []
-    masked: list[Masked] = []
-    for gpu, gpu_id in enumerate(ledger.gpu_ids):
-        model = ledger.model_of(gpu)
-        reason = ledger.mask_reason(entry, gpu, time_s)
-        if not reason and not np.isfinite(scores[gpu]):
-            reason = "the policy does not take this pair now"
-        if reason:
-            masked.append(Masked(gpu_id, model, reason))
-        else:
-            score = float(scores[gpu])
-            candidates.append((gpu, Candidate(gpu_id, model, float(entry.durations_s[gpu]), score)))
-    candidates.sort(key=lambda pair: (pair[0] != chosen, -pair[1].score, pair[0]))
-    return tuple(candidate for _, candidate in candidates), tuple(masked)
+
+    decision_id: str
+    job_id: str
+    spec: JobSpec
+    chosen: int
+    policy: str
+    time_s: float
+    queue_length: int
+    attempt: int
+    decision_us: float
+    scores: Floats
+    durations_s: Floats
+    occupancy: Occupancy
+    summary: str
+
+    def explained(self) -> Decision:
+        """With every GPU of the cluster, either as a candidate (best first, the chosen one in front) or masked."""
+        layout = self.occupancy.layout
+        candidates: list[tuple[int, Candidate]] = []
+        masked: list[Masked] = []
+        for gpu, gpu_id in enumerate(layout.gpu_ids):
+            model = layout.model_of(gpu)
+            reason = self.occupancy.mask_reason(self.spec, gpu, self.time_s)
+            if not reason and not np.isfinite(self.scores[gpu]):
+                reason = "the policy does not take this pair now"
+            if reason:
+                masked.append(Masked(gpu_id, model, reason))
+            else:
+                score, duration_s = float(self.scores[gpu]), float(self.durations_s[gpu])
+                candidates.append((gpu, Candidate(gpu_id, model, duration_s, score)))
+        candidates.sort(key=lambda pair: (pair[0] != self.chosen, -pair[1].score, pair[0]))
+        return Decision(
+            decision_id=self.decision_id,
+            job_id=self.job_id,
+            gpu_id=layout.gpu_ids[self.chosen] if self.chosen >= 0 else "",
+            policy=self.policy,
+            time_s=self.time_s,
+            queue_length=self.queue_length,
+            candidates=tuple(candidate for _, candidate in candidates),
+            masked=tuple(masked),
+            decision_us=self.decision_us,
+            attempt=self.attempt,
+            summary=self.summary,
+        )
 
 
 class DecisionLog:
     """The newest decisions, by id and by job; watchers see each as it is made.
 
     Args:
-        kept: how many are remembered.
+        kept: how many are remembered, in a cluster of up to 200 GPUs; fewer in a larger one.
     """
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
-        self._by_id: OrderedDict[str, Decision] = OrderedDict()
+        self._by_id: OrderedDict[str, Made] = OrderedDict()
         self._newest_of_job: dict[str, str] = {}
-        self._watchers: set[asyncio.Queue[Decision]] = set()
+        self._watchers: set[asyncio.Queue[Made]] = set()
         self.count = 0
 
-    def add(self, decision: Decision) -> None:
+    def add(self, decision: Made) -> None:
         """Remembers a decision and tells the watchers."""
         self.count += 1
         self._by_id[decision.decision_id] = decision
         self._newest_of_job[decision.job_id] = decision.decision_id
-        if len(self._by_id) > self._kept:
+        # A decision's size grows with the cluster: 10,000 of 1,000 GPUs would be half a gigabyte.
+        while len(self._by_id) > max(1, min(self._kept, self._kept * 200 // len(decision.durations_s))):
             dropped_id, dropped = self._by_id.popitem(last=False)
             if self._newest_of_job.get(dropped.job_id) == dropped_id:
                 del self._newest_of_job[dropped.job_id]
@@ -102,7 +136,7 @@ class DecisionLog:
                 watcher.get_nowait()  # a slow watcher misses the oldest: decisions are for looking, not for keeping
             watcher.put_nowait(decision)
 
-    def get(self, decision_id: str) -> Decision:
+    def get(self, decision_id: str) -> Made:
         """A decision by its id.
 
         Raises:
@@ -116,21 +150,21 @@ class DecisionLog:
             )
         return self._by_id[decision_id]
 
-    def of_job(self, job_id: str) -> Decision | None:
+    def of_job(self, job_id: str) -> Made | None:
         """A job's newest decision; None where none is kept."""
         decision_id = self._newest_of_job.get(job_id)
         return None if decision_id is None else self._by_id[decision_id]
 
-    def last(self, number: int) -> list[Decision]:
+    def last(self, number: int) -> list[Made]:
         """The newest decisions, oldest first."""
         return list(deque(self._by_id.values(), maxlen=number)) if number > 0 else []
 
-    def watch(self, queue_size: int = 1000) -> asyncio.Queue[Decision]:
+    def watch(self, queue_size: int = 1000) -> asyncio.Queue[Made]:
         """A queue that gets each new decision, until `unwatch`."""
-        watcher: asyncio.Queue[Decision] = asyncio.Queue(queue_size)
+        watcher: asyncio.Queue[Made] = asyncio.Queue(queue_size)
         self._watchers.add(watcher)
         return watcher
 
-    def unwatch(self, watcher: asyncio.Queue[Decision]) -> None:
+    def unwatch(self, watcher: asyncio.Queue[Made]) -> None:
         """Ends a watch."""
         self._watchers.discard(watcher)

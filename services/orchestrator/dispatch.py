@@ -29,7 +29,7 @@ from adlro.jobs import Job, JobSpec, JobState, PendingReason
 from adlro.jobstore import Cursor, JobStore, Move, Outcome, sequence_of
 from adlro.sim.observation import Floats
 from services.orchestrator import transitions
-from services.orchestrator.decisions import Decision, DecisionLog, explain
+from services.orchestrator.decisions import Decision, DecisionLog, Made
 from services.orchestrator.ledger import Entry, Ledger, Phase
 from services.orchestrator.policies import Policy
 from services.orchestrator.predictions import Predictions
@@ -211,7 +211,7 @@ class Session:
             revision, events = await self._store.read_requests(revision, block_ms=1000)
             new = [event.job for event in events if event.change == SUBMITTED]
             if new:
-                durations = await self._predictions.predict([job.spec for job in new], self.ledger.gpu_models)
+                durations = await self._predictions.predict([job.spec for job in new], self.ledger.layout.gpu_models)
                 self._inbox.put_nowait(Arrived(new, durations))
             for event in events:
                 if event.change == CANCEL_REQUESTED:
@@ -226,7 +226,7 @@ class Session:
         job_revision = await self._store.revision()
         records = await self._store.active()
         cursor = await self._store.cursor()
-        durations = await self._predictions.predict([job.spec for _, job in records], self.ledger.gpu_models)
+        durations = await self._predictions.predict([job.spec for _, job in records], self.ledger.layout.gpu_models)
 
         same = (
             cursor is not None
@@ -245,8 +245,8 @@ class Session:
         for (version, job), row in zip(records, durations, strict=True):
             entry = self.ledger.enter(job, version, row)
             launched = job.state is JobState.RUNNING or job.pending_reason is PendingReason.LAUNCHING
-            if launched and job.gpu_id in self.ledger.gpu_number:
-                self.ledger.place(entry, self.ledger.gpu_number[job.gpu_id], job.start_s or self.now_s)
+            if launched and job.gpu_id in self.ledger.layout.gpu_number:
+                self.ledger.place(entry, self.ledger.layout.gpu_number[job.gpu_id], job.start_s or self.now_s)
                 if (job.job_id, job.attempt_count) in runs:
                     running = runs.pop((job.job_id, job.attempt_count))
                     if job.state is not JobState.RUNNING and not same:
@@ -456,22 +456,24 @@ class Session:
                 break
             entry = self.ledger.at(job)
             queue_length = self.ledger.queue_length
-            candidates, masked = explain(self.ledger, entry, scores[0, job], self.now_s, chosen=gpu)
-            gpu_id, model = self.ledger.gpu_ids[gpu], self.ledger.model_of(gpu)
+            layout, before = self.ledger.layout, self.ledger.occupancy.copy()
+            gpu_id, model = layout.gpu_ids[gpu], layout.model_of(gpu)
             self.ledger.place(entry, gpu, self.now_s)
             self._record(entry, transitions.launching(entry.job, gpu_id, model))
             self.acting.decisions.add(
-                Decision(
+                Made(
                     decision_id=f"d-{self.token}-{self.acting.decisions.count + 1}",
                     job_id=entry.job.job_id,
-                    gpu_id=gpu_id,
+                    spec=entry.job.spec,
+                    chosen=gpu,
                     policy=policy.name,
                     time_s=self.now_s,
                     queue_length=queue_length,
-                    candidates=candidates,
-                    masked=masked,
-                    decision_us=took_s * 1e6,
                     attempt=entry.job.attempt_count,
+                    decision_us=took_s * 1e6,
+                    scores=scores[0, job].copy(),
+                    durations_s=entry.durations_s,
+                    occupancy=before,
                     summary=f"{policy.name} starts {entry.job.job_id} on {gpu_id} ({model}), "
                     f"where {entry.durations_s[gpu]:.4g} s are expected",
                 )
@@ -487,20 +489,21 @@ class Session:
         observation = self.ledger.observe(self.now_s)
         place = self.ledger.queued().index(entry)
         scores = self.acting.policy.scores(observation)[0, place]
-        candidates, masked = explain(self.ledger, entry, scores, self.now_s)
-        return Decision(
+        return Made(
             decision_id="",
             job_id=job_id,
-            gpu_id="",
+            spec=entry.job.spec,
+            chosen=-1,
             policy=self.acting.policy.name,
             time_s=self.now_s,
             queue_length=self.ledger.queue_length,
-            candidates=candidates,
-            masked=masked,
-            decision_us=0.0,
             attempt=entry.job.attempt_count,
+            decision_us=0.0,
+            scores=scores,
+            durations_s=entry.durations_s,
+            occupancy=self.ledger.occupancy,
             summary=f"{job_id} is number {place + 1} in the queue: {entry.job.message}",
-        )
+        ).explained()
 
     def _launch(self, picks: Sequence[Entry], revision: int) -> None:
         """Launches in the background, then acknowledges; acknowledgements keep their order."""

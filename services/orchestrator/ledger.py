@@ -15,7 +15,8 @@ import numpy as np
 from adlro.cluster import Cluster
 from adlro.jobs import Job, PendingReason
 from adlro.jobstore import sequence_of
-from adlro.sim.observation import Bools, Floats, Observation
+from adlro.sim.observation import Floats, Observation
+from services.orchestrator.occupancy import Layout, Occupancy
 
 
 class Phase(enum.Enum):
@@ -53,28 +54,11 @@ class Ledger:
     """
 
     def __init__(self, cluster: Cluster, drained: Iterable[str] = ()) -> None:
-        pairs = list(cluster.gpus())
-        self.cluster = cluster
-        self.gpu_ids = [gpu.gpu_id for _, gpu in pairs]
-        self.gpu_number = {gpu_id: number for number, gpu_id in enumerate(self.gpu_ids)}
-        self.gpu_models = cluster.gpu_models
-        self.node_ids = [node.node_id for node in cluster.nodes]
-        node_number = {node_id: number for number, node_id in enumerate(self.node_ids)}
-        self._gpu_model = np.array([self.gpu_models.index(gpu.gpu_model) for _, gpu in pairs], dtype=np.int64)
-        self._gpu_memory = np.array([gpu.memory_mib for _, gpu in pairs], dtype=np.int64)
-        self._gpu_node = np.array([node_number[node.node_id] for node, _ in pairs], dtype=np.int64)
-        self._node_cores = np.array([node.cpu_cores for node in cluster.nodes], dtype=np.int64)
-        self._node_memory = np.array([node.memory_mib for node in cluster.nodes], dtype=np.int64)
-        self._cores_free = self._node_cores.copy()
-        self._memory_free = self._node_memory.copy()
-        self._lost = np.zeros(len(pairs), dtype=np.bool_)
-        self._drained = np.zeros(len(self.node_ids), dtype=np.bool_)
-        self._occupant: list[Entry | None] = [None] * len(pairs)
-        self._idle = np.ones(len(pairs), dtype=np.bool_)
-        self._expected_end = np.zeros(len(pairs))
-        self._queue: list[tuple[tuple[float, int], str, int]] = []
-        self._table = _Table(len(pairs))
+        self.layout = Layout(cluster)
+        self.occupancy = Occupancy.empty(self.layout)
         self.entries: dict[str, Entry] = {}
+        self._queue: list[tuple[tuple[float, int], str, int]] = []
+        self._table = _Table(len(self.layout.gpu_ids))
         self.set_drained(drained)
 
     # ---- jobs
@@ -85,12 +69,8 @@ class Ledger:
         Args:
             model_durations_s: (M,) expected duration on each of `gpu_models`.
         """
-        able = (
-            (self._gpu_memory >= job.spec.gpu_memory_mib)
-            & (self._node_cores[self._gpu_node] >= job.spec.cpu_cores)
-            & (self._node_memory[self._gpu_node] >= job.spec.memory_mib)
-        )
-        entry = Entry(job, version, np.where(able, model_durations_s[self._gpu_model], np.inf))
+        able = self.layout.can_ever_hold(job.spec)
+        entry = Entry(job, version, np.where(able, model_durations_s[self.layout.gpu_model], np.inf))
         self.entries[job.job_id] = entry
         return entry
 
@@ -102,26 +82,15 @@ class Ledger:
 
     def place(self, entry: Entry, gpu: int, time_s: float) -> None:
         """Takes a GPU, cores and memory for a job; it leaves the queue if it stood there."""
-        if self._occupant[gpu] is not None:
-            raise AssertionError(f"{self.gpu_ids[gpu]} already holds {self._occupant[gpu]}")
+        self.occupancy.take(gpu, entry.job.job_id, entry.job.spec, time_s + float(entry.durations_s[gpu]))
         self._leave_queue(entry)
         entry.phase, entry.gpu = Phase.PLACED, gpu
-        self._occupant[gpu] = entry
-        self._idle[gpu] = False
-        self._expected_end[gpu] = time_s + entry.durations_s[gpu]
-        self._cores_free[self._gpu_node[gpu]] -= entry.job.spec.cpu_cores
-        self._memory_free[self._gpu_node[gpu]] -= entry.job.spec.memory_mib
 
     def release(self, entry: Entry) -> None:
         """Gives back what a placed job holds; the entry stays."""
-        gpu = entry.gpu
-        if gpu < 0:
-            return
-        self._occupant[gpu] = None
-        self._idle[gpu] = True
-        self._cores_free[self._gpu_node[gpu]] += entry.job.spec.cpu_cores
-        self._memory_free[self._gpu_node[gpu]] += entry.job.spec.memory_mib
-        entry.gpu = -1
+        if entry.gpu >= 0:
+            self.occupancy.give_back(entry.gpu, entry.job.spec)
+            entry.gpu = -1
 
     def forget(self, entry: Entry) -> None:
         """Drops a job that is final."""
@@ -142,17 +111,13 @@ class Ledger:
     def set_lost(self, gpu_ids: Iterable[str], lost: bool) -> None:
         """Takes GPUs away or gives them back."""
         for gpu_id in gpu_ids:
-            if gpu_id in self.gpu_number:
-                self._lost[self.gpu_number[gpu_id]] = lost
+            if gpu_id in self.layout.gpu_number:
+                self.occupancy.lost[self.layout.gpu_number[gpu_id]] = lost
 
     def set_drained(self, node_ids: Iterable[str]) -> None:
         """Exactly these nodes are drained."""
         names = set(node_ids)
-        self._drained[:] = [node_id in names for node_id in self.node_ids]
-
-    def occupant(self, gpu: int) -> Entry | None:
-        """The job that holds a GPU."""
-        return self._occupant[gpu]
+        self.occupancy.drained[:] = [node_id in names for node_id in self.layout.node_ids]
 
     # ---- looking
 
@@ -176,37 +141,30 @@ class Ledger:
     @property
     def can_start_something(self) -> bool:
         """There is a waiting job and an idle GPU; cheap to ask."""
-        return bool(self._queue) and bool(np.any(self._usable() & self._idle))
-
-    def _usable(self) -> Bools:
-        return ~self._lost & ~self._drained[self._gpu_node]
+        return bool(self._queue) and bool(np.any(self.occupancy.usable & self.occupancy.idle))
 
     def observe(self, time_s: float) -> Observation:
         """The decision point as a policy sees it, N = 1. Row j is the j-th job of the queue."""
         rows = np.fromiter((row for _, _, row in self._queue), dtype=np.int64, count=len(self._queue))
-        return self._observation(time_s, rows)
-
-    def _observation(self, time_s: float, rows: np.ndarray) -> Observation:
-        table = self._table
-        usable = self._usable()
-        idle = usable & self._idle
+        layout, taken, table = self.layout, self.occupancy, self._table
+        usable, idle = taken.usable, taken.idle
         cores, memory, duration = table.cores[rows], table.memory[rows], table.duration[rows]
         fits = (
             np.isfinite(duration)
-            & idle
-            & (cores[:, None] <= self._cores_free[self._gpu_node])
-            & (memory[:, None] <= self._memory_free[self._gpu_node])
+            & (usable & idle)
+            & (cores[:, None] <= taken.cores_free[layout.gpu_node])
+            & (memory[:, None] <= taken.memory_free_mib[layout.gpu_node])
         )
-        remaining = np.where(self._idle, 0.0, np.maximum(self._expected_end - time_s, 0.0))
+        remaining = np.where(idle, 0.0, np.maximum(taken.expected_end_s - time_s, 0.0))
         return Observation(
             time_s=np.array([time_s]),
-            gpu_model=self._gpu_model[None],
-            gpu_memory_mib=self._gpu_memory[None],
-            gpu_node=self._gpu_node[None],
-            gpu_idle=idle[None],
+            gpu_model=layout.gpu_model[None],
+            gpu_memory_mib=layout.gpu_memory_mib[None],
+            gpu_node=layout.gpu_node[None],
+            gpu_idle=(usable & idle)[None],
             gpu_remaining_s=np.where(usable, remaining, np.inf)[None],
-            node_cores_free=self._cores_free[None].copy(),
-            node_memory_free_mib=self._memory_free[None].copy(),
+            node_cores_free=taken.cores_free[None].copy(),
+            node_memory_free_mib=taken.memory_free_mib[None].copy(),
             job_waiting=np.ones((1, len(rows)), dtype=np.bool_),
             job_type=table.job_type[rows][None],
             job_priority=table.priority[rows][None],
@@ -216,7 +174,7 @@ class Ledger:
             job_gpu_memory_mib=table.gpu_memory[rows][None],
             duration_s=duration[None],
             fits_now=fits[None],
-            gpu_models=self.gpu_models,
+            gpu_models=layout.gpu_models,
         )
 
     def reasons(self, time_s: float, policy_name: str) -> list[tuple[Entry, PendingReason, str]]:
@@ -224,7 +182,7 @@ class Ledger:
         observation = self.observe(time_s)
         fits = observation.fits_now[0].any(axis=1)
         possible = np.isfinite(observation.duration_s[0])
-        usable = (possible & self._usable()).any(axis=1)
+        usable = (possible & self.occupancy.usable).any(axis=1)
         out = []
         for entry, fits_now, ever, now in zip(self.queued(), fits, possible.any(axis=1), usable, strict=True):
             if not ever:
@@ -245,30 +203,6 @@ class Ledger:
                 text += f" (attempt {len(entry.job.attempts)} {entry.job.attempts[-1].outcome})"
             out.append((entry, reason, text))
         return out
-
-    def mask_reason(self, entry: Entry, gpu: int, time_s: float) -> str:
-        """Why a job cannot start on a GPU now; empty where it can."""
-        node = int(self._gpu_node[gpu])
-        node_id, spec = self.node_ids[node], entry.job.spec
-        occupant = self._occupant[gpu]
-        if self._lost[gpu]:
-            return "the GPU is lost"
-        if self._drained[node]:
-            return f"{node_id} is drained"
-        if spec.gpu_memory_mib > self._gpu_memory[gpu]:
-            return f"needs {spec.gpu_memory_mib} MiB of GPU memory, it has {self._gpu_memory[gpu]}"
-        if occupant is not None and occupant is not entry:
-            left = max(float(self._expected_end[gpu]) - time_s, 0.0)
-            return f"busy with {occupant.job.job_id} for about {left:.3g} s"
-        if spec.cpu_cores > self._cores_free[node]:
-            return f"needs {spec.cpu_cores} cores, {self._cores_free[node]} are free on {node_id}"
-        if spec.memory_mib > self._memory_free[node]:
-            return f"needs {spec.memory_mib} MiB, {self._memory_free[node]} are free on {node_id}"
-        return ""
-
-    def model_of(self, gpu: int) -> str:
-        """The model's name of a GPU."""
-        return self.gpu_models[int(self._gpu_model[gpu])]
 
 
 def needs(entry: Entry) -> str:

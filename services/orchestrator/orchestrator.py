@@ -284,9 +284,9 @@ class Orchestrator:
         self.acting.drained[node_id] = reason
         session.ledger.set_drained(self.acting.drained)
         await session.kick()
-        gpus = [gpu.gpu_id for node, gpu in session.ledger.cluster.gpus() if node.node_id == node_id]
-        occupants = [session.ledger.occupant(session.ledger.gpu_number[gpu_id]) for gpu_id in gpus]
-        return [entry.job.job_id for entry in occupants if entry is not None]
+        layout, holder = session.ledger.layout, session.ledger.occupancy.holder
+        on_node = layout.gpu_node == layout.node_ids.index(node_id)
+        return [job_id for job_id in holder[on_node] if job_id]
 
     async def undrain(self, node_id: str) -> None:
         """Lets a node take jobs again.
@@ -315,7 +315,7 @@ class Orchestrator:
             return waiting
         decision = self.acting.decisions.of_job(job_id)
         if decision is not None:
-            return decision
+            return decision.explained()
         job = await self._store.get(job_id)
         if job.state is JobState.PENDING:
             return Decision("", job_id, "", self.acting.policy.name, self._now_s(), 0, (), (), 0.0, 0, job.message)
@@ -340,8 +340,8 @@ class Orchestrator:
 
     @staticmethod
     def _check_node(session: Session, node_id: str) -> None:
-        if node_id not in session.ledger.node_ids:
-            known = ", ".join(session.ledger.node_ids)
+        if node_id not in session.ledger.layout.node_ids:
+            known = ", ".join(session.ledger.layout.node_ids)
             raise NotFound(f"node_id: there is no node {node_id!r}; the nodes are {known}", field="node_id")
 
 

@@ -116,7 +116,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
     async def ExplainDecision(self, request: pb.ExplainDecisionRequest, context: Context) -> pb.ExplainDecisionResponse:
         """Why."""
         if request.WhichOneof("target") == "decision_id":
-            decision = self._orchestrator.acting.decisions.get(request.decision_id)
+            decision = self._orchestrator.acting.decisions.get(request.decision_id).explained()
         else:
             decision = await self._orchestrator.explain_job(request.job_id)
         return pb.ExplainDecisionResponse(decision=_decision(decision))
@@ -130,14 +130,14 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         draining = asyncio.ensure_future(self._draining.wait())
         try:
             for decision in log.last(request.history):
-                yield pb.WatchDecisionsResponse(decision=_decision(decision))
+                yield pb.WatchDecisionsResponse(decision=_decision(decision.explained()))
             while True:
                 newest = asyncio.ensure_future(watcher.get())
                 await asyncio.wait([newest, draining], return_when=asyncio.FIRST_COMPLETED)
                 if not newest.done():
                     newest.cancel()
                     return
-                yield pb.WatchDecisionsResponse(decision=_decision(newest.result()))
+                yield pb.WatchDecisionsResponse(decision=_decision(newest.result().explained()))
         finally:
             draining.cancel()
             log.unwatch(watcher)

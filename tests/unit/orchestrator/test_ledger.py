@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 
 from adlro.cluster import Cluster
 from adlro.jobs import PendingReason
-from services.orchestrator.ledger import Ledger, Phase
+from services.orchestrator.ledger import Entry, Ledger, Phase
 from tests.unit.orchestrator.conftest import node, queue
 
 
 def reason_of(ledger: Ledger, job_id: str) -> tuple[PendingReason, str]:
     return next((reason, text) for entry, reason, text in ledger.reasons(0.0, "sjf") if entry.job.job_id == job_id)
+
+
+def mask_reason(ledger: Ledger, entry: Entry, gpu: int, time_s: float) -> str:
+    return ledger.occupancy.mask_reason(entry.job.spec, gpu, time_s)
 
 
 def test_an_observation_shows_what_is_free(cluster: Cluster) -> None:
@@ -66,10 +70,10 @@ def test_every_waiting_job_has_its_reason(cluster: Cluster) -> None:
         PendingReason.RESOURCES,
         "waits for a GPU with 0 MiB, and 8 cores and 1024 MiB on its node",
     )
-    assert ledger.mask_reason(entry, 0, 0.5) == "busy with job-10 for about 0.5 s"
-    assert ledger.mask_reason(entry, 1, 0.5) == ""
-    assert ledger.mask_reason(ledger.entries["job-2"], 1, 0.5) == "needs 8 cores, 7 are free on volta-0"
-    assert "20000 MiB of GPU memory" in ledger.mask_reason(ledger.entries["job-1"], 1, 0.5)
+    assert mask_reason(ledger, entry, 0, 0.5) == "busy with job-10 for about 0.5 s"
+    assert mask_reason(ledger, entry, 1, 0.5) == ""
+    assert mask_reason(ledger, ledger.entries["job-2"], 1, 0.5) == "needs 8 cores, 7 are free on volta-0"
+    assert "20000 MiB of GPU memory" in mask_reason(ledger, ledger.entries["job-1"], 1, 0.5)
 
 
 def test_two_jobs_never_hold_one_gpu(cluster: Cluster) -> None:

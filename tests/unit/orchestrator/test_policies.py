@@ -28,7 +28,7 @@ def drain(ledger: Ledger, policy: Policy) -> list[tuple[str, str]]:
             return placed
         entry = ledger.at(job)
         ledger.place(entry, gpu, 0.0)
-        placed.append((entry.job.job_id, ledger.gpu_ids[gpu]))
+        placed.append((entry.job.job_id, ledger.layout.gpu_ids[gpu]))
 
 
 @pytest.fixture

@@ -1,0 +1,147 @@
+"""Who holds what of a cluster: the fixed layout, and the state that placements change. Plain data and arrays.
+
+An `Occupancy` is small and copied whole with each decision, so that the decision can be explained later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.cluster import Cluster
+from adlro.jobs import JobSpec
+from adlro.sim.observation import Bools, Floats, Ints
+
+
+class Layout:
+    """A cluster's fixed figures as arrays over G GPUs and M nodes, in the order of its description.
+
+    Attributes:
+        gpu_ids, gpu_models, node_ids: names.
+        gpu_model, gpu_memory_mib, gpu_node: (G,) the model's number, memory, the node's number.
+        node_cores, node_memory_mib: (M,) what each node has.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        pairs = list(cluster.gpus())
+        self.cluster = cluster
+        self.gpu_ids = [gpu.gpu_id for _, gpu in pairs]
+        self.gpu_number = {gpu_id: number for number, gpu_id in enumerate(self.gpu_ids)}
+        self.gpu_models = cluster.gpu_models
+        self.node_ids = [node.node_id for node in cluster.nodes]
+        models = {model: number for number, model in enumerate(self.gpu_models)}
+        nodes = {node_id: number for number, node_id in enumerate(self.node_ids)}
+        self.gpu_model: Ints = np.array([models[gpu.gpu_model] for _, gpu in pairs], dtype=np.int64)
+        self.gpu_memory_mib: Ints = np.array([gpu.memory_mib for _, gpu in pairs], dtype=np.int64)
+        self.gpu_node: Ints = np.array([nodes[node.node_id] for node, _ in pairs], dtype=np.int64)
+        self.node_cores: Ints = np.array([node.cpu_cores for node in cluster.nodes], dtype=np.int64)
+        self.node_memory_mib: Ints = np.array([node.memory_mib for node in cluster.nodes], dtype=np.int64)
+
+    def model_of(self, gpu: int) -> str:
+        """The model's name of a GPU."""
+        return self.gpu_models[int(self.gpu_model[gpu])]
+
+    def can_ever_hold(self, spec: JobSpec) -> Bools:
+        """(G,) the GPU, with its node empty, is big enough for the job."""
+        able: Bools = (
+            (self.gpu_memory_mib >= spec.gpu_memory_mib)
+            & (self.node_cores[self.gpu_node] >= spec.cpu_cores)
+            & (self.node_memory_mib[self.gpu_node] >= spec.memory_mib)
+        )
+        return able
+
+
+@dataclass(slots=True)
+class Occupancy:
+    """What is taken at one moment.
+
+    Attributes:
+        holder: (G,) id of the job that holds the GPU; "" where it is idle.
+        expected_end_s: (G,) cluster time at which the holder is expected to end.
+        lost: (G,) the GPU is away.
+        drained: (M,) nothing more is started on the node.
+        cores_free, memory_free_mib: (M,) what the node has left.
+    """
+
+    layout: Layout
+    holder: NDArray[Any]
+    expected_end_s: Floats
+    lost: Bools
+    drained: Bools
+    cores_free: Ints
+    memory_free_mib: Ints
+
+    @classmethod
+    def empty(cls, layout: Layout) -> Occupancy:
+        """Nothing is taken."""
+        gpus, nodes = len(layout.gpu_ids), len(layout.node_ids)
+        return cls(
+            layout,
+            np.full(gpus, "", dtype=object),
+            np.zeros(gpus),
+            np.zeros(gpus, dtype=np.bool_),
+            np.zeros(nodes, dtype=np.bool_),
+            layout.node_cores.copy(),
+            layout.node_memory_mib.copy(),
+        )
+
+    def copy(self) -> Occupancy:
+        """The same, apart from what changes later."""
+        return Occupancy(
+            self.layout,
+            self.holder.copy(),
+            self.expected_end_s.copy(),
+            self.lost.copy(),
+            self.drained.copy(),
+            self.cores_free.copy(),
+            self.memory_free_mib.copy(),
+        )
+
+    def take(self, gpu: int, job_id: str, spec: JobSpec, expected_end_s: float) -> None:
+        """Gives a GPU, cores and memory to a job."""
+        if self.holder[gpu]:
+            raise AssertionError(f"{self.layout.gpu_ids[gpu]} already holds {self.holder[gpu]}")
+        self.holder[gpu] = job_id
+        self.expected_end_s[gpu] = expected_end_s
+        self.cores_free[self.layout.gpu_node[gpu]] -= spec.cpu_cores
+        self.memory_free_mib[self.layout.gpu_node[gpu]] -= spec.memory_mib
+
+    def give_back(self, gpu: int, spec: JobSpec) -> None:
+        """Takes them back."""
+        self.holder[gpu] = ""
+        self.cores_free[self.layout.gpu_node[gpu]] += spec.cpu_cores
+        self.memory_free_mib[self.layout.gpu_node[gpu]] += spec.memory_mib
+
+    @property
+    def idle(self) -> Bools:
+        """(G,) nobody holds the GPU."""
+        free: Bools = self.holder == ""
+        return free
+
+    @property
+    def usable(self) -> Bools:
+        """(G,) the GPU is there and its node takes jobs."""
+        return ~self.lost & ~self.drained[self.layout.gpu_node]
+
+    def mask_reason(self, spec: JobSpec, gpu: int, time_s: float) -> str:
+        """Why a job cannot start on a GPU at this moment; empty where it can."""
+        layout = self.layout
+        node = int(layout.gpu_node[gpu])
+        node_id = layout.node_ids[node]
+        if self.lost[gpu]:
+            return "the GPU is lost"
+        if self.drained[node]:
+            return f"{node_id} is drained"
+        if spec.gpu_memory_mib > layout.gpu_memory_mib[gpu]:
+            return f"needs {spec.gpu_memory_mib} MiB of GPU memory, it has {layout.gpu_memory_mib[gpu]}"
+        if self.holder[gpu]:
+            left_s = max(float(self.expected_end_s[gpu]) - time_s, 0.0)
+            return f"busy with {self.holder[gpu]} for about {left_s:.3g} s"
+        if spec.cpu_cores > self.cores_free[node]:
+            return f"needs {spec.cpu_cores} cores, {self.cores_free[node]} are free on {node_id}"
+        if spec.memory_mib > self.memory_free_mib[node]:
+            return f"needs {spec.memory_mib} MiB, {self.memory_free_mib[node]} are free on {node_id}"
+        return ""
