@@ -100,7 +100,7 @@ def _print_status(found: dict[str, Any]) -> None:
     if found["clock"] is not None:
         console.print(f"clock       {clock_text(found['clock'])}")
     if found["problem"]:
-        console.print(f"problem     [red]{escape(found['problem'])}[/]", soft_wrap=True)
+        console.print(f"problem     [red]{escape(found['problem'])}[/]")
 
 
 def clock_text(clock: dict[str, Any]) -> str:
@@ -134,8 +134,7 @@ def policy(
     if output is Output.JSON:
         emit_json({"policies": found})
         return
-    table = plain_table("", "POLICY", "WHAT IT DOES")
-    table.columns[2].no_wrap = False
+    table = plain_table("", "POLICY", "WHAT IT DOES", wrapped=("WHAT IT DOES",))
     for each in found:
         table.add_row("[green]*[/]" if each.acting else "", escape(each.name), escape(each.description))
     stdout().print(table)
@@ -157,7 +156,7 @@ def drain(
         emit_json({"node_id": node, "running_job_ids": running})
         return
     left = f"; still running there: {', '.join(running)}" if running else "; nothing runs there"
-    stdout().print(f"{escape(node)} drains{left}", soft_wrap=True)
+    stdout().print(f"{escape(node)} drains{left}")
 
 
 def undrain(node: NodeArgument, server: ServerOption = None, output: OutputOption = Output.TABLE) -> None:

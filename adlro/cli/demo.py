@@ -132,13 +132,11 @@ def _print(console: Console, report: dict[str, Any]) -> None:
             f"\n[bold]{escape(first['policy'])}[/]: mean JCT {render.seconds(mine)} against {render.seconds(other)}"
             f" under {escape(reference['policy'])}, [bold]{_change(mine, other)}[/]; throughput"
             f" {_change(first['throughput_jobs_per_h'], reference['throughput_jobs_per_h'])}.",
-            soft_wrap=True,
         )
     console.print(
         "[dim]JCT: job completion time, from submission to end, in cluster time."
         " Users' expected runtimes are the true ones.\n"
         f"Took {report['elapsed_s']:.0f} s. Go on with: adlro up[/]",
-        soft_wrap=True,
     )
 
 

@@ -105,10 +105,12 @@ def _print_job(console: Console, job: Job) -> None:
     ]
     for name, text in rows:
         if text:
-            console.print(f"  [dim]{name:<11}[/]{text}", soft_wrap=True)
+            console.print(f"  [dim]{name:<11}[/]{text}")
     if job.attempts:
         console.print()
-        table = plain_table("ATTEMPT", "GPU", "MODEL", "START", "END", "OUTCOME", right=("START", "END"))
+        table = plain_table(
+            "ATTEMPT", "GPU", "MODEL", "START", "END", "OUTCOME", right=("START", "END"), wrapped=("OUTCOME",)
+        )
         for each in job.attempts:
             table.add_row(
                 str(each.attempt),
@@ -140,7 +142,7 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
             f"{item.job_id} ({render.seconds(item.runtime_s)} on {item.gpu_model}, similarity {item.similarity:.2f})"
             for item in list(evidence.values())[:_EVIDENCE]
         )
-        console.print(f"  [dim]evidence[/]   {told}", soft_wrap=True)
+        console.print(f"  [dim]evidence[/]   {told}")
     novelty = max(each.novelty for each in predictions)
     if math.isfinite(novelty) and novelty > 0:
         console.print(f"  [dim]novelty[/]    {novelty:.2f} [dim](0: much like what was seen, 1: unlike anything)[/]")
@@ -151,11 +153,19 @@ def _print_decision(console: Console, decision: Decision) -> None:
     console.print(
         f"\n[bold]Why[/]  {escape(decision.summary)} [dim]({head}, policy {escape(decision.policy)},"
         f" at {render.seconds(decision.time_s)}, {decision.queue_length} waiting, {decision.decision_us:.0f} µs)[/]",
-        soft_wrap=True,
     )
     if not decision.candidates and not decision.masked:
         return
-    table = plain_table("", "GPU", "MODEL", "EXPECTED", "SCORE", "OUT OF THE QUESTION", right=("EXPECTED", "SCORE"))
+    table = plain_table(
+        "",
+        "GPU",
+        "MODEL",
+        "EXPECTED",
+        "SCORE",
+        "OUT OF THE QUESTION",
+        right=("EXPECTED", "SCORE"),
+        wrapped=("OUT OF THE QUESTION",),
+    )
     for each in decision.candidates:
         chosen = each.gpu_id == decision.gpu_id
         table.add_row(

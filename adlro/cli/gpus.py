@@ -123,22 +123,21 @@ def read_gpus(client: Client) -> list[GpuView]:
 _STATE_STYLE = {"idle": "dim", "busy": "cyan", "drained": "yellow", "lost": "red"}
 
 
-def gpu_table(views: Sequence[GpuView]) -> Table:
-    """One GPU a line."""
-    table = plain_table(
-        "GPU", "MODEL", "JOB", "UTILIZATION", "", "MEMORY", "TEMP", "POWER", right=("", "TEMP", "POWER")
-    )
+def gpu_table(views: Sequence[GpuView], width: int = render.WIDE) -> Table:
+    """One GPU a line; on a narrow screen without the jobs' names."""
+    wide = width >= render.WIDE
+    table = plain_table("GPU", "MODEL", "JOB", "BUSY", "", "MEMORY", "TEMP", "POWER", right=("", "TEMP", "POWER"))
     for each in views:
         job = f"[cyan]{each.job_id}[/]" if each.job_id else f"[{_STATE_STYLE[each.state]}]{each.state}[/]"
-        if each.job_name and each.job_name != each.job_id:
+        if wide and each.job_name and each.job_name != each.job_id:
             job += f" [dim]{escape(each.job_name)}[/]"
         table.add_row(
             each.gpu_id,
             each.gpu_model,
             job,
-            render.bar(each.utilization_ratio),
+            render.bar(each.utilization_ratio, 10 if wide else 6),
             render.percent(each.utilization_ratio),
-            f"{render.mib(each.memory_used_mib)} / {render.mib(each.memory_mib)}",
+            render.mib_of(each.memory_used_mib, each.memory_mib),
             render.number(each.temperature_c, " °C"),
             render.number(each.power_w, " W"),
         )
@@ -167,14 +166,14 @@ def gpus(
             return
         console = stdout()
         if not watch:
-            console.print(gpu_table(read_gpus(client)))
+            console.print(gpu_table(read_gpus(client), console.width))
         elif not console.is_terminal:
             while True:
-                console.print(gpu_table(read_gpus(client)))
+                console.print(gpu_table(read_gpus(client), console.width))
                 console.print()
                 time.sleep(interval_s)
         else:
-            with Live(gpu_table(read_gpus(client)), console=console, auto_refresh=False) as live:
+            with Live(gpu_table(read_gpus(client), console.width), console=console, auto_refresh=False) as live:
                 while True:
                     time.sleep(interval_s)
-                    live.update(gpu_table(read_gpus(client)), refresh=True)
+                    live.update(gpu_table(read_gpus(client), console.width), refresh=True)

@@ -168,7 +168,8 @@ def submit(
     if output is Output.JSON:
         emit_json(jobs[0] if count == 1 else {"jobs": jobs})
     elif wait:
-        stdout().print(render.job_table(jobs))
+        console = stdout()
+        console.print(render.job_table(jobs, width=console.width))
     else:
         for job in jobs:
             stdout().print(job.job_id)
@@ -223,22 +224,23 @@ def queue(
         if output is Output.JSON:
             emit_json({"jobs": jobs})
             return
-        if jobs:
-            stdout().print(render.job_table(jobs))
-        else:
-            say("no jobs" + ("" if everything else " in these states; adlro queue --all shows the others"))
-        _say_totals(client)
-
-
-def _say_totals(client: Client) -> None:
-    """One line about the whole queue; nothing where the orchestrator is away, since the list does not need it."""
-    with contextlib.suppress(AdlroError):
-        status = client.status()
+        status, now_s = None, None
+        # The list does not need the other services: what they add is left out where they are away.
+        with contextlib.suppress(AdlroError):
+            status = client.status()
+        with contextlib.suppress(AdlroError):
+            now_s = client.clock().time_s
+    if jobs:
+        console = stdout()
+        console.print(render.job_table(jobs, now_s, console.width))
+    else:
+        say("no jobs" + ("" if everything else " in these states; adlro queue --all shows the others"))
+    if status is not None:
         later = status.waiting_for_begin_time_count
         say(
             f"[dim]{status.running_count} running, {status.queue_length} waiting"
             + (f", {later} before their begin time" if later else "")
-            + f"; policy {escape(status.policy)}; cluster time {render.seconds(status.cluster_time_s)}[/]"
+            + f"; policy {escape(status.policy)}[/]"
         )
 
 
@@ -279,7 +281,7 @@ def watch(
             else:
                 if output is Output.TABLE:
                     mark = "now" if event.kind is JobEventKind.SNAPSHOT else _now()
-                    console.print(f"{mark:8}  {_event_line(event.job)}", soft_wrap=True)
+                    console.print(f"{mark:8}  {_event_line(event.job)}")
                 (seen_open.discard if event.job.state.final else seen_open.add)(event.job.job_id)
             if until_done and complete and not seen_open:
                 return

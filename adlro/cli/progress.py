@@ -51,15 +51,16 @@ class ReplayProgress:
         """Shows where the replay stands."""
         if self._progress is not None:
             if self._task is None:
-                self._task = self._progress.add_task(escape(self._title), total=board.total, text="")
-            done = board.finished if board.phase == RUNNING else len(board.jobs)
-            self._progress.update(self._task, completed=done, text=progress_text(board))
+                self._task = self._progress.add_task(escape(self._title), total=None, text="")
+            # Until the clock goes there is no share that is done: a bar that was full once would stop its stopwatch.
+            total = board.total if board.phase == RUNNING else None
+            self._progress.update(self._task, total=total, completed=board.finished, text=progress_text(board))
             return
         now_s = time.monotonic()
         if board.phase != self._phase or now_s >= self._next_line_s or board.done:
             self._phase = board.phase
             self._next_line_s = now_s + _PLAIN_LINE_EVERY_S
-            self._console.print(f"{escape(self._title)}: {progress_text(board)}", soft_wrap=True)
+            self._console.print(f"{escape(self._title)}: {progress_text(board)}")
 
 
 def progress_text(board: Board) -> str:

@@ -7,7 +7,7 @@ import math
 from rich.markup import escape
 from rich.table import Table
 
-from adlro.cli.documents import wait_s
+from adlro.cli.documents import runtime_s, wait_s
 from adlro.cli.shell import plain_table
 from adlro.jobs import Job, JobState, JobType, PendingReason
 
@@ -26,6 +26,8 @@ TYPE_SHORT = {
 }
 
 UNKNOWN = "-"
+# Columns of a screen on which tables show all they have.
+WIDE = 110
 
 
 def seconds(value: float | None) -> str:
@@ -51,6 +53,11 @@ def mib(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return UNKNOWN
     return f"{value / 1024:.1f} GiB" if value >= 1024 else f"{value:.0f} MiB"
+
+
+def mib_of(used: float, total: float) -> str:
+    """Memory used of memory there is: `4.2/15.8 GiB`."""
+    return f"{used / 1024:.1f}/{total / 1024:.1f} GiB" if math.isfinite(used) else f"{UNKNOWN}/{total / 1024:.1f} GiB"
 
 
 def percent(ratio: float | None) -> str:
@@ -89,39 +96,34 @@ def why(job: Job) -> str:
     return escape(job.message) if job.state in (JobState.FAILED, JobState.CANCELLED) else ""
 
 
-def job_table(jobs: list[Job]) -> Table:
-    """Jobs, one a line."""
-    table = plain_table(
-        "JOB",
-        "NAME",
-        "USER",
-        "TYPE",
-        "PRIO",
-        "STATE",
-        "GPU",
-        "SUBMIT",
-        "WAIT",
-        "JCT",
-        "WHY",
-        right=(
-            "PRIO",
-            "SUBMIT",
-            "WAIT",
-            "JCT",
-        ),
-    )
+def job_table(jobs: list[Job], now_s: float | None = None, width: int = WIDE) -> Table:
+    """Jobs, one a line; on a screen of less than `WIDE` columns only what matters most.
+
+    With the cluster time, also how long the unfinished ones have waited or run so far.
+    """
+    shown = ["JOB", "NAME", "USER", "TYPE", "PRIO", "STATE", "GPU", "WAIT", "RUN", "JCT", "WHY"]
+    if width < WIDE:
+        shown = ["JOB", "NAME", "STATE", "GPU", "WAIT", "RUN", "WHY"]
+    table = plain_table(*shown, right={"PRIO", "WAIT", "RUN", "JCT"}, wrapped={"WHY"})
+    table.columns[1].max_width = 24 if width >= WIDE else 16
     for job in jobs:
-        table.add_row(
-            job.job_id,
-            escape(job.spec.name),
-            escape(job.spec.user),
-            TYPE_SHORT[job.spec.job_type],
-            f"{job.spec.priority:.2f}",
-            state(job),
-            job.gpu_id or UNKNOWN,
-            seconds(job.submit_s),
-            seconds(wait_s(job)),
-            seconds(job.jct_s),
-            why(job),
-        )
+        waited_s, ran_s = wait_s(job), runtime_s(job)
+        if now_s is not None and job.state is JobState.PENDING:
+            waited_s = now_s - job.submit_s if job.submit_s is not None and now_s >= job.submit_s else None
+        elif now_s is not None and job.state is JobState.RUNNING and job.start_s is not None:
+            ran_s = max(now_s - job.start_s, 0.0)
+        cells = {
+            "JOB": job.job_id,
+            "NAME": escape(job.spec.name),
+            "USER": escape(job.spec.user),
+            "TYPE": TYPE_SHORT[job.spec.job_type],
+            "PRIO": f"{job.spec.priority:.2f}",
+            "STATE": state(job),
+            "GPU": job.gpu_id or UNKNOWN,
+            "WAIT": seconds(waited_s),
+            "RUN": seconds(ran_s),
+            "JCT": seconds(job.jct_s),
+            "WHY": why(job),
+        }
+        table.add_row(*(cells[name] for name in shown))
     return table

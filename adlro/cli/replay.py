@@ -114,6 +114,8 @@ def replay(
     workload, source, notes = read_trace(file, trace_format, count, seed)
     if estimates is Estimates.EXACT:
         notes.append("expected runtimes are the true ones (--estimates trace takes what the trace states)")
+    if force:
+        notes.append("replayed with --force: other jobs may have held GPUs meanwhile")
     if passing is ReplayTime.SCALED and scale == 0:
         raise typer.BadParameter("scaled time needs a scale above 0", param_hint="--scale")
     options = ReplayOptions(
@@ -127,8 +129,12 @@ def replay(
         raise typer.BadParameter(f"there is no folder {report_file.absolute().parent}", param_hint="--report")
     specs = replay_specs(workload, exact_runtimes=estimates is Estimates.EXACT)
     progress = ReplayProgress(stderr(), f"{file.name}")
-    with progress:
-        result = asyncio.run(_replay(server, specs, options, progress))
+    try:
+        with progress:
+            result = asyncio.run(_replay(server, specs, options, progress))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        say("[yellow]interrupted; the replay's jobs are cancelled, clock and policy are as they were[/]")
+        raise
     report = build_report(result, source, notes)
     if report_file is not None:
         whole = document({**report, "placements": placements(result.jobs)})

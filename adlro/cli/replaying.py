@@ -63,6 +63,7 @@ class Board:
     counts: Counter[str] = field(default_factory=Counter)
     cluster_time_s: float = 0.0
     last_move_s: float = field(default_factory=time.monotonic)
+    _stages: dict[str, str] = field(default_factory=dict)
 
     def take(self, event: JobEvent) -> None:
         """Notes an event of the watch."""
@@ -73,8 +74,10 @@ class Board:
         if before is not None and before.revision >= job.revision:
             return
         if before is not None:
-            self.counts[_stage(before)] -= 1
-        self.counts[_stage(job)] += 1
+            self.counts[self._stages[job.job_id]] -= 1
+        stage = _stage(job, self.cluster_time_s)
+        self.counts[stage] += 1
+        self._stages[job.job_id] = stage
         self.jobs[job.job_id] = job
         self.last_move_s = time.monotonic()
         for at_s in (job.start_s, job.end_s):
@@ -112,14 +115,16 @@ class Board:
         return self.finished == self.total
 
 
-def _stage(job: Job) -> str:
+def _stage(job: Job, now_s: float) -> str:
     if job.state.final:
         return "finished"
     if job.state is JobState.RUNNING:
         return "running"
     if job.pending_reason is PendingReason.SUBMITTED:
         return "submitted"
-    return "to come" if job.pending_reason is PendingReason.BEGIN_TIME else "waiting"
+    # While the cluster is away, that is the reason told also by jobs whose begin time has not come.
+    may_be_early = job.pending_reason in (PendingReason.BEGIN_TIME, PendingReason.CLUSTER_UNAVAILABLE)
+    return "to come" if may_be_early and (job.spec.begin_time_s or 0.0) > now_s else "waiting"
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
     if report["notes"]:
         console.print()
         for note in report["notes"]:
-            console.print(f"[dim]- {escape(note)}[/]", soft_wrap=True)
+            console.print(f"[dim]- {escape(note)}[/]")
 
 
 def comparison_table(reports: Sequence[dict[str, Any]]) -> Table:

@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -37,8 +37,8 @@ EXIT_TERMINATED = 143
 # How long a short command goes on trying. Not longer: where nothing runs, people should hear so at once.
 PATIENCE_S = 1.0
 
-# Piped output is not wrapped to 80 columns, so that lines can be searched.
-_PIPED_WIDTH = 200
+# Piped output is not wrapped, so that lines can be searched.
+_PIPED_WIDTH = 10_000
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ OutputOption = Annotated[
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+    return Console(stderr=stderr, width=width, highlight=False)
 
 
 def stdout() -> Console:
@@ -84,7 +84,7 @@ def stderr() -> Console:
 
 def say(text: str) -> None:
     """A note for people, on stderr; rich markup."""
-    stderr().print(text, soft_wrap=True)
+    stderr().print(text)
 
 
 def emit_json(value: Any) -> None:
@@ -99,12 +99,22 @@ def emit_json_line(value: Any) -> None:
     sys.stdout.flush()
 
 
-def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """A table without lines between its columns, as easy to read as to cut with other tools."""
+def plain_table(*columns: str, right: Collection[str] = (), wrapped: Collection[str] = ()) -> Table:
+    """A table without lines between its columns, as easy to read as to cut with other tools.
+
+    Args:
+        columns: the heads.
+        right: those of numbers, which are aligned on their right.
+        wrapped: those that give way and wrap on a narrow screen.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    numeric = set(right)
     for column in columns:
-        table.add_column(column, justify="right" if column in numeric else "left", no_wrap=True, overflow="ellipsis")
+        table.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=column not in wrapped,
+            overflow="fold" if column in wrapped else "ellipsis",
+        )
     return table
 
 
@@ -139,23 +149,24 @@ def report(error: AdlroError) -> int:
             f"[bold red]nothing answers at {escape(address)}[/]"
             + ("" if service == "ingest" else f" ({escape(service)})")
             + "; start the suite with [bold]adlro up[/], or name it with [bold]--server[/] or ADLRO_SERVER",
-            soft_wrap=True,
         )
         return EXIT_NOTHING_RUNNING
-    lines = [f"{each.field}: {each.description}" for each in error.violations]
+    lines = [
+        each.description if each.description.startswith(each.field) else f"{each.field}: {each.description}"
+        for each in error.violations
+    ]
     if len(lines) > 1:
-        console.print("[bold red]error:[/] the request was refused", soft_wrap=True)
+        console.print("[bold red]error:[/] the request was refused")
         for line in lines:
-            console.print(f"  {escape(line)}", soft_wrap=True)
+            console.print(f"  {escape(line)}")
     else:
         text = error.message
         if lines and error.field not in text:
             text = f"{error.field}: {text}"
-        console.print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
+        console.print(f"[bold red]error:[/] {escape(text)}")
     if isinstance(error, InternalError) and error.metadata.get("error_id"):
         console.print(
             f"  this is a bug in a service; its log has more under error id {escape(error.metadata['error_id'])}",
-            soft_wrap=True,
         )
     return EXIT_ERROR
 

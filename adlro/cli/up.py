@@ -156,10 +156,9 @@ def _say_ready(suite: Suite, data_dir: Path, took_s: float) -> None:
     console = stdout()
     console.print(table)
     named = "" if suite.server == "127.0.0.1:7701" else f" --server {suite.server}"
-    console.print(f"\nReady in {took_s:.1f} s. Data and logs: {escape(str(data_dir))}", soft_wrap=True)
+    console.print(f"\nReady in {took_s:.1f} s. Data and logs: {escape(str(data_dir))}")
     console.print(
         f"In another terminal: [bold]adlro submit --type ml --runtime 20{named}[/], [bold]adlro queue{named}[/],"
         f" [bold]adlro gpus --watch{named}[/]",
-        soft_wrap=True,
     )
     console.print("Ctrl-C drains and stops everything.")

@@ -274,7 +274,7 @@ def test_gpus_shows_what_each_reports_and_what_is_not_known(suite: FakeSuite, ad
     assert "job-1" in rows["volta-0/0"]
     assert "97%" in rows["volta-0/0"]
     assert "61 °C" in rows["volta-0/0"]
-    assert "7.8 GiB / 15.8 GiB" in rows["volta-0/0"]
+    assert "7.8/15.8 GiB" in rows["volta-0/0"]
     assert "idle" in rows["volta-0/1"]
     assert "drained" in rows["turing-0/0"]
     gpus = json.loads(adlro("gpus", "-o", "json").stdout)["gpus"]
