@@ -23,7 +23,7 @@ import dataclasses
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import redis.asyncio as aioredis
 from redis.commands.core import AsyncScript
@@ -153,11 +153,17 @@ class NewJob:
     created_unix_s: float
 
 
-class Created(NamedTuple):
-    """What `create` answers: the job, and whether its request id was known."""
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What `create` answers: the job, as it goes over the wire, and whether its request id was known."""
 
-    job: Job
+    message: job_pb2.Job
     existing: bool
+
+    @property
+    def job(self) -> Job:
+        """The job as a plain record."""
+        return job_from_proto(self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,19 +235,21 @@ class JobStore:
     async def create_many(self, jobs: Sequence[NewJob]) -> list[Created | AlreadyExists]:
         """Records jobs in one round trip, each by itself; answers in order."""
         args: list[bytes | str] = []
-        made: list[tuple[Job, str]] = []
+        made: list[tuple[job_pb2.Job, str]] = []
         for new in jobs:
             job = Job(job_id="", spec=new.spec, normalized=new.normalized, created_unix_s=new.created_unix_s)
             message = job_to_proto(job)
             digest = _digest(message.spec)
             args += [f"{new.spec.user} {new.request_id}" if new.request_id else "", digest, message.SerializeToString()]
-            made.append((job, digest))
+            made.append((message, digest))
         answers = cast(list[Any], await self._create(args=args))
         out: list[Created | AlreadyExists] = []
-        for new, (job, digest), (existing, revision, value) in zip(jobs, made, answers, strict=True):
+        for new, (message, digest), (existing, revision, value) in zip(jobs, made, answers, strict=True):
             text = value.decode()
             if not existing:
-                out.append(Created(dataclasses.replace(job, job_id=text, revision=revision), existing=False))
+                message.job_id = text
+                message.revision = revision
+                out.append(Created(message, existing=False))
                 continue
             job_id, _, first_digest = text.partition(" ")
             if first_digest != digest:
@@ -255,7 +263,7 @@ class JobStore:
                     )
                 )
                 continue
-            out.append(Created(await self.get(job_id), existing=True))
+            out.append(Created(job_to_proto(await self.get(job_id)), existing=True))
         return out
 
     async def request_cancel(self, job_id: str) -> Job:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import grpc
 
 from adlro.jobstore import Created, JobStore, NewJob
-from adlro.kit.redis import connect, connect_blocking, watch_redis
+from adlro.kit.redis import connect_blocking, watch_redis
+from adlro.kit.redis_scripts import connect_for_scripts
 from adlro.kit.server import ServiceContext
 from adlro.v1 import cluster_pb2, job_service_pb2_grpc, telemetry_service_pb2_grpc
 from adlro.wire import cluster_from_proto, cluster_to_proto
@@ -36,7 +37,7 @@ class IngestService:
     service_names: Sequence[str] = ("adlro.v1.JobService", "adlro.v1.TelemetryService")
 
     def __init__(self, settings: IngestSettings) -> None:
-        self._redis = connect(settings.redis_url)
+        self._redis = connect_for_scripts(settings.redis_url)
         self._blocking_redis = connect_blocking(settings.redis_url)
         clusters = Clusters(
             self._redis,

@@ -33,7 +33,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     Args:
         store: job records.
-        creates: writes new ones.
+        creates: writes those of streams, several at a time.
         admission: decides which are accepted.
         listing: reads them in pages.
         watch: tells of changes; its messages are those of `change_message`.
@@ -58,8 +58,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     ) -> job_service_pb2.SubmitJobResponse:
         """Accepts a job."""
         new = await self._admission.admit(spec_from_proto(request.job), request.request_id)
-        created = await self._creates.add(new)
-        return job_service_pb2.SubmitJobResponse(job=job_to_proto(created.job), existing=created.existing)
+        # Not with `creates`: alone, a task to gather others costs more than the round trip.
+        created = await self._store.create(new.spec, new.normalized, new.request_id, new.created_unix_s)
+        return job_service_pb2.SubmitJobResponse(job=created.message, existing=created.existing)
 
     async def SubmitJobs(
         self,
@@ -87,7 +88,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             try:
                 if isinstance(result, AdlroError):
                     raise result
-                response.job_ids.append((await result).job.job_id)
+                response.job_ids.append((await result).message.job_id)
                 response.accepted_count += 1
             except AdlroError as error:
                 response.job_ids.append("")

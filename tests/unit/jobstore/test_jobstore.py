@@ -52,7 +52,8 @@ async def create(store: JobStore, request_id: str = "", spec: JobSpec = SPEC) ->
 
 
 async def test_a_created_job_is_read_back_whole(store: JobStore) -> None:
-    job, existing = await create(store)
+    created = await create(store)
+    job, existing = created.job, created.existing
     assert (job.job_id, job.revision, job.state, existing) == ("job-1", 1, JobState.PENDING, False)
     assert job.spec == SPEC
     assert await store.get("job-1") == job
