@@ -151,8 +151,8 @@ class Suite:
                 in_time &= await self._services[name].stop(DRAIN_GRACE_S)
         if self._store is not None:
             await asyncio.to_thread(self._store.stop)
-        self._plan.data_dir.joinpath("up.json").unlink(missing_ok=True)
-        if self._lock is not None:
+        if self._lock is not None:  # else the data directory is another one's
+            self._plan.data_dir.joinpath("up.json").unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
         return in_time

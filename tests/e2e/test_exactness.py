@@ -1,0 +1,45 @@
+"""The ten lists of the paper scenario through gRPC, in virtual time: what an independent program got on them."""
+
+from __future__ import annotations
+
+import csv
+import time
+from pathlib import Path
+
+import pytest
+
+from adlro.cli.replaying import ReplayOptions, replay, replay_specs
+from adlro.client import AsyncClient
+from adlro.jobs import JobState
+from adlro.sim.traces import read_paper_csv
+from tests.e2e.records import check_placements, makespan_s, mean_jct_s, mean_jobs_in_system
+from tests.e2e.running_suite import RunningSuite
+
+pytestmark = pytest.mark.slow
+
+TEN_LISTS_S = 120.0
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("policy", ["fcfs", "fcfs_fastest", "sjf"])
+async def test_mean_jct_and_makespan_are_those_of_the_reference(
+    suite: RunningSuite, shared_data: Path, policy: str
+) -> None:
+    with (shared_data / "paper" / "expected.csv").open(encoding="utf-8", newline="") as file:
+        expected = list(csv.DictReader(file))
+    assert len(expected) == 10
+    began_s = time.monotonic()
+    async with AsyncClient(suite.server, patience_s=30.0) as client:
+        for row in expected:
+            workload = read_paper_csv(shared_data / "paper" / row["file"])
+            result = await replay(client, replay_specs(workload), ReplayOptions(policy=policy))
+            jobs = result.jobs
+            assert [job.spec.simulated_work.work_s for job in jobs] == [each.work_s for each in workload]
+            assert {job.state for job in jobs} == {JobState.SUCCEEDED}
+            found = (mean_jct_s(jobs), makespan_s(jobs))
+            wanted = (float(row[f"{policy}_mean_jct_s"]), float(row[f"{policy}_makespan_s"]))
+            assert found == pytest.approx(wanted, rel=1e-3), row["file"]
+            check_placements(jobs, result.cluster)
+            throughput_per_s = len(jobs) / makespan_s(jobs)
+            assert mean_jobs_in_system(jobs) == pytest.approx(throughput_per_s * mean_jct_s(jobs), rel=0.01)
+    assert time.monotonic() - began_s < TEN_LISTS_S
