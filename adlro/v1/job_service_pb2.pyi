@@ -351,7 +351,7 @@ class WatchJobsRequest(_message.Message):
     AFTER_REVISION_FIELD_NUMBER: _builtins.int
     after_revision: _builtins.int
     """Goes on after this revision, without a snapshot. Not set: a snapshot first.
-    Older than what is kept: OUT_OF_RANGE, take a snapshot.
+    Older than what is kept, or of the future: OUT_OF_RANGE, take a snapshot.
     """
     @_builtins.property
     def filter(self) -> Global___JobFilter: ...
@@ -403,7 +403,7 @@ class WatchJobsResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     kind: Global___WatchJobsResponse.Kind.ValueType
     revision: _builtins.int
-    """Resume with this."""
+    """Of a change, and of the snapshot's end: resume with this. Of a job of the snapshot: the job's own."""
     @_builtins.property
     def job(self) -> _job_pb2.Job: ...
     def __init__(

@@ -104,7 +104,9 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """The jobs as they stand, then every change in order. Resumable: give the last revision seen.
+        """The jobs as they stand, then every change in order. Resumable: give the last revision seen. A slow
+        client loses nothing as long as the changes it needs are kept. UNAVAILABLE tells in its metadata
+        `revision` where to resume; OUT_OF_RANGE: take a new snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,7 +41,10 @@ class JobServiceStub:
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
     """Asks for a job's end. Final jobs: FAILED_PRECONDITION."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
-    """The jobs as they stand, then every change in order. Resumable: give the last revision seen."""
+    """The jobs as they stand, then every change in order. Resumable: give the last revision seen. A slow
+    client loses nothing as long as the changes it needs are kept. UNAVAILABLE tells in its metadata
+    `revision` where to resume; OUT_OF_RANGE: take a new snapshot.
+    """
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -56,7 +59,10 @@ class JobServiceAsyncStub(JobServiceStub):
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Asks for a job's end. Final jobs: FAILED_PRECONDITION."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
-    """The jobs as they stand, then every change in order. Resumable: give the last revision seen."""
+    """The jobs as they stand, then every change in order. Resumable: give the last revision seen. A slow
+    client loses nothing as long as the changes it needs are kept. UNAVAILABLE tells in its metadata
+    `revision` where to resume; OUT_OF_RANGE: take a new snapshot.
+    """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -104,6 +110,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.WatchJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobsResponse]]:
-        """The jobs as they stand, then every change in order. Resumable: give the last revision seen."""
+        """The jobs as they stand, then every change in order. Resumable: give the last revision seen. A slow
+        client loses nothing as long as the changes it needs are kept. UNAVAILABLE tells in its metadata
+        `revision` where to resume; OUT_OF_RANGE: take a new snapshot.
+        """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

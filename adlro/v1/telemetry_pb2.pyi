@@ -64,6 +64,7 @@ class _UnitEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Unit.ValueType],
     UNIT_KELVIN: _Unit.ValueType  # 8
     UNIT_W: _Unit.ValueType  # 9
     UNIT_MW: _Unit.ValueType  # 10
+    """Milliwatts, as NVML tells."""
 
 class Unit(_Unit, metaclass=_UnitEnumTypeWrapper): ...
 
@@ -81,6 +82,7 @@ UNIT_CELSIUS: Unit.ValueType  # 7
 UNIT_KELVIN: Unit.ValueType  # 8
 UNIT_W: Unit.ValueType  # 9
 UNIT_MW: Unit.ValueType  # 10
+"""Milliwatts, as NVML tells."""
 Global___Unit: _TypeAlias = Unit  # noqa: Y015
 
 @_typing.final

@@ -74,7 +74,8 @@ class TelemetryServiceServicer:
 
     def PushTelemetry(self, request_iterator, context):
         """A stream of blocks; each is normalised and stored whole or refused whole. A refused block ends
-        the stream with its index; the blocks before it are stored.
+        the stream with its index (metadata `index` of google.rpc.ErrorInfo); the blocks before it are
+        stored. The same metadata tells how many are stored where the store or the service goes away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

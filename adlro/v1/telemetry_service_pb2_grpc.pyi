@@ -36,7 +36,8 @@ class TelemetryServiceStub:
     GetCluster: _grpc.UnaryUnaryMultiCallable[_telemetry_service_pb2.GetClusterRequest, _telemetry_service_pb2.GetClusterResponse]
     PushTelemetry: _grpc.StreamUnaryMultiCallable[_telemetry_service_pb2.PushTelemetryRequest, _telemetry_service_pb2.PushTelemetryResponse]
     """A stream of blocks; each is normalised and stored whole or refused whole. A refused block ends
-    the stream with its index; the blocks before it are stored.
+    the stream with its index (metadata `index` of google.rpc.ErrorInfo); the blocks before it are
+    stored. The same metadata tells how many are stored where the store or the service goes away.
     """
     GetTelemetry: _grpc.UnaryUnaryMultiCallable[_telemetry_service_pb2.GetTelemetryRequest, _telemetry_service_pb2.GetTelemetryResponse]
     """The latest sample of every GPU, and all samples of a window where one is asked for."""
@@ -49,7 +50,8 @@ class TelemetryServiceAsyncStub(TelemetryServiceStub):
     GetCluster: _aio.UnaryUnaryMultiCallable[_telemetry_service_pb2.GetClusterRequest, _telemetry_service_pb2.GetClusterResponse]  # type: ignore[assignment]
     PushTelemetry: _aio.StreamUnaryMultiCallable[_telemetry_service_pb2.PushTelemetryRequest, _telemetry_service_pb2.PushTelemetryResponse]  # type: ignore[assignment]
     """A stream of blocks; each is normalised and stored whole or refused whole. A refused block ends
-    the stream with its index; the blocks before it are stored.
+    the stream with its index (metadata `index` of google.rpc.ErrorInfo); the blocks before it are
+    stored. The same metadata tells how many are stored where the store or the service goes away.
     """
     GetTelemetry: _aio.UnaryUnaryMultiCallable[_telemetry_service_pb2.GetTelemetryRequest, _telemetry_service_pb2.GetTelemetryResponse]  # type: ignore[assignment]
     """The latest sample of every GPU, and all samples of a window where one is asked for."""
@@ -77,7 +79,8 @@ class TelemetryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_telemetry_service_pb2.PushTelemetryResponse, _abc.Awaitable[_telemetry_service_pb2.PushTelemetryResponse]]:
         """A stream of blocks; each is normalised and stored whole or refused whole. A refused block ends
-        the stream with its index; the blocks before it are stored.
+        the stream with its index (metadata `index` of google.rpc.ErrorInfo); the blocks before it are
+        stored. The same metadata tells how many are stored where the store or the service goes away.
         """
 
     @_abc_1.abstractmethod
