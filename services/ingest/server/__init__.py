@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import grpc
+from prometheus_client import Gauge
 
 from adlro.jobstore import Created, JobStore, NewJob
 from adlro.kit.redis import connect_blocking, watch_redis
@@ -61,6 +62,10 @@ class IngestService:
 
     async def start(self, context: ServiceContext) -> None:
         """Spawns the loops; serves from the moment that Redis answers."""
+        watchers = Gauge("adlro_ingest_watchers", "open WatchJobs streams", registry=context.registry)
+        watchers.set_function(lambda: self._watch.watcher_count)
+        context.registry.register(self._telemetry.samples)
+        context.registry.register(self._telemetry.clipped)
         context.spawn(watch_redis(context, self._redis), "watch-redis")
         context.spawn(self._watch.run(), "watch-jobs")
         context.spawn(self._end_streams(context.draining), "end-streams")

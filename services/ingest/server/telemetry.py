@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, TypeVar
 
 import grpc
+from prometheus_client import Counter
 from redis import exceptions as redis_errors
 
 from adlro.errors import AdlroError, InvalidInput, LimitExceeded, NotFound, Unavailable
@@ -40,6 +41,9 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         clusters: cluster descriptions.
         store: where blocks are kept.
         writes: appends blocks to the store.
+
+    Attributes:
+        samples, clipped: metrics, to be registered by who has the registry.
     """
 
     def __init__(
@@ -54,6 +58,8 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         self._clusters = clusters
         self._store = store
         self._writes = writes
+        self.samples = Counter("adlro_ingest_telemetry_samples", "samples taken", registry=None)
+        self.clipped = Counter("adlro_ingest_telemetry_clipped", "values outside their range", registry=None)
         self._draining = False
         self._streams: set[asyncio.Event] = set()
         self._in_flight_limit = settings.telemetry_in_flight_mib * 2**20
@@ -109,8 +115,11 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
                 written.add_done_callback(lambda future: ended.set() if _failed(future) else None)
                 in_flight.append((len(stored.entry), written))
                 in_flight_bytes += len(stored.entry)
-                response.sample_count += len(block.sample_times_unix_s) * len(block.gpu_ids)
+                samples = len(block.sample_times_unix_s) * len(block.gpu_ids)
+                response.sample_count += samples
                 response.clipped_count += block.clipped_count
+                self.samples.inc(samples)
+                self.clipped.inc(block.clipped_count)
                 while in_flight and (
                     in_flight[0][1].done()
                     or in_flight_bytes > self._in_flight_limit

@@ -43,7 +43,7 @@ async def test_all_calls_share_one_connection_besides_the_pool(client, redis_url
 async def test_what_redis_refuses_is_raised_and_the_others_go_on(client):
     broken = client.register_script("return redis.error_reply('STALE it is old')")
     add = client.register_script(ADD)
-    replies: list[Any] = await asyncio.gather(add(args=[1]), broken(), add(args=[1]), return_exceptions=True)
+    replies: Any = await asyncio.gather(add(args=[1]), broken(), add(args=[1]), return_exceptions=True)
     first, refused, second = replies
     assert (first, second) == (1, 2)
     assert isinstance(refused, exceptions.ResponseError)

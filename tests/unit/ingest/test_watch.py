@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from redis import exceptions as redis_errors
+
+from adlro.errors import OutOfRange, Unavailable
+from adlro.jobs import Job, JobSpec, JobState, JobType
+from adlro.jobstore import JobEvent
+from services.ingest.filters import JobFilter
+from services.ingest.watch import Change, JobWatch
+
+EVERY = JobFilter()
+TIMEOUT_S = 10.0
+
+
+def job(number: int, revision: int = 0, state: JobState = JobState.PENDING) -> Job:
+    return Job(f"job-{number}", JobSpec("n", "u", JobType.SIMULATION), state=state, revision=revision)
+
+
+class Store:
+    """Changes in memory, with the methods of JobStore that a watch calls."""
+
+    def __init__(self) -> None:
+        self.events: list[JobEvent] = []
+        self.grew = asyncio.Event()
+        self.fails: Exception | None = None
+        self.blocking_reads = 0
+        self.began_read = asyncio.Event()
+        self.reads_of_the_past = 0
+        self.encoded: list[int] = []
+
+    def add(self, *jobs: Job) -> None:
+        for each in jobs:
+            self.events.append(JobEvent(len(self.events) + 1, 3, each))
+        self.grew.set()
+        self.grew = asyncio.Event()
+
+    async def until_blocking_reads(self, count: int) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while self.blocking_reads < count:
+                await self.began_read.wait()
+
+    async def revision(self) -> int:
+        if self.fails is not None:
+            raise self.fails
+        return len(self.events)
+
+    async def read_events(self, after: int, *, block_ms: int | None = None, count: int = 1000) -> list[JobEvent]:
+        if block_ms is not None:
+            self.blocking_reads += 1
+            self.began_read.set()
+            self.began_read = asyncio.Event()
+            if after >= len(self.events) and self.fails is None:
+                try:
+                    async with asyncio.timeout(0.05):
+                        await self.grew.wait()
+                except TimeoutError:
+                    pass
+        else:
+            self.reads_of_the_past += 1
+        if self.fails is not None:
+            raise self.fails
+        return self.events[after : after + count]
+
+    async def snapshot(self) -> tuple[int, AsyncIterator[Job]]:
+        newest = {event.job.job_id: event for event in self.events}
+
+        async def jobs() -> AsyncIterator[Job]:
+            for event in newest.values():
+                yield job(int(event.job.job_id[4:]), event.revision)
+
+        return len(self.events), jobs()
+
+    def encode(self, event: JobEvent) -> bytes:
+        self.encoded.append(event.revision)
+        return str(event.revision).encode()
+
+
+@pytest.fixture
+async def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+async def watch(store: Store) -> AsyncIterator[JobWatch]:
+    made = JobWatch(store, store.encode, changes_kept=10)  # type: ignore[arg-type]  # it has what is called
+    reader = asyncio.ensure_future(made.run())
+    yield made
+    assert not reader.done()
+    reader.cancel()
+    await asyncio.wait([reader])
+
+
+async def take(changes: AsyncIterator[Change], count: int) -> list[int]:
+    async with asyncio.timeout(TIMEOUT_S):
+        return [(await anext(changes)).revision for _ in range(count)]
+
+
+async def test_while_nobody_watches_nothing_is_read(store, watch):
+    store.add(job(1))
+    await asyncio.sleep(0)
+    assert store.blocking_reads == 0
+    async with aclosing(watch.changes(0, EVERY)) as changes:
+        assert await take(changes, 1) == [1]
+        assert watch.watcher_count == 1
+    assert watch.watcher_count == 0
+
+
+async def test_each_change_is_encoded_once_for_all_that_keep_up(store, watch):
+    watchers: list[Any] = [watch.changes(0, EVERY) for _ in range(20)]
+    firsts = [asyncio.ensure_future(take(each, 5)) for each in watchers]
+    # The reader must have begun, or the changes are of the past.
+    await store.until_blocking_reads(1)
+    assert watch.watcher_count == 20
+    store.add(*(job(n) for n in range(1, 6)))
+    assert await asyncio.gather(*firsts) == [[1, 2, 3, 4, 5]] * 20
+    assert store.encoded == [1, 2, 3, 4, 5]
+    for each in watchers:
+        await each.aclose()
+
+
+async def test_one_that_is_behind_what_memory_holds_reads_from_the_store_and_misses_nothing(store, watch):
+    fast, slow = watch.changes(0, EVERY), watch.changes(0, EVERY)
+    store.add(job(1))
+    assert await take(fast, 1) == await take(slow, 1) == [1]
+    for first in range(2, 1202, 5):
+        store.add(*(job(n) for n in range(first, first + 5)))
+        assert await take(fast, 5) == list(range(first, first + 5))
+    before = store.reads_of_the_past
+    assert await take(slow, 1200) == list(range(2, 1202))
+    assert store.reads_of_the_past > before
+    # And is back among those that are served from memory.
+    before = store.reads_of_the_past
+    store.add(job(1))
+    assert await take(slow, 1) == [1202]
+    assert store.reads_of_the_past == before
+    await fast.aclose()
+    await slow.aclose()
+
+
+async def test_changes_that_the_snapshot_held_are_left_out(store, watch):
+    store.add(job(1), job(2), job(3), job(1))
+    seen = {"job-1": 4, "job-3": 3}
+    async with aclosing(watch.changes(1, EVERY, seen)) as changes:
+        store.add(job(1))
+        assert await take(changes, 2) == [2, 5]
+
+
+async def test_a_snapshot_notes_what_is_newer_than_its_revision(store, watch):
+    store.add(job(1), job(2))
+    seen: dict[str, int] = {}
+    revision, jobs = await watch.snapshot(EVERY, seen)
+    store.add(job(2))
+    got = [each.job_id async for each in jobs]
+    assert (revision, got, seen) == (2, ["job-1", "job-2"], {})
+    revision, jobs = await watch.snapshot(EVERY, seen)
+    first = await anext(jobs)
+    assert (revision, first.revision) == (3, 1)
+
+
+async def test_a_filter_lets_only_matching_changes_through(store, watch):
+    running = JobFilter(states=frozenset({JobState.RUNNING}))
+    store.add(job(1), job(1, state=JobState.RUNNING), job(2), job(2, state=JobState.RUNNING))
+    async with aclosing(watch.changes(0, running)) as changes:
+        assert await take(changes, 2) == [2, 4]
+
+
+async def test_the_reader_outlives_failures_of_the_store(store, watch):
+    async with aclosing(watch.changes(0, EVERY)) as changes:
+        store.add(job(1))
+        assert await take(changes, 1) == [1]
+        store.fails = redis_errors.ConnectionError("gone")
+        store.add(job(2))
+        await store.until_blocking_reads(store.blocking_reads + 2)
+        store.fails = None
+        assert await take(changes, 1) == [2]
+
+
+async def test_a_watch_that_needs_the_store_while_it_is_away_tells_where_to_resume(store, watch):
+    store.add(job(1))
+    store.fails = redis_errors.ConnectionError("gone")
+    with pytest.raises(Unavailable, match="resume with after_revision = 1") as caught:
+        await take(watch.changes(1, EVERY), 1)
+    assert caught.value.metadata == {"revision": "1"}
+
+
+async def test_when_the_store_has_lost_changes_all_watches_end(store, watch):
+    watchers = [watch.changes(0, EVERY) for _ in range(3)]
+    store.add(job(1), job(2), job(3))
+    for each in watchers:
+        assert await take(each, 3) == [1, 2, 3]
+    del store.events[1:]
+    for each in watchers:
+        with pytest.raises(OutOfRange, match="take a new snapshot"):
+            await take(each, 1)
+    # A new one begins with what there is.
+    async with aclosing(watch.changes(0, EVERY)) as changes:
+        assert await take(changes, 1) == [1]
+        store.add(job(2))
+        assert await take(changes, 1) == [2]
+
+
+async def test_a_new_watch_notices_at_once_that_changes_were_lost(store, watch):
+    old = watch.changes(0, EVERY)
+    store.add(job(1), job(2), job(3))
+    assert await take(old, 3) == [1, 2, 3]
+    store.events[:] = [JobEvent(1, 3, job(9))]
+    new = watch.changes(0, EVERY)
+    async with asyncio.timeout(TIMEOUT_S):
+        assert (await anext(new)).job.job_id == "job-9"
+    with pytest.raises(OutOfRange):
+        await take(old, 1)
+    await new.aclose()
+
+
+async def test_closing_ends_watches_with_the_place_to_resume(store, watch):
+    waiting = watch.changes(0, EVERY)
+    store.add(job(1))
+    assert await take(waiting, 1) == [1]
+    _, jobs = await watch.snapshot(EVERY, {})
+    watch.close()
+    with pytest.raises(Unavailable, match="resume with after_revision = 1"):
+        await take(waiting, 1)
+    with pytest.raises(Unavailable):
+        await anext(jobs)
+    with pytest.raises(Unavailable):
+        await take(watch.changes(1, EVERY), 1)
+
+
+async def test_a_revision_of_the_future_is_refused(store, watch):
+    with pytest.raises(OutOfRange) as caught:
+        await take(watch.changes(1, EVERY), 1)
+    assert caught.value.field == "after_revision"
+    assert watch.watcher_count == 0
