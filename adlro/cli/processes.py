@@ -45,7 +45,10 @@ def log_tail(log: Path, lines: int = 3) -> list[str]:
             if isinstance(entry, dict):
                 if entry.get("level") in ("debug", "info"):
                     continue
-                text = " ".join(str(entry[key]) for key in ("event", "message", "error") if entry.get(key))
+                parts = [str(entry[key]) for key in ("event", "problem", "error") if entry.get(key)]
+                # Of a traceback its last line; the log has the rest.
+                parts += str(entry.get("exception", "")).splitlines()[-1:]
+                text = ": ".join(parts)
         if text:
             told.append(text)
         if len(told) == lines:

@@ -5,65 +5,95 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from adlro.client import Client, ClockMode, JobFilter, ServiceName
 from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
-from tests.e2e.conftest import RunningSuite, adlro
+from adlro.kit.testing import ROOT
+from tests.e2e.running_suite import (
+    RunningSuite,
+    adlro,
+    adlro_json,
+    environment,
+    is_alive,
+    marked_pids,
+    start_suite,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 
 SERVICES = ("simcluster", "orchestrator", "ingest", "decompose", "valkey")
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+@pytest.fixture(scope="module")
+def own_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSuite]:
+    """`adlro up` as a user starts it; these tests kill parts of it."""
+    running = start_suite(tmp_path_factory.mktemp("own") / "data", "--port", "0")
+    yield running
+    assert running.end() == 0, running.text
+    assert marked_pids(running.mark) == []
 
 
-def ended(pids: list[int], timeout_s: float = 10.0) -> bool:
-    end_s = time.monotonic() + timeout_s
-    while any(map(alive, pids)) and time.monotonic() < end_s:
-        time.sleep(0.02)
-    return not any(map(alive, pids))
-
-
-def test_up_serves_all_services_and_says_where(suite: RunningSuite) -> None:
-    status = suite.status
+def test_up_serves_all_services_and_says_where(own_suite: RunningSuite) -> None:
+    status = own_suite.status
     assert set(status["addresses"]) == {str(name) for name in ServiceName}
     assert set(status["pids"]) == set(SERVICES)
-    assert all(alive(pid) for pid in status["pids"].values())
-    found = suite.json("status")
+    assert all(is_alive(pid) for pid in status["pids"].values())
+    found = adlro_json("status", server=own_suite.server)
     assert all(each["serving"] for each in found["services"])
     assert found["orchestrator"]["acting"]
-    assert (suite.data_dir / "log" / "ingest.log").stat().st_size > 0
+    assert (own_suite.data_dir / "log" / "ingest.log").stat().st_size > 0
 
 
-def test_a_job_goes_all_the_way(suite: RunningSuite) -> None:
-    done = suite.run("submit", "--type", "ml", "--name", "first", "--work", "0.5", "--wait", "--label", "test=way")
+def test_a_job_goes_all_the_way(own_suite: RunningSuite) -> None:
+    label = ["--label", "test=way"]
+    submission = ["submit", "--type", "ml", "--name", "first", "--work", "0.5", "--wait", *label]
+    done = adlro(*submission, server=own_suite.server)
     assert done.returncode == 0, done.stderr
-    (job,) = suite.json("queue", "--all", "--label", "test=way")["jobs"]
+    (job,) = adlro_json("queue", "--all", *label, server=own_suite.server)["jobs"]
     assert (job["state"], job["attempt_count"]) == ("succeeded", 1)
     assert job["runtime_s"] == pytest.approx(0.5, abs=0.2)
-    told = suite.json("describe", "job", job["job_id"])
+    told = adlro_json("describe", "job", job["job_id"], server=own_suite.server)
     assert told["decision"]["gpu_id"] == job["gpu_id"]
     assert {each["gpu_model"] for each in told["predictions"]} == {"v100_sxm2", "rtx_2080_ti", "radeon_vii"}
-    gpus = suite.json("gpus")["gpus"]
+    gpus = adlro_json("gpus", server=own_suite.server)["gpus"]
     assert len(gpus) == 16
     assert all(gpu["temperature_c"] is not None for gpu in gpus)
 
 
-def test_a_second_up_on_the_same_data_or_ports_is_refused(suite: RunningSuite, tmp_path: Path) -> None:
-    same_data = adlro("up", "--port", "0", "--data-dir", str(suite.data_dir))
+@pytest.mark.parametrize(
+    ("example", "says"),
+    [
+        (["submit_and_wait.py"], "job-"),
+        (["submit_many.py"], "jobs on v100_sxm2"),
+        (["watch_cluster.py", "3"], "16 GPUs"),
+    ],
+)
+def test_the_examples_run(own_suite: RunningSuite, example: list[str], says: str) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / example[0], *example[1:]],
+        env=environment(ADLRO_SERVER=own_suite.server),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout
+
+
+def test_a_second_up_on_the_same_data_or_ports_is_refused(own_suite: RunningSuite, tmp_path: Path) -> None:
+    same_data = adlro("up", "--port", "0", "--data-dir", str(own_suite.data_dir))
     assert same_data.returncode == 2
     assert "in use" in same_data.stderr
-    port = suite.server.rpartition(":")[2]
+    port = own_suite.server.rpartition(":")[2]
     same_port = adlro("up", "--port", port, "--data-dir", str(tmp_path))
     assert same_port.returncode == 2
     assert f"port {port}" in same_port.stderr
@@ -71,14 +101,14 @@ def test_a_second_up_on_the_same_data_or_ports_is_refused(suite: RunningSuite, t
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_is_killed_is_started_again_at_its_address(suite: RunningSuite, name: str) -> None:
-    with Client(suite.server, patience_s=30) as client:
+def test_what_is_killed_is_started_again_at_its_address(own_suite: RunningSuite, name: str) -> None:
+    with Client(own_suite.server, patience_s=30) as client:
         before = client.submit(JobSpec(f"before {name}", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(0.2)))
         client.wait([before.job_id], timeout_s=60)
-        pid = suite.status["pids"][name]
+        pid = own_suite.status["pids"][name]
         os.kill(pid, signal.SIGKILL)
-        suite.wait_for(f"{name} is back")
-        assert suite.status["pids"][name] not in (pid, None)
+        own_suite.wait_until_said(f"{name} is back")
+        assert own_suite.status["pids"][name] not in (pid, None)
         assert client.get(before.job_id).state is JobState.SUCCEEDED
         after = client.submit(JobSpec(f"after {name}", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(0.2)))
         (job,) = client.wait([after.job_id], timeout_s=60)
@@ -86,7 +116,8 @@ def test_what_is_killed_is_started_again_at_its_address(suite: RunningSuite, nam
 
 
 def test_up_keeps_its_jobs_and_ends_all_it_started(tmp_path: Path) -> None:
-    first = RunningSuite(tmp_path / "data", "--clock", "virtual", "--policy", "fcfs", "--scenario", "paper_roomy")
+    options = ["--clock", "virtual", "--policy", "fcfs", "--scenario", "paper_roomy"]
+    first = start_suite(tmp_path / "data", "--port", "0", *options)
     try:
         with Client(first.server) as client:
             assert client.clock().mode is ClockMode.VIRTUAL
@@ -94,42 +125,41 @@ def test_up_keeps_its_jobs_and_ends_all_it_started(tmp_path: Path) -> None:
             assert client.cluster().nodes[0].cpu_cores == 32
             job = client.submit(JobSpec("kept", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(3)))
             client.wait([job.job_id], timeout_s=60)
-        pids = [pid for pid in first.status["pids"].values() if pid]
     finally:
-        assert first.stop() == 0, first.output.read_text()
-    assert ended(pids)
+        assert first.end() == 0, first.text
+    assert marked_pids(first.mark) == []
     assert not (tmp_path / "data" / "up.json").exists()
 
-    second = RunningSuite(tmp_path / "data")
+    second = start_suite(tmp_path / "data", "--port", "0")
     try:
         with Client(second.server) as client:
             assert client.get(job.job_id).state is JobState.SUCCEEDED
             assert client.status().policy == "fcfs"
     finally:
-        assert second.stop() == 0, second.output.read_text()
+        assert second.end() == 0, second.text
     assert (tmp_path / "data" / "log" / "ingest.log.1").exists()
 
 
 def test_a_killed_up_leaves_no_service_and_can_be_started_again(tmp_path: Path) -> None:
-    first = RunningSuite(tmp_path / "data")
-    services = [first.status["pids"][str(name)] for name in ServiceName]
+    first = start_suite(tmp_path / "data", "--port", "0")
+    services = [first.pids[str(name)] for name in ServiceName]
     with Client(first.server) as client:
         job = client.submit(JobSpec("kept", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(0.1)))
     first.process.kill()
     first.process.wait()
-    assert ended(services, 20)
-    second = RunningSuite(tmp_path / "data")
+    wait_until(lambda: not any(map(is_alive, services)), 20.0, "the services to end with their parent")
+    second = start_suite(tmp_path / "data", "--port", "0")
     try:
         with Client(second.server, patience_s=30) as client:
             (kept,) = client.wait([job.job_id], timeout_s=60)
             assert kept.state is JobState.SUCCEEDED
             assert [each.job_id for each in client.list(JobFilter(user="ada"))] == [job.job_id]
     finally:
-        assert second.stop() == 0, second.output.read_text()
+        assert second.end() == 0, second.text
 
 
 def test_demo_compares_two_policies_on_256_jobs(tmp_path: Path) -> None:
-    done = adlro("demo", "--fast", "-o", "json", TMPDIR=str(tmp_path))
+    done = adlro("demo", "--fast", "-o", "json", env=environment(TMPDIR=str(tmp_path)))
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["jobs"] == 256

@@ -127,8 +127,13 @@ def test_the_tail_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
         '{"level": "info", "event": "starting"}\n'
         '{"level": "error", "event": "cannot listen", "error": "port 7 is in use"}\n'
         "ingest: unknown setting ADLRO_X\n"
+        '{"level": "error", "event": "can\'t start", "exception": "Traceback:\\n  File x\\nNameError: name"}\n'
     )
-    assert log_tail(log) == ["cannot listen port 7 is in use", "ingest: unknown setting ADLRO_X"]
+    assert log_tail(log) == [
+        "cannot listen: port 7 is in use",
+        "ingest: unknown setting ADLRO_X",
+        "can't start: NameError: name",
+    ]
     assert log_tail(tmp_path / "none.log") == []
 
 
