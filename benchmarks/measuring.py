@@ -54,6 +54,14 @@ def cpu_s(pid: int) -> float | None:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def tell(message: dict[str, Any]) -> None:
+    """What a client process prints for the one that started it."""
+    # An event loop may have made it non-blocking, and a long line would then be cut.
+    os.set_blocking(sys.stdout.fileno(), True)
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
 class ClientProcess:
     """A client in a process of its own, so that it doesn't share the interpreter with what is measured.
 
@@ -64,7 +72,7 @@ class ClientProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, "--client", json.dumps(arguments)],
             cwd=ROOT,
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -79,12 +87,6 @@ class ClientProcess:
         line = self._read()
         if line != {"ready": True}:
             raise RuntimeError(f"the client said {line} instead of being ready")
-
-    def tell(self, word: str) -> None:
-        """Sends a line to the client."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(word + "\n")
-        self._process.stdin.flush()
 
     def result(self) -> dict[str, Any]:
         """What it found out; waits for its end."""

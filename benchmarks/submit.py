@@ -33,7 +33,7 @@ from adlro.v1 import (
     telemetry_service_pb2,
     telemetry_service_pb2_grpc,
 )
-from benchmarks.measuring import ClientProcess, cpu_s, machine, percentile, shown, spread
+from benchmarks.measuring import ClientProcess, cpu_s, machine, percentile, shown, spread, tell
 
 WARM_UP_S = 0.5
 CALL_TIMEOUT_S = 10.0
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--client", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.client:
-        print(json.dumps(uvloop.run(client(json.loads(arguments.client)))), flush=True)
+        tell(uvloop.run(client(json.loads(arguments.client))))
         return
     result = run(arguments)
     if arguments.json:

@@ -29,7 +29,7 @@ from adlro.kit.channel import open_channel
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.testing import SpawnedService, spawn_service
 from adlro.v1 import cluster_pb2, telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
-from benchmarks.measuring import ClientProcess, cpu_s, machine, shown, spread
+from benchmarks.measuring import ClientProcess, cpu_s, machine, shown, spread, tell
 
 WARM_UP_BLOCKS = 50
 GOAL_SAMPLES_PER_S = 300_000
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--client", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.client:
-        print(json.dumps(uvloop.run(client(json.loads(arguments.client)))), flush=True)
+        tell(uvloop.run(client(json.loads(arguments.client))))
         return
     result = run(arguments)
     if arguments.json:

@@ -27,7 +27,7 @@ from adlro.kit.channel import open_channel
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.testing import SpawnedService, spawn_service
 from adlro.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
-from benchmarks.measuring import ClientProcess, cpu_s, machine, percentile, shown, spread
+from benchmarks.measuring import ClientProcess, cpu_s, machine, percentile, shown, spread, tell
 
 GOAL_P99_MS = 50.0
 SENT = "sent_s"
@@ -67,7 +67,7 @@ async def watch(arguments: dict[str, Any]) -> dict[str, Any]:
         for _ in tasks:
             await ready.acquire()
         await asyncio.sleep(0.5)  # the streams are open on the server
-        print(json.dumps({"ready": True}), flush=True)
+        tell({"ready": True})
         await asyncio.gather(*tasks)
     return {"latencies_ms": latencies_ms}
 
@@ -189,7 +189,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.client:
         told = json.loads(arguments.client)
-        print(json.dumps(uvloop.run(watch(told) if told["role"] == "watch" else submit(told))), flush=True)
+        tell(uvloop.run(watch(told) if told["role"] == "watch" else submit(told)))
         return
     result = run(arguments)
     if arguments.json:

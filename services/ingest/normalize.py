@@ -87,7 +87,8 @@ class GpuSelection:
                 )
             numbers.append(number)
         if len(set(numbers)) != len(numbers):
-            index = next(i for i, gpu_id in enumerate(gpu_ids) if gpu_id in gpu_ids[:i])
+            first_at: dict[str, int] = {}
+            index = next(i for i, gpu_id in enumerate(gpu_ids) if first_at.setdefault(gpu_id, i) != i)
             raise _refused(f"block.gpu_ids[{index}]", f"{gpu_ids[index]!r} stands twice; name each GPU once")
         rows = np.array(numbers, np.intp)
         self.full_scales = {scale: values[rows] for scale, values in view.full_scales.items()}  # [G] each
