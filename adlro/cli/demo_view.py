@@ -26,6 +26,7 @@ from adlro.jobs import JobState, JobType
 _REFRESH_S = 0.2
 _GPU_COLUMNS = 2
 _BAR_WIDTH = 8
+_QUEUE_DRAWN = 60
 
 
 class DemoView:
@@ -90,9 +91,9 @@ class DemoView:
                 f"[cyan]{count['RUNNING']:>3} running[/]",
                 f"[green]{finished:>3} finished[/]",
             )
-        waiting = f"[yellow]{board.waiting:>3} waiting[/]  " + f"[yellow]{'▪' * min(board.waiting, 40)}[/]"
-        grid.add_row("queue", waiting, "")
-        return grid
+        more = "…" if board.waiting > _QUEUE_DRAWN else ""
+        queue = f"queue {board.waiting:>3}  [yellow]{'▪' * min(board.waiting, _QUEUE_DRAWN)}{more}[/]"
+        return Group(grid, queue)
 
 
 def gpu_grid(views: Sequence[GpuView]) -> RenderableType:

@@ -24,14 +24,16 @@ from typing import IO, Any
 from adlro.cli.processes import ServiceProcess, exit_text, log_tail, rotate
 from adlro.client import AsyncClient, ServiceName
 from adlro.client.health import wait_until_serving
-from adlro.errors import AdlroError, Conflict, DeadlineExceeded
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Unavailable
 from adlro.kit.embedded_redis import EmbeddedRedis
+from adlro.kit.redis import connect, redacted, wait_until_up
 
 START_ORDER = (ServiceName.DECOMPOSE, ServiceName.INGEST, ServiceName.CLUSTER, ServiceName.ORCHESTRATOR)
 # First what decides, last what records.
 STOP_ORDER = (ServiceName.ORCHESTRATOR, ServiceName.CLUSTER, ServiceName.DECOMPOSE, ServiceName.INGEST)
 
 START_TIMEOUT_S = 40.0
+REDIS_TIMEOUT_S = 5.0
 # A lease that a killed orchestrator held runs out after a few seconds.
 ACTING_TIMEOUT_S = 15.0
 # A service drains within 10 s; a second more for the process to go.
@@ -175,7 +177,7 @@ class Suite:
             "pid": os.getpid(),
             "server": self.server,
             "addresses": {str(name): address for name, address in self.addresses.items()},
-            "redis_url": self.redis_url,
+            "redis_url": redacted(self.redis_url),
             "pids": self.pids(),
             "data_dir": str(self._plan.data_dir),
             "started_unix_s": self._started_unix_s,
@@ -214,6 +216,7 @@ class Suite:
     async def _start_store(self) -> None:
         if self._plan.redis_url:
             self.redis_url = self._plan.redis_url
+            await _check_redis(self.redis_url)
             return
         self._store = EmbeddedRedis(self._plan.data_dir / "valkey")
         await asyncio.to_thread(self._store.start)
@@ -291,6 +294,20 @@ class Suite:
             else:
                 self.write_status_file()
                 self._notify("valkey is back")
+
+
+async def _check_redis(url: str) -> None:
+    """Raises StartFailed where a Redis of the user's does not answer: services would wait for it without end."""
+    try:
+        client = connect(url)
+        try:
+            await wait_until_up(client, REDIS_TIMEOUT_S)
+        finally:
+            await client.aclose()
+    except (Unavailable, ValueError) as error:
+        raise StartFailed(
+            f"ADLRO_REDIS_URL: {error}; start that Redis, name another, or unset the variable to get an own Valkey"
+        ) from None
 
 
 async def _until_ended(store: EmbeddedRedis) -> None:

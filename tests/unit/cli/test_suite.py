@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from adlro.cli import suite
 from adlro.cli.app import app
 from adlro.cli.processes import ServiceProcess, exit_text, log_tail, rotate
 from adlro.cli.suite import free_base_port, port_is_free
@@ -180,3 +181,14 @@ def test_data_goes_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_data_dir() == tmp_path / ".local" / "state" / "adlro"
+
+
+def test_up_says_that_a_redis_of_ones_own_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "REDIS_TIMEOUT_S", 0.2)
+    for url in ("redis://127.0.0.1:1/0", "http://example.org"):
+        environment = {"ADLRO_REDIS_URL": url}
+        result = CliRunner().invoke(app, ["up", "--port", "0", "--data-dir", str(tmp_path)], env=environment)
+        assert result.exit_code == 1
+        assert "ADLRO_REDIS_URL" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+        assert "Traceback" not in result.output
