@@ -17,21 +17,21 @@ import asyncio
 import dataclasses
 import heapq
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
 from adlro.errors import Conflict, InvalidInput, NotFound, Stale, Unavailable, Unsupported
 from adlro.events import Clock, ClusterDescription, ClusterEvent, EventBatch, EventKind
-from adlro.jobs import Job, JobSpec, JobState, PendingReason
+from adlro.jobs import Job, JobState, PendingReason
 from adlro.jobstore import Cursor, JobStore, Move, Outcome, sequence_of
 from adlro.sim.observation import Floats
 from services.orchestrator import transitions
 from services.orchestrator.decisions import Decision, DecisionLog, Made
 from services.orchestrator.ledger import Entry, Ledger, Phase
 from services.orchestrator.policies import Policy
+from services.orchestrator.ports import ClusterPort
 from services.orchestrator.predictions import Predictions
 
 SUBMITTED, CANCEL_REQUESTED = 1, 2
@@ -43,31 +43,6 @@ BLOCKING = frozenset(EventKind) - {EventKind.STARTED, EventKind.CLOCK_SET}
 REASON_REFRESH_S = 1.0
 REASONS_AT_ONCE = 500
 WAKE_UPS_AT_ONCE = 50_000
-
-
-class ClusterPort(Protocol):
-    """What a session needs of a cluster; `clients.ClusterClient` is one over gRPC and says what each call does."""
-
-    async def describe(self) -> ClusterDescription:
-        """What the cluster is and what runs."""
-
-    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int) -> None:
-        """Starts an attempt; safe to repeat."""
-
-    async def stop(self, job_id: str, attempt: int, token: int) -> None:
-        """Ends an attempt; safe to repeat."""
-
-    async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
-        """Everything up to a revision is dealt with."""
-
-    async def wake_at(self, times_s: Sequence[float]) -> None:
-        """Asks for wake-ups; a time that has passed gives one at once."""
-
-    async def set_clock(self, clock: Clock) -> None:
-        """Sets a simulated clock, and moves it forward to `clock.time_s`."""
-
-    def events(self, incarnation: str, after_revision: int) -> AsyncIterator[EventBatch]:
-        """The events after a revision, then new ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,9 +348,8 @@ class Session:
         self._explain_waits(entry for entry in fresh if entry.phase is Phase.QUEUED)
         await self._write(Cursor(batch.incarnation, self.applied, self.now_s))
         self._launch(picks, self.applied)
-        if self.ledger.queue_length and self._refresh_due is None:
-            loop = asyncio.get_running_loop()
-            self._refresh_due = loop.call_later(REASON_REFRESH_S, self._inbox.put_nowait, RefreshReasons())
+        if self.ledger.queue_length:
+            self._refresh_later()
 
     def _apply_event(self, event: ClusterEvent) -> None:
         if event.kind is EventKind.GPU_LOST or event.kind is EventKind.GPU_BACK:
@@ -552,9 +526,18 @@ class Session:
         self._refresh_due = None
         changed = 0
         for entry, reason, text in self.ledger.reasons(self.now_s, self.acting.policy.name):
-            if (entry.job.pending_reason, entry.job.message) != (reason, text) and changed < REASONS_AT_ONCE:
-                self._record(entry, transitions.waiting(entry.job, reason, text))
-                changed += 1
+            if (entry.job.pending_reason, entry.job.message) == (reason, text):
+                continue
+            if changed == REASONS_AT_ONCE:
+                self._refresh_later()
+                break
+            self._record(entry, transitions.waiting(entry.job, reason, text))
+            changed += 1
+
+    def _refresh_later(self) -> None:
+        if self._refresh_due is None:
+            loop = asyncio.get_running_loop()
+            self._refresh_due = loop.call_later(REASON_REFRESH_S, self._inbox.put_nowait, RefreshReasons())
 
 
 def failures(error: BaseException) -> list[BaseException]:

@@ -18,12 +18,13 @@ from adlro.jobs import JobState, PendingReason
 from adlro.jobstore import PREFIX, JobStore, Move
 from services.orchestrator import transitions
 from services.orchestrator.decisions import Decision, DecisionLog
-from services.orchestrator.dispatch import Acting, ClusterPort, Session, failures
+from services.orchestrator.dispatch import Acting, Session, failures
 from services.orchestrator.lease import Lease
 from services.orchestrator.ledger import Phase
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.policies import DEFAULT_POLICY, POLICIES, Policy
-from services.orchestrator.predictions import Predictions, Predictor
+from services.orchestrator.ports import ClusterPort, Predictor
+from services.orchestrator.predictions import Predictions
 
 POLICY = PREFIX + "orchestrator:policy"
 DRAINED = PREFIX + "orchestrator:drained"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -11,18 +10,12 @@ from adlro.errors import AdlroError
 from adlro.jobs import JobSpec, JobType
 from adlro.sim.observation import Floats
 from adlro.sim.speeds import REFERENCE_GPU_MODEL, speed
+from services.orchestrator.ports import Predictor
 
 # Median work of the scenario `paper` on the reference GPU: all that is known of a job without a declared runtime.
 PRIOR_WORK_S = {JobType.SIMULATION: 18.0, JobType.MACHINE_LEARNING: 15.0, JobType.DATA_PROCESSING: 8.0}
 
 CHUNK = 1000
-
-
-class Predictor(Protocol):
-    """Predicts runtimes; decompose over gRPC is one."""
-
-    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
-        """(J, M) the median runtime of each job on each model, seconds."""
 
 
 class Predictions:

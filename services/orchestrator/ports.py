@@ -1,0 +1,42 @@
+"""What the orchestrator needs of others, without saying how they are reached; `clients` has both over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from adlro.events import Clock, ClusterDescription, EventBatch
+from adlro.jobs import JobSpec
+from adlro.sim.observation import Floats
+
+
+class ClusterPort(Protocol):
+    """A cluster that runs jobs. Every call raises `adlro.errors.AdlroError`, as the cluster answers."""
+
+    async def describe(self) -> ClusterDescription:
+        """What the cluster is and what runs."""
+
+    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int) -> None:
+        """Starts an attempt; safe to repeat."""
+
+    async def stop(self, job_id: str, attempt: int, token: int) -> None:
+        """Ends an attempt; safe to repeat."""
+
+    async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
+        """Everything up to a revision is dealt with."""
+
+    async def wake_at(self, times_s: Sequence[float]) -> None:
+        """Asks for wake-ups; a time that has passed gives one at once."""
+
+    async def set_clock(self, clock: Clock) -> None:
+        """Sets a simulated clock, and moves it forward to `clock.time_s`."""
+
+    def events(self, incarnation: str, after_revision: int) -> AsyncIterator[EventBatch]:
+        """The events after a revision, then new ones."""
+
+
+class Predictor(Protocol):
+    """Predicts runtimes."""
+
+    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
+        """(J, M) the median runtime of each job on each model, seconds."""
