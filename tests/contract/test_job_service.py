@@ -455,8 +455,9 @@ async def test_a_watch_ends_where_redis_came_back_without_its_data(ingest, redis
 async def test_a_drain_ends_watches_with_the_revision_to_resume_with(redis_url):
     with spawn_service("ingest", {"ADLRO_REDIS_URL": redis_url}) as service:
         async with Ingest(service.address) as ingest, ingest.watch() as watch:
-            await ingest.submit()
             await watch.snapshot()
+            await ingest.submit()
+            await watch.changes(1)
             service.terminate()
             error = await watch.error()
         assert isinstance(error, Unavailable)
