@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 import redis
@@ -69,8 +70,27 @@ def test_it_listens_on_loopback_only_and_is_durable(tmp_path):
     with EmbeddedRedis(tmp_path) as server, client(server) as connection:
         config = connection.config_get("*")
     assert config["bind"] == "127.0.0.1"
-    assert (config["appendonly"], config["appendfsync"], config["save"]) == ("yes", "everysec", "")
+    assert (config["appendonly"], config["appendfsync"], config["save"]) == ("yes", "no", "")
     assert config["maxmemory-policy"] == "noeviction"
+
+
+def test_what_was_written_is_brought_to_the_disk(tmp_path, monkeypatch):
+    synced = threading.Semaphore(0)
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.release()
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with EmbeddedRedis(tmp_path) as server, client(server) as connection:
+        for value in ("first", "second"):
+            connection.set("key", value)
+            assert synced.acquire(timeout=5.0)
+        # Nothing new, nothing to do.
+        assert not synced.acquire(timeout=1.5)
+        connection.set("key", "third")
+    assert synced.acquire(timeout=0.0)
 
 
 def test_ctrl_c_of_the_terminal_does_not_reach_it(tmp_path):
