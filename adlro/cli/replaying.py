@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 import uuid
 from collections import Counter
@@ -26,6 +27,7 @@ LABEL = "adlro-replay"
 # The phase in which the clock goes; before it jobs are submitted and taken up.
 RUNNING = "running"
 
+_BEGIN_DIGITS = 6
 _CLOCK_LOOK_S = 1.0
 _CLEAN_UP_S = 20.0
 _CANCELS_AT_ONCE = 16
@@ -185,7 +187,9 @@ async def replay(
     try:
         if options.policy is not None and options.policy != policy_before:
             await client.set_policy(options.policy)
-        begin_s = (await client.set_clock(paused=True)).time_s
+        # A whole second, and begin times on whole microseconds: what belongs to one instant in the list belongs to one
+        # instant here too, whatever the clock showed.
+        begin_s = float(math.ceil((await client.set_clock(paused=True)).time_s))
         board.begin_s = board.cluster_time_s = begin_s
         job_ids = await _submit(client, specs, begin_s, options)
         on_change(board)
@@ -221,7 +225,7 @@ async def _submit(
         (
             replace(
                 spec,
-                begin_time_s=begin_s + (spec.begin_time_s or 0.0),
+                begin_time_s=round(begin_s + (spec.begin_time_s or 0.0), _BEGIN_DIGITS),
                 labels={**spec.labels, LABEL: options.replay_id},
             )
             for spec in specs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ from adlro.sim.durations import PlannedRun, plan_run
 from adlro.sim.gpu_metrics import GpuMetrics, MetricsSample
 from adlro.sim.scenario import Scenario, load_scenario
 from adlro.sim.speeds import require_speeds
+
+_WHOLE_DIGITS = 6
+"""Times of lists are taken to be whole microseconds after the origin, where they are as near to that as floats are."""
 
 
 @dataclass(slots=True)
@@ -46,6 +50,10 @@ class ClusterSimulator:
 
     Events come back without a revision (0): a log gives those.
 
+    Inside, times are summed from an origin: how sums of floats are rounded, and with it which ends fall on one instant,
+    would else depend on how late in cluster time it is, and a list of jobs would not go the same way twice. A list that
+    begins at the origin goes exactly as it would from time 0.
+
     Args:
         cluster: nodes and GPUs; every GPU model must have speeds.
         scenario: where the work of jobs that state none is drawn from; `paper` where left out.
@@ -59,6 +67,8 @@ class ClusterSimulator:
         require_speeds(cluster)
         self.cluster = cluster
         self.now_s = time_s
+        self._origin_s = time_s
+        self._elapsed_s = 0.0
         self._scenario = scenario or load_scenario("paper")
         self._metrics = GpuMetrics(cluster, time_s)
         self._cores_free = [node.cpu_cores for node in cluster.nodes]
@@ -66,7 +76,8 @@ class ClusterSimulator:
         places = ((n, gpu) for n, node in enumerate(cluster.nodes) for gpu in node.gpus)
         self._gpus = {gpu.gpu_id: GpuState(gpu, number, node, time_s) for number, (node, gpu) in enumerate(places)}
         self._running: dict[str, _Run] = {}
-        # (end, sequence of the launch, job id). A run that was ended early stays until its time and is passed over.
+        # (end after the origin, sequence of the launch, job id). A run that was ended early stays until its time and is
+        # passed over.
         self._ends: list[tuple[float, int, str]] = []
         self._sequence = itertools.count()
 
@@ -108,7 +119,7 @@ class ClusterSimulator:
         job = RunningJob(job_id, attempt, gpu_id, self.now_s)
         run = _Run(job, spec, plan, next(self._sequence))
         self._running[job_id] = run
-        heapq.heappush(self._ends, (self.now_s + plan.duration_s, run.sequence, job_id))
+        heapq.heappush(self._ends, (self._elapsed_s + plan.duration_s, run.sequence, job_id))
         state.running, state.since_s = job, self.now_s
         self._cores_free[state.node] -= spec.cpu_cores
         self._memory_free_mib[state.node] -= spec.memory_mib
@@ -155,12 +166,22 @@ class ClusterSimulator:
             end_s, sequence, job_id = self._ends[0]
             run = self._running.get(job_id)
             if run is not None and run.sequence == sequence:
-                return end_s
+                # Rounded to what floats can tell apart at this time: never before now.
+                return max(self._origin_s + end_s, self.now_s)
             heapq.heappop(self._ends)
         return None
 
+    def set_origin(self) -> None:
+        """Counts from the next whole second on, where nothing runs; else nothing changes."""
+        if not self._running:
+            self._ends.clear()
+            self._origin_s = float(math.ceil(self.now_s))
+            self._elapsed_s = self._after_origin_s(self.now_s)
+
     def advance_to(self, time_s: float) -> list[ClusterEvent]:
         """Goes to a time; returns what happens at that instant, in the order of the launches.
+
+        More may happen at the same time: `next_event_time` says so.
 
         Raises:
             ValueError: the time has passed, or an event comes before it.
@@ -170,13 +191,23 @@ class ClusterSimulator:
         next_s = self.next_event_time()
         if next_s is not None and next_s < time_s:
             raise ValueError(f"an event at {next_s} s comes before {time_s} s: go there first")
+        if next_s is None or next_s > time_s:
+            if time_s > self.now_s:
+                self.now_s, self._elapsed_s = time_s, self._after_origin_s(time_s)
+            return []
+        # Ends that only floats of this size cannot tell apart are instants of their own; the caller comes back for them.
         self.now_s = time_s
+        self._elapsed_s = self._ends[0][0]
         events = []
-        while next_s is not None and next_s <= time_s:
+        while self.next_event_time() is not None and self._ends[0][0] == self._elapsed_s:
             run = self._running[heapq.heappop(self._ends)[2]]
             events.append(self._end(run, run.plan.kind, run.plan.message))
-            next_s = self.next_event_time()
         return events
+
+    def _after_origin_s(self, time_s: float) -> float:
+        elapsed_s = time_s - self._origin_s
+        whole_s = round(elapsed_s, _WHOLE_DIGITS)
+        return whole_s if self._origin_s + whole_s == time_s else elapsed_s
 
     def _end(self, run: _Run, kind: EventKind, message: str) -> ClusterEvent:
         job = run.job

@@ -203,9 +203,14 @@ class ClusterRuntime:
         self._forget_outcomes()
         self._pump()
 
-    def wake_at(self, times_s: Sequence[float]) -> None:
-        """Asks for WAKE_UP events; of those times that have passed, all together give one event now, paused or not."""
+    def wake_at(self, times_s: Sequence[float]) -> Clock:
+        """Asks for WAKE_UP events; of those times that have passed, all together give one event now, paused or not.
+
+        Returns:
+            The clock when it was asked: what lies up to it has passed.
+        """
         now_s = self._present()
+        clock = self._clock.at(now_s)
         for time_s in times_s:
             if time_s > now_s and time_s not in self._wake_times:
                 self._wake_times.add(time_s)
@@ -213,6 +218,7 @@ class ClusterRuntime:
         if min(times_s) <= now_s:
             self._emit([ClusterEvent(0, EventKind.WAKE_UP, now_s)])
         self._pump()
+        return clock
 
     def set_clock(
         self,
@@ -241,6 +247,7 @@ class ClusterRuntime:
                 )
             now_s = not_before_s
             self._simulator.advance_to(now_s)
+        self._simulator.set_origin()
         clock = Clock(mode, scale, before.paused if paused is None else paused, now_s)
         self._clock.set(clock)
         events = [ClusterEvent(0, EventKind.CLOCK_SET, now_s)]

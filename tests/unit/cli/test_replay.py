@@ -61,6 +61,13 @@ def specs(count: int = 3, work_s: float = 5.0) -> list[JobSpec]:
     return replay_specs([replace(job, submit_s=float(index)) for index in range(count)])
 
 
+def test_a_list_begins_at_a_whole_second(suite: FakeSuite, adlro: Run, paper: Path) -> None:
+    suite.clock = replace(suite.clock, time_s=6617.458239511468)
+    result = adlro("replay", str(paper), "-o", "json")
+    assert result.exit_code == 0, result.output
+    assert [job.spec.begin_time_s for job in suite.jobs.values()] == [6618.5, 6620.0, 6621.0]
+
+
 def test_a_replay_submits_the_list_and_reports(suite: FakeSuite, adlro: Run, paper: Path) -> None:
     result = adlro("replay", str(paper), "-o", "json")
     assert result.exit_code == 0, result.output

@@ -6,6 +6,7 @@ Written from that README alone; shares nothing with the orchestrator's policies.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from adlro.cluster import Cluster
 from adlro.sim.simulator import ClusterSimulator, GpuState
@@ -18,11 +19,17 @@ Queue = list[int]
 
 
 class PaperRun:
-    """One job list under one rule."""
+    """One job list under one rule, begun at `begin_s` of cluster time."""
 
-    def __init__(self, cluster: Cluster, jobs: list[WorkloadJob], rule: Callable[[PaperRun], Start | None]) -> None:
-        self.jobs = jobs
-        self.simulator = ClusterSimulator(cluster)
+    def __init__(
+        self,
+        cluster: Cluster,
+        jobs: list[WorkloadJob],
+        rule: Callable[[PaperRun], Start | None],
+        begin_s: float = 0.0,
+    ) -> None:
+        self.jobs = [replace(job, submit_s=round(begin_s + job.submit_s, 6)) for job in jobs]
+        self.simulator = ClusterSimulator(cluster, time_s=begin_s)
         self.queue: Queue = []
         self._rule = rule
 

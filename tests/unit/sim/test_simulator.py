@@ -51,6 +51,47 @@ def test_ends_at_one_instant_come_in_the_order_of_the_launches():
     assert simulator.next_event_time() is None
 
 
+def ends_apart(simulator: ClusterSimulator, begin_s: float) -> list[tuple[int, int]]:
+    """Two jobs at a time that end 90.664 s after `begin_s`: (start of the second in ms, instants) where not at one."""
+    found = []
+    for first_ms in range(1, 200):
+        simulator.set_origin()
+        simulator.launch("a", 1, spec(90.664), "volta/0")
+        simulator.advance_to(round(begin_s + first_ms / 1000, 6))
+        simulator.launch("b", 1, spec((90_664 - first_ms) / 1000), "volta/1")
+        instants = 0
+        while (end_s := simulator.next_event_time()) is not None:
+            instants += len(simulator.advance_to(end_s)) > 0
+        if instants > 1:
+            found.append((first_ms, instants))
+        begin_s += 100.0
+        simulator.advance_to(begin_s)
+    return found
+
+
+@pytest.mark.parametrize("begin_s", [6618.0, 1_802_402.0])
+def test_what_falls_on_one_instant_does_not_depend_on_how_late_it_is(begin_s):
+    from_zero = []
+    for first_ms in range(1, 200):
+        # Plain sums from time 0.
+        second = first_ms / 1000 + (90_664 - first_ms) / 1000
+        if second != 90.664:
+            from_zero.append((first_ms, 2))
+    assert ends_apart(ClusterSimulator(CLUSTER, time_s=begin_s), begin_s) == from_zero
+    assert 0 < len(from_zero) < 199
+
+
+def test_the_origin_stays_while_something_runs():
+    simulator = ClusterSimulator(CLUSTER, time_s=0.25)
+    simulator.launch("a", 1, spec(10.0), "volta/0")
+    simulator.set_origin()
+    assert simulator.next_event_time() == 10.25
+    assert kinds(simulator.advance_to(10.25)) == [("FINISHED", "a")]
+    simulator.set_origin()
+    simulator.launch("b", 1, spec(10.0), "volta/0")
+    assert simulator.next_event_time() == 20.25
+
+
 def test_events_cannot_be_passed_over_and_time_does_not_go_back():
     simulator = ClusterSimulator(CLUSTER)
     simulator.launch("a", 1, spec(10.0), "volta/0")
