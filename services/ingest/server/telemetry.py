@@ -225,11 +225,11 @@ async def until(ended: asyncio.Event, messages: AsyncIterator[MessageT]) -> Asyn
     end = asyncio.ensure_future(ended.wait())
     try:
         while True:
-            # Left alone where the event comes first: gRPC finishes the read when the call ends.
+            # Left alone where the event or a cancellation comes first: gRPC finishes the read when the call ends.
             read = asyncio.ensure_future(messages.__anext__())
+            read.add_done_callback(_failed)
             await asyncio.wait((read, end), return_when=asyncio.FIRST_COMPLETED)
             if not read.done():
-                read.add_done_callback(_failed)
                 return
             try:
                 message = read.result()
