@@ -89,12 +89,16 @@ class IngestClient:
         # The type stubs want an iterator; without one, messages are written one by one.
         call = self._stub.PushTelemetry(timeout=STREAM_S + CALL_TIMEOUT_S)  # type: ignore[call-arg]
         try:
-            while not call.done():
+            while True:
                 try:
                     async with asyncio.timeout_at(end_at):
                         block = await outbox.get()
                 except TimeoutError:
                     break
+                if call.done():
+                    await call
+                    # Ended well, but not by us: ingest drains, and what comes in its place may not know the cluster.
+                    raise Unavailable("ingest ended the stream of telemetry")
                 message = block_to_proto(cluster.name, gpu_ids, block)
                 await call.write(telemetry_service_pb2.PushTelemetryRequest(block=message))
                 gpu_ids = []  # the same as in the block before
