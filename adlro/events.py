@@ -43,6 +43,10 @@ class EventKind(enum.IntEnum):
     CLOCK_SET = 9
 
 
+# Events that change nothing of what could be started: a virtual clock does not wait for their acknowledgement.
+NOT_BLOCKING = frozenset((EventKind.STARTED, EventKind.CLOCK_SET))
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
     """One entry of a cluster's event log; fields that a kind does not use are empty."""

@@ -138,7 +138,7 @@ class Job:
 
     @property
     def jct_s(self) -> float | None:
-        """Job completion time: submission (or begin time) to end; None while it has not ended."""
-        if self.end_s is None or self.submit_s is None:
+        """Job completion time: submission (or begin time) to end; None while it has not ended, or ended before that."""
+        if self.end_s is None or self.submit_s is None or self.end_s < self.submit_s:
             return None
         return self.end_s - self.submit_s

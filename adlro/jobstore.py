@@ -10,7 +10,7 @@ Both call this module; nothing else touches these keys.
     adlro:jobs:active        set; ids of jobs that are not final
     adlro:jobs:requests      hash; "<user> <request_id>" -> "<job_id> <digest of the payload>"
     adlro:outcomes           stream; field m = OutcomeStreamEntry
-    adlro:orchestrator:token, :lease   the acting orchestrator (see services/orchestrator/ledger.py)
+    adlro:orchestrator:token, :lease   the acting orchestrator (see services/orchestrator/lease.py)
     adlro:orchestrator:cursor          hash; what of the cluster's events has been applied
 
 A serialised Job is extended inside the scripts by appending fields, of which protobuf takes the last one
@@ -20,6 +20,7 @@ A serialised Job is extended inside the scripts by appending fields, of which pr
 from __future__ import annotations
 
 import dataclasses
+import enum
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
@@ -166,12 +167,20 @@ class Created:
         return job_from_proto(self.message)
 
 
+class JobChange(enum.IntEnum):
+    """Who changed a job, and how; numbers as in stream.proto (and in the scripts above)."""
+
+    SUBMITTED = 1
+    CANCEL_REQUESTED = 2
+    MOVED = 3
+
+
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """One change of a job: `change` 1 submitted, 2 cancel requested, 3 moved (stream.proto)."""
+    """One change of a job."""
 
     revision: int
-    change: int
+    change: JobChange
     job: Job
 
 
@@ -430,11 +439,6 @@ class JobStore:
         return entries
 
 
-def payload_digest(spec: JobSpec) -> str:
-    """A digest that tells two payloads apart, the same in every process."""
-    return _digest(spec_to_proto(spec))
-
-
 def _digest(message: job_pb2.JobSpec) -> str:
     return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
 
@@ -463,7 +467,7 @@ _MOVED = b"\x08\x03"
 def _decode_event(revision: int, body: bytes) -> JobEvent:
     entry = stream_pb2.JobStreamEntry.FromString(body)
     entry.job.revision = revision
-    return JobEvent(revision, int(entry.change), job_from_proto(entry.job))
+    return JobEvent(revision, JobChange(entry.change), job_from_proto(entry.job))
 
 
 def _decode(body: bytes, revision: bytes | int) -> Job:

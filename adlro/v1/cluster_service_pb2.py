@@ -27,7 +27,7 @@ from adlro.v1 import job_pb2 as adlro_dot_v1_dot_job__pb2
 from adlro.vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61\x64lro/v1/cluster_service.proto\x12\x08\x61\x64lro.v1\x1a\x16\x61\x64lro/v1/cluster.proto\x1a\x12\x61\x64lro/v1/job.proto\x1a\x1b\x62uf/validate/validate.proto\"N\n\nRunningJob\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x03 \x01(\t\x12\x0f\n\x07start_s\x18\x04 \x01(\x01\"\x18\n\x16\x44\x65scribeClusterRequest\"\xda\x01\n\x17\x44\x65scribeClusterResponse\x12\"\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x11.adlro.v1.Cluster\x12%\n\x07running\x18\x02 \x03(\x0b\x32\x14.adlro.v1.RunningJob\x12\x14\n\x0clost_gpu_ids\x18\x03 \x03(\t\x12\x1e\n\x05\x63lock\x18\x04 \x01(\x0b\x32\x0f.adlro.v1.Clock\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\x12\x10\n\x08revision\x18\x06 \x01(\x03\x12\x17\n\x0foldest_revision\x18\x07 \x01(\x03\"\xac\x01\n\x10LaunchJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02 \x00\x12\'\n\x04spec\x18\x03 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12\x1a\n\x06gpu_id\x18\x04 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x1e\n\rfencing_token\x18\x05 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"H\n\x11LaunchJobResponse\x12\x10\n\x08\x65xisting\x18\x01 \x01(\x08\x12\x0f\n\x07start_s\x18\x02 \x01(\x01\x12\x10\n\x08revision\x18\x03 \x01(\x03\"e\n\x0eStopJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1e\n\rfencing_token\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"\"\n\x0fStopJobResponse\x12\x0f\n\x07stopped\x18\x01 \x01(\x08\"\x95\x01\n\x0c\x43lusterEvent\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12!\n\x04kind\x18\x02 \x01(\x0e\x32\x13.adlro.v1.EventKind\x12\x0e\n\x06time_s\x18\x03 \x01(\x01\x12\x0e\n\x06job_id\x18\x04 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x06 \x01(\t\x12\x0f\n\x07message\x18\x07 \x01(\t\"S\n\x12WatchEventsRequest\x12\x1c\n\x0bincarnation\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\x1f\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"r\n\x13WatchEventsResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12&\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x16.adlro.v1.ClusterEvent\x12\x1e\n\x05\x63lock\x18\x03 \x01(\x0b\x32\x0f.adlro.v1.Clock\"u\n\x18\x41\x63knowledgeEventsRequest\x12\x1e\n\x0bincarnation\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x19\n\x08revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1e\n\rfencing_token\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"\x1b\n\x19\x41\x63knowledgeEventsResponse\"=\n\rWakeAtRequest\x12,\n\x07times_s\x18\x01 \x03(\x01\x42\x1b\xbaH\x18\x92\x01\x15\x08\x01\x10\xa0\x8d\x06\"\r\x12\x0b)\x00\x00\x00\x00\x00\x00\x00\x00@\x01\"\x10\n\x0eWakeAtResponse\"\xd5\x01\n\x0fSetClockRequest\x12+\n\x04mode\x18\x01 \x01(\x0e\x32\x13.adlro.v1.ClockModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12-\n\x05scale\x18\x02 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x65\xcd\xcd\x41)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x00\x88\x01\x01\x12\x13\n\x06paused\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12+\n\x0cnot_before_s\x18\x04 \x01(\x01\x42\x10\xbaH\r\x12\x0b)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x02\x88\x01\x01\x42\x08\n\x06_scaleB\t\n\x07_pausedB\x0f\n\r_not_before_s\"2\n\x10SetClockResponse\x12\x1e\n\x05\x63lock\x18\x01 \x01(\x0b\x32\x0f.adlro.v1.Clock\"J\n\x19SetGpuAvailabilityRequest\x12\x1a\n\x06gpu_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x11\n\tavailable\x18\x02 \x01(\x08\"1\n\x1aSetGpuAvailabilityResponse\x12\x13\n\x0blost_job_id\x18\x01 \x01(\t*\x80\x02\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45VENT_KIND_STARTED\x10\x01\x12\x17\n\x13\x45VENT_KIND_FINISHED\x10\x02\x12\x15\n\x11\x45VENT_KIND_FAILED\x10\x03\x12\x16\n\x12\x45VENT_KIND_STOPPED\x10\x04\x12\x13\n\x0f\x45VENT_KIND_LOST\x10\x05\x12\x16\n\x12\x45VENT_KIND_WAKE_UP\x10\x06\x12\x17\n\x13\x45VENT_KIND_GPU_LOST\x10\x07\x12\x17\n\x13\x45VENT_KIND_GPU_BACK\x10\x08\x12\x18\n\x14\x45VENT_KIND_CLOCK_SET\x10\t2\xfb\x04\n\x0e\x43lusterService\x12V\n\x0f\x44\x65scribeCluster\x12 .adlro.v1.DescribeClusterRequest\x1a!.adlro.v1.DescribeClusterResponse\x12\x44\n\tLaunchJob\x12\x1a.adlro.v1.LaunchJobRequest\x1a\x1b.adlro.v1.LaunchJobResponse\x12>\n\x07StopJob\x12\x18.adlro.v1.StopJobRequest\x1a\x19.adlro.v1.StopJobResponse\x12L\n\x0bWatchEvents\x12\x1c.adlro.v1.WatchEventsRequest\x1a\x1d.adlro.v1.WatchEventsResponse0\x01\x12\\\n\x11\x41\x63knowledgeEvents\x12\".adlro.v1.AcknowledgeEventsRequest\x1a#.adlro.v1.AcknowledgeEventsResponse\x12;\n\x06WakeAt\x12\x17.adlro.v1.WakeAtRequest\x1a\x18.adlro.v1.WakeAtResponse\x12\x41\n\x08SetClock\x12\x19.adlro.v1.SetClockRequest\x1a\x1a.adlro.v1.SetClockResponse\x12_\n\x12SetGpuAvailability\x12#.adlro.v1.SetGpuAvailabilityRequest\x1a$.adlro.v1.SetGpuAvailabilityResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61\x64lro/v1/cluster_service.proto\x12\x08\x61\x64lro.v1\x1a\x16\x61\x64lro/v1/cluster.proto\x1a\x12\x61\x64lro/v1/job.proto\x1a\x1b\x62uf/validate/validate.proto\"N\n\nRunningJob\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x03 \x01(\t\x12\x0f\n\x07start_s\x18\x04 \x01(\x01\"\x18\n\x16\x44\x65scribeClusterRequest\"\xda\x01\n\x17\x44\x65scribeClusterResponse\x12\"\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x11.adlro.v1.Cluster\x12%\n\x07running\x18\x02 \x03(\x0b\x32\x14.adlro.v1.RunningJob\x12\x14\n\x0clost_gpu_ids\x18\x03 \x03(\t\x12\x1e\n\x05\x63lock\x18\x04 \x01(\x0b\x32\x0f.adlro.v1.Clock\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\x12\x10\n\x08revision\x18\x06 \x01(\x03\x12\x17\n\x0foldest_revision\x18\x07 \x01(\x03\"\xca\x01\n\x10LaunchJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02 \x00\x12\'\n\x04spec\x18\x03 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12\x1a\n\x06gpu_id\x18\x04 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x1e\n\rfencing_token\x18\x05 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1c\n\x0bincarnation\x18\x06 \x01(\tB\x07\xbaH\x04r\x02\x18@\"H\n\x11LaunchJobResponse\x12\x10\n\x08\x65xisting\x18\x01 \x01(\x08\x12\x0f\n\x07start_s\x18\x02 \x01(\x01\x12\x10\n\x08revision\x18\x03 \x01(\x03\"\x83\x01\n\x0eStopJobRequest\x12\x19\n\x06job_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1e\n\rfencing_token\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1c\n\x0bincarnation\x18\x04 \x01(\tB\x07\xbaH\x04r\x02\x18@\"\"\n\x0fStopJobResponse\x12\x0f\n\x07stopped\x18\x01 \x01(\x08\"\x95\x01\n\x0c\x43lusterEvent\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12!\n\x04kind\x18\x02 \x01(\x0e\x32\x13.adlro.v1.EventKind\x12\x0e\n\x06time_s\x18\x03 \x01(\x01\x12\x0e\n\x06job_id\x18\x04 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x06 \x01(\t\x12\x0f\n\x07message\x18\x07 \x01(\t\"S\n\x12WatchEventsRequest\x12\x1c\n\x0bincarnation\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x18@\x12\x1f\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"r\n\x13WatchEventsResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12&\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x16.adlro.v1.ClusterEvent\x12\x1e\n\x05\x63lock\x18\x03 \x01(\x0b\x32\x0f.adlro.v1.Clock\"u\n\x18\x41\x63knowledgeEventsRequest\x12\x1e\n\x0bincarnation\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x19\n\x08revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x1e\n\rfencing_token\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"\x1b\n\x19\x41\x63knowledgeEventsResponse\"=\n\rWakeAtRequest\x12,\n\x07times_s\x18\x01 \x03(\x01\x42\x1b\xbaH\x18\x92\x01\x15\x08\x01\x10\xa0\x8d\x06\"\r\x12\x0b)\x00\x00\x00\x00\x00\x00\x00\x00@\x01\"0\n\x0eWakeAtResponse\x12\x1e\n\x05\x63lock\x18\x01 \x01(\x0b\x32\x0f.adlro.v1.Clock\"\xd5\x01\n\x0fSetClockRequest\x12+\n\x04mode\x18\x01 \x01(\x0e\x32\x13.adlro.v1.ClockModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12-\n\x05scale\x18\x02 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x65\xcd\xcd\x41)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x00\x88\x01\x01\x12\x13\n\x06paused\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12+\n\x0cnot_before_s\x18\x04 \x01(\x01\x42\x10\xbaH\r\x12\x0b)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x02\x88\x01\x01\x42\x08\n\x06_scaleB\t\n\x07_pausedB\x0f\n\r_not_before_s\"2\n\x10SetClockResponse\x12\x1e\n\x05\x63lock\x18\x01 \x01(\x0b\x32\x0f.adlro.v1.Clock\"J\n\x19SetGpuAvailabilityRequest\x12\x1a\n\x06gpu_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x11\n\tavailable\x18\x02 \x01(\x08\"1\n\x1aSetGpuAvailabilityResponse\x12\x13\n\x0blost_job_id\x18\x01 \x01(\t*\x80\x02\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45VENT_KIND_STARTED\x10\x01\x12\x17\n\x13\x45VENT_KIND_FINISHED\x10\x02\x12\x15\n\x11\x45VENT_KIND_FAILED\x10\x03\x12\x16\n\x12\x45VENT_KIND_STOPPED\x10\x04\x12\x13\n\x0f\x45VENT_KIND_LOST\x10\x05\x12\x16\n\x12\x45VENT_KIND_WAKE_UP\x10\x06\x12\x17\n\x13\x45VENT_KIND_GPU_LOST\x10\x07\x12\x17\n\x13\x45VENT_KIND_GPU_BACK\x10\x08\x12\x18\n\x14\x45VENT_KIND_CLOCK_SET\x10\t2\xfb\x04\n\x0e\x43lusterService\x12V\n\x0f\x44\x65scribeCluster\x12 .adlro.v1.DescribeClusterRequest\x1a!.adlro.v1.DescribeClusterResponse\x12\x44\n\tLaunchJob\x12\x1a.adlro.v1.LaunchJobRequest\x1a\x1b.adlro.v1.LaunchJobResponse\x12>\n\x07StopJob\x12\x18.adlro.v1.StopJobRequest\x1a\x19.adlro.v1.StopJobResponse\x12L\n\x0bWatchEvents\x12\x1c.adlro.v1.WatchEventsRequest\x1a\x1d.adlro.v1.WatchEventsResponse0\x01\x12\\\n\x11\x41\x63knowledgeEvents\x12\".adlro.v1.AcknowledgeEventsRequest\x1a#.adlro.v1.AcknowledgeEventsResponse\x12;\n\x06WakeAt\x12\x17.adlro.v1.WakeAtRequest\x1a\x18.adlro.v1.WakeAtResponse\x12\x41\n\x08SetClock\x12\x19.adlro.v1.SetClockRequest\x1a\x1a.adlro.v1.SetClockResponse\x12_\n\x12SetGpuAvailability\x12#.adlro.v1.SetGpuAvailabilityRequest\x1a$.adlro.v1.SetGpuAvailabilityResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,12 +44,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LAUNCHJOBREQUEST'].fields_by_name['gpu_id']._serialized_options = b'\272H\007r\005\020\001\030\200\001'
   _globals['_LAUNCHJOBREQUEST'].fields_by_name['fencing_token']._loaded_options = None
   _globals['_LAUNCHJOBREQUEST'].fields_by_name['fencing_token']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_LAUNCHJOBREQUEST'].fields_by_name['incarnation']._loaded_options = None
+  _globals['_LAUNCHJOBREQUEST'].fields_by_name['incarnation']._serialized_options = b'\272H\004r\002\030@'
   _globals['_STOPJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
   _globals['_STOPJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H\006r\004\020\001\030@'
   _globals['_STOPJOBREQUEST'].fields_by_name['attempt']._loaded_options = None
   _globals['_STOPJOBREQUEST'].fields_by_name['attempt']._serialized_options = b'\272H\004\032\002(\000'
   _globals['_STOPJOBREQUEST'].fields_by_name['fencing_token']._loaded_options = None
   _globals['_STOPJOBREQUEST'].fields_by_name['fencing_token']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_STOPJOBREQUEST'].fields_by_name['incarnation']._loaded_options = None
+  _globals['_STOPJOBREQUEST'].fields_by_name['incarnation']._serialized_options = b'\272H\004r\002\030@'
   _globals['_WATCHEVENTSREQUEST'].fields_by_name['incarnation']._loaded_options = None
   _globals['_WATCHEVENTSREQUEST'].fields_by_name['incarnation']._serialized_options = b'\272H\004r\002\030@'
   _globals['_WATCHEVENTSREQUEST'].fields_by_name['after_revision']._loaded_options = None
@@ -70,8 +74,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETCLOCKREQUEST'].fields_by_name['not_before_s']._serialized_options = b'\272H\r\022\013)\000\000\000\000\000\000\000\000@\001'
   _globals['_SETGPUAVAILABILITYREQUEST'].fields_by_name['gpu_id']._loaded_options = None
   _globals['_SETGPUAVAILABILITYREQUEST'].fields_by_name['gpu_id']._serialized_options = b'\272H\007r\005\020\001\030\200\001'
-  _globals['_EVENTKIND']._serialized_start=1810
-  _globals['_EVENTKIND']._serialized_end=2066
+  _globals['_EVENTKIND']._serialized_start=1903
+  _globals['_EVENTKIND']._serialized_end=2159
   _globals['_RUNNINGJOB']._serialized_start=117
   _globals['_RUNNINGJOB']._serialized_end=195
   _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=197
@@ -79,35 +83,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=224
   _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=442
   _globals['_LAUNCHJOBREQUEST']._serialized_start=445
-  _globals['_LAUNCHJOBREQUEST']._serialized_end=617
-  _globals['_LAUNCHJOBRESPONSE']._serialized_start=619
-  _globals['_LAUNCHJOBRESPONSE']._serialized_end=691
-  _globals['_STOPJOBREQUEST']._serialized_start=693
-  _globals['_STOPJOBREQUEST']._serialized_end=794
-  _globals['_STOPJOBRESPONSE']._serialized_start=796
-  _globals['_STOPJOBRESPONSE']._serialized_end=830
-  _globals['_CLUSTEREVENT']._serialized_start=833
-  _globals['_CLUSTEREVENT']._serialized_end=982
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=984
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=1067
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=1069
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=1183
-  _globals['_ACKNOWLEDGEEVENTSREQUEST']._serialized_start=1185
-  _globals['_ACKNOWLEDGEEVENTSREQUEST']._serialized_end=1302
-  _globals['_ACKNOWLEDGEEVENTSRESPONSE']._serialized_start=1304
-  _globals['_ACKNOWLEDGEEVENTSRESPONSE']._serialized_end=1331
-  _globals['_WAKEATREQUEST']._serialized_start=1333
-  _globals['_WAKEATREQUEST']._serialized_end=1394
-  _globals['_WAKEATRESPONSE']._serialized_start=1396
-  _globals['_WAKEATRESPONSE']._serialized_end=1412
-  _globals['_SETCLOCKREQUEST']._serialized_start=1415
-  _globals['_SETCLOCKREQUEST']._serialized_end=1628
-  _globals['_SETCLOCKRESPONSE']._serialized_start=1630
-  _globals['_SETCLOCKRESPONSE']._serialized_end=1680
-  _globals['_SETGPUAVAILABILITYREQUEST']._serialized_start=1682
-  _globals['_SETGPUAVAILABILITYREQUEST']._serialized_end=1756
-  _globals['_SETGPUAVAILABILITYRESPONSE']._serialized_start=1758
-  _globals['_SETGPUAVAILABILITYRESPONSE']._serialized_end=1807
-  _globals['_CLUSTERSERVICE']._serialized_start=2069
-  _globals['_CLUSTERSERVICE']._serialized_end=2704
+  _globals['_LAUNCHJOBREQUEST']._serialized_end=647
+  _globals['_LAUNCHJOBRESPONSE']._serialized_start=649
+  _globals['_LAUNCHJOBRESPONSE']._serialized_end=721
+  _globals['_STOPJOBREQUEST']._serialized_start=724
+  _globals['_STOPJOBREQUEST']._serialized_end=855
+  _globals['_STOPJOBRESPONSE']._serialized_start=857
+  _globals['_STOPJOBRESPONSE']._serialized_end=891
+  _globals['_CLUSTEREVENT']._serialized_start=894
+  _globals['_CLUSTEREVENT']._serialized_end=1043
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=1045
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=1128
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=1130
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=1244
+  _globals['_ACKNOWLEDGEEVENTSREQUEST']._serialized_start=1246
+  _globals['_ACKNOWLEDGEEVENTSREQUEST']._serialized_end=1363
+  _globals['_ACKNOWLEDGEEVENTSRESPONSE']._serialized_start=1365
+  _globals['_ACKNOWLEDGEEVENTSRESPONSE']._serialized_end=1392
+  _globals['_WAKEATREQUEST']._serialized_start=1394
+  _globals['_WAKEATREQUEST']._serialized_end=1455
+  _globals['_WAKEATRESPONSE']._serialized_start=1457
+  _globals['_WAKEATRESPONSE']._serialized_end=1505
+  _globals['_SETCLOCKREQUEST']._serialized_start=1508
+  _globals['_SETCLOCKREQUEST']._serialized_end=1721
+  _globals['_SETCLOCKRESPONSE']._serialized_start=1723
+  _globals['_SETCLOCKRESPONSE']._serialized_end=1773
+  _globals['_SETGPUAVAILABILITYREQUEST']._serialized_start=1775
+  _globals['_SETGPUAVAILABILITYREQUEST']._serialized_end=1849
+  _globals['_SETGPUAVAILABILITYRESPONSE']._serialized_start=1851
+  _globals['_SETGPUAVAILABILITYRESPONSE']._serialized_end=1900
+  _globals['_CLUSTERSERVICE']._serialized_start=2162
+  _globals['_CLUSTERSERVICE']._serialized_end=2797
 # @@protoc_insertion_point(module_scope)

@@ -160,10 +160,13 @@ class LaunchJobRequest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     GPU_ID_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     gpu_id: _builtins.str
     fencing_token: _builtins.int
+    incarnation: _builtins.str
+    """Of DescribeCluster: a launch meant for an earlier run of the cluster is refused with ABORTED. Empty: whatever runs now."""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     def __init__(
@@ -174,10 +177,11 @@ class LaunchJobRequest(_message.Message):
         spec: _job_pb2.JobSpec | None = ...,
         gpu_id: _builtins.str = ...,
         fencing_token: _builtins.int = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fencing_token", b"fencing_token", "gpu_id", b"gpu_id", "job_id", b"job_id", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fencing_token", b"fencing_token", "gpu_id", b"gpu_id", "incarnation", b"incarnation", "job_id", b"job_id", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -218,20 +222,24 @@ class StopJobRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     """0: whatever attempt runs."""
     fencing_token: _builtins.int
+    incarnation: _builtins.str
+    """As in LaunchJobRequest."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         attempt: _builtins.int = ...,
         fencing_token: _builtins.int = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fencing_token", b"fencing_token", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fencing_token", b"fencing_token", "incarnation", b"incarnation", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -416,12 +424,19 @@ Global___WakeAtRequest: _TypeAlias = WakeAtRequest  # noqa: Y015
 class WakeAtResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    CLOCK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def clock(self) -> _cluster_pb2.Clock:
+        """The clock when the call was taken: times up to it fire at once."""
+
     def __init__(
         self,
+        *,
+        clock: _cluster_pb2.Clock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,7 +19,7 @@ from adlro.v1 import (
     decompose_service_pb2,
     decompose_service_pb2_grpc,
 )
-from adlro.wire import batch_from_proto, description_from_proto, spec_to_proto
+from adlro.wire import batch_from_proto, clock_from_proto, description_from_proto, spec_to_proto
 
 T = TypeVar("T")
 
@@ -54,16 +54,23 @@ class ClusterClient:
         request = cluster_service_pb2.DescribeClusterRequest()
         return description_from_proto(await _answer(self._stub.DescribeCluster(request, timeout=CALL_TIMEOUT_S)))
 
-    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int) -> None:
+    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> None:
         """Starts an attempt; safe to repeat."""
         request = cluster_service_pb2.LaunchJobRequest(
-            job_id=job_id, attempt=attempt, spec=spec_to_proto(spec), gpu_id=gpu_id, fencing_token=token
+            job_id=job_id,
+            attempt=attempt,
+            spec=spec_to_proto(spec),
+            gpu_id=gpu_id,
+            fencing_token=token,
+            incarnation=incarnation,
         )
         await _answer(self._stub.LaunchJob(request, timeout=CALL_TIMEOUT_S))
 
-    async def stop(self, job_id: str, attempt: int, token: int) -> None:
+    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
         """Ends an attempt; safe to repeat."""
-        request = cluster_service_pb2.StopJobRequest(job_id=job_id, attempt=attempt, fencing_token=token)
+        request = cluster_service_pb2.StopJobRequest(
+            job_id=job_id, attempt=attempt, fencing_token=token, incarnation=incarnation
+        )
         await _answer(self._stub.StopJob(request, timeout=CALL_TIMEOUT_S))
 
     async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
@@ -73,10 +80,10 @@ class ClusterClient:
         )
         await _answer(self._stub.AcknowledgeEvents(request, timeout=CALL_TIMEOUT_S))
 
-    async def wake_at(self, times_s: Sequence[float]) -> None:
-        """Asks for wake-ups; a time that has passed gives one at once."""
+    async def wake_at(self, times_s: Sequence[float]) -> Clock:
+        """Asks for wake-ups; a time that has passed gives one at once. Returns the clock when it was asked."""
         request = cluster_service_pb2.WakeAtRequest(times_s=times_s)
-        await _answer(self._stub.WakeAt(request, timeout=CALL_TIMEOUT_S))
+        return clock_from_proto((await _answer(self._stub.WakeAt(request, timeout=CALL_TIMEOUT_S))).clock)
 
     async def set_clock(self, clock: Clock) -> None:
         """Sets a simulated clock's mode, and moves it forward to `clock.time_s` where it is behind."""

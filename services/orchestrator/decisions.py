@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from adlro.errors import NotFound
 from adlro.jobs import JobSpec
 from adlro.sim.observation import Floats
+from services.orchestrator.ledger import Entry, Ledger, Phase
 from services.orchestrator.occupancy import Occupancy
+from services.orchestrator.policies import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,36 @@ class Made:
     durations_s: Floats
     occupancy: Occupancy
     summary: str
+
+    @classmethod
+    def now(
+        cls, decision_id: str, entry: Entry, policy_name: str, scores: Floats, ledger: Ledger, time_s: float
+    ) -> Made:
+        """How things stand for a waiting job, before it is placed."""
+        return cls(
+            decision_id=decision_id,
+            job_id=entry.job.job_id,
+            spec=entry.job.spec,
+            chosen=-1,
+            policy=policy_name,
+            time_s=time_s,
+            queue_length=ledger.queue_length,
+            attempt=entry.job.attempt_count,
+            decision_us=0.0,
+            scores=scores.copy(),
+            durations_s=entry.durations_s,
+            occupancy=ledger.occupancy.copy(),
+            summary="",
+        )
+
+    def placed(self, gpu: int, attempt: int, decision_us: float) -> Made:
+        """The same with the GPU that was chosen."""
+        layout = self.occupancy.layout
+        summary = (
+            f"{self.policy} starts {self.job_id} on {layout.gpu_ids[gpu]} ({layout.model_of(gpu)}), "
+            f"where {self.durations_s[gpu]:.4g} s are expected"
+        )
+        return replace(self, chosen=gpu, attempt=attempt, decision_us=decision_us, summary=summary)
 
     def explained(self) -> Decision:
         """With every GPU of the cluster, either as a candidate (best first, the chosen one in front) or masked."""
@@ -168,3 +200,14 @@ class DecisionLog:
     def unwatch(self, watcher: asyncio.Queue[Made]) -> None:
         """Ends a watch."""
         self._watchers.discard(watcher)
+
+
+def explain_waiting(ledger: Ledger, policy: Policy, time_s: float, job_id: str) -> Decision | None:
+    """Why a job of the queue is not placed now; None where it does not wait in it."""
+    entry = ledger.entries.get(job_id)
+    if entry is None or entry.phase is not Phase.QUEUED:
+        return None
+    place = ledger.queued().index(entry)
+    scores = policy.scores(ledger.observe(time_s))[0, place]
+    made = Made.now("", entry, policy.name, scores, ledger, time_s)
+    return replace(made, summary=f"{job_id} is number {place + 1} in the queue: {entry.job.message}").explained()

@@ -1,12 +1,10 @@
 """One acting session: from the lease to the first failure, whatever fails.
 
-Plain data; clients and stores are handed in.
-
-A session reads everything anew (records from Redis, what runs from the cluster), reconciles the two, and then follows
-two logs: the jobs' changes and the cluster's events. Everything that moves a job happens at an event of the cluster,
-in order, in one task: a new job or a policy change only asks the cluster for a wake-up. For each event batch there is
-one atomic write (ends, intents to launch, and how far the cluster's log is applied), then the launches, then the
-acknowledgement, on which a virtual clock waits.
+Plain data; clients and stores are handed in. A session reads everything anew (records from Redis, what runs from the
+cluster), reconciles the two, and then follows two logs: the jobs' changes and the cluster's events. Everything that
+moves a job happens at an event of the cluster, in order, in one task: a new job or a policy change only asks the
+cluster for a wake-up. For each event batch there is one atomic write (ends, intents to launch, and how far the
+cluster's log is applied), then the launches, then the acknowledgement, on which a virtual clock waits.
 
 There is no repair inside a session: any failure ends it, and the next one starts from what is written down.
 """
@@ -18,46 +16,48 @@ import dataclasses
 import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
-from adlro.errors import Conflict, InvalidInput, NotFound, Stale, Unavailable, Unsupported
-from adlro.events import Clock, ClusterDescription, ClusterEvent, EventBatch, EventKind
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Stale, Unavailable, Unsupported
+from adlro.events import NOT_BLOCKING, Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
 from adlro.jobs import Job, JobState, PendingReason
-from adlro.jobstore import Cursor, JobStore, Move, Outcome, sequence_of
+from adlro.jobstore import Cursor, JobChange, JobStore, sequence_of
 from adlro.sim.observation import Floats
 from services.orchestrator import transitions
-from services.orchestrator.decisions import Decision, DecisionLog, Made
+from services.orchestrator.book import Book
+from services.orchestrator.decisions import DecisionLog, Made
 from services.orchestrator.ledger import Entry, Ledger, Phase
 from services.orchestrator.policies import Policy
 from services.orchestrator.ports import ClusterPort
 from services.orchestrator.predictions import Predictions
+from services.orchestrator.reconcile import Reconciled, reconcile
 
-SUBMITTED, CANCEL_REQUESTED = 1, 2
-
-# Events after which something may have become possible; the cluster's virtual clock waits for their acknowledgement.
-BLOCKING = frozenset(EventKind) - {EventKind.STARTED, EventKind.CLOCK_SET}
-
-# A waiting job's reason is for people: it is brought up to date this often, not at every event.
+# A waiting job's reason is for people: it is brought up to date this often, so many at a time, not at every event.
 REASON_REFRESH_S = 1.0
 REASONS_AT_ONCE = 500
 WAKE_UPS_AT_ONCE = 50_000
+# Launches that got no answer in time, after which the attempt counts as refused.
+LATE_LAUNCHES = 3
+# A round of decisions lets others have the loop after so long.
+ROUND_SLICE_S = 0.005
+# How far the applied events may run ahead of what is written down of it, where nothing else is to be written.
+CURSOR_LAG = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """New jobs with their expected durations, (J, M)."""
+    """New jobs: (record, version, (M,) expected durations)."""
 
-    jobs: Sequence[Job]
-    durations_s: Floats
+    jobs: Sequence[tuple[Job, int, Floats]]
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
     """A user wants a job's end."""
 
-    job: Job
+    job_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,35 @@ Input = EventBatch | Arrived | CancelRequested | Refused | RefreshReasons
 
 @dataclass(slots=True)
 class Acting:
-    """What outlives a session, in this process."""
+    """What outlives a session, in this process.
+
+    Attributes:
+        policy: decides.
+        drained: nodes on which nothing more is started, with the reason.
+        decisions: what was decided.
+        incarnation: the cluster's, as last described.
+        late: launches of (job, attempt) that got no answer in time.
+    """
 
     policy: Policy
     drained: dict[str, str]
     decisions: DecisionLog
-    # The clock as last told by the cluster, and by which of its incarnations.
-    clock: Clock | None = None
     incarnation: str = ""
+    late: dict[tuple[str, int], int] = field(default_factory=dict)
+    _clock: Clock | None = None
+    _clock_read_at: float = 0.0
+
+    def note_clock(self, clock: Clock) -> None:
+        """The cluster has told its clock."""
+        self._clock, self._clock_read_at = clock, time.monotonic()
+
+    def clock(self) -> Clock | None:
+        """The cluster's clock as it should stand now; None before it was told."""
+        clock = self._clock
+        if clock is None or clock.paused or clock.mode is ClockMode.VIRTUAL:
+            return clock
+        passed_s = (time.monotonic() - self._clock_read_at) * clock.scale
+        return dataclasses.replace(clock, time_s=clock.time_s + passed_s)
 
 
 class Session:
@@ -117,7 +138,6 @@ class Session:
         self.acting = acting
         self.token = token
         self.ready = asyncio.Event()
-        self.ledger: Ledger
         self.now_s = 0.0
         self.applied = 0
         self._store = store
@@ -127,13 +147,21 @@ class Session:
         self._log = log
         self._on_decision = on_decision
         self._inbox: asyncio.Queue[Input] = asyncio.Queue()
-        self._moves: list[Move] = []
         self._arriving: list[Entry] = []
         self._begins: list[tuple[float, int, Entry]] = []
         self._cancelling: list[str] = []
+        self._written = 0
+        self._described = 0
         self._refresh_due: asyncio.TimerHandle | None = None
+        self._refresh_from = 0
         self._acknowledged: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup
+        self._book: Book
+
+    @property
+    def ledger(self) -> Ledger:
+        """Who holds what, and who waits; there once the session is ready."""
+        return self._book.ledger
 
     # ---- the whole of it
 
@@ -144,116 +172,50 @@ class Session:
             ExceptionGroup: of what failed; `Stale` in it where another instance has taken over.
         """
         description = await self._cluster.describe()
-        job_revision, relaunch = await self._reconcile(description)
+        job_revision = await self._store.revision()
+        records = await self._store.active()
+        cursor = await self._store.cursor()
+        models = description.cluster.gpu_models
+        durations_s = await self._predictions.predict([job.spec for _, job in records], models)
+        found = reconcile(description, cursor, records, list(durations_s), self.acting.drained, self._max_attempts)
+        newest = max((sequence_of(job.job_id) for _, job in records), default=0)
+        await self._begin(description, found)
+        for _, job in records:
+            if job.cancel_requested:
+                self._inbox.put_nowait(CancelRequested(job.job_id))
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 group.create_task(self._follow_cluster(), name="follow cluster")
-                group.create_task(self._follow_jobs(job_revision), name="follow jobs")
+                group.create_task(self._follow_jobs(job_revision, newest), name="follow jobs")
                 group.create_task(self._act(), name="act")
                 # What an earlier session had written down and perhaps not launched; then what it had applied and
                 # perhaps not acknowledged.
-                self._launch(relaunch, self.applied)
-                await self._wake_at({0.0, *(begin for begin, _, _ in self._begins)})
+                self._launch(found.relaunch, self.applied)
+                await self._wake_at({0.0, *(begin_s for begin_s, _, _ in self._begins)})
                 self.ready.set()
         finally:
             if self._refresh_due is not None:
                 self._refresh_due.cancel()
 
-    async def _act(self) -> None:
-        while True:
-            match await self._inbox.get():
-                case EventBatch() as batch:
-                    await self._apply(batch)
-                case Arrived(jobs, durations):
-                    await self._take_up(jobs, durations)
-                case CancelRequested(job):
-                    await self._cancel(job)
-                case Refused() as refused:
-                    await self._take_back(refused)
-                case RefreshReasons():
-                    self._refresh_reasons()
-            if self._moves and self._inbox.empty():
-                await self._write(None)
-
-    async def _follow_cluster(self) -> None:
-        async for batch in self._cluster.events(self.acting.incarnation, self.applied):
-            self._inbox.put_nowait(batch)
-        raise Unavailable("the cluster ended its event stream")
-
-    async def _follow_jobs(self, revision: int) -> None:
-        while True:
-            revision, events = await self._store.read_requests(revision, block_ms=1000)
-            new = [event.job for event in events if event.change == SUBMITTED]
-            if new:
-                durations = await self._predictions.predict([job.spec for job in new], self.ledger.layout.gpu_models)
-                self._inbox.put_nowait(Arrived(new, durations))
-            for event in events:
-                if event.change == CANCEL_REQUESTED:
-                    self._inbox.put_nowait(CancelRequested(event.job))
-
-    # ---- the beginning: what is written down against what runs
-
-    async def _reconcile(self, description: ClusterDescription) -> tuple[int, list[Entry]]:
-        """Builds the ledger; returns the jobs' revision to follow from, and what must be launched (again)."""
-        self.ledger = Ledger(description.cluster, self.acting.drained)
-        self.ledger.set_lost(description.lost_gpu_ids, True)
-        job_revision = await self._store.revision()
-        records = await self._store.active()
-        cursor = await self._store.cursor()
-        durations = await self._predictions.predict([job.spec for _, job in records], self.ledger.layout.gpu_models)
-
-        same = (
-            cursor is not None
-            and cursor.incarnation == description.incarnation
-            and cursor.revision >= description.oldest_revision - 1
-        )
-        self.applied = cursor.revision if same and cursor else description.revision
-        self.now_s = (
-            cursor.time_s if same and cursor else max(description.clock.time_s, cursor.time_s if cursor else 0.0)
-        )
-        self.acting.clock = description.clock if same else await self._restore_clock(description)
+    async def _begin(self, description: ClusterDescription, found: Reconciled) -> None:
+        self._book, self.applied, self.now_s = found.book, found.applied, found.now_s
+        self._described = description.revision
+        clock = description.clock if found.same else await self._restore_clock(description)
+        self.acting.note_clock(clock)
         self.acting.incarnation = description.incarnation
-
-        runs = {(each.job_id, each.attempt): each for each in description.running}
-        relaunch: list[Entry] = []
-        for (version, job), row in zip(records, durations, strict=True):
-            entry = self.ledger.enter(job, version, row)
-            launched = job.state is JobState.RUNNING or job.pending_reason is PendingReason.LAUNCHING
-            if launched and job.gpu_id in self.ledger.layout.gpu_number:
-                self.ledger.place(entry, self.ledger.layout.gpu_number[job.gpu_id], job.start_s or self.now_s)
-                if (job.job_id, job.attempt_count) in runs:
-                    running = runs.pop((job.job_id, job.attempt_count))
-                    if job.state is not JobState.RUNNING and not same:
-                        self._record(entry, transitions.started(job, running.start_s))
-                elif not same:
-                    self._lose(entry, "the cluster was restarted")
-                elif job.state is JobState.PENDING:
-                    relaunch.append(entry)  # idempotent: what already ran is told by the events that follow
-            elif launched:
-                self._lose(entry, f"{job.gpu_id} is no longer part of the cluster")
-            elif job.submit_s is None:
-                self._schedule(entry)
-            elif job.submit_s > self.now_s:
-                self._wait_for_begin(entry)
-            else:
-                self.ledger.enqueue(entry)
-            if job.cancel_requested:
-                self._inbox.put_nowait(CancelRequested(job))
-        if not same:
-            await self._write(Cursor(description.incarnation, self.applied, self.now_s))
-        for orphan in runs.values():
-            # Nobody waits for it (its record is final, or on a later attempt): it must not hold a GPU.
-            known = self.ledger.entries.get(orphan.job_id)
-            if same and known is not None and known.job.attempt_count == orphan.attempt:
-                continue
-            self._log.warning(
-                "stopping an attempt that no record stands for", job_id=orphan.job_id, attempt=orphan.attempt
-            )
-            await self._cluster.stop(orphan.job_id, orphan.attempt, self.token)
-        self._refresh_reasons()
-        await self._write(None)
-        return job_revision, relaunch
+        self._written = self.applied
+        if not found.same:
+            cursor = Cursor(description.incarnation, self.applied, self.now_s)
+            await self._store.move(self.token, self._book.take_moves(), cursor)
+        for stray in found.strays:
+            self._log.warning("stopping an attempt without a record", job_id=stray.job_id, attempt=stray.attempt)
+            await self._cluster.stop(stray.job_id, stray.attempt, self.token, self.acting.incarnation)
+        for entry in found.begins:
+            self._wait_for_begin(entry)
+        if found.arriving:
+            self._inbox.put_nowait(Arrived(found.arriving))
+        self._inbox.put_nowait(RefreshReasons())
 
     async def _restore_clock(self, description: ClusterDescription) -> Clock:
         """A simulated cluster that was restarted goes on with the clock it had; cluster time never goes back.
@@ -261,7 +223,8 @@ class Session:
         Where this process is new as well, the cluster's own mode holds, and only its time may be behind.
         """
         own = description.clock
-        wanted = dataclasses.replace(self.acting.clock or own, time_s=max(self.now_s, own.time_s))
+        known = self.acting.clock() or own
+        wanted = dataclasses.replace(known, time_s=max(self.now_s, known.time_s, own.time_s))
         if description.running or wanted == own:
             return own
         try:
@@ -271,69 +234,102 @@ class Session:
             return own
         return wanted
 
+    async def _act(self) -> None:
+        while True:
+            match await self._inbox.get():
+                case EventBatch() as batch:
+                    await self._apply(batch)
+                case Arrived(jobs):
+                    await self._take_up(jobs)
+                case CancelRequested(job_id):
+                    await self._cancel(job_id)
+                case Refused() as refused:
+                    await self._take_back(refused)
+                case RefreshReasons():
+                    self._refresh_reasons()
+            if self._inbox.empty():
+                await self._write(None)
+
+    async def _follow_cluster(self) -> None:
+        async for batch in self._cluster.events(self.acting.incarnation, self.applied):
+            self._inbox.put_nowait(batch)
+        raise Unavailable("the cluster ended its event stream")
+
+    async def _follow_jobs(self, revision: int, newest: int) -> None:
+        """Follows what ingest writes; jobs up to number `newest` were read with the records."""
+        while True:
+            revision, events = await self._store.read_requests(revision, block_ms=1000)
+            new = [
+                event.job
+                for event in events
+                if event.change is JobChange.SUBMITTED and sequence_of(event.job.job_id) > newest
+            ]
+            if new:
+                durations_s = await self._predictions.predict([job.spec for job in new], self.ledger.layout.gpu_models)
+                self._inbox.put_nowait(Arrived([(job, 0, row) for job, row in zip(new, durations_s, strict=True)]))
+            for event in events:
+                if event.change is JobChange.CANCEL_REQUESTED:
+                    self._inbox.put_nowait(CancelRequested(event.job.job_id))
+
     # ---- jobs come and go
 
-    async def _take_up(self, jobs: Sequence[Job], durations: Floats) -> None:
-        wake_at_s: set[float] = set()
-        for job, row in zip(jobs, durations, strict=True):
-            if job.job_id in self.ledger.entries or job.state.final:
+    async def _take_up(self, jobs: Sequence[tuple[Job, int, Floats]]) -> None:
+        """Asks for the wake-ups at which the jobs join the queue; what has no begin time, or a past one, joins now."""
+        entries = [self.ledger.enter(job, version, row) for job, version, row in jobs]
+        present_s = await self._wake_at({entry.job.spec.begin_time_s or 0.0 for entry in entries})
+        for entry in entries:
+            begin_s = entry.job.spec.begin_time_s
+            if begin_s is None or begin_s <= present_s:
+                entry.arrived_s = present_s
+                self._arriving.append(entry)
                 continue
-            entry = self.ledger.enter(job, 0, row)
-            wake_at_s.add(self._schedule(entry))
+            text = f"begins at {begin_s:.10g} s of cluster time"
+            job = transitions.taken_up(entry.job, begin_s, PendingReason.BEGIN_TIME, text)
+            self._book.record(entry, job)
+            self._wait_for_begin(entry)
         await self._write(None)
-        await self._wake_at(wake_at_s)
-
-    def _schedule(self, entry: Entry) -> float:
-        """Decides when a job joins the queue; returns the cluster time to be woken at."""
-        begin_s = entry.job.spec.begin_time_s
-        if begin_s is None or begin_s <= self.now_s:
-            # When it came, in cluster time, the next event says.
-            entry.phase = Phase.ARRIVING
-            self._arriving.append(entry)
-            return 0.0
-        text = f"begins at {begin_s:.10g} s of cluster time"
-        self._record(entry, transitions.taken_up(entry.job, begin_s, PendingReason.BEGIN_TIME, text))
-        self._wait_for_begin(entry)
-        return begin_s
 
     def _wait_for_begin(self, entry: Entry) -> None:
         entry.phase = Phase.BEGIN
         assert entry.job.submit_s is not None
         heapq.heappush(self._begins, (entry.job.submit_s, sequence_of(entry.job.job_id), entry))
 
-    async def _cancel(self, job: Job) -> None:
-        entry = self.ledger.entries.get(job.job_id)
+    async def _cancel(self, job_id: str) -> None:
+        entry = self.ledger.entries.get(job_id)
         if entry is None:
             return
         entry.job = transitions.cancel_requested(entry.job)
         if entry.phase is Phase.PLACED:
-            await self._cluster.stop(job.job_id, entry.job.attempt_count, self.token)
-        else:
-            self._cancelling.append(job.job_id)
-            await self._cluster.wake_at([0.0])
+            await self._cluster.stop(job_id, entry.job.attempt_count, self.token, self.acting.incarnation)
+            return
+        self._cancelling.append(job_id)
+        if len(self._cancelling) == 1:  # one wake-up is for all that come before it
+            await self._wake_at({0.0})
 
-    async def _wake_at(self, times_s: set[float]) -> None:
+    async def _wake_at(self, times_s: set[float]) -> float:
+        """Asks for wake-ups; returns the cluster time at which they were asked for."""
         times = sorted(times_s)
+        present_s = self.now_s
         for start in range(0, len(times), WAKE_UPS_AT_ONCE):
-            await self._cluster.wake_at(times[start : start + WAKE_UPS_AT_ONCE])
+            clock = await self._cluster.wake_at(times[start : start + WAKE_UPS_AT_ONCE])
+            present_s = max(present_s, clock.time_s)
+        return present_s
 
     async def kick(self) -> None:
         """Asks for a new round of decisions, as after a change of policy."""
-        await self._cluster.wake_at([0.0])
+        await self._wake_at({0.0})
 
     async def _take_back(self, refused: Refused) -> None:
         entry = refused.entry
-        if entry.phase is not Phase.PLACED or entry.job.attempt_count != refused.attempt:
-            return
-        job = transitions.refused(entry.job, self.now_s, refused.why, self._max_attempts)
-        self._return_or_forget(entry, job)
-        await self._write(None)
+        if entry.phase is Phase.PLACED and entry.job.attempt_count == refused.attempt:
+            self._book.refuse(entry, refused.why, self.now_s)
+            await self._write(None)
         raise Stale(f"the cluster refused {entry.job.job_id} on attempt {refused.attempt}: {refused.why}")
 
     # ---- the cluster's events
 
     async def _apply(self, batch: EventBatch) -> None:
-        self.acting.clock = batch.clock
+        self.acting.note_clock(batch.clock)
         events = [event for event in batch.events if event.revision > self.applied]
         if not events:
             return
@@ -341,143 +337,90 @@ class Session:
             self._apply_event(event)
         self.applied = events[-1].revision
         self.now_s = max(self.now_s, events[-1].time_s)
-        if not any(event.kind in BLOCKING for event in events):
+        if all(event.kind in NOT_BLOCKING for event in events):
             return  # written with the next batch, or when nothing else waits
         fresh = self._join_queue()
-        picks = self._decide()
-        self._explain_waits(entry for entry in fresh if entry.phase is Phase.QUEUED)
+        picks = await self._decide()
+        self._tell_reasons([entry for entry in fresh if entry.phase is Phase.QUEUED])
         await self._write(Cursor(batch.incarnation, self.applied, self.now_s))
         self._launch(picks, self.applied)
         if self.ledger.queue_length:
             self._refresh_later()
 
     def _apply_event(self, event: ClusterEvent) -> None:
-        if event.kind is EventKind.GPU_LOST or event.kind is EventKind.GPU_BACK:
-            self.ledger.set_lost([event.gpu_id], event.kind is EventKind.GPU_LOST)
+        if event.kind in (EventKind.GPU_LOST, EventKind.GPU_BACK):
+            if event.revision > self._described:  # older ones are in the description already
+                self.ledger.set_lost([event.gpu_id], event.kind is EventKind.GPU_LOST)
             return
         entry = self.ledger.entries.get(event.job_id)
         if entry is None or entry.phase is not Phase.PLACED or entry.job.attempt_count != event.attempt:
             return  # of an attempt that was given up
+        book, job = self._book, entry.job
         match event.kind:
             case EventKind.STARTED:
-                if entry.job.state is JobState.PENDING:
-                    self._record(entry, transitions.started(entry.job, event.time_s))
+                if job.state is JobState.PENDING:
+                    book.record(entry, transitions.started(job, event.time_s))
             case EventKind.FINISHED:
-                self._end(entry, transitions.succeeded(entry.job, event.time_s), learn=True)
+                book.end(entry, transitions.succeeded(job, event.time_s), learn=True)
             case EventKind.FAILED:
-                self._end(entry, transitions.failed(entry.job, event.time_s, event.message), learn=True)
+                book.end(entry, transitions.failed(job, event.time_s, event.message), learn=True)
             case EventKind.STOPPED:
-                self._end(entry, transitions.stopped(entry.job, event.time_s), learn=False)
+                book.end(entry, transitions.stopped(job, event.time_s), learn=False)
             case EventKind.LOST:
-                self._lose(entry, event.message or "its GPU was lost", event.time_s)
-
-    def _end(self, entry: Entry, job: Job, *, learn: bool) -> None:
-        outcome = None
-        if learn and job.start_s is not None and job.end_s is not None:
-            outcome = Outcome(job.end_s - job.start_s, job.state is JobState.SUCCEEDED)
-        self._record(entry, job, outcome)
-        self.ledger.forget(entry)
-
-    def _lose(self, entry: Entry, why: str, time_s: float | None = None) -> None:
-        end_s = self.now_s if time_s is None else time_s
-        self._return_or_forget(entry, transitions.lost(entry.job, end_s, why, self._max_attempts))
-
-    def _return_or_forget(self, entry: Entry, job: Job) -> None:
-        self._record(entry, job)
-        self.ledger.release(entry)
-        if job.state.final:
-            self.ledger.forget(entry)
-        else:
-            self.ledger.enqueue(entry)
+                book.lose(entry, event.message or "its GPU was lost", event.time_s)
 
     def _join_queue(self) -> list[Entry]:
-        """What has arrived, and what begins by now, joins the queue; what was cancelled leaves."""
-        fresh = []
-        arrived, self._arriving = self._arriving, []
-        for entry in arrived:
-            if entry.job.job_id not in self.ledger.entries:
-                continue
-            entry.job = transitions.taken_up(entry.job, self.now_s, entry.job.pending_reason, entry.job.message)
+        """What arrived, and what begins by now, joins the queue; what was cancelled leaves. Returns what arrived."""
+        fresh, self._arriving = self._arriving, []
+        for entry in fresh:
+            job = entry.job
+            entry.job = transitions.taken_up(job, entry.arrived_s, job.pending_reason, job.message)
             self.ledger.enqueue(entry)
-            fresh.append(entry)
         while self._begins and self._begins[0][0] <= self.now_s:
             entry = heapq.heappop(self._begins)[2]
-            if entry.phase is Phase.BEGIN and entry.job.job_id in self.ledger.entries:
+            if entry.phase is Phase.BEGIN:
                 self.ledger.enqueue(entry)
         cancelling, self._cancelling = self._cancelling, []
         for job_id in cancelling:
             cancelled = self.ledger.entries.get(job_id)
             if cancelled is not None and cancelled.phase is not Phase.PLACED:
-                self._record(cancelled, transitions.cancelled_while_waiting(cancelled.job, self.now_s))
-                self.ledger.forget(cancelled)
-                cancelled.phase = Phase.ARRIVING
+                job = transitions.cancelled_while_waiting(cancelled.job, self.now_s)
+                self._book.end(cancelled, job, learn=False)
         return fresh
 
     # ---- decisions
 
-    def _decide(self) -> list[Entry]:
+    async def _decide(self) -> list[Entry]:
         """Starts what the policy wants started at this moment; each is written down before it is launched."""
+        ledger, decisions = self.ledger, self.acting.decisions
         picks: list[Entry] = []
-        policy = self.acting.policy
-        while self.ledger.can_start_something:
+        seen = None
+        slice_ends = time.perf_counter() + ROUND_SLICE_S
+        while ledger.can_start_something:
             began = time.perf_counter()
-            observation = self.ledger.observe(self.now_s)
+            if seen is None or seen != (ledger.changes, self.acting.policy):
+                seen, policy = (ledger.changes, self.acting.policy), self.acting.policy
+                observation, queue = ledger.observe(self.now_s), ledger.queued()
             scores = policy.scores(observation)
             job, gpu = (int(number) for number in policy.choose(observation, scores)[0])
             took_s = time.perf_counter() - began
             self._on_decision(took_s)
             if job < 0:
                 break
-            entry = self.ledger.at(job)
-            queue_length = self.ledger.queue_length
-            layout, before = self.ledger.layout, self.ledger.occupancy.copy()
-            gpu_id, model = layout.gpu_ids[gpu], layout.model_of(gpu)
-            self.ledger.place(entry, gpu, self.now_s)
-            self._record(entry, transitions.launching(entry.job, gpu_id, model))
-            self.acting.decisions.add(
-                Made(
-                    decision_id=f"d-{self.token}-{self.acting.decisions.count + 1}",
-                    job_id=entry.job.job_id,
-                    spec=entry.job.spec,
-                    chosen=gpu,
-                    policy=policy.name,
-                    time_s=self.now_s,
-                    queue_length=queue_length,
-                    attempt=entry.job.attempt_count,
-                    decision_us=took_s * 1e6,
-                    scores=scores[0, job].copy(),
-                    durations_s=entry.durations_s,
-                    occupancy=before,
-                    summary=f"{policy.name} starts {entry.job.job_id} on {gpu_id} ({model}), "
-                    f"where {entry.durations_s[gpu]:.4g} s are expected",
-                )
+            entry = queue[job]
+            made = Made.now(
+                f"d-{self.token}-{decisions.count + 1}", entry, policy.name, scores[0, job], ledger, self.now_s
             )
+            ledger.place(entry, gpu, self.now_s)
+            ledger.reflect(observation, job, gpu)
+            gpu_id, model = ledger.layout.gpu_ids[gpu], ledger.layout.model_of(gpu)
+            self._book.record(entry, transitions.launching(entry.job, gpu_id, model))
+            decisions.add(made.placed(gpu, entry.job.attempt_count, took_s * 1e6))
             picks.append(entry)
+            if time.perf_counter() > slice_ends:
+                await asyncio.sleep(0)  # the lease, health and callers go on during a long round
+                slice_ends = time.perf_counter() + ROUND_SLICE_S
         return picks
-
-    def explain_waiting(self, job_id: str) -> Decision | None:
-        """Why a job of the queue is not placed now; None where it does not wait."""
-        entry = self.ledger.entries.get(job_id)
-        if entry is None or entry.phase is not Phase.QUEUED:
-            return None
-        observation = self.ledger.observe(self.now_s)
-        place = self.ledger.queued().index(entry)
-        scores = self.acting.policy.scores(observation)[0, place]
-        return Made(
-            decision_id="",
-            job_id=job_id,
-            spec=entry.job.spec,
-            chosen=-1,
-            policy=self.acting.policy.name,
-            time_s=self.now_s,
-            queue_length=self.ledger.queue_length,
-            attempt=entry.job.attempt_count,
-            decision_us=0.0,
-            scores=scores,
-            durations_s=entry.durations_s,
-            occupancy=self.ledger.occupancy,
-            summary=f"{job_id} is number {place + 1} in the queue: {entry.job.message}",
-        ).explained()
 
     def _launch(self, picks: Sequence[Entry], revision: int) -> None:
         """Launches in the background, then acknowledges; acknowledgements keep their order."""
@@ -485,54 +428,60 @@ class Session:
         self._acknowledged = self._group.create_task(self._launch_all(list(picks), revision, before))
 
     async def _launch_all(self, picks: list[Entry], revision: int, before: asyncio.Task[None] | None) -> None:
-        if picks:
-            await asyncio.gather(*(self._launch_one(entry, entry.job) for entry in picks))
+        async with asyncio.TaskGroup() as group:
+            launches = [group.create_task(self._launch_one(entry, entry.job)) for entry in picks]
         if before is not None:
             await before
-        await self._cluster.acknowledge(self.acting.incarnation, revision, self.token)
+        if all(launch.result() for launch in launches):  # else the session ends, and the next one acknowledges
+            await self._cluster.acknowledge(self.acting.incarnation, revision, self.token)
 
-    async def _launch_one(self, entry: Entry, job: Job) -> None:
+    async def _launch_one(self, entry: Entry, job: Job) -> bool:
+        """Launches an attempt; False where the cluster does not take it."""
+        key = (job.job_id, job.attempt_count)
+        incarnation = self.acting.incarnation
         try:
-            await self._cluster.launch(job.job_id, job.attempt_count, job.spec, job.gpu_id, self.token)
-        except (Conflict, InvalidInput, NotFound) as error:
+            await self._cluster.launch(*key, job.spec, job.gpu_id, self.token, incarnation)
+        except (Stale, Unavailable):
+            raise
+        except AdlroError as error:
             if error.reason == "STALE_FENCING_TOKEN":
                 raise Stale(str(error)) from error
+            if isinstance(error, DeadlineExceeded):
+                self.acting.late[key] = self.acting.late.get(key, 0) + 1
+                if self.acting.late[key] < LATE_LAUNCHES:
+                    raise
+            self.acting.late.pop(key, None)
             self._inbox.put_nowait(Refused(entry, job.attempt_count, error.message))
-        if entry.job.cancel_requested and not job.cancel_requested:
-            await self._cluster.stop(job.job_id, job.attempt_count, self.token)
+            return False
+        self.acting.late.pop(key, None)
+        if entry.job.cancel_requested:  # perhaps it came while the launch was on its way, and found nothing to stop
+            await self._cluster.stop(*key, self.token, incarnation)
+        return True
 
     # ---- writing down
 
-    def _record(self, entry: Entry, job: Job, outcome: Outcome | None = None) -> None:
-        self._moves.append(Move(job, entry.version, outcome))
-        entry.job = job
-        entry.version += 1
-
     async def _write(self, cursor: Cursor | None) -> None:
-        if not self._moves:
-            return  # a cursor alone is not worth a write: what it would skip changes nothing
-        moves, self._moves = self._moves, []
-        await self._store.move(self.token, moves, cursor)
+        moves = self._book.take_moves()
+        if cursor is not None and not moves and self.applied - self._written < CURSOR_LAG:
+            cursor = None  # what it would skip changes nothing
+        if moves or cursor is not None:
+            await self._store.move(self.token, moves, cursor)
+            self._written = self.applied if cursor is not None else self._written
 
-    def _explain_waits(self, entries: Iterable[Entry]) -> None:
-        fresh = set(map(id, entries))
-        if not fresh:
-            return
-        for entry, reason, text in self.ledger.reasons(self.now_s, self.acting.policy.name):
-            if id(entry) in fresh:
-                self._record(entry, transitions.waiting(entry.job, reason, text))
+    def _tell_reasons(self, entries: Iterable[Entry]) -> None:
+        """Records why jobs wait, where that is not what their records say."""
+        for entry, reason, text in self.ledger.reasons(list(entries), self.acting.policy.name):
+            if (entry.job.pending_reason, entry.job.message) != (reason, text):
+                self._book.record(entry, transitions.waiting(entry.job, reason, text))
 
     def _refresh_reasons(self) -> None:
+        """The reasons of the next few hundred of the queue; the others have their turn later."""
         self._refresh_due = None
-        changed = 0
-        for entry, reason, text in self.ledger.reasons(self.now_s, self.acting.policy.name):
-            if (entry.job.pending_reason, entry.job.message) == (reason, text):
-                continue
-            if changed == REASONS_AT_ONCE:
-                self._refresh_later()
-                break
-            self._record(entry, transitions.waiting(entry.job, reason, text))
-            changed += 1
+        end = self._refresh_from + REASONS_AT_ONCE
+        self._tell_reasons(self.ledger.queued(self._refresh_from, end))
+        self._refresh_from = end if end < self.ledger.queue_length else 0
+        if self._refresh_from:
+            self._refresh_later()
 
     def _refresh_later(self) -> None:
         if self._refresh_due is None:

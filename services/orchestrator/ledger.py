@@ -15,7 +15,7 @@ import numpy as np
 from adlro.cluster import Cluster
 from adlro.jobs import Job, PendingReason
 from adlro.jobstore import sequence_of
-from adlro.sim.observation import Floats, Observation
+from adlro.sim.observation import Bools, Floats, Ints, Observation
 from services.orchestrator.occupancy import Layout, Occupancy
 
 
@@ -26,6 +26,7 @@ class Phase(enum.Enum):
     BEGIN = "begin"  # its begin time has not come
     QUEUED = "queued"
     PLACED = "placed"  # being launched, or running
+    GONE = "gone"  # final
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +39,7 @@ class Entry:
     phase: Phase = Phase.ARRIVING
     row: int = -1
     gpu: int = -1
+    arrived_s: float = 0.0  # cluster time at which it was taken up, where it has no begin time to come
 
     @property
     def order(self) -> tuple[float, int]:
@@ -57,6 +59,8 @@ class Ledger:
         self.layout = Layout(cluster)
         self.occupancy = Occupancy.empty(self.layout)
         self.entries: dict[str, Entry] = {}
+        # Grows when GPUs or nodes come or go: observations made before are no longer true.
+        self.changes = 0
         self._queue: list[tuple[tuple[float, int], str, int]] = []
         self._table = _Table(len(self.layout.gpu_ids))
         self.set_drained(drained)
@@ -97,11 +101,13 @@ class Ledger:
         self._leave_queue(entry)
         self.release(entry)
         del self.entries[entry.job.job_id]
+        entry.phase = Phase.GONE
 
     def _leave_queue(self, entry: Entry) -> None:
         if entry.row < 0:
             return
         index = bisect.bisect_left(self._queue, (entry.order, entry.job.job_id, entry.row))
+        assert self._queue[index][1] == entry.job.job_id
         del self._queue[index]
         self._table.remove(entry.row)
         entry.row = -1
@@ -110,12 +116,14 @@ class Ledger:
 
     def set_lost(self, gpu_ids: Iterable[str], lost: bool) -> None:
         """Takes GPUs away or gives them back."""
+        self.changes += 1
         for gpu_id in gpu_ids:
             if gpu_id in self.layout.gpu_number:
                 self.occupancy.lost[self.layout.gpu_number[gpu_id]] = lost
 
     def set_drained(self, node_ids: Iterable[str]) -> None:
         """Exactly these nodes are drained."""
+        self.changes += 1
         names = set(node_ids)
         self.occupancy.drained[:] = [node_id in names for node_id in self.layout.node_ids]
 
@@ -128,15 +136,12 @@ class Ledger:
 
     def count(self, phase: Phase) -> int:
         """Entries in a phase."""
-        return sum(entry.phase is phase for entry in self.entries.values())
+        # list() first: a metrics thread may ask while the loop changes the entries.
+        return sum(entry.phase is phase for entry in list(self.entries.values()))
 
-    def queued(self) -> list[Entry]:
-        """The queue, in order."""
-        return [self.entries[job_id] for _, job_id, _ in self._queue]
-
-    def at(self, place: int) -> Entry:
-        """The job at a place of the queue, from 0."""
-        return self.entries[self._queue[place][1]]
+    def queued(self, start: int = 0, end: int | None = None) -> list[Entry]:
+        """The queue, or a part of it, in order."""
+        return [self.entries[job_id] for _, job_id, _ in self._queue[start:end]]
 
     @property
     def can_start_something(self) -> bool:
@@ -148,13 +153,7 @@ class Ledger:
         rows = np.fromiter((row for _, _, row in self._queue), dtype=np.int64, count=len(self._queue))
         layout, taken, table = self.layout, self.occupancy, self._table
         usable, idle = taken.usable, taken.idle
-        cores, memory, duration = table.cores[rows], table.memory[rows], table.duration[rows]
-        fits = (
-            np.isfinite(duration)
-            & (usable & idle)
-            & (cores[:, None] <= taken.cores_free[layout.gpu_node])
-            & (memory[:, None] <= taken.memory_free_mib[layout.gpu_node])
-        )
+        duration, fits = table.duration[rows], self._fits(rows)
         remaining = np.where(idle, 0.0, np.maximum(taken.expected_end_s - time_s, 0.0))
         return Observation(
             time_s=np.array([time_s]),
@@ -165,32 +164,60 @@ class Ledger:
             gpu_remaining_s=np.where(usable, remaining, np.inf)[None],
             node_cores_free=taken.cores_free[None].copy(),
             node_memory_free_mib=taken.memory_free_mib[None].copy(),
-            job_waiting=np.ones((1, len(rows)), dtype=np.bool_),
+            # A job that no GPU can ever hold waits for no policy: it must not block a queue.
+            job_waiting=np.logical_or.reduce(np.isfinite(duration), axis=1)[None],
             job_type=table.job_type[rows][None],
             job_priority=table.priority[rows][None],
             job_submit_s=table.submit[rows][None],
-            job_cores=cores[None],
-            job_memory_mib=memory[None],
+            job_cores=table.cores[rows][None],
+            job_memory_mib=table.memory[rows][None],
             job_gpu_memory_mib=table.gpu_memory[rows][None],
             duration_s=duration[None],
             fits_now=fits[None],
             gpu_models=layout.gpu_models,
         )
 
-    def reasons(self, time_s: float, policy_name: str) -> list[tuple[Entry, PendingReason, str]]:
-        """Why each job of the queue waits, in order."""
-        observation = self.observe(time_s)
-        fits = observation.fits_now[0].any(axis=1)
-        possible = np.isfinite(observation.duration_s[0])
-        usable = (possible & self.occupancy.usable).any(axis=1)
+    def _fits(self, rows: Ints) -> Bools:
+        """(J, G) the job of each row can start there now."""
+        layout, taken, table = self.layout, self.occupancy, self._table
+        fits: Bools = (
+            np.isfinite(table.duration[rows])
+            & (taken.usable & taken.idle)
+            & (table.cores[rows][:, None] <= taken.cores_free[layout.gpu_node])
+            & (table.memory[rows][:, None] <= taken.memory_free_mib[layout.gpu_node])
+        )
+        return fits
+
+    def reflect(self, observation: Observation, job: int, gpu: int) -> None:
+        """Brings an observation of this ledger up to date after its job was placed; the job stays as padding."""
+        node = self.layout.gpu_node[gpu]
+        on_node = np.flatnonzero(self.layout.gpu_node == node)
+        cores, memory = self.occupancy.cores_free[node], self.occupancy.memory_free_mib[node]
+        observation.job_waiting[0, job] = False
+        observation.gpu_idle[0, gpu] = False
+        observation.gpu_remaining_s[0, gpu] = observation.duration_s[0, job, gpu]
+        observation.node_cores_free[0, node] = cores
+        observation.node_memory_free_mib[0, node] = memory
+        still = (observation.job_cores[0] <= cores) & (observation.job_memory_mib[0] <= memory)
+        observation.fits_now[0][:, on_node] &= still[:, None]
+        observation.fits_now[0, :, gpu] = False
+        observation.fits_now[0, job, :] = False
+
+    def reasons(self, entries: Sequence[Entry], policy_name: str) -> list[tuple[Entry, PendingReason, str]]:
+        """Why jobs of the queue wait."""
+        rows = np.array([entry.row for entry in entries], dtype=np.int64)
+        possible: Bools = np.isfinite(self._table.duration[rows])
+        ever: Bools = np.logical_or.reduce(possible, axis=1)
+        fits: Bools = np.logical_or.reduce(self._fits(rows), axis=1)
+        usable: Bools = np.logical_or.reduce(possible & self.occupancy.usable, axis=1)
         out = []
-        for entry, fits_now, ever, now in zip(self.queued(), fits, possible.any(axis=1), usable, strict=True):
-            if not ever:
+        for entry, fits_now, fits_ever, fits_usable in zip(entries, fits, ever, usable, strict=True):
+            if not fits_ever:
                 reason, text = (
                     PendingReason.NO_FITTING_GPU,
                     f"no GPU of the cluster can hold {needs(entry)}; cancel it and ask for less",
                 )
-            elif not now:
+            elif not fits_usable:
                 reason, text = (
                     PendingReason.NODES_DRAINED,
                     "every GPU that could hold it is lost or on a drained node",

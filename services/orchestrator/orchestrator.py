@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, Stale, Un
 from adlro.jobs import JobState, PendingReason
 from adlro.jobstore import PREFIX, JobStore, Move
 from services.orchestrator import transitions
-from services.orchestrator.decisions import Decision, DecisionLog
+from services.orchestrator.decisions import Decision, DecisionLog, explain_waiting
 from services.orchestrator.dispatch import Acting, Session, failures
 from services.orchestrator.lease import Lease
 from services.orchestrator.ledger import Phase
@@ -29,9 +30,17 @@ from services.orchestrator.predictions import Predictions
 POLICY = PREFIX + "orchestrator:policy"
 DRAINED = PREFIX + "orchestrator:drained"
 
-BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
-# An outage of the cluster is told to those who wait for it after so many failed sessions in a row.
+BACKOFF_S = (0.1, 0.2, 0.5)
+# After so many failed sessions in a row an outage of the cluster is told to those who wait for it, and from then on
+# another instance may try.
 OUTAGE_SESSIONS = 4
+# A session that lasted this long was no failure from the start.
+GOOD_SESSION_S = 5.0
+MOVES_AT_ONCE = 500
+
+
+# What these jobs wait for is not the cluster's return.
+OWN_REASONS = (PendingReason.LAUNCHING, PendingReason.BEGIN_TIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +124,24 @@ class Orchestrator:
         try:
             await self._live()
         finally:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(1.0):
-                    await self._lease.give_up()
+            await self._give_up_lease()
 
     async def stop(self) -> None:
         """Stops placing and lets another instance act at once."""
         self._stopping = True
         if self._life is not None:
             self._life.cancel()
-            await asyncio.wait([self._life], timeout=2.0)
+            await asyncio.wait([self._life], timeout=1.0)
+
+    async def _give_up_lease(self) -> None:
+        with contextlib.suppress(AdlroError, aioredis.RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(0.5):
+                await self._lease.give_up()
 
     async def _live(self) -> None:
         failed = 0
-        while True:
+        while not self._stopping:
+            began = time.monotonic()
             try:
                 token = await self._lease.take()
                 if token is None:
@@ -150,13 +163,17 @@ class Orchestrator:
                     raise asyncio.CancelledError from error
                 if any(isinstance(leaf, (KeyboardInterrupt, SystemExit)) for leaf in leaves):
                     raise
-                was_ready = self._session is not None and self._session.ready.is_set()
                 self._session = None
-                failed = 1 if was_ready else failed + 1
+                failed = 1 if time.monotonic() - began > GOOD_SESSION_S else failed + 1
                 self._report(leaves, failed)
-                if failed == OUTAGE_SESSIONS:
+                if failed < OUTAGE_SESSIONS:
+                    await asyncio.sleep(BACKOFF_S[failed - 1])
+                    continue
+                if failed == OUTAGE_SESSIONS and any(isinstance(leaf, Unavailable) for leaf in leaves):
                     await self._tell_outage()
-                await asyncio.sleep(BACKOFF_S[min(failed, len(BACKOFF_S)) - 1])
+                # Perhaps another instance reaches what this one does not.
+                await self._give_up_lease()
+                await asyncio.sleep(self._lease.duration_s / 2)
 
     async def _act(self, token: int) -> None:
         session = Session(
@@ -221,10 +238,11 @@ class Orchestrator:
         try:
             moves = []
             for version, job in await self._store.active():
-                if job.state is JobState.PENDING and job.pending_reason is not PendingReason.LAUNCHING:
+                if job.state is JobState.PENDING and job.pending_reason not in OWN_REASONS:
                     text = "the cluster does not answer; the job is kept and will be placed when it does"
                     moves.append(Move(transitions.waiting(job, PendingReason.CLUSTER_UNAVAILABLE, text), version))
-            await self._store.move(self._token, moves)
+            for start in range(0, len(moves), MOVES_AT_ONCE):
+                await self._store.move(self._token, moves[start : start + MOVES_AT_ONCE])
         except (AdlroError, aioredis.RedisError, OSError) as error:
             self._log.info("could not tell the outage", problem=str(error))
 
@@ -237,7 +255,7 @@ class Orchestrator:
     async def status(self) -> Status:
         """How things stand."""
         session = self._ready_session()
-        clock = self.acting.clock
+        clock = self.acting.clock()
         count = session.ledger.count if session else (lambda phase: 0)
         return Status(
             acting=session is not None,
@@ -264,13 +282,13 @@ class Orchestrator:
             InvalidInput: unknown.
             Unavailable: this instance does not act.
         """
-        session = self._session_or_raise()
+        self._session_or_raise()
         chosen = _policy(name)
         before = self.acting.policy.name
         await self._redis.set(POLICY, name)
         self.acting.policy = chosen
         self._log.info("policy set", policy=name, before=before)
-        await session.kick()
+        await self._session_or_raise().kick()
         return before
 
     async def drain(self, node_id: str, reason: str) -> list[str]:
@@ -279,12 +297,10 @@ class Orchestrator:
         Raises:
             NotFound: no such node.
         """
-        session = self._session_or_raise()
-        self._check_node(session, node_id)
+        self._check_node(self._session_or_raise(), node_id)
         await self._redis.hset(DRAINED, node_id, reason)
         self.acting.drained[node_id] = reason
-        session.ledger.set_drained(self.acting.drained)
-        await session.kick()
+        session = await self._use_drains()
         layout, holder = session.ledger.layout, session.ledger.occupancy.holder
         on_node = layout.gpu_node == layout.node_ids.index(node_id)
         return [job_id for job_id in holder[on_node] if job_id]
@@ -296,14 +312,19 @@ class Orchestrator:
             NotFound: no such node.
             Conflict: it is not drained.
         """
-        session = self._session_or_raise()
-        self._check_node(session, node_id)
+        self._check_node(self._session_or_raise(), node_id)
         if node_id not in self.acting.drained:
             raise Conflict(f"node_id: {node_id} is not drained", field="node_id")
         await self._redis.hdel(DRAINED, node_id)
-        del self.acting.drained[node_id]
+        self.acting.drained.pop(node_id, None)
+        await self._use_drains()
+
+    async def _use_drains(self) -> Session:
+        """Tells the session that acts now, which need not be the one that acted when the order came."""
+        session = self._session_or_raise()
         session.ledger.set_drained(self.acting.drained)
         await session.kick()
+        return session
 
     async def explain_job(self, job_id: str) -> Decision:
         """Why a job waits, or its newest decision.
@@ -312,8 +333,10 @@ class Orchestrator:
             NotFound: no such job, or its decision is no longer kept.
         """
         session = self._ready_session()
-        if session is not None and (waiting := session.explain_waiting(job_id)) is not None:
-            return waiting
+        if session is not None:
+            waiting = explain_waiting(session.ledger, self.acting.policy, session.now_s, job_id)
+            if waiting is not None:
+                return waiting
         decision = self.acting.decisions.of_job(job_id)
         if decision is not None:
             return decision.explained()

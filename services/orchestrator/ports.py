@@ -16,17 +16,17 @@ class ClusterPort(Protocol):
     async def describe(self) -> ClusterDescription:
         """What the cluster is and what runs."""
 
-    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int) -> None:
+    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> None:
         """Starts an attempt; safe to repeat."""
 
-    async def stop(self, job_id: str, attempt: int, token: int) -> None:
+    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
         """Ends an attempt; safe to repeat."""
 
     async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
         """Everything up to a revision is dealt with."""
 
-    async def wake_at(self, times_s: Sequence[float]) -> None:
-        """Asks for wake-ups; a time that has passed gives one at once."""
+    async def wake_at(self, times_s: Sequence[float]) -> Clock:
+        """Asks for wake-ups; a time that has passed gives one at once. Returns the clock when it was asked."""
 
     async def set_clock(self, clock: Clock) -> None:
         """Sets a simulated clock, and moves it forward to `clock.time_s`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from adlro.errors import AdlroError
+from adlro.errors import AdlroError, InternalError
 from adlro.jobs import JobSpec, JobType
 from adlro.sim.observation import Floats
 from adlro.sim.speeds import REFERENCE_GPU_MODEL, speed
@@ -39,7 +39,10 @@ class Predictions:
 
     async def _part(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
         try:
-            return await self._predictor.predict(specs, gpu_models)
+            predicted = await self._predictor.predict(specs, gpu_models)
+            if predicted.shape != (len(specs), len(gpu_models)) or not (np.isfinite(predicted) & (predicted > 0)).all():
+                raise InternalError("decompose answered with runtimes that cannot be")
+            return predicted
         except AdlroError as error:
             self._on_fallback(error)
             return np.array([[declared_runtime_s(spec, model) for model in gpu_models] for spec in specs])

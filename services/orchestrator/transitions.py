@@ -71,7 +71,7 @@ def cancelled_while_waiting(job: Job, end_s: float) -> Job:
         job,
         state=JobState.CANCELLED,
         pending_reason=PendingReason.NONE,
-        message="cancelled on request before it ran",
+        message=f"cancelled on request {'while it waited for another attempt' if job.attempts else 'before it ran'}",
         end_s=end_s,
     )
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from adlro.errors import Conflict
-from adlro.events import Clock, ClockMode, ClusterDescription, ClusterEvent, EventKind
+from adlro.events import NOT_BLOCKING, Clock, ClockMode, ClusterDescription, ClusterEvent, EventKind
 from adlro.jobs import JobSpec
 from adlro.sim.gpu_metrics import MetricsSample
 from adlro.sim.simulator import ClusterSimulator
@@ -27,7 +27,6 @@ from services.simcluster.eventlog import EVENTS_KEPT, EventLog
 
 # How many attempts that ended are remembered, so that a repeated launch is answered and not run again.
 OUTCOMES_KEPT = 100_000
-NOT_BLOCKING = frozenset((EventKind.STARTED, EventKind.CLOCK_SET))
 ENDS = frozenset((EventKind.FINISHED, EventKind.FAILED, EventKind.STOPPED, EventKind.LOST))
 
 

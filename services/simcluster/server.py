@@ -94,6 +94,8 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
 
     async def LaunchJob(self, request: pb.LaunchJobRequest, context: Context) -> pb.LaunchJobResponse:
         """Starts an attempt."""
+        if request.incarnation:
+            self._runtime.log.check_incarnation(request.incarnation)
         launched = self._runtime.launch(
             request.job_id, request.attempt, spec_from_proto(request.spec), request.gpu_id, request.fencing_token
         )
@@ -101,6 +103,8 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
 
     async def StopJob(self, request: pb.StopJobRequest, context: Context) -> pb.StopJobResponse:
         """Ends an attempt."""
+        if request.incarnation:
+            self._runtime.log.check_incarnation(request.incarnation)
         stopped = self._runtime.stop(request.job_id, request.attempt, request.fencing_token)
         return pb.StopJobResponse(stopped=stopped)
 
@@ -123,8 +127,7 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
 
     async def WakeAt(self, request: pb.WakeAtRequest, context: Context) -> pb.WakeAtResponse:
         """Wake-ups to come."""
-        self._runtime.wake_at(request.times_s)
-        return pb.WakeAtResponse()
+        return pb.WakeAtResponse(clock=clock_to_proto(self._runtime.wake_at(request.times_s)))
 
     async def SetClock(self, request: pb.SetClockRequest, context: Context) -> pb.SetClockResponse:
         """Sets the clock."""

@@ -8,11 +8,18 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from adlro.cluster import Cluster
-from adlro.errors import Conflict, Stale, Unavailable
-from adlro.events import Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind, RunningJob
+from adlro.errors import AdlroError, Conflict, Stale, Unavailable
+from adlro.events import (
+    NOT_BLOCKING,
+    Clock,
+    ClockMode,
+    ClusterDescription,
+    ClusterEvent,
+    EventBatch,
+    EventKind,
+    RunningJob,
+)
 from adlro.jobs import JobSpec
-
-NON_BLOCKING = (EventKind.STARTED, EventKind.CLOCK_SET)
 
 
 class FakeCluster:
@@ -23,7 +30,10 @@ class FakeCluster:
         self.clock = Clock(ClockMode.VIRTUAL, 0.0, False, 0.0)
         self.launches: list[tuple[str, int, str]] = []
         self.away = False  # every call fails
-        self.refuse: str = ""  # launches fail with this
+        self.refuse: str = ""  # launches fail with this,
+        self.refusals = 1_000_000  # so many times
+        self.poisoned: tuple[str, AdlroError] | None = None  # launches of this job fail with this
+        self.lose_replies = 0  # so many launches are lost on their way
         self._begin()
 
     def _begin(self) -> None:
@@ -59,12 +69,19 @@ class FakeCluster:
             1,
         )
 
-    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int) -> None:
+    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> None:
         await self._called()
+        self._meant_for(incarnation)
         self._fence(token)
         if (job_id, attempt) in self.known:
             return
-        if self.refuse:
+        if self.lose_replies:
+            self.lose_replies -= 1
+            await asyncio.Event().wait()
+        if self.poisoned and self.poisoned[0] == job_id:
+            raise self.poisoned[1]
+        if self.refuse and self.refusals:
+            self.refusals -= 1
             raise Conflict(self.refuse)
         busy = {running.gpu_id for running, _ in self.running.values()}
         assert gpu_id not in busy, f"{gpu_id} already runs a job"
@@ -76,8 +93,9 @@ class FakeCluster:
         self.running[job_id] = (RunningJob(job_id, attempt, gpu_id, start_s), start_s + spec.simulated_work.work_s)
         self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
 
-    async def stop(self, job_id: str, attempt: int, token: int) -> None:
+    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
         await self._called()
+        self._meant_for(incarnation)
         self._fence(token)
         if job_id in self.running and self.running[job_id][0].attempt == attempt:
             running, _ = self.running.pop(job_id)
@@ -86,19 +104,20 @@ class FakeCluster:
     async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
         await self._called()
         self._fence(token)
-        if incarnation != self.incarnation:
-            raise Stale("another incarnation")
+        self._meant_for(incarnation)
         self.acknowledged = max(self.acknowledged, revision)
         self.go_on()
 
-    async def wake_at(self, times_s: Sequence[float]) -> None:
+    async def wake_at(self, times_s: Sequence[float]) -> Clock:
         await self._called()
+        clock = self.clock
         self.wakes.update(times_s)
         due = {time_s for time_s in self.wakes if time_s <= self.clock.time_s}
         if due:
             self.wakes -= due
             self.emit((EventKind.WAKE_UP, "", 0, ""))
         self.go_on()
+        return clock
 
     async def set_clock(self, clock: Clock) -> None:
         await self._called()
@@ -107,8 +126,7 @@ class FakeCluster:
         self.go_on()
 
     async def events(self, incarnation: str, after_revision: int) -> AsyncIterator[EventBatch]:
-        if incarnation != self.incarnation:
-            raise Stale("another incarnation")
+        self._meant_for(incarnation)
         batches, place = self.batches, 0
         while True:
             while place < len(batches):
@@ -123,6 +141,10 @@ class FakeCluster:
             await self._news.wait()
 
     # ---- what tests do to it
+
+    def break_streams(self) -> None:
+        """Wakes the event streams, so that they find the cluster away."""
+        self.emit((EventKind.WAKE_UP, "", 0, ""))
 
     def lose(self, gpu_id: str) -> None:
         """Takes a GPU away, with what runs there."""
@@ -144,7 +166,7 @@ class FakeCluster:
 
     def go_on(self) -> None:
         """The virtual clock: to the next moment at which something happens, once everything is acknowledged."""
-        blocking = [e.revision for b in self.batches for e in b.events[-1:] if e.kind not in NON_BLOCKING]
+        blocking = [e.revision for b in self.batches for e in b.events[-1:] if e.kind not in NOT_BLOCKING]
         if self.clock.paused or (blocking and blocking[-1] > self.acknowledged):
             return
         times = [*self.wakes, *(end for _, end in self.running.values())]
@@ -166,6 +188,10 @@ class FakeCluster:
         if token < self.token:
             raise Conflict(f"token {token} is older than {self.token}", reason="STALE_FENCING_TOKEN")
         self.token = token
+
+    def _meant_for(self, incarnation: str) -> None:
+        if incarnation != self.incarnation:
+            raise Stale("another incarnation")
 
     async def _called(self) -> None:
         await asyncio.sleep(0)

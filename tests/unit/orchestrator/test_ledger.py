@@ -14,7 +14,8 @@ from tests.unit.orchestrator.conftest import node, queue
 
 
 def reason_of(ledger: Ledger, job_id: str) -> tuple[PendingReason, str]:
-    return next((reason, text) for entry, reason, text in ledger.reasons(0.0, "sjf") if entry.job.job_id == job_id)
+    ((_, reason, text),) = ledger.reasons([ledger.entries[job_id]], "sjf")
+    return reason, text
 
 
 def mask_reason(ledger: Ledger, entry: Entry, gpu: int, time_s: float) -> str:

@@ -26,7 +26,7 @@ def drain(ledger: Ledger, policy: Policy) -> list[tuple[str, str]]:
         job, gpu = pick(ledger, policy)
         if job < 0:
             return placed
-        entry = ledger.at(job)
+        entry = ledger.queued()[job]
         ledger.place(entry, gpu, 0.0)
         placed.append((entry.job.job_id, ledger.layout.gpu_ids[gpu]))
 

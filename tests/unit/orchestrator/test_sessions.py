@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from adlro.cluster import Cluster
-from adlro.errors import InvalidInput, NotFound, Unavailable
+from adlro.errors import AdlroError, DeadlineExceeded, InternalError, InvalidInput, LimitExceeded, NotFound, Unavailable
 from adlro.events import Clock, ClockMode
 from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, NormalizedJob, PendingReason, SimulatedWork
 from adlro.jobstore import JobStore
@@ -81,6 +81,9 @@ class House:
         await self.redis.aclose()
         await self.blocking.aclose()
 
+    async def pause(self) -> None:
+        await self.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+
     async def submit(self, work_s: float, **spec: object) -> Job:
         fields: dict[str, object] = {
             "name": "j",
@@ -141,7 +144,7 @@ def fcfs_ends(jobs: Sequence[tuple[float, float]], gpus: int) -> list[float]:
 async def test_a_replay_in_virtual_time_is_exact(house: House) -> None:
     draw = random.Random(1)
     jobs = [(submit, draw.uniform(0.5, 20)) for submit in sorted(draw.uniform(1, 60) for _ in range(60))]
-    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+    await house.pause()
     house.start("fcfs")
     for submit_s, work_s in jobs:
         await house.submit(work_s, begin_time_s=submit_s)
@@ -216,7 +219,7 @@ async def test_cluster_time_never_goes_back(house: House) -> None:
 
 async def test_vanished_jobs_run_again_as_another_attempt(house: House) -> None:
     house.start()
-    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+    await house.pause()
     await house.submit(5.0)
 
     async def running() -> bool:
@@ -237,7 +240,7 @@ async def test_vanished_jobs_run_again_as_another_attempt(house: House) -> None:
 
 async def test_too_many_lost_attempts_fail_the_job_with_the_reason(house: House) -> None:
     house.start(max_attempts=2)
-    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+    await house.pause()
     await house.submit(5.0)
     for attempt in (1, 2):
 
@@ -254,7 +257,7 @@ async def test_too_many_lost_attempts_fail_the_job_with_the_reason(house: House)
 
 async def test_cancelling_while_waiting_and_while_running(house: House) -> None:
     house.start()
-    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+    await house.pause()
     for _ in range(7):
         await house.submit(5.0)
 
@@ -328,7 +331,7 @@ async def test_a_refused_launch_is_another_attempt_not_a_lost_job(house: House) 
 
 async def test_waiting_jobs_say_why_and_decisions_are_explained(house: House) -> None:
     house.start("sjf")
-    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+    await house.pause()
     for work_s in range(1, 7):
         await house.submit(float(work_s))
     await house.submit(1.0, gpu_memory_mib=99999)
@@ -370,3 +373,127 @@ async def test_policy_and_drains_outlive_the_process(house: House) -> None:
     await house.orchestrator.undrain("volta-0")
     await house.submit(1.0)
     assert (await house.until_final(2))[1].gpu_id == "volta-0/0"
+
+
+async def test_a_cancel_that_races_a_relaunch_is_not_lost(house: House) -> None:
+    """The intent is written, the launch got no answer, the user cancels: the job must not run on."""
+    house.cluster.lose_replies = 1
+    await house.pause()
+    house.start()
+    await house.submit(5.0)
+
+    async def intended() -> bool:
+        return (await house.store.get("job-1")).pending_reason is PendingReason.LAUNCHING
+
+    await house.until(intended)
+    await house.kill()
+    await house.store.request_cancel("job-1")
+    house.start()
+    (done,) = await house.until_final(1)
+    assert done.state is JobState.CANCELLED
+    assert not house.cluster.running
+
+
+@pytest.mark.parametrize("error", [InternalError("a bug there"), LimitExceeded("too many"), DeadlineExceeded("late")])
+async def test_one_job_that_cannot_be_launched_holds_up_no_other(house: House, error: AdlroError) -> None:
+    house.cluster.poisoned = ("job-1", error)
+    house.start("fcfs", max_attempts=2)
+    for _ in range(3):
+        await house.submit(2.0)
+    done = await house.until_final(3)
+    assert [job.state for job in done] == [JobState.FAILED, JobState.SUCCEEDED, JobState.SUCCEEDED]
+    assert error.message in done[0].message
+
+
+async def test_an_impossible_head_blocks_nobody(house: House) -> None:
+    house.start("fcfs")
+    await house.submit(1.0, gpu_memory_mib=99999)
+    await house.submit(1.0)
+
+    async def second_ends() -> bool:
+        return (await house.store.get("job-2")).state is JobState.SUCCEEDED
+
+    await house.until(second_ends)
+    assert (await house.store.get("job-1")).pending_reason is PendingReason.NO_FITTING_GPU
+
+
+async def test_an_attempt_that_no_record_stands_for_is_stopped(house: House) -> None:
+    """Otherwise it holds a GPU that the ledger believes idle, and job after job is refused there."""
+    house.start("fcfs")
+    await house.until_acting()
+    await house.kill()
+    spec = (await house.submit(1000.0, name="stray")).spec
+    await house.store.request_cancel("job-1")
+    await house.cluster.launch("job-1", 7, spec, "volta-0/0", house.cluster.token, house.cluster.incarnation)
+    house.start()
+    await house.submit(1.0)
+    done = await house.until_final(2)
+    assert done[1].state is JobState.SUCCEEDED
+    assert done[1].attempt_count == 1
+    assert not house.cluster.running
+
+
+async def test_the_clock_waits_for_a_refused_launch(house: House) -> None:
+    """The job is placed again at the same moment of cluster time, not at the next event."""
+    house.cluster.refuse, house.cluster.refusals = "not now", 1
+    house.start("fcfs")
+    await house.submit(1.0, begin_time_s=1.0)
+    await house.submit(1.0, begin_time_s=2.0)
+    done = await house.until_final(2)
+    assert [job.start_s for job in done] == [1.0, 2.0]
+    assert done[0].attempt_count == 2
+
+
+async def test_who_cannot_reach_the_cluster_lets_another_try(house: House, redis_url: str, cluster: Cluster) -> None:
+    other = House(redis_url, cluster)
+    other.lives = 10
+    try:
+        house.cluster.away = True
+        house.start()
+        await asyncio.sleep(0.2)
+        other.start()
+        await other.submit(1.0)
+        await other.until_final(1)
+    finally:
+        await other.close()
+
+
+async def test_after_an_outage_every_reason_is_true_again(house: House) -> None:
+    await house.pause()
+    house.start()
+    for _ in range(700):
+        await house.submit(5.0)
+    await house.submit(5.0, begin_time_s=1e6)
+
+    async def taken_up() -> bool:
+        return all(job.pending_reason is not PendingReason.SUBMITTED for _, job in await house.store.active())
+
+    await house.until(taken_up)
+    house.cluster.away = True
+    house.cluster.break_streams()
+
+    async def told() -> bool:
+        return (await house.store.get("job-700")).pending_reason is PendingReason.CLUSTER_UNAVAILABLE
+
+    await house.until(told)
+    assert (await house.store.get("job-701")).pending_reason is PendingReason.BEGIN_TIME
+    house.cluster.away = False
+
+    async def true_again() -> bool:
+        reasons = {job.pending_reason for _, job in await house.store.active()}
+        return PendingReason.CLUSTER_UNAVAILABLE not in reasons
+
+    await house.until(true_again)
+
+
+async def test_a_submission_counts_from_the_clusters_present(house: House) -> None:
+    """Not from its last event, which may be long ago, and not from a begin time that has passed."""
+    house.start()
+    await house.until_acting()
+    house.cluster.clock = Clock(ClockMode.VIRTUAL, 0.0, False, 200.0)
+    await house.submit(1.0, begin_time_s=50.0)
+    await house.submit(1.0)
+    done = await house.until_final(2)
+    assert [job.submit_s for job in done] == [200.0, done[1].submit_s]
+    assert done[1].submit_s is not None
+    assert done[1].submit_s >= 200.0

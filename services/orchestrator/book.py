@@ -1,0 +1,57 @@
+"""The ledger together with the records that are to be written for it: nothing changes in one without the other."""
+
+from __future__ import annotations
+
+from adlro.jobs import Job, JobState
+from adlro.jobstore import Move, Outcome
+from services.orchestrator import transitions
+from services.orchestrator.ledger import Entry, Ledger
+
+
+class Book:
+    """A ledger and the moves that are not written yet.
+
+    Args:
+        ledger: who holds what, and who waits.
+        max_attempts: lost attempts after which a job fails.
+    """
+
+    def __init__(self, ledger: Ledger, max_attempts: int) -> None:
+        self.ledger = ledger
+        self.moves: list[Move] = []
+        self._max_attempts = max_attempts
+
+    def record(self, entry: Entry, job: Job, outcome: Outcome | None = None) -> None:
+        """The job's next record."""
+        self.moves.append(Move(job, entry.version, outcome))
+        entry.job = job
+        entry.version += 1
+
+    def end(self, entry: Entry, job: Job, *, learn: bool) -> None:
+        """The job's last record; with what is learned from it, where it ended by itself."""
+        outcome = None
+        if learn and job.start_s is not None and job.end_s is not None:
+            outcome = Outcome(job.end_s - job.start_s, job.state is JobState.SUCCEEDED)
+        self.record(entry, job, outcome)
+        self.ledger.forget(entry)
+
+    def lose(self, entry: Entry, why: str, time_s: float) -> None:
+        """The job's attempt is lost: it waits again, or has had enough."""
+        self._put_back(entry, transitions.lost(entry.job, time_s, why, self._max_attempts))
+
+    def refuse(self, entry: Entry, why: str, time_s: float) -> None:
+        """The cluster did not take the job's attempt: it waits again, or has had enough."""
+        self._put_back(entry, transitions.refused(entry.job, time_s, why, self._max_attempts))
+
+    def take_moves(self) -> list[Move]:
+        """What is to be written; it is not asked for twice."""
+        moves, self.moves = self.moves, []
+        return moves
+
+    def _put_back(self, entry: Entry, job: Job) -> None:
+        self.record(entry, job)
+        self.ledger.release(entry)
+        if job.state.final:
+            self.ledger.forget(entry)
+        else:
+            self.ledger.enqueue(entry)
