@@ -13,6 +13,11 @@ from adlro.kit.embedded_redis import EmbeddedRedis
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# readline, which pytest imports, puts the size of the terminal (80 x 24 without one) into the environment of every
+# child, and so of pytest-xdist's workers. Whoever runs the tests, however, they see no terminal.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
 
 @pytest.fixture(scope="module")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
