@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -56,15 +55,8 @@ def log_tail(log: Path, lines: int = 3) -> list[str]:
     return told[::-1]
 
 
-def _end_with_parent() -> None:
-    """Run in the child: ask Linux for SIGTERM when the parent is gone, so that a killed `adlro up` leaves nothing."""
-    with contextlib.suppress(OSError, AttributeError):
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM)
-
-
 class ServiceProcess:
-    """`python -m <module>` with settings in its environment.
+    """`python -m <module>` with settings in its environment, which ends when this process ends.
 
     Args:
         name: of the service, in messages and as the name of its log.
@@ -102,14 +94,15 @@ class ServiceProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
+                "adlro.cli.child",
                 self._module,
+                str(os.getpid()),
                 env={**os.environ, **_import_path(), **self._settings},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE if self._echo else log,
                 stderr=asyncio.subprocess.STDOUT,
                 # A session of its own: Ctrl-C in the terminal reaches `adlro up` alone, which ends them in order.
                 start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
         if self._echo:
             self._pump = asyncio.create_task(self._copy_log(self._echo))
