@@ -48,9 +48,9 @@ def check_placements(jobs: Sequence[Job], cluster: Cluster) -> None:
         assert free_from.get(hold.gpu_id, -np.inf) <= hold.start_s, f"{name} started on {hold.gpu_id} while it was busy"
         free_from[hold.gpu_id] = hold.end_s
         # At one moment ends come before starts.
-        node = node_of[hold.gpu_id].node_id
-        changes[node].append((hold.start_s, 1, spec.cpu_cores, spec.memory_mib))
-        changes[node].append((hold.end_s, 0, -spec.cpu_cores, -spec.memory_mib))
+        there = changes[node_of[hold.gpu_id].node_id]
+        there.append((hold.start_s, 1, spec.cpu_cores, spec.memory_mib))
+        there.append((hold.end_s, 0, -spec.cpu_cores, -spec.memory_mib))
     for node in cluster.nodes:
         cores = memory_mib = 0
         for time_s, _, more_cores, more_memory_mib in sorted(changes[node.node_id]):

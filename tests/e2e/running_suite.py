@@ -5,6 +5,7 @@ Every process that a test starts bears a mark in its environment, and so do its 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,12 +14,13 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adlro.client import Client
+from adlro.client import Client, JobFilter
+from adlro.errors import Conflict
 from adlro.events import ClockMode
 from adlro.jobs import JobState
 from adlro.kit.testing import ROOT
@@ -30,8 +32,9 @@ END_TIMEOUT_S = 30.0
 
 
 def environment(mark: str = "", **more: str) -> dict[str, str]:
-    """This process's environment without ADLRO_ keys."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("ADLRO_")}
+    """This process's environment without ADLRO_ keys, and without a terminal's size: messages stay on one line."""
+    sizes = ("COLUMNS", "LINES")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("ADLRO_") and key not in sizes}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     return {**kept, "PYTHONPATH": path, MARK: mark, **more}
 
@@ -195,26 +198,17 @@ def start_suite(data_dir: Path, *options: str, **env: str) -> RunningSuite:
 
 def _read(stream: Any, lines: list[str]) -> None:
     with stream:
-        for line in stream:
-            lines.append(line.rstrip("\n"))
+        lines.extend(line.rstrip("\n") for line in stream)
 
 
 def clear(client: Client, clock: tuple[ClockMode, float], policy: str) -> None:
     """Leaves a suite to the next test without open jobs, its clock and policy as they were."""
-    from adlro.client import JobFilter
-
     left = [job.job_id for job in client.list(JobFilter(states=(JobState.PENDING, JobState.RUNNING)))]
-    client.set_clock(clock[0], scale=clock[1], paused=False)
+    client.set_clock(paused=False)
     for job_id in left:
-        client.cancel(job_id)
+        with contextlib.suppress(Conflict):  # it has just ended by itself
+            client.cancel(job_id)
     client.wait(left, timeout_s=20.0)
+    client.set_clock(clock[0], scale=clock[1])
     if client.status().policy != policy:
         client.set_policy(policy)
-
-
-def only_line(text: str, contains: Sequence[str]) -> None:
-    """A message is one line, and names what it should."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    assert len(lines) == 1, text
-    for each in contains:
-        assert each in lines[0], text

@@ -10,7 +10,7 @@ import pytest
 
 from adlro.cli.replaying import ReplayOptions, replay, replay_specs
 from adlro.client import AsyncClient
-from adlro.jobs import JobState
+from adlro.jobs import JobState, SimulatedWork
 from adlro.sim.traces import read_paper_csv
 from tests.e2e.records import check_placements, makespan_s, mean_jct_s, mean_jobs_in_system
 from tests.e2e.running_suite import RunningSuite
@@ -34,7 +34,7 @@ async def test_mean_jct_and_makespan_are_those_of_the_reference(
             workload = read_paper_csv(shared_data / "paper" / row["file"])
             result = await replay(client, replay_specs(workload), ReplayOptions(policy=policy))
             jobs = result.jobs
-            assert [job.spec.simulated_work.work_s for job in jobs] == [each.work_s for each in workload]
+            assert [job.spec.simulated_work for job in jobs] == [SimulatedWork(each.work_s) for each in workload]
             assert {job.state for job in jobs} == {JobState.SUCCEEDED}
             found = (mean_jct_s(jobs), makespan_s(jobs))
             wanted = (float(row[f"{policy}_mean_jct_s"]), float(row[f"{policy}_makespan_s"]))

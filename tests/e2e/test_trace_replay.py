@@ -82,7 +82,7 @@ async def _replay(server: str, swf: Path) -> Replayed:
 async def _follow(client: AsyncClient, events: list[JobEvent]) -> None:
     async for event in client.watch():
         if event.kind is not JobEventKind.SNAPSHOT:
-            events.append(event)
+            events.append(event)  # others look at the list meanwhile
 
 
 def read_trace(swf: Path) -> list[tuple[float, float]]:
