@@ -215,7 +215,7 @@ class Ledger:
             if not fits_ever:
                 reason, text = (
                     PendingReason.NO_FITTING_GPU,
-                    f"no GPU of the cluster can hold {needs(entry)}; cancel it and ask for less",
+                    f"the cluster lacks {needs(entry)}; cancel it and ask for less",
                 )
             elif not fits_usable:
                 reason, text = (
@@ -225,7 +225,7 @@ class Ledger:
             elif fits_now:
                 reason, text = PendingReason.POLICY, f"could start, but {policy_name} serves others first"
             else:
-                reason, text = PendingReason.RESOURCES, f"waits for a GPU with {needs(entry)}"
+                reason, text = PendingReason.RESOURCES, f"waits for {needs(entry)}"
             if entry.job.attempts:
                 text += f" (attempt {len(entry.job.attempts)} {entry.job.attempts[-1].outcome})"
             out.append((entry, reason, text))
@@ -235,7 +235,9 @@ class Ledger:
 def needs(entry: Entry) -> str:
     """What a job asks for, in words."""
     spec = entry.job.spec
-    return f"{spec.gpu_memory_mib} MiB, and {spec.cpu_cores} cores and {spec.memory_mib} MiB on its node"
+    memory = f"{spec.gpu_memory_mib} MiB of memory, " if spec.gpu_memory_mib else ""
+    cores = "1 core" if spec.cpu_cores == 1 else f"{spec.cpu_cores} cores"
+    return f"a GPU with {memory}{cores} and {spec.memory_mib} MiB on its node"
 
 
 class _Table:

@@ -69,7 +69,7 @@ def test_every_waiting_job_has_its_reason(cluster: Cluster) -> None:
         ledger.place(queue(ledger, number, (1, 1, 1), cpu_cores=1), gpu, 0.0)
     assert reason_of(ledger, "job-2") == (
         PendingReason.RESOURCES,
-        "waits for a GPU with 0 MiB, and 8 cores and 1024 MiB on its node",
+        "waits for a GPU with 8 cores and 1024 MiB on its node",
     )
     assert mask_reason(ledger, entry, 0, 0.5) == "busy with job-10 for about 0.5 s"
     assert mask_reason(ledger, entry, 1, 0.5) == ""
