@@ -45,6 +45,14 @@ def test_tests_named_by_the_guarantees_exist() -> None:
     assert not missing
 
 
+def test_every_promise_is_tried() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    promised = re.findall(r"^\| ([A-Z]\d+) \|", text, re.MULTILINE)
+    tried = re.findall(r"^- \*\*([A-Z]\d+)\*\*:\s+`tests/", text, re.MULTILINE)
+    assert promised
+    assert tried == promised
+
+
 def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = set(re.findall(r"\((\d{4}-[\w-]+\.md)\)", (folder / "README.md").read_text()))
