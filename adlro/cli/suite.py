@@ -260,9 +260,14 @@ class Suite:
         """Starts a service again whenever it ends."""
         service = self._services[name]
         delay_s = _FIRST_RESTART_DELAY_S
+        back: asyncio.Task[None] | None = None
         while True:
             began_s = time.monotonic()
-            code = await service.ended()
+            try:
+                code = await service.ended()  # it may end again before it is back
+            finally:
+                if back is not None:
+                    back.cancel()
             if time.monotonic() - began_s > _STEADY_AFTER_S:
                 delay_s = _FIRST_RESTART_DELAY_S
             self._notify(f"{name} ended ({exit_text(code)}); starting it again in {delay_s:.1f} s")
@@ -271,9 +276,12 @@ class Suite:
             self.restart_count += 1
             await service.start()
             self.write_status_file()
-            with contextlib.suppress(DeadlineExceeded):
-                await wait_until_serving(self.addresses[name], START_TIMEOUT_S)
-                self._notify(f"{name} is back")
+            back = asyncio.create_task(self._tell_when_back(name))
+
+    async def _tell_when_back(self, name: ServiceName) -> None:
+        with contextlib.suppress(DeadlineExceeded):
+            await wait_until_serving(self.addresses[name], START_TIMEOUT_S)
+            self._notify(f"{name} is back")
 
     async def _keep_store(self, store: EmbeddedRedis) -> None:
         """Starts the store again, with its data and at its port, whenever it ends."""
