@@ -351,7 +351,7 @@ class JobStore:
 
     async def active(self) -> list[tuple[int, Job]]:
         """All jobs that are not final, with the orchestrator's version of each, in order of submission."""
-        ids = sorted((member.decode() for member in await self._redis.smembers(ACTIVE)), key=sequence_of)
+        ids = [f"job-{n}" for n in await self.active_sequences()]
         out: list[tuple[int, Job]] = []
         for start in range(0, len(ids), 1000):
             pipeline = self._redis.pipeline(transaction=False)
@@ -361,6 +361,10 @@ class JobStore:
                 if body is not None:
                     out.append((int(version), _decode(body, revision)))
         return out
+
+    async def active_sequences(self) -> list[int]:
+        """The numbers of all jobs that are not final, rising."""
+        return sorted(sequence_of(member.decode()) for member in await self._redis.smembers(ACTIVE))
 
     async def list_page(self, after_sequence: int, limit: int) -> list[tuple[int, Job]]:
         """Up to `limit` jobs submitted after job number `after_sequence`, in order, with their numbers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from adlro.jobs import Job
 from adlro.jobstore import JobStore
@@ -37,9 +37,8 @@ class JobList:
         digest = job_filter.digest()
         position = await self._tokens.decode(page_token, digest) if page_token else 0
         jobs: list[Job] = []
-        numbers = self._named(job_filter, position) if job_filter.job_ids else self._all(position)
         scanned = 0
-        async for number, job in numbers:
+        async for number, job in self._candidates(job_filter, position):
             if scanned == _SCAN_LIMIT:
                 return jobs, await self._tokens.encode(position, digest)
             scanned += 1
@@ -51,14 +50,25 @@ class JobList:
             position = number
         return jobs, ""
 
+    async def _candidates(self, job_filter: JobFilter, position: int) -> AsyncIterator[tuple[int, Job | None]]:
+        if job_filter.job_ids:
+            among = self._numbered(job_filter.job_numbers(), position)
+        elif job_filter.states and not any(state.final for state in job_filter.states):
+            # The usual question, what waits and what runs, does not look through all that ever was.
+            among = self._numbered(await self._store.active_sequences(), position)
+        else:
+            among = self._all(position)
+        async for number, job in among:
+            yield number, job
+
     async def _all(self, position: int) -> AsyncIterator[tuple[int, Job | None]]:
         while page := await self._store.list_page(position, _CHUNK):
             for number, job in page:
                 yield number, job
             position = page[-1][0]
 
-    async def _named(self, job_filter: JobFilter, position: int) -> AsyncIterator[tuple[int, Job | None]]:
-        numbers = [number for number in job_filter.job_numbers() if number > position]
+    async def _numbered(self, wanted: Iterable[int], position: int) -> AsyncIterator[tuple[int, Job | None]]:
+        numbers = [number for number in wanted if number > position]
         for start in range(0, len(numbers), _CHUNK):
             chunk = numbers[start : start + _CHUNK]
             for number, job in zip(chunk, await self._store.get_many(f"job-{n}" for n in chunk), strict=True):

@@ -10,7 +10,7 @@ from redis import exceptions as redis_errors
 
 from adlro.errors import OutOfRange, Unavailable
 from adlro.jobs import Job, JobSpec, JobState, JobType
-from adlro.jobstore import JobEvent
+from adlro.jobstore import JobChange, JobEvent
 from services.ingest.filters import JobFilter
 from services.ingest.watch import Change, JobWatch
 
@@ -36,7 +36,7 @@ class Store:
 
     def add(self, *jobs: Job) -> None:
         for each in jobs:
-            self.events.append(JobEvent(len(self.events) + 1, 3, each))
+            self.events.append(JobEvent(len(self.events) + 1, JobChange.MOVED, each))
         self.grew.set()
         self.grew = asyncio.Event()
 
@@ -209,7 +209,7 @@ async def test_a_new_watch_notices_at_once_that_changes_were_lost(store, watch):
     old = watch.changes(0, EVERY)
     store.add(job(1), job(2), job(3))
     assert await take(old, 3) == [1, 2, 3]
-    store.events[:] = [JobEvent(1, 3, job(9))]
+    store.events[:] = [JobEvent(1, JobChange.MOVED, job(9))]
     new = watch.changes(0, EVERY)
     async with asyncio.timeout(TIMEOUT_S):
         assert (await anext(new)).job.job_id == "job-9"

@@ -198,3 +198,9 @@ async def test_pages(store: JobStore) -> None:
     assert [number for number, _ in await store.list_page(0, 2)] == [1, 2]
     assert [number for number, _ in await store.list_page(4, 10)] == [5]
     assert await store.list_page(5, 10) == []
+
+
+async def test_the_index_of_active_jobs(store: JobStore) -> None:
+    jobs = [(await create(store)).job for _ in range(11)]
+    await store.move(1, [Move(replace(jobs[1], state=JobState.CANCELLED), 0)])
+    assert await store.active_sequences() == [1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
