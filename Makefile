@@ -42,6 +42,7 @@ up: $(RUNTIME) ## all services, until Ctrl-C
 
 .PHONY: setup
 setup: $(DEV) ## only the set-up: .venv with everything that tests and checks need
+	@echo "$(BIN) is up to date"
 
 .PHONY: test
 test: $(DEV) ## the whole test suite, slow tests included (under 10 minutes on two cores)
