@@ -119,6 +119,10 @@ def from_status(status: status_pb2.Status) -> AdlroError:
     return _error(code, status.message, reason, violations, metadata, retry_after_s)
 
 
+# What grpc.aio says of a client stream whose connection broke; our services' INTERNAL always has details.
+_BROKEN_STREAM = "Internal error from Core"
+
+
 def from_rpc_error(error: grpc.RpcError) -> AdlroError:
     """The error of a failed call, of grpc.aio or of blocking gRPC, with all that its status tells."""
     # Both kinds of call have these methods; grpc.RpcError itself has none.
@@ -134,6 +138,8 @@ def from_rpc_error(error: grpc.RpcError) -> AdlroError:
                 return from_status(status)
     code: grpc.StatusCode = getattr(error, "code", lambda: None)() or grpc.StatusCode.UNKNOWN
     details: str = getattr(error, "details", lambda: None)() or code.value[1]
+    if code is grpc.StatusCode.INTERNAL and details == _BROKEN_STREAM:
+        return Unavailable("the connection broke while a stream was being sent", reason="CONNECTION_BROKEN")
     return _error(code, details, "", [], {}, None)
 
 

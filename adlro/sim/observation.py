@@ -1,7 +1,7 @@
 """What a policy sees at a decision: arrays over a batch of N clusters. numpy only.
 
-The orchestrator builds it with N = 1 (services/orchestrator/ledger.py); a simulator that runs many clusters builds it for
-all of them at once. A policy maps it to one action a cluster.
+The orchestrator builds it with N = 1 (services/orchestrator/ledger.py); a simulator that runs many clusters builds it
+for all of them at once. A policy maps it to one action a cluster.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ HOLD = -1
 class Observation:
     """One decision point of N clusters with J waiting jobs and G GPUs.
 
-    Jobs stand in the order of submission, GPUs in the order of the cluster's description. Padding where clusters of a batch
-    differ: `job_waiting` False, `fits_now` False.
+    Jobs stand in the order of submission, GPUs in the order of the cluster's description. A job that no GPU can ever
+    hold, and padding where clusters of a batch differ: `job_waiting` False, `fits_now` False.
 
     Attributes:
         time_s: (N,) cluster time.

@@ -195,7 +195,7 @@ class ClusterSimulator:
             if time_s > self.now_s:
                 self.now_s, self._elapsed_s = time_s, self._after_origin_s(time_s)
             return []
-        # Ends that only floats of this size cannot tell apart are instants of their own; the caller comes back for them.
+        # Ends that only floats of this size can't tell apart are instants of their own; the caller comes back for them.
         self.now_s = time_s
         self._elapsed_s = self._ends[0][0]
         events = []

@@ -128,18 +128,19 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         log = self._orchestrator.acting.decisions
         watcher = log.watch()
         draining = asyncio.ensure_future(self._draining.wait())
+        newest = asyncio.ensure_future(watcher.get())
         try:
             for decision in log.last(request.history):
                 yield pb.WatchDecisionsResponse(decision=_decision(decision.explained()))
             while True:
-                newest = asyncio.ensure_future(watcher.get())
                 await asyncio.wait([newest, draining], return_when=asyncio.FIRST_COMPLETED)
                 if not newest.done():
-                    newest.cancel()
                     return
                 yield pb.WatchDecisionsResponse(decision=_decision(newest.result().explained()))
+                newest = asyncio.ensure_future(watcher.get())
         finally:
             draining.cancel()
+            newest.cancel()
             log.unwatch(watcher)
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.DrainNodeResponse:

@@ -107,3 +107,9 @@ def test_a_lone_surrogate_does_not_break_the_answer():
 
 def test_unknown_numbers_are_unknown():
     assert type(from_status(status_pb2.Status(code=99, message="odd"))) is errors.InternalError
+
+
+def test_a_stream_that_broke_in_the_middle_may_be_tried_again():
+    got = from_rpc_error(rpc_error(grpc.StatusCode.INTERNAL, "Internal error from Core"))
+    assert isinstance(got, errors.Unavailable)
+    assert type(from_rpc_error(rpc_error(grpc.StatusCode.INTERNAL, "a bug"))) is errors.InternalError

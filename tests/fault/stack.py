@@ -1,0 +1,123 @@
+"""Single services as processes on a Valkey of their own, at addresses that stay: for faults that `adlro up` can't show.
+
+Every process is a child of the test and is ended by its own pid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from adlro.cli.suite import free_base_port
+from adlro.client import AsyncClient
+from adlro.client.endpoints import Endpoints
+from adlro.kit.channel import open_channel
+from adlro.kit.embedded_redis import EmbeddedRedis
+from adlro.kit.testing import SpawnedService, spawn_service
+
+ORDER = ("ingest", "decompose", "orchestrator", "simcluster")
+
+
+class Stack:
+    """The four services, each started when asked for; `stop` ends what runs.
+
+    Args:
+        data_dir: of Valkey.
+        settings: more environment for all services.
+    """
+
+    def __init__(self, data_dir: Path, **settings: str) -> None:
+        base = free_base_port()
+        self.addresses = {name: f"127.0.0.1:{base + place}" for place, name in enumerate(ORDER)}
+        self.redis = EmbeddedRedis(data_dir)
+        self.services: dict[str, SpawnedService] = {}
+        self._settings = settings
+
+    def start(self, *names: str) -> None:
+        """Starts services, side by side, and returns when they listen."""
+        with ThreadPoolExecutor(len(names)) as pool:
+            for service in pool.map(self._spawn, names):
+                self.services[service.name] = service
+
+    def start_another(self, name: str) -> SpawnedService:
+        """One more process of a service, at an address of its own; the caller stops it."""
+        return spawn_service(name, self._environment(name, "127.0.0.1:0"))
+
+    def stop(self) -> None:
+        """Ends what still runs."""
+        for service in self.services.values():
+            service.stop()
+        self.redis.stop()
+
+    def client(self, *, orchestrator: str | None = None, patience_s: float = 30.0) -> AsyncClient:
+        """A client of all of them."""
+        return AsyncClient(
+            endpoints=Endpoints(
+                ingest=self.addresses["ingest"],
+                decompose=self.addresses["decompose"],
+                orchestrator=orchestrator or self.addresses["orchestrator"],
+                cluster=self.addresses["simcluster"],
+            ),
+            patience_s=patience_s,
+        )
+
+    def _spawn(self, name: str) -> SpawnedService:
+        return spawn_service(name, self._environment(name, self.addresses[name]))
+
+    def _environment(self, name: str, listen: str) -> dict[str, str]:
+        return {
+            "ADLRO_REDIS_URL": self.redis.url,
+            f"ADLRO_{name.upper()}_LISTEN": listen,
+            "ADLRO_SIMCLUSTER_INGEST_ADDRESS": self.addresses["ingest"],
+            "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": self.addresses["simcluster"],
+            "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": self.addresses["decompose"],
+            **self._settings,
+        }
+
+
+async def is_serving(address: str) -> bool | None:
+    """What the service says of itself by the health protocol; None where nobody answers."""
+    async with open_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=2.0)
+        except grpc.RpcError:
+            return None
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 15.0) -> float:
+    """Asks another process again and again until the condition holds; how long that took."""
+    began_s = time.monotonic()
+    while not await condition():
+        assert time.monotonic() - began_s < timeout_s, f"waited {timeout_s:g} s in vain for {what}"
+        await asyncio.sleep(0.05)
+    return time.monotonic() - began_s
+
+
+async def wait_until_serving(addresses: Iterable[str], serving: bool = True, timeout_s: float = 15.0) -> None:
+    """Returns when all say that they serve (or all say that they do not)."""
+    for address in addresses:
+
+        async def reached(address: str = address) -> bool:
+            return await is_serving(address) is serving
+
+        await eventually(reached, f"{address} to be {'' if serving else 'not '}serving", timeout_s)
+
+
+def pause(service: SpawnedService) -> None:
+    """Stops a process as it stands."""
+    os.kill(service.pid, signal.SIGSTOP)
+
+
+def resume(service: SpawnedService) -> None:
+    """Lets a paused process go on."""
+    os.kill(service.pid, signal.SIGCONT)
