@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 
 from adlro.client import AsyncClient, ClockMode
+from adlro.errors import NotFound
 from adlro.jobs import JobSpec, JobType, SimulatedWork
 from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
-from tests.fault.stack import ORDER, Stack, wait_until_serving
+from tests.fault.stack import ORDER, Stack, eventually, wait_until_serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 
@@ -92,6 +94,14 @@ class Load:
             await watching
 
 
+async def is_described(client: AsyncClient) -> bool:
+    try:
+        await client.cluster_state()
+    except NotFound:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", ORDER)
 async def test_it_drains_within_ten_seconds_and_nothing_is_lost(stack: Stack, name: str) -> None:
     drained = stack.services[name]
@@ -100,6 +110,7 @@ async def test_it_drains_within_ten_seconds_and_nothing_is_lost(stack: Stack, na
         ClusterFollower(stack.addresses["simcluster"]) as cluster_log,
         stack.client() as client,
     ):
+        await eventually(partial(is_described, client), "simcluster to describe its cluster")
         load = Load(client, name)
         await watched.until(lambda: len(watched.final) >= ENDED_BEFORE, f"{ENDED_BEFORE} jobs to end")
         assert load.answers > 0
