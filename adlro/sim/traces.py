@@ -9,6 +9,9 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TextIO
@@ -101,14 +104,14 @@ def read_paper_csv(path: str | Path) -> list[WorkloadJob]:
         InvalidInput: naming file, line and field.
     """
     jobs: list[WorkloadJob] = []
-    with _open(path) as file:
+    with _complaints(path), _open(path) as file:
         reader = csv.reader(file)
         header = next(reader, [])
         if tuple(header) != PAPER_COLUMNS:
             raise InvalidInput(f"{path}: line 1: header must be {','.join(PAPER_COLUMNS)}, not {','.join(header)}")
         for values in reader:
             where = f"{path}: line {reader.line_num}"
-            if not values:
+            if not any(value.strip() for value in values):
                 continue
             if len(values) != len(PAPER_COLUMNS):
                 raise InvalidInput(f"{where}: {len(values)} values where {len(PAPER_COLUMNS)} columns are expected")
@@ -158,7 +161,7 @@ def read_swf(
     rng = np.random.default_rng(seed)
     counts = dict.fromkeys(("lines", "run_time", "cancelled", "parts", "several", "failed", "user", "requested"), 0)
     jobs: list[WorkloadJob] = []
-    with _open(path) as file:
+    with _complaints(path), _open(path) as file:
         for line_number, line in enumerate(file, start=1):
             values = line.partition(";")[0].split()
             if not values:
@@ -183,7 +186,9 @@ def read_swf(
                 counts["run_time"] += 1
             else:
                 processors = max(row.number("allocated_processors"), row.number("requested_processors"))
-                requested_s = row.number("requested_time", most=LONGEST_S)
+                requested_s = row.number("requested_time")
+                if requested_s > LONGEST_S:  # an estimate only: "no limit" is no reason to refuse a trace
+                    requested_s = -1.0
                 user_id = row.whole("user_id", least=-1)
                 job_type, application = draw_application(scenario, rng)
                 drawn_user = draw_user(scenario, application, rng)
@@ -231,9 +236,19 @@ def _from_first_submission(jobs: list[WorkloadJob]) -> list[WorkloadJob]:
 def _open(path: str | Path) -> TextIO:
     if not Path(path).is_file():
         raise InvalidInput(f"{path}: no such file")
+    # utf-8-sig: some exports begin with a byte order mark.
     if str(path).endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="")
-    return Path(path).open(encoding="utf-8", errors="replace", newline="")
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+    return Path(path).open(encoding="utf-8-sig", errors="replace", newline="")
+
+
+@contextmanager
+def _complaints(path: str | Path) -> Iterator[None]:
+    """What the file system, gzip and csv say of a broken file, as the caller's error."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
+        raise InvalidInput(f"{path}: cannot be read: {error}") from error
 
 
 class _Row:
@@ -270,14 +285,14 @@ class _Row:
             self._refuse(field, wanted)
         return value
 
-    def whole(self, field: str, *, least: int) -> int:
+    def whole(self, field: str, *, least: int, most: int = 2**31 - 1) -> int:
         """A whole number; `4.0` is one too."""
-        wanted = f"a whole number from {least}"
+        wanted = f"a whole number from {least} to {most}"
         try:
             value = float(self._values[field])
         except ValueError:
             self._refuse(field, wanted)
-        if not (value.is_integer() and value >= least):
+        if not (value.is_integer() and least <= value <= most):
             self._refuse(field, wanted)
         return int(value)
 

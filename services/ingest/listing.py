@@ -16,6 +16,8 @@ MAX_PAGE_SIZE = 1000
 _CHUNK = 200
 # Looked at for one page: beyond it the page ends early, with a token to go on.
 _SCAN_LIMIT = 20_000
+# A page ends early beyond this: many clients take no message of more than 4 MiB.
+_PAGE_BYTES = 3 << 20
 
 
 class JobList:
@@ -37,13 +39,14 @@ class JobList:
         digest = job_filter.digest()
         position = await self._tokens.decode(page_token, digest) if page_token else 0
         jobs: list[Job] = []
-        scanned = 0
+        scanned = weight = 0
         async for number, job in self._candidates(job_filter, position):
             if scanned == _SCAN_LIMIT:
                 return jobs, await self._tokens.encode(position, digest)
             scanned += 1
             if job is not None and job_filter.matches(job):
-                if len(jobs) == size:
+                weight += _weight(job)
+                if len(jobs) == size or (jobs and weight > _PAGE_BYTES):
                     # One more than fits: so there is a next page, and it begins with this one.
                     return jobs, await self._tokens.encode(position, digest)
                 jobs.append(job)
@@ -73,3 +76,9 @@ class JobList:
             chunk = numbers[start : start + _CHUNK]
             for number, job in zip(chunk, await self._store.get_many(f"job-{n}" for n in chunk), strict=True):
                 yield number, job
+
+
+def _weight(job: Job) -> int:
+    """About how many bytes a job is on the wire, at least where it is large."""
+    texts = (job.spec.name, job.spec.application, job.message, *job.spec.labels.keys(), *job.spec.labels.values())
+    return 400 + sum(4 + len(text.encode()) for text in texts) + 100 * len(job.attempts)

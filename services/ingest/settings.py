@@ -22,6 +22,8 @@ class IngestSettings(ServiceSettings):
     watch_changes_kept: int = Field(default=8192, ge=1, le=1_000_000)
     # Entries of a cluster's telemetry stream, roughly; the oldest go. 512 samples of 5 metrics are 20 kB.
     telemetry_entries_kept: int = Field(default=10_000, ge=1, le=10_000_000)
+    # MiB of a cluster's telemetry stream, roughly: with large blocks, fewer entries are kept.
+    telemetry_kept_mib: int = Field(default=256, ge=1, le=1_000_000)
     # Samples of later or earlier than this, by the wall clock here, are refused.
     telemetry_future_limit_s: float = Field(default=5.0, ge=0, le=3600)
     telemetry_past_limit_s: float = Field(default=86_400.0, gt=0, le=31_536_000)

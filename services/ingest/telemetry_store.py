@@ -2,6 +2,7 @@
 
     adlro:telemetry:<cluster>          stream; field m = TelemetryStreamEntry; the oldest entries go
     adlro:telemetry:latest:<cluster>   hash; source -> NormalizedBlock of one sample time
+    adlro:telemetry:latest_time:<cluster>   hash; source -> that time, unix seconds
 
 A source is a set of GPUs with a set of metrics. Bytes go in and out; server.py makes and reads them.
 """
@@ -19,6 +20,17 @@ from services.ingest.normalize import Block, GpuSelection, superseded
 
 STREAM = "adlro:telemetry:"
 LATEST = "adlro:telemetry:latest:"
+LATEST_TIME = "adlro:telemetry:latest_time:"
+# Redis trims a stream by whole nodes of a hundred entries where it may; a few large ones are trimmed exactly.
+_EXACT_BELOW = 200
+# KEYS: newest samples, their times. ARGV: source, sample, time. Returns 1 for a new source. An older sample that is
+# pushed late does not replace a newer one.
+_NOTE_NEWEST = """
+local known = redis.call('HGET', KEYS[2], ARGV[1])
+if known and tonumber(known) > tonumber(ARGV[3]) then return 0 end
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
+return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+"""
 
 # A source that never comes back leaves its sample behind. From so many on, those that newer ones cover are dropped.
 _SOURCES_KEPT = 256
@@ -33,6 +45,7 @@ class StoredBlock:
     source: bytes
     entry: bytes
     newest: bytes
+    newest_unix_s: float
 
 
 class TelemetryStore:
@@ -41,20 +54,27 @@ class TelemetryStore:
     Args:
         redis: a client with `decode_responses=False` whose writes are not retried.
         entries_kept: of each cluster's stream, roughly.
+        bytes_kept: of each cluster's stream, roughly.
         decode: reads the bytes of `StoredBlock.newest`.
     """
 
-    def __init__(self, redis: aioredis.Redis, entries_kept: int, decode: Callable[[bytes], Block]) -> None:
+    def __init__(
+        self, redis: aioredis.Redis, entries_kept: int, bytes_kept: int, decode: Callable[[bytes], Block]
+    ) -> None:
         self._redis: Any = redis  # redis-py's stubs mix sync and async results
         self._entries_kept = entries_kept
+        self._bytes_kept = bytes_kept
         self._decode = decode
 
     async def append(self, blocks: Sequence[StoredBlock]) -> list[Exception | None]:
         """Stores blocks in one transaction: each with its entry and its newest sample, or nothing of any."""
         pipeline = self._redis.pipeline(transaction=True)
         for block in blocks:
-            pipeline.xadd(STREAM + block.cluster, {"m": block.entry}, maxlen=self._entries_kept, approximate=True)
-            pipeline.hset(LATEST + block.cluster, block.source, block.newest)
+            # Large blocks are kept in smaller number: telemetry must never fill the store that holds the jobs.
+            kept = max(1, min(self._entries_kept, self._bytes_kept // len(block.entry)))
+            pipeline.xadd(STREAM + block.cluster, {"m": block.entry}, maxlen=kept, approximate=kept > _EXACT_BELOW)
+            latest, times = LATEST + block.cluster, LATEST_TIME + block.cluster
+            pipeline.eval(_NOTE_NEWEST, 2, latest, times, block.source, block.newest, repr(block.newest_unix_s))
         answers = await pipeline.execute()
         for cluster in {block.cluster for block, new in zip(blocks, answers[1::2], strict=True) if new}:
             await self._drop_superseded(LATEST + cluster)
@@ -87,7 +107,9 @@ class TelemetryStore:
                 drop = superseded([self._decode(body) for body in found.values()])
                 if drop:
                     pipeline.multi()
-                    pipeline.hdel(key, *(sources[index] for index in drop))
+                    gone = [sources[index] for index in drop]
+                    pipeline.hdel(key, *gone)
+                    pipeline.hdel(key.replace(LATEST, LATEST_TIME), *gone)
                     await pipeline.execute()
         except RedisError:
             # A sample came in between, or Redis went away. The blocks are stored: the next new source tries again.

@@ -79,8 +79,9 @@ class JobWatch:
             try:
                 await self._read_on()
                 retry_s = _RETRY_FIRST_S
-            except _STORE_ERRORS:
-                # The kit's loop tells health and the log of it.
+            except (redis_errors.RedisError, OSError):
+                # The kit's loop tells health and the log of it. Also what Redis refuses for a while, such as READONLY
+                # during a failover, must not end the service.
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_LAST_S)
 
@@ -94,7 +95,7 @@ class JobWatch:
 
         Args:
             job_filter: which jobs.
-            seen: filled in with the jobs that are newer than the revision; to be handed to `changes`.
+            seen: filled in with the jobs told that are newer than the revision; to be handed to `changes`.
         """
         if job_filter.job_ids:
             revision, jobs = await self._store.revision(), self._named(job_filter)
@@ -105,9 +106,10 @@ class JobWatch:
             async for job in jobs:
                 if self._closed:
                     raise Unavailable(_SHUTTING_DOWN.message, reason=_SHUTTING_DOWN.reason, retry_after_s=0.5)
-                if job.revision > revision:
-                    seen[job.job_id] = job.revision
                 if job_filter.matches(job):
+                    # Only what is told: a change on the way to a state that doesn't match may match.
+                    if job.revision > revision:
+                        seen[job.job_id] = job.revision
                     yield job
 
         return revision, matching()

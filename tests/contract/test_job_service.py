@@ -22,6 +22,7 @@ from adlro.jobstore import EVENTS, JobStore, Move
 from adlro.kit.channel import open_channel
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect
+from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import ROOT, spawn_service
 from adlro.v1 import job_pb2, job_service_pb2
 from services.ingest.pages import encode
@@ -463,6 +464,24 @@ async def test_a_drain_ends_watches_with_the_revision_to_resume_with(redis_url):
         assert isinstance(error, Unavailable)
         assert "resume with after_revision = 1" in error.message
         assert error.metadata["revision"] == "1"
+        assert await asyncio.to_thread(service.wait) == 0
+
+
+@pytest.mark.slow
+async def test_a_drain_ends_a_stream_of_jobs_and_tells_how_to_go_on(redis_url):
+    with spawn_service("ingest", {"ADLRO_REDIS_URL": redis_url}) as service:
+        async with Ingest(service.address) as ingest:
+            call: Any = ingest.jobs.SubmitJobs(timeout=20)  # type: ignore[call-arg]  # written to below
+            await call.write(job_service_pb2.SubmitJobsRequest(job=job(), request_id="id-1"))
+            while (await ingest.submit(job(), "id-1")).job_id != "job-1":
+                pass
+            service.terminate()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+        error = from_rpc_error(caught.value)
+        assert isinstance(error, Unavailable)
+        assert "repeat the stream with the same request ids" in error.message
+        assert error.retry_after_s
         assert await asyncio.to_thread(service.wait) == 0
 
 

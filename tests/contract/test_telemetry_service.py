@@ -146,6 +146,16 @@ async def test_blocks_are_normalised_stored_and_found_again(ingest, redis_url):
     np.testing.assert_allclose(array(power.normalized_f32), [[1, 0.1, 1]])
 
 
+async def test_an_older_sample_pushed_late_does_not_replace_a_newer_one(ingest):
+    await ingest.describe()
+    now = time.time()
+    await push(ingest, block(column(POWER, W, [30, 60, 5]), sample_times_unix_s=[now]))
+    await push(ingest, block(column(POWER, W, [300, 300, 50]), sample_times_unix_s=[now - 3600]))
+    latest = (await telemetry(ingest)).latest
+    assert list(latest.sample_times_unix_s) == [now]
+    np.testing.assert_allclose(array(latest.columns[0].raw_f32), [[30, 60, 5]])
+
+
 async def test_the_newest_values_come_from_every_source_and_in_the_clusters_order(ingest):
     await ingest.describe()
     now = time.time()

@@ -51,7 +51,9 @@ class IngestService:
         creates: GroupedWrites[NewJob, Created] = GroupedWrites(store.create_many, _JOBS_TOGETHER)
         listing = JobList(store, PageTokens(self._redis))
         self._jobs = JobServicer(store, creates, Admission(clusters, settings.cluster), listing, self._watch)
-        telemetry = TelemetryStore(self._redis, settings.telemetry_entries_kept, blocks.from_bytes)
+        telemetry = TelemetryStore(
+            self._redis, settings.telemetry_entries_kept, settings.telemetry_kept_mib << 20, blocks.from_bytes
+        )
         writes: GroupedWrites[StoredBlock, None] = GroupedWrites(telemetry.append, _BLOCKS_TOGETHER)
         self._telemetry = TelemetryServicer(settings, clusters, telemetry, writes)
 
@@ -78,5 +80,6 @@ class IngestService:
     async def _end_streams(self, draining: asyncio.Event) -> None:
         """Tells each stream, when the process is to end, so that its client learns where to go on."""
         await draining.wait()
+        self._jobs.end_streams()
         self._telemetry.end_streams()
         self._watch.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from adlro.errors import AdlroError
+from adlro.errors import AdlroError, Unavailable
 from adlro.jobs import JobState, JobType
 from adlro.jobstore import Created, JobEvent, JobStore, NewJob
 from adlro.kit.status import to_status
@@ -19,6 +19,7 @@ from services.ingest.admission import Admission
 from services.ingest.filters import JobFilter
 from services.ingest.groups import GroupedWrites
 from services.ingest.listing import JobList
+from services.ingest.server.streams import SHUTTING_DOWN, until
 from services.ingest.watch import JobWatch
 
 # Jobs of one SubmitJobs stream that are being written; its client waits beyond this.
@@ -52,6 +53,11 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self._admission = admission
         self._listing = listing
         self._watch = watch
+        self._draining = asyncio.Event()
+
+    def end_streams(self) -> None:
+        """Ends open SubmitJobs streams, and every later one, when what has come is recorded."""
+        self._draining.set()
 
     async def SubmitJob(
         self, request: job_service_pb2.SubmitJobRequest, context: Context
@@ -70,7 +76,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         """Accepts a stream of jobs, each by itself."""
         results: list[asyncio.Future[Created] | AdlroError] = []
         finished = 0
-        async for _, request, broken_rule in attempt_each(request_iterator):
+        requests = until(self._draining, attempt_each(request_iterator))
+        async for _, request, broken_rule in requests:
             try:
                 if request is None:
                     raise broken_rule or AssertionError("attempt_each gives a message or an error")
@@ -83,6 +90,15 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
                 finished += 1
                 if isinstance(oldest, asyncio.Future):
                     await asyncio.wait([oldest])
+        if self._draining.is_set():
+            written = [each for each in results if isinstance(each, asyncio.Future)]
+            await asyncio.gather(*written, return_exceptions=True)
+            raise Unavailable(
+                f"{SHUTTING_DOWN.message}; of the {len(results)} jobs that came those in order are recorded: "
+                "repeat the stream with the same request ids",
+                reason=SHUTTING_DOWN.reason,
+                retry_after_s=SHUTTING_DOWN.retry_after_s,
+            )
         response = job_service_pb2.SubmitJobsResponse()
         for index, result in enumerate(results):
             try:

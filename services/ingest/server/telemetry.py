@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 from prometheus_client import Counter
@@ -19,10 +19,9 @@ from services.ingest.clusters import Clusters, ClusterView, listed
 from services.ingest.groups import GroupedWrites
 from services.ingest.normalize import GpuSelection, TimeLimits, merge_newest, newest_sample, normalize_block
 from services.ingest.server import blocks
+from services.ingest.server.streams import SHUTTING_DOWN, failed, until
 from services.ingest.settings import IngestSettings
 from services.ingest.telemetry_store import StoredBlock, TelemetryStore, source_of
-
-MessageT = TypeVar("MessageT")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -110,9 +109,10 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
                     source=source_of(gpus, block),
                     entry=blocks.entry_to_bytes(block),
                     newest=blocks.to_proto(newest_sample(block)).SerializeToString(),
+                    newest_unix_s=float(block.sample_times_unix_s[-1]),
                 )
                 written = self._writes.add(stored)
-                written.add_done_callback(lambda future: ended.set() if _failed(future) else None)
+                written.add_done_callback(lambda future: ended.set() if failed(future) else None)
                 in_flight.append((len(stored.entry), written))
                 in_flight_bytes += len(stored.entry)
                 samples = len(block.sample_times_unix_s) * len(block.gpu_ids)
@@ -129,7 +129,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
                     response.block_count += 1
                     in_flight_bytes -= in_flight.popleft()[0]
             if self._draining:
-                failure = _SHUTTING_DOWN
+                failure = SHUTTING_DOWN
         except AdlroError as error:
             failure = error
         except _STORE_ERRORS:
@@ -171,9 +171,10 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
                 continue
             size += len(body)
             if size > self._settings.max_message_bytes // 2:
+                way_out = f"set max_blocks to {len(out)} or less, or " if out else ""
                 raise LimitExceeded(
                     f"window_s: the blocks of the last {window_s:g} s do not fit into one message "
-                    f"(only {len(out)} of them do); set max_blocks to {len(out)} or less, or ask for a shorter window",
+                    f"(only {len(out)} of them do); {way_out}ask for a shorter window",
                     field="window_s",
                     reason="WINDOW_TOO_LARGE",
                     metadata={"fitting_blocks": str(len(out))},
@@ -220,33 +221,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         return view
 
 
-async def until(ended: asyncio.Event, messages: AsyncIterator[MessageT]) -> AsyncGenerator[MessageT]:
-    """The messages of a stream, until it ends or `ended` is set, whichever comes first."""
-    end = asyncio.ensure_future(ended.wait())
-    try:
-        while True:
-            # Left alone where the event or a cancellation comes first: gRPC finishes the read when the call ends.
-            read = asyncio.ensure_future(messages.__anext__())
-            read.add_done_callback(_failed)
-            await asyncio.wait((read, end), return_when=asyncio.FIRST_COMPLETED)
-            if not read.done():
-                return
-            try:
-                message = read.result()
-            except StopAsyncIteration:
-                return
-            yield message
-    finally:
-        end.cancel()
-
-
 _NO_REDIS = Unavailable("the store (Redis) does not answer", reason="STORE_UNAVAILABLE", retry_after_s=1.0)
-_SHUTTING_DOWN = Unavailable("this ingest is shutting down", reason="SHUTTING_DOWN", retry_after_s=0.5)
-
-
-def _failed(future: asyncio.Future[Any]) -> bool:
-    """Whether it did; an exception is then looked at, and no reason for a warning."""
-    return future.cancelled() or future.exception() is not None
 
 
 def _after_blocks(error: AdlroError, count: int) -> AdlroError:

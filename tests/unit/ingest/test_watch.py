@@ -237,3 +237,21 @@ async def test_a_revision_of_the_future_is_refused(store, watch):
         await take(watch.changes(1, EVERY), 1)
     assert caught.value.field == "after_revision"
     assert watch.watcher_count == 0
+
+
+async def test_a_change_on_the_way_to_a_state_that_does_not_match_is_told(store, watch, monkeypatch):
+    """The snapshot read the job when it had already ended; that it ran before is news for who watches running jobs."""
+    running = JobFilter(states=frozenset({JobState.RUNNING}))
+
+    async def snapshot():
+        async def jobs():
+            yield job(1, 2, JobState.SUCCEEDED)
+
+        return 0, jobs()
+
+    monkeypatch.setattr(store, "snapshot", snapshot)
+    store.add(job(1, 1, JobState.RUNNING), job(1, 2, JobState.SUCCEEDED))
+    seen: dict[str, int] = {}
+    revision, jobs = await watch.snapshot(running, seen)
+    assert [each async for each in jobs] == []
+    assert await take(watch.changes(revision, running, seen), 1) == [1]

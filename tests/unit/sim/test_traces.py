@@ -123,7 +123,7 @@ def test_a_paper_list_is_read(tmp_path):
         (ROW.replace("4.58", "inf"), "line 3: work_s"),
         (ROW.replace("data_processing", "gaming"), "line 3: job_type: must be one of simulation, .* not 'gaming'"),
         (ROW.replace(",0.5", ",1.5"), "line 3: priority: must be a number from 0 at most 1, not '1.5'"),
-        (ROW.replace(",4,", ",4.5,"), "line 3: cpu_cores: must be a whole number from 1, not '4.5'"),
+        (ROW.replace(",4,", ",4.5,"), "line 3: cpu_cores: must be a whole number from 1 to 2147483647, not '4.5'"),
         (ROW.replace("user-13", ""), "line 3: user: must be given"),
         (ROW.replace("0.177", "0.1"), "line 3: submit_s: lines must be in the order of submission"),
         ("1,2", "line 3: 2 values where 9 columns are expected"),
@@ -138,4 +138,26 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
     with pytest.raises(InvalidInput, match=r"other.csv: line 1: header must be submit_s,user,"):
+        read_paper_csv(path)
+
+
+def test_a_byte_order_mark_and_an_endless_estimate_are_no_reason_to_refuse(tmp_path):
+    path = tmp_path / "trace.swf"
+    path.write_text("; Version: 2\n1 5 -1 60 1 -1 -1 1 99999999 -1 1 7 1 -1 0 -1 -1 -1\n", encoding="utf-8-sig")
+    (job,), notes = read_swf(path)
+    assert (job.work_s, job.expected_runtime_s, notes.without_requested_time) == (60.0, None, 1)
+
+
+@pytest.mark.parametrize("content", [b"no gzip at all", gzip.compress(b"1 2 3\n" * 1000)[:-20]], ids=["none", "cut"])
+def test_a_broken_gzip_file_is_named(tmp_path, content):
+    path = tmp_path / "trace.swf.gz"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match=r"trace\.swf\.gz: "):
+        read_swf(path)
+
+
+def test_a_number_beyond_what_a_job_can_ask_for_is_refused_by_field(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text(",".join(PAPER_COLUMNS) + "\n0,ann,neutral,simulation,5,1e30,1,4096,0.5\n  \n")
+    with pytest.raises(InvalidInput, match="line 2: gpu_memory_mib: must be a whole number from 0 to 2147483647"):
         read_paper_csv(path)
