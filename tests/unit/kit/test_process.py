@@ -22,6 +22,9 @@ from adlro.kit.testing import ROOT, ServiceEnded, SpawnedService, spawn_service
 from adlro.v1 import job_service_pb2, job_service_pb2_grpc
 from tests.unit.kit.conditions import until
 
+# Each starts a process, and several wait for its end.
+pytestmark = pytest.mark.slow
+
 FAKE = str(Path(__file__).with_name("fake_service.py"))
 
 
