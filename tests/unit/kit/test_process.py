@@ -98,7 +98,6 @@ async def test_a_call_that_does_not_end_is_cancelled_and_the_exit_is_still_clean
             assert 0.5 <= time.monotonic() - began_s < 4
 
 
-@pytest.mark.slow
 async def test_a_second_signal_cuts_the_drain_short():
     with spawn(drain_timeout_s=60) as service:
         async with open_channel(service.address) as channel:
@@ -112,7 +111,6 @@ async def test_a_second_signal_cuts_the_drain_short():
                 await call
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 async def test_a_handler_that_blocks_the_loop_does_not_hold_up_the_end(loop):
     with spawn(drain_timeout_s=0.5, loop=loop) as service:
@@ -126,7 +124,6 @@ async def test_a_handler_that_blocks_the_loop_does_not_hold_up_the_end(loop):
     assert events(service)[-1] == "the drain took too long; ending without it"
 
 
-@pytest.mark.slow
 async def test_a_drain_without_uvloop():
     with spawn(loop="asyncio") as service:
         async with open_channel(service.address) as channel:
