@@ -54,8 +54,8 @@ class ClusterClient:
         request = cluster_service_pb2.DescribeClusterRequest()
         return description_from_proto(await _answer(self._stub.DescribeCluster(request, timeout=CALL_TIMEOUT_S)))
 
-    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> None:
-        """Starts an attempt; safe to repeat."""
+    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> int:
+        """Starts an attempt; safe to repeat. Returns the revision of its start."""
         request = cluster_service_pb2.LaunchJobRequest(
             job_id=job_id,
             attempt=attempt,
@@ -64,7 +64,7 @@ class ClusterClient:
             fencing_token=token,
             incarnation=incarnation,
         )
-        await _answer(self._stub.LaunchJob(request, timeout=CALL_TIMEOUT_S))
+        return (await _answer(self._stub.LaunchJob(request, timeout=CALL_TIMEOUT_S))).revision
 
     async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
         """Ends an attempt; safe to repeat."""

@@ -429,18 +429,18 @@ class Session:
 
     async def _launch_all(self, picks: list[Entry], revision: int, before: asyncio.Task[None] | None) -> None:
         async with asyncio.TaskGroup() as group:
-            launches = [group.create_task(self._launch_one(entry, entry.job)) for entry in picks]
+            launches = [group.create_task(self._launch_one(entry, entry.job, revision)) for entry in picks]
         if before is not None:
             await before
         if all(launch.result() for launch in launches):  # else the session ends, and the next one acknowledges
             await self._cluster.acknowledge(self.acting.incarnation, revision, self.token)
 
-    async def _launch_one(self, entry: Entry, job: Job) -> bool:
-        """Launches an attempt; False where the cluster does not take it."""
+    async def _launch_one(self, entry: Entry, job: Job, applied: int) -> bool:
+        """Launches what was meant when events up to `applied` were known; False where the cluster does not take it."""
         key = (job.job_id, job.attempt_count)
         incarnation = self.acting.incarnation
         try:
-            await self._cluster.launch(*key, job.spec, job.gpu_id, self.token, incarnation)
+            start_revision = await self._cluster.launch(*key, job.spec, job.gpu_id, self.token, incarnation)
         except (Stale, Unavailable):
             raise
         except AdlroError as error:
@@ -454,6 +454,11 @@ class Session:
             self._inbox.put_nowait(Refused(entry, job.attempt_count, error.message))
             return False
         self.acting.late.pop(key, None)
+        if start_revision <= applied:
+            # It was started before it was meant: the store has lost what it knew of that. Its events will not come
+            # again, so nobody would ever hear of its end.
+            self._inbox.put_nowait(Refused(entry, job.attempt_count, "it was started before, and forgotten since"))
+            return False
         if entry.job.cancel_requested:  # perhaps it came while the launch was on its way, and found nothing to stop
             await self._cluster.stop(*key, self.token, incarnation)
         return True

@@ -16,8 +16,8 @@ class ClusterPort(Protocol):
     async def describe(self) -> ClusterDescription:
         """What the cluster is and what runs."""
 
-    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> None:
-        """Starts an attempt; safe to repeat."""
+    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> int:
+        """Starts an attempt; safe to repeat. Returns the revision of its start."""
 
     async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
         """Ends an attempt; safe to repeat."""

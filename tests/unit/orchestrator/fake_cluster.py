@@ -42,7 +42,7 @@ class FakeCluster:
         self.revision = 0
         self.acknowledged = 0
         self.running: dict[str, tuple[RunningJob, float]] = {}
-        self.known: set[tuple[str, int]] = set()
+        self.known: dict[tuple[str, int], int] = {}
         self.wakes: set[float] = set()
         self.token = 0
         self.lost: set[str] = set()
@@ -69,12 +69,12 @@ class FakeCluster:
             1,
         )
 
-    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> None:
+    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> int:
         await self._called()
         self._meant_for(incarnation)
         self._fence(token)
         if (job_id, attempt) in self.known:
-            return
+            return self.known[job_id, attempt]
         if self.lose_replies:
             self.lose_replies -= 1
             await asyncio.Event().wait()
@@ -87,11 +87,12 @@ class FakeCluster:
         assert gpu_id not in busy, f"{gpu_id} already runs a job"
         assert job_id not in self.running, f"{job_id} already runs"
         assert spec.simulated_work is not None
-        self.known.add((job_id, attempt))
         self.launches.append((job_id, attempt, gpu_id))
         start_s = self.clock.time_s
         self.running[job_id] = (RunningJob(job_id, attempt, gpu_id, start_s), start_s + spec.simulated_work.work_s)
         self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
+        self.known[job_id, attempt] = self.revision
+        return self.revision
 
     async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
         await self._called()

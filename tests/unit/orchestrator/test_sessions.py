@@ -417,6 +417,18 @@ async def test_an_impossible_head_blocks_nobody(house: House) -> None:
     assert (await house.store.get("job-1")).pending_reason is PendingReason.NO_FITTING_GPU
 
 
+async def test_an_attempt_that_the_store_has_forgotten_is_followed_by_another_one(house: House) -> None:
+    """As after Redis came back without its last changes: the events of that attempt are past, and come no more."""
+    spec = (await house.submit(1.0)).spec
+    await house.cluster.launch("job-1", 1, spec, "volta-0/0", 0, house.cluster.incarnation)
+    house.start("fcfs")
+    (done,) = await house.until_final(1)
+    assert done.state is JobState.SUCCEEDED
+    first, second = done.attempts
+    assert "forgotten" in first.outcome
+    assert second.outcome == "succeeded"
+
+
 async def test_an_attempt_that_no_record_stands_for_is_stopped(house: House) -> None:
     """Otherwise it holds a GPU that the ledger believes idle, and job after job is refused there."""
     house.start("fcfs")
