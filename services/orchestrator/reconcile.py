@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from adlro.events import ClusterDescription, RunningJob
 from adlro.jobs import Job, JobState, PendingReason
-from adlro.jobstore import Cursor
+from adlro.jobstore import Cursor, Move
 from adlro.sim.observation import Floats
 from services.orchestrator import transitions
 from services.orchestrator.book import Book
@@ -58,7 +58,7 @@ def reconcile(
         max_attempts: lost attempts after which a job fails.
     """
     book = Book(Ledger(description.cluster, drained), max_attempts)
-    ledger = book.ledger
+    ledger, layout = book.ledger, book.ledger.layout
     ledger.set_lost(description.lost_gpu_ids, True)
     same = (
         cursor is not None
@@ -72,8 +72,18 @@ def reconcile(
         found = Reconciled(book, False, description.revision, max(description.clock.time_s, known_s))
 
     runs = {(each.job_id, each.attempt): each for each in description.running}
-    for (version, job), row in zip(records, durations_s, strict=True):
+    for (read_version, record), row in zip(records, durations_s, strict=True):
+        version, job = read_version, record
         launched = job.state is JobState.RUNNING or job.pending_reason is PendingReason.LAUNCHING
+        unknown = None if launched else runs.get((job.job_id, job.attempt_count + 1))
+        if unknown is not None:
+            # Redis came back without its last changes. It will be stopped, so the next attempt must be another one.
+            model, end_s = layout.model_of(layout.gpu_number[unknown.gpu_id]), max(found.now_s, unknown.start_s)
+            job = transitions.forgotten(job, unknown.gpu_id, model, unknown.start_s, end_s, max_attempts)
+            book.moves.append(Move(job, version))
+            version += 1
+            if job.state.final:
+                continue
         if not launched and job.submit_s is None:
             found.arriving.append((job, version, row))
             continue

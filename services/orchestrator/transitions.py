@@ -99,6 +99,11 @@ def lost(job: Job, end_s: float, why: str, max_attempts: int) -> Job:
     )
 
 
+def forgotten(job: Job, gpu_id: str, gpu_model: str, start_s: float, end_s: float, max_attempts: int) -> Job:
+    """The cluster runs an attempt that the store has lost: its number is taken, and it counts as lost."""
+    return lost(started(launching(job, gpu_id, gpu_model), start_s), end_s, "the store forgot it", max_attempts)
+
+
 def refused(job: Job, end_s: float, why: str, max_attempts: int) -> Job:
     """The cluster did not take the attempt."""
     return lost(job, end_s, f"refused by the cluster: {why}", max_attempts)
