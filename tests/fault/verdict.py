@@ -70,8 +70,10 @@ def check_attempts(jobs: Iterable[Job]) -> None:
         assert last.start_s >= over_s, f"attempts of {job.job_id} overlap"
 
 
-def check_cluster_log(follower: ClusterFollower, jobs: Mapping[str, Job]) -> None:
-    """On the cluster no job and no GPU had two attempts at once, and nothing ran that the records do not know."""
+def check_no_two_at_once(
+    follower: ClusterFollower,
+) -> tuple[dict[tuple[str, int], ClusterEvent], dict[tuple[str, int], ClusterEvent]]:
+    """On the cluster no job and no GPU had two attempts at once; the starts and the ends by (job, attempt)."""
     newest: dict[str, int] = defaultdict(int)
     started: dict[tuple[str, int], ClusterEvent] = {}
     ended: dict[tuple[str, int], ClusterEvent] = {}
@@ -89,6 +91,12 @@ def check_cluster_log(follower: ClusterFollower, jobs: Mapping[str, Job]) -> Non
             elif event.kind in ENDS:
                 assert running.pop(event.job_id).attempt == event.attempt
                 ended[attempt] = event
+    return started, ended
+
+
+def check_cluster_log(follower: ClusterFollower, jobs: Mapping[str, Job]) -> None:
+    """No job and no GPU had two attempts at once, and nothing ran that the records do not know."""
+    started, ended = check_no_two_at_once(follower)
     recorded = {(job.job_id, each.attempt): each for job in jobs.values() for each in job.attempts}
     of_these = {attempt: event for attempt, event in started.items() if attempt[0] in jobs}
     assert not of_these.keys() - recorded.keys(), "the cluster ran what no record knows"
