@@ -6,6 +6,7 @@ for all of them at once. A policy maps it to one action a cluster.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,23 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 HOLD = -1
+
+HOLD_LIMIT_S = 30.0
+"""A hold lasts until something happens in the cluster, but no longer than this, or, where nothing has happened for
+longer already, as long again: whoever holds for an event that does not come is asked again, ever more rarely."""
+
+
+def hold_until_s(time_s: float, last_event_s: float) -> float:
+    """When a hold that begins now ends, if nothing happens before.
+
+    Args:
+        time_s: now, cluster time.
+        last_event_s: when a job last arrived or ended, or a GPU last changed.
+
+    Returns:
+        A cluster time after now, in whole milliseconds: the same number however times are summed.
+    """
+    return math.ceil((time_s + max(HOLD_LIMIT_S, time_s - last_event_s)) * 1000.0) / 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +55,15 @@ class Observation:
         job_waiting: (N, J) a job stands here.
         job_type: (N, J) adlro.jobs.JobType.
         job_priority: (N, J) 0..1.
+        job_user_service_s: (N, J) GPU time that the job's user has had so far, running attempts included.
         job_submit_s: (N, J) time from which its completion time counts.
         job_cores: (N, J) CPU cores asked for.
         job_memory_mib: (N, J) main memory asked for.
         job_gpu_memory_mib: (N, J) GPU memory asked for.
         duration_s: (N, J, G) expected duration; inf where the GPU, or its node when empty, is too small.
         fits_now: (N, J, G) the job can start there now.
+        hold_allowed: (N,) something runs or will arrive. Where False nothing would ever end a hold: a policy that
+            only waits for better must place something that fits.
         gpu_models: names of the models.
     """
 
@@ -57,12 +78,14 @@ class Observation:
     job_waiting: Bools
     job_type: Ints
     job_priority: Floats
+    job_user_service_s: Floats
     job_submit_s: Floats
     job_cores: Ints
     job_memory_mib: Ints
     job_gpu_memory_mib: Ints
     duration_s: Floats
     fits_now: Bools
+    hold_allowed: Bools
     gpu_models: tuple[str, ...]
 
     @property
