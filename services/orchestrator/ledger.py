@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from adlro.cluster import Cluster
 from adlro.jobs import Job, PendingReason
 from adlro.jobstore import sequence_of
 from adlro.sim.observation import Bools, Floats, Ints, Observation
+from services.orchestrator.attained import AttainedService
 from services.orchestrator.occupancy import Layout, Occupancy
 
 
@@ -53,16 +54,23 @@ class Ledger:
     Args:
         cluster: what there is; GPUs are numbered in its order.
         drained: nodes on which nothing more is started.
+        attained_s: by user, the GPU time that ended attempts took so far.
     """
 
-    def __init__(self, cluster: Cluster, drained: Iterable[str] = ()) -> None:
+    def __init__(
+        self, cluster: Cluster, drained: Iterable[str] = (), attained_s: Mapping[str, float] | None = None
+    ) -> None:
         self.layout = Layout(cluster)
         self.occupancy = Occupancy.empty(self.layout)
         self.entries: dict[str, Entry] = {}
         # Grows when GPUs or nodes come or go: observations made before are no longer true.
         self.changes = 0
         self._queue: list[tuple[tuple[float, int], str, int]] = []
+        self.attained = AttainedService(attained_s or {})
         self._table = _Table(len(self.layout.gpu_ids))
+        # Who holds each GPU (-1: nobody), and since when.
+        self._holder_user: Ints = np.full(len(self.layout.gpu_ids), -1, dtype=np.int64)
+        self._since_s: Floats = np.zeros(len(self.layout.gpu_ids))
         self.set_drained(drained)
 
     # ---- jobs
@@ -81,7 +89,7 @@ class Ledger:
     def enqueue(self, entry: Entry) -> None:
         """Puts a job into the queue, at its place by `Entry.order`."""
         entry.phase = Phase.QUEUED
-        entry.row = self._table.add(entry)
+        entry.row = self._table.add(entry, self.attained.number_of(entry.job.spec.user))
         bisect.insort(self._queue, (entry.order, entry.job.job_id, entry.row))
 
     def place(self, entry: Entry, gpu: int, time_s: float) -> None:
@@ -89,11 +97,18 @@ class Ledger:
         self.occupancy.take(gpu, entry.job.job_id, entry.job.spec, time_s + float(entry.durations_s[gpu]))
         self._leave_queue(entry)
         entry.phase, entry.gpu = Phase.PLACED, gpu
+        self._holder_user[gpu] = self.attained.number_of(entry.job.spec.user)
+        self._since_s[gpu] = time_s
+
+    def runs_since(self, entry: Entry, start_s: float) -> None:
+        """The cluster tells when a placed job began."""
+        self._since_s[entry.gpu] = start_s
 
     def release(self, entry: Entry) -> None:
         """Gives back what a placed job holds; the entry stays."""
         if entry.gpu >= 0:
             self.occupancy.give_back(entry.gpu, entry.job.spec)
+            self._holder_user[entry.gpu] = -1
             entry.gpu = -1
 
     def forget(self, entry: Entry) -> None:
@@ -148,11 +163,19 @@ class Ledger:
         """There is a waiting job and an idle GPU; cheap to ask."""
         return bool(self._queue) and bool(np.any(self.occupancy.usable & self.occupancy.idle))
 
+    @property
+    def hold_allowed(self) -> bool:
+        """Something runs, or a job is known that is still to come: it will end a hold.
+
+        What users will yet submit is unknown, so it is nothing to hold for.
+        """
+        return len(self.entries) > len(self._queue)  # what does not stand in the queue is placed, or to come
+
     def observe(self, time_s: float) -> Observation:
         """The decision point as a policy sees it, N = 1. Row j is the j-th job of the queue."""
         rows = np.fromiter((row for _, _, row in self._queue), dtype=np.int64, count=len(self._queue))
         layout, taken, table = self.layout, self.occupancy, self._table
-        usable, idle = taken.usable, taken.idle
+        usable, idle, held = taken.usable, taken.idle, self._holder_user >= 0
         duration, fits = table.duration[rows], self._fits(rows)
         remaining = np.where(idle, 0.0, np.maximum(taken.expected_end_s - time_s, 0.0))
         return Observation(
@@ -168,12 +191,16 @@ class Ledger:
             job_waiting=np.logical_or.reduce(np.isfinite(duration), axis=1)[None],
             job_type=table.job_type[rows][None],
             job_priority=table.priority[rows][None],
+            job_user_service_s=self.attained.at(time_s, table.user[rows], self._holder_user[held], self._since_s[held])[
+                None
+            ],
             job_submit_s=table.submit[rows][None],
             job_cores=table.cores[rows][None],
             job_memory_mib=table.memory[rows][None],
             job_gpu_memory_mib=table.gpu_memory[rows][None],
             duration_s=duration[None],
             fits_now=fits[None],
+            hold_allowed=np.array([self.hold_allowed]),
             gpu_models=layout.gpu_models,
         )
 
@@ -202,6 +229,7 @@ class Ledger:
         observation.fits_now[0][:, on_node] &= still[:, None]
         observation.fits_now[0, :, gpu] = False
         observation.fits_now[0, job, :] = False
+        observation.hold_allowed[0] = True
 
     def reasons(self, entries: Sequence[Entry], policy_name: str) -> list[tuple[Entry, PendingReason, str]]:
         """Why jobs of the queue wait."""
@@ -250,6 +278,7 @@ class _Table:
     def _allocate(self, rows: int, gpus: int) -> None:
         self.job_type = np.zeros(rows, dtype=np.int64)
         self.priority = np.zeros(rows)
+        self.user = np.zeros(rows, dtype=np.int64)
         self.submit = np.zeros(rows)
         self.cores = np.zeros(rows, dtype=np.int64)
         self.memory = np.zeros(rows, dtype=np.int64)
@@ -258,7 +287,7 @@ class _Table:
         self._free = list(range(rows - 1, -1, -1))
 
     def _columns(self) -> Sequence[str]:
-        return ("job_type", "priority", "submit", "cores", "memory", "gpu_memory", "duration")
+        return ("job_type", "priority", "user", "submit", "cores", "memory", "gpu_memory", "duration")
 
     def _grow(self) -> None:
         old = {name: getattr(self, name) for name in self._columns()}
@@ -268,13 +297,14 @@ class _Table:
             getattr(self, name)[:rows] = column
         self._free = list(range(2 * rows - 1, rows - 1, -1))
 
-    def add(self, entry: Entry) -> int:
+    def add(self, entry: Entry, user: int) -> int:
         if not self._free:
             self._grow()
         row = self._free.pop()
         spec = entry.job.spec
         self.job_type[row] = int(spec.job_type)
         self.priority[row] = spec.priority
+        self.user[row] = user
         self.submit[row] = entry.job.submit_s or 0.0
         self.cores[row] = spec.cpu_cores
         self.memory[row] = spec.memory_mib

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from adlro.cluster import Cluster
 from adlro.jobs import PendingReason
 from services.orchestrator.ledger import Entry, Ledger, Phase
-from tests.unit.orchestrator.conftest import node, queue
+from tests.unit.orchestrator.conftest import job, node, queue
 
 
 def reason_of(ledger: Ledger, job_id: str) -> tuple[PendingReason, str]:
@@ -82,6 +82,46 @@ def test_two_jobs_never_hold_one_gpu(cluster: Cluster) -> None:
     ledger.place(queue(ledger, 1, (1, 1, 1)), 0, 0.0)
     with pytest.raises(AssertionError, match="already holds"):
         ledger.place(queue(ledger, 2, (1, 1, 1)), 0, 0.0)
+
+
+def test_a_hold_is_allowed_where_something_runs_or_is_known_to_come(cluster: Cluster) -> None:
+    ledger = Ledger(cluster)
+    first = queue(ledger, 1, (1, 2, 3))
+    queue(ledger, 2, (1, 2, 3))
+    assert ledger.observe(0.0).hold_allowed.tolist() == [False]
+    seen = ledger.observe(0.0)
+    ledger.place(first, 0, 0.0)
+    ledger.reflect(seen, 0, 0)
+    assert seen.hold_allowed.tolist() == ledger.observe(0.0).hold_allowed.tolist() == [True]
+    ledger.forget(first)
+    assert ledger.observe(0.0).hold_allowed.tolist() == [False]
+    to_come = ledger.enter(job(3), 0, np.array([1.0, 2.0, 3.0]))
+    assert ledger.observe(0.0).hold_allowed.tolist() == [True]
+    ledger.enqueue(to_come)
+    assert ledger.observe(0.0).hold_allowed.tolist() == [False]
+
+
+def test_users_have_had_what_ended_and_what_runs(cluster: Cluster) -> None:
+    ledger = Ledger(cluster, attained_s={"bob": 100.0, "eve": 7.0})
+    for number, user in enumerate(("ann", "bob", "cid", "ann")):
+        queue(ledger, number, (1, 2, 3), user=user)
+    running = queue(ledger, 10, (4, 5, 6), user="ann")
+    ledger.place(running, 1, 20.0)
+    other = queue(ledger, 11, (4, 5, 6), user="ann")
+    ledger.place(other, 2, 21.0)
+    assert ledger.observe(22.0).job_user_service_s[0].tolist() == [3.0, 100.0, 0.0, 3.0]
+    ledger.runs_since(other, 21.5)
+    assert ledger.observe(22.0).job_user_service_s[0].tolist() == [2.5, 100.0, 0.0, 2.5]
+    ledger.release(running)
+    assert ledger.attained.add("ann", 3.0) == 3.0
+    assert ledger.observe(23.0).job_user_service_s[0].tolist() == [4.5, 100.0, 0.0, 4.5]
+
+
+def test_many_users_keep_apart(cluster: Cluster) -> None:
+    ledger = Ledger(cluster, attained_s={f"user-{n}": float(n) for n in range(100)})
+    for number in range(100):
+        queue(ledger, number, (1, 2, 3), user=f"user-{number}")
+    assert ledger.observe(0.0).job_user_service_s[0].tolist() == [float(n) for n in range(100)]
 
 
 @settings(max_examples=50, deadline=None)
