@@ -1,0 +1,247 @@
+"""Runs job lists on N simulated clusters at once, for policies that see the whole queue. numpy and numba only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.cluster import Cluster
+from adlro.errors import InvalidInput
+from adlro.sim import kernel
+from adlro.sim.job_arrays import JobArrays
+from adlro.sim.machines import IDLE, Hardware, empty_machines, hardware_of
+from adlro.sim.observation import Bools, Floats, Ints, Observation
+from adlro.sim.observe import Scene, whole_queue
+
+GpuChange = tuple[float, int, float]
+"""(time in s, the GPU's number, its speed from then on against its model's own; 0: it is lost)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One ended attempt; `completed` False: its GPU was lost."""
+
+    job: int
+    gpu: int
+    start_s: float
+    end_s: float
+    completed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of N job lists.
+
+    Attributes:
+        jobs: the lists.
+        start_s, end_s: (N, J) of each job's last attempt; nan where it never started, or never ended.
+        gpu: (N, J) where that attempt ran; -1 where it never started.
+        attempts: (N, J) starts.
+        stuck: (N,) jobs were left that nothing could start.
+        jobs_integral_s: (N,) integral of the number of jobs in the system over time, counted at the events.
+    """
+
+    jobs: JobArrays
+    start_s: Floats
+    end_s: Floats
+    gpu: NDArray[np.int32]
+    attempts: NDArray[np.int32]
+    stuck: Bools
+    jobs_integral_s: Floats
+    _run_job: NDArray[np.int32]
+    _run_gpu: NDArray[np.int32]
+    _run_start_s: Floats
+    _run_end_s: Floats
+    _run_completed: Bools
+    _run_count: Ints
+
+    def runs(self, number: int) -> Iterator[Run]:
+        """The ended attempts of a list, in the order of their ends, then of the GPUs' numbers."""
+        for i in range(int(self._run_count[number])):
+            yield Run(
+                int(self._run_job[number, i]),
+                int(self._run_gpu[number, i]),
+                float(self._run_start_s[number, i]),
+                float(self._run_end_s[number, i]),
+                bool(self._run_completed[number, i]),
+            )
+
+    def busy_s(self) -> Floats:
+        """(N,) GPU time of all ended attempts."""
+        there = np.arange(self._run_job.shape[1]) < self._run_count[:, None]
+        busy: Floats = np.where(there, self._run_end_s - self._run_start_s, 0.0).sum(axis=1)
+        return busy
+
+
+class BatchSimulator:
+    """N clusters, each with a job list of its own, taken from decision to decision.
+
+    Args:
+        cluster: one for all, or one for each list; all with the models of `gpu_models`.
+        jobs: the lists; their models are numbered as in `gpu_models`.
+        gpu_models: the models' names; those of the (one) cluster where left out.
+        gpu_changes: for each list, what happens to GPUs, ascending in time.
+        start_cost_s: time that each start takes before the work begins.
+
+    Raises:
+        InvalidInput: the numbers of clusters, lists and changes differ, or a change is not one.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster | Sequence[Cluster],
+        jobs: JobArrays,
+        *,
+        gpu_models: Sequence[str] | None = None,
+        gpu_changes: Sequence[Sequence[GpuChange]] | None = None,
+        start_cost_s: float = 0.0,
+    ) -> None:
+        lists = len(jobs.job_count)
+        clusters = [cluster] * lists if isinstance(cluster, Cluster) else list(cluster)
+        if len(clusters) != lists:
+            raise InvalidInput(f"{len(clusters)} clusters for {lists} job lists", field="cluster")
+        if not 0 <= start_cost_s < np.inf:
+            raise InvalidInput(f"start_cost_s must be a number from 0, not {start_cost_s}", field="start_cost_s")
+        self.gpu_models = tuple(clusters[0].gpu_models if gpu_models is None else gpu_models) if clusters else ()
+        self._jobs = jobs
+        self._hardware = hardware_of(clusters, self.gpu_models)
+        self._changes = change_arrays(gpu_changes or [[]] * lists, self._hardware.gpu_count)
+        self._machines = empty_machines(self._hardware)
+        self._course = kernel.new_course(
+            self._hardware,
+            jobs,
+            self._changes,
+            np.arange(lists),
+            start_cost_s=np.full(lists, start_cost_s),
+        )
+        kernel.begin_all(self._hardware, self._machines, jobs, self._changes, self._course, 0)
+        self._active = self._at_decision()
+
+    def _at_decision(self) -> Ints:
+        return np.flatnonzero(self._course.status == kernel.DECISION)
+
+    @property
+    def active(self) -> Ints:
+        """Numbers of the clusters that stand at a decision; none: all have come to their end."""
+        return self._active
+
+    def observe(self) -> Observation:
+        """The decision points of the active clusters, one row for each."""
+        n, machines, course = self._active, self._machines, self._course
+        everyone = len(n) == len(self._jobs.job_count)
+        service_s = course.user_service_s[n]
+        running = machines.gpu_job[n] != IDLE
+        self._add_running_service(n, running, service_s)
+        usable = machines.gpu_speed[n] > 0.0
+        scene = Scene(
+            time_s=machines.time_s[n],
+            list_of=course.list_of[n],
+            usable=usable,
+            idle=~running,
+            expected_end_s=machines.gpu_expected_end_s[n],
+            known_speed=course.known_speed[n],
+            cores_free=machines.cores_free[n],
+            memory_free_mib=machines.memory_free_mib[n],
+        )
+        return whole_queue(
+            self._hardware if everyone else Hardware(*(column[n] for column in self._hardware)),
+            scene,
+            self._jobs,
+            course.waiting[n].astype(np.int64),
+            course.waiting_count[n],
+            user_service_s=service_s,
+            hold_allowed=(machines.running_count[n] > 0) | (course.arrived_count[n] < self._jobs.job_count[n]),
+            gpu_models=self.gpu_models,
+        )
+
+    def _add_running_service(self, n: Ints, running: Bools, service_s: Floats) -> None:
+        row, gpu = np.nonzero(running)
+        job = self._machines.gpu_job[n[row], gpu]
+        so_far_s = self._machines.time_s[n[row]] - self._machines.gpu_start_s[n[row], gpu]
+        np.add.at(service_s, (row, self._jobs.user[n[row], job]), so_far_s)
+
+    def act(self, actions: Ints) -> None:
+        """Carries out one action for each active cluster, and goes on to the next decisions.
+
+        Args:
+            actions: (active, 2) the job's place in the observation and the GPU's number, or (HOLD, HOLD).
+
+        Raises:
+            ValueError: an action starts what cannot start.
+        """
+        active = self._active
+        rows, gpus = np.ascontiguousarray(actions[:, 0]), np.ascontiguousarray(actions[:, 1])
+        wrong = kernel.act_all(
+            self._hardware, self._machines, self._jobs, self._changes, self._course, active, rows, gpus, 0
+        )
+        if wrong >= 0:
+            raise ValueError(f"cluster {active[wrong]}: job {rows[wrong]} of the queue cannot start on {gpus[wrong]}")
+        self._active = active[self._course.status[active] == kernel.DECISION]
+
+    def outcome(self) -> Outcome:
+        """What became of the lists (so far)."""
+        course = self._course
+        return Outcome(
+            jobs=self._jobs,
+            start_s=course.job_start_s.copy(),
+            end_s=course.job_end_s.copy(),
+            gpu=course.job_gpu.copy(),
+            attempts=course.job_attempts.copy(),
+            stuck=course.status == kernel.STUCK,
+            jobs_integral_s=course.totals[:, kernel.JOBS_S].copy(),
+            _run_job=course.run_job.copy(),
+            _run_gpu=course.run_gpu.copy(),
+            _run_start_s=course.run_start_s.copy(),
+            _run_end_s=course.run_end_s.copy(),
+            _run_completed=course.run_completed.copy(),
+            _run_count=course.run_count.copy(),
+        )
+
+
+def change_arrays(gpu_changes: Sequence[Sequence[GpuChange]], gpu_count: Ints) -> kernel.Changes:
+    """Changes of GPUs as arrays.
+
+    Raises:
+        InvalidInput: not one sequence a list, out of order, an unknown GPU, or a speed below 0.
+    """
+    if len(gpu_changes) != len(gpu_count):
+        raise InvalidInput(f"changes for {len(gpu_changes)} of {len(gpu_count)} clusters", field="gpu_changes")
+    size = (len(gpu_changes), max((len(changes) for changes in gpu_changes), default=0))
+    arrays = kernel.Changes(np.full(size, np.inf), np.zeros(size, dtype=np.int64), np.ones(size))
+    for number, changes in enumerate(gpu_changes):
+        before_s = 0.0
+        for i, (time_s, gpu, speed) in enumerate(changes):
+            if not (before_s <= time_s < np.inf and 0 <= gpu < gpu_count[number] and 0 <= speed < np.inf):
+                raise InvalidInput(
+                    f"list {number}: change {i}: ({time_s}, {gpu}, {speed}) must be a time not before {before_s}, a "
+                    f"GPU below {gpu_count[number]}, and a speed from 0",
+                    field="gpu_changes",
+                )
+            arrays.time_s[number, i], arrays.gpu[number, i], arrays.speed[number, i] = time_s, gpu, speed
+            before_s = time_s
+    return arrays
+
+
+def simulate(
+    cluster: Cluster | Sequence[Cluster],
+    jobs: JobArrays,
+    act: Callable[[Observation], Ints],
+    *,
+    gpu_models: Sequence[str] | None = None,
+    gpu_changes: Sequence[Sequence[GpuChange]] | None = None,
+    start_cost_s: float = 0.0,
+) -> Outcome:
+    """Runs job lists to their end.
+
+    Args:
+        act: a policy: (A, 2) actions for the rows of an observation.
+
+    The rest as for `BatchSimulator`.
+    """
+    simulator = BatchSimulator(cluster, jobs, gpu_models=gpu_models, gpu_changes=gpu_changes, start_cost_s=start_cost_s)
+    while len(simulator.active):
+        simulator.act(act(simulator.observe()))
+    return simulator.outcome()

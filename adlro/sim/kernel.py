@@ -1,0 +1,541 @@
+"""The course of job lists on N clusters: what arrives, waits, runs and ends, up to the next decision. numpy and numba.
+
+No Python object in here. `adlro/sim/batch.py` is the way in; the physics of GPUs is `adlro/sim/machines.py`.
+
+At one instant ends come first, then changes of GPUs, then submissions; then decisions, until nothing fits or the
+policy holds. A job of a lost GPU waits again, at its place by submission, and starts from scratch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.sim.compiled import compiled, compiled_part
+from adlro.sim.job_arrays import JobArrays
+from adlro.sim.machines import IDLE, Hardware, Machines, next_end_s, occupy, set_speed, vacate
+from adlro.sim.observation import HOLD_LIMIT_S, Bools, Floats, Ints
+
+FUTURE, WAITING, RUNNING, FINISHED, IMPOSSIBLE = range(5)
+"""States of a job; IMPOSSIBLE: no GPU of the cluster can ever hold it."""
+
+DECISION, DONE, STUCK = range(3)
+"""What a cluster stands at: a decision, the end of its list, or for ever, with jobs that nothing will start."""
+
+NOT_HOLDING = -np.inf
+
+JOBS_S, PRIORITY_S, IDLE_S, FEASIBLE_IDLE_S = range(4)
+"""Integrals over time: jobs in the system, their priorities, idle GPUs, idle GPUs that some waiting job fits on."""
+
+
+class Changes(NamedTuple):
+    """What happens to GPUs, L lists of up to C changes; padding has time inf.
+
+    Attributes:
+        time_s: (L, C) ascending.
+        gpu: (L, C).
+        speed: (L, C) against the model's own; 0: the GPU is lost.
+    """
+
+    time_s: Floats
+    gpu: Ints
+    speed: Floats
+
+
+class Course(NamedTuple):
+    """How far the lists of N clusters have come.
+
+    Attributes:
+        list_of: (N,) number of the job list, and of the changes, that the cluster runs.
+        start_cost_s: (N,) time that each start takes before the work begins.
+        status: (N,) DECISION, DONE or STUCK.
+        job_state: (N, J).
+        job_start_s, job_end_s: (N, J) of the last attempt; nan before.
+        job_gpu: (N, J) of the last attempt; -1 before.
+        job_attempts: (N, J) starts.
+        best_expected_s: (N, J) shortest expected duration on a GPU that can hold the job.
+        waiting: (N, J) numbers of the waiting jobs, in the order of submission.
+        by_duration: (N, J) the same in the order of `best_expected_s`.
+        window: (N, W) the jobs of the window, as chosen last (`window_rows`).
+        window_count: (N,) jobs in it.
+        waiting_count, arrived_count, finished_count, impossible_count: (N,).
+        next_change: (N,) the first change that has not happened.
+        hold_until_s: (N,) NOT_HOLDING, or when the hold ends.
+        last_event_s: (N,) when a job last arrived or ended, or a GPU changed.
+        feasible_idle: (N,) while a hold lasts: idle GPUs that some waiting job fits on.
+        priority_sum: (N,) of the jobs in the system.
+        known_speed: (N, G) the GPU's speed as the scheduler believes it.
+        user_service_s: (N, U) GPU time of ended attempts.
+        run_job, run_gpu, run_start_s, run_end_s, run_completed: (N, J + C) ended attempts, in the order of their ends.
+        run_count: (N,).
+        totals: (N, 4) integrals over time since the begin, by JOBS_S and so on.
+    """
+
+    list_of: Ints
+    start_cost_s: Floats
+    status: Ints
+    job_state: NDArray[np.int8]
+    job_start_s: Floats
+    job_end_s: Floats
+    job_gpu: NDArray[np.int32]
+    job_attempts: NDArray[np.int32]
+    best_expected_s: Floats
+    waiting: NDArray[np.int32]
+    by_duration: NDArray[np.int32]
+    window: NDArray[np.int32]
+    window_count: Ints
+    waiting_count: Ints
+    arrived_count: Ints
+    finished_count: Ints
+    impossible_count: Ints
+    next_change: Ints
+    hold_until_s: Floats
+    last_event_s: Floats
+    feasible_idle: Ints
+    priority_sum: Floats
+    known_speed: Floats
+    user_service_s: Floats
+    run_job: NDArray[np.int32]
+    run_gpu: NDArray[np.int32]
+    run_start_s: Floats
+    run_end_s: Floats
+    run_completed: Bools
+    run_count: Ints
+    totals: Floats
+
+
+def new_course(
+    hardware: Hardware,
+    jobs: JobArrays,
+    changes: Changes,
+    list_of: Ints,
+    *,
+    start_cost_s: Floats,
+    window: int = 0,
+) -> Course:
+    """Nothing has begun; `begin` brings each cluster to its first decision."""
+    batch, gpus = hardware.gpu_model.shape
+    size = jobs.submit_s.shape[1]
+    runs = size + changes.time_s.shape[1]
+    users = int(jobs.user.max(initial=0)) + 1
+    return Course(
+        list_of=list_of.astype(np.int64),
+        start_cost_s=start_cost_s.astype(np.float64),
+        status=np.full(batch, DONE, dtype=np.int64),
+        job_state=np.zeros((batch, size), dtype=np.int8),
+        job_start_s=np.full((batch, size), np.nan),
+        job_end_s=np.full((batch, size), np.nan),
+        job_gpu=np.full((batch, size), -1, dtype=np.int32),
+        job_attempts=np.zeros((batch, size), dtype=np.int32),
+        best_expected_s=np.zeros((batch, size)),
+        waiting=np.zeros((batch, size), dtype=np.int32),
+        by_duration=np.zeros((batch, size), dtype=np.int32),
+        window=np.zeros((batch, max(window, 1)), dtype=np.int32),
+        window_count=np.zeros(batch, dtype=np.int64),
+        waiting_count=np.zeros(batch, dtype=np.int64),
+        arrived_count=np.zeros(batch, dtype=np.int64),
+        finished_count=np.zeros(batch, dtype=np.int64),
+        impossible_count=np.zeros(batch, dtype=np.int64),
+        next_change=np.zeros(batch, dtype=np.int64),
+        hold_until_s=np.full(batch, NOT_HOLDING),
+        last_event_s=np.zeros(batch),
+        feasible_idle=np.zeros(batch, dtype=np.int64),
+        priority_sum=np.zeros(batch),
+        known_speed=np.ones((batch, gpus)),
+        user_service_s=np.zeros((batch, users)),
+        run_job=np.zeros((batch, runs), dtype=np.int32),
+        run_gpu=np.zeros((batch, runs), dtype=np.int32),
+        run_start_s=np.zeros((batch, runs)),
+        run_end_s=np.zeros((batch, runs)),
+        run_completed=np.zeros((batch, runs), dtype=np.bool_),
+        run_count=np.zeros(batch, dtype=np.int64),
+        totals=np.zeros((batch, 4)),
+    )
+
+
+# ---- the queue: two orders of the same jobs
+
+
+@compiled_part
+def _place_in_order(queue: NDArray[np.int32], length: int, job: int) -> int:
+    low, high = 0, length
+    while low < high:
+        middle = (low + high) >> 1
+        if queue[middle] < job:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled_part
+def _place_by_duration(queue: NDArray[np.int32], length: int, job: int, best_s: Floats) -> int:
+    low, high = 0, length
+    while low < high:
+        middle = (low + high) >> 1
+        other = queue[middle]
+        if best_s[other] < best_s[job] or (best_s[other] == best_s[job] and other < job):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled_part
+def _join_queue(course: Course, n: int, job: int) -> None:
+    length = course.waiting_count[n]
+    queue, sorted_queue = course.waiting[n], course.by_duration[n]
+    place = _place_in_order(queue, length, job)
+    for i in range(length, place, -1):
+        queue[i] = queue[i - 1]
+    queue[place] = job
+    place = _place_by_duration(sorted_queue, length, job, course.best_expected_s[n])
+    for i in range(length, place, -1):
+        sorted_queue[i] = sorted_queue[i - 1]
+    sorted_queue[place] = job
+    course.waiting_count[n] = length + 1
+    course.job_state[n, job] = WAITING
+
+
+@compiled_part
+def _leave_queue(course: Course, n: int, job: int) -> None:
+    length = course.waiting_count[n] - 1
+    queue, sorted_queue = course.waiting[n], course.by_duration[n]
+    for i in range(_place_in_order(queue, length + 1, job), length):
+        queue[i] = queue[i + 1]
+    for i in range(_place_by_duration(sorted_queue, length + 1, job, course.best_expected_s[n]), length):
+        sorted_queue[i] = sorted_queue[i + 1]
+    course.waiting_count[n] = length
+
+
+# ---- what happens
+
+
+@compiled_part
+def _arrive(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: int) -> None:
+    number = course.list_of[n]
+    best_s = np.inf
+    for gpu in range(hardware.gpu_count[n]):
+        node = hardware.gpu_node[n, gpu]
+        if (
+            jobs.gpu_memory_mib[number, job] <= hardware.gpu_memory_mib[n, gpu]
+            and jobs.cores[number, job] <= hardware.node_cores[n, node]
+            and jobs.memory_mib[number, job] <= hardware.node_memory_mib[n, node]
+        ):
+            best_s = min(best_s, jobs.expected_s[number, job, hardware.gpu_model[n, gpu]])
+    course.arrived_count[n] += 1
+    course.best_expected_s[n, job] = best_s
+    if best_s == np.inf:
+        course.job_state[n, job] = IMPOSSIBLE
+        course.impossible_count[n] += 1
+        return
+    course.priority_sum[n] += jobs.priority[number, job]
+    _join_queue(course, n, job)
+
+
+@compiled_part
+def _end_run(
+    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, gpu: int, completed: bool
+) -> None:
+    job, time_s = machines.gpu_job[n, gpu], machines.time_s[n]
+    number = course.list_of[n]
+    run = course.run_count[n]
+    course.run_job[n, run] = job
+    course.run_gpu[n, run] = gpu
+    course.run_start_s[n, run] = machines.gpu_start_s[n, gpu]
+    course.run_end_s[n, run] = time_s
+    course.run_completed[n, run] = completed
+    course.run_count[n] = run + 1
+    course.user_service_s[n, jobs.user[number, job]] += time_s - machines.gpu_start_s[n, gpu]
+    vacate(hardware, machines, n, gpu)
+    if completed:
+        course.job_state[n, job] = FINISHED
+        course.job_end_s[n, job] = time_s
+        course.finished_count[n] += 1
+        course.priority_sum[n] -= jobs.priority[number, job]
+    else:
+        _join_queue(course, n, job)
+
+
+@compiled_part
+def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, gpu: int) -> bool:
+    """Starts a waiting job now; False, and nothing changes, where it does not wait or does not fit."""
+    number = course.list_of[n]
+    if not (0 <= job < jobs.job_count[number] and 0 <= gpu < hardware.gpu_count[n]):
+        return False
+    node, model = hardware.gpu_node[n, gpu], hardware.gpu_model[n, gpu]
+    duration_s, speed = jobs.duration_s[number, job, model], machines.gpu_speed[n, gpu]
+    if (
+        course.job_state[n, job] != WAITING
+        or machines.gpu_job[n, gpu] != IDLE
+        or speed == 0.0
+        or duration_s == np.inf
+        or jobs.gpu_memory_mib[number, job] > hardware.gpu_memory_mib[n, gpu]
+        or jobs.cores[number, job] > machines.cores_free[n, node]
+        or jobs.memory_mib[number, job] > machines.memory_free_mib[n, node]
+    ):
+        return False
+    cost_s = course.start_cost_s[n]
+    expected_s = cost_s + jobs.expected_s[number, job, model] / course.known_speed[n, gpu]
+    occupy(
+        hardware,
+        machines,
+        n,
+        gpu,
+        job,
+        cost_s + duration_s / speed,
+        expected_s,
+        jobs.cores[number, job],
+        jobs.memory_mib[number, job],
+    )
+    _leave_queue(course, n, job)
+    course.job_state[n, job] = RUNNING
+    course.job_start_s[n, job] = machines.time_s[n]
+    course.job_gpu[n, job] = gpu
+    course.job_attempts[n, job] += 1
+    return True
+
+
+@compiled_part
+def hold_is_allowed(machines: Machines, jobs: JobArrays, course: Course, n: int) -> bool:
+    """Something runs or will be submitted: it ends a hold."""
+    return bool(machines.running_count[n] > 0 or course.arrived_count[n] < jobs.job_count[course.list_of[n]])
+
+
+@compiled_part
+def hold(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int) -> None:
+    """Starts nothing more until something happens, or the hold expires (`adlro.sim.observation.hold_until_s`)."""
+    time_s = machines.time_s[n]
+    if hold_is_allowed(machines, jobs, course, n):
+        wait_s = max(HOLD_LIMIT_S, time_s - course.last_event_s[n])
+        course.hold_until_s[n] = np.ceil((time_s + wait_s) * 1000.0) / 1000.0
+    else:
+        course.hold_until_s[n] = np.inf
+    number, feasible = course.list_of[n], 0
+    for gpu in range(hardware.gpu_count[n]):
+        if machines.gpu_job[n, gpu] != IDLE or machines.gpu_speed[n, gpu] == 0.0:
+            continue
+        node, model = hardware.gpu_node[n, gpu], hardware.gpu_model[n, gpu]
+        for i in range(course.waiting_count[n]):
+            job = course.waiting[n, i]
+            if (
+                jobs.gpu_memory_mib[number, job] <= hardware.gpu_memory_mib[n, gpu]
+                and jobs.cores[number, job] <= machines.cores_free[n, node]
+                and jobs.memory_mib[number, job] <= machines.memory_free_mib[n, node]
+                and jobs.expected_s[number, job, model] < np.inf
+            ):
+                feasible += 1
+                break
+    course.feasible_idle[n] = feasible
+
+
+@compiled_part
+def window_rows(course: Course, n: int, window: int) -> int:
+    """Chooses cluster n's window: the shortest waiting jobs by expected duration, and always the longest waiting.
+
+    Writes `course.window`: in the order of duration, the longest waiting last where it is not among the shortest.
+
+    Returns:
+        Jobs in the window.
+    """
+    length: int = min(window, course.waiting_count[n])
+    oldest, seen = course.waiting[n, 0], False
+    for i in range(length):
+        job = course.by_duration[n, i]
+        course.window[n, i] = job
+        seen = seen or job == oldest
+    if length > 0 and not seen:
+        course.window[n, length - 1] = oldest
+    course.window_count[n] = length
+    return length
+
+
+@compiled_part
+def _something_fits(
+    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, window: int
+) -> bool:
+    """Some waiting job, of the window unless that is 0, fits somewhere now."""
+    if machines.idle_count[n] == 0:
+        return False
+    number = course.list_of[n]
+    count = course.waiting_count[n] if window == 0 else window_rows(course, n, window)
+    rows = course.waiting[n] if window == 0 else course.window[n]
+    for i in range(count):
+        job = rows[i]
+        cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
+        gpu_memory_mib = jobs.gpu_memory_mib[number, job]
+        for gpu in range(hardware.gpu_count[n]):
+            if machines.gpu_job[n, gpu] != IDLE or gpu_memory_mib > hardware.gpu_memory_mib[n, gpu]:
+                continue
+            node = hardware.gpu_node[n, gpu]
+            if (
+                cores <= machines.cores_free[n, node]
+                and memory_mib <= machines.memory_free_mib[n, node]
+                and machines.gpu_speed[n, gpu] > 0.0
+                and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
+            ):
+                return True
+    return False
+
+
+@compiled_part
+def advance(
+    hardware: Hardware,
+    machines: Machines,
+    jobs: JobArrays,
+    changes: Changes,
+    course: Course,
+    n: int,
+    window: int,
+) -> None:
+    """Takes cluster n to its next decision, or to the end.
+
+    Args:
+        window: 0: a decision is where any waiting job fits; else only this many jobs count (`window_rows`).
+    """
+    number = course.list_of[n]
+    count, change_count = jobs.job_count[number], changes.time_s.shape[1]
+    while True:
+        holding = course.hold_until_s[n] != NOT_HOLDING
+        if not holding and _something_fits(hardware, machines, jobs, course, n, window):
+            course.status[n] = DECISION
+            return
+        arrived = course.arrived_count[n]
+        gone = course.finished_count[n] + course.impossible_count[n]
+        if gone == count:
+            course.status[n] = DONE if course.impossible_count[n] == 0 else STUCK
+            return
+        time_s = next_end_s(machines, n)
+        if arrived < count:
+            time_s = min(time_s, jobs.submit_s[number, arrived])
+        change = course.next_change[n]
+        if change < change_count:
+            time_s = min(time_s, changes.time_s[number, change])
+        if holding:
+            time_s = min(time_s, course.hold_until_s[n])
+        if time_s == np.inf:
+            course.status[n] = STUCK
+            return
+        passed_s = time_s - machines.time_s[n]
+        if passed_s > 0.0:
+            course.totals[n, JOBS_S] += passed_s * (arrived - gone)
+            course.totals[n, PRIORITY_S] += passed_s * course.priority_sum[n]
+            course.totals[n, IDLE_S] += passed_s * machines.idle_count[n]
+            if holding:
+                course.totals[n, FEASIBLE_IDLE_S] += passed_s * course.feasible_idle[n]
+            machines.time_s[n] = time_s
+        happened = False
+        if machines.running_count[n] > 0:
+            for gpu in range(hardware.gpu_count[n]):
+                ends = machines.gpu_end_s[n, gpu] == time_s
+                if ends:
+                    _end_run(hardware, machines, jobs, course, n, gpu, ends)
+                    happened = True
+        while change < change_count and changes.time_s[number, change] == time_s:
+            gpu, speed = changes.gpu[number, change], changes.speed[number, change]
+            ends = speed > 0.0
+            if not ends and machines.gpu_job[n, gpu] != IDLE:
+                _end_run(hardware, machines, jobs, course, n, gpu, ends)
+            set_speed(machines, n, gpu, speed)
+            change += 1
+            happened = True
+        course.next_change[n] = change
+        while arrived < count and jobs.submit_s[number, arrived] == time_s:
+            _arrive(hardware, jobs, course, n, arrived)
+            arrived += 1
+            happened = True
+        if happened:
+            course.last_event_s[n] = time_s
+        if happened or time_s == course.hold_until_s[n]:
+            course.hold_until_s[n] = NOT_HOLDING
+
+
+@compiled_part
+def begin(
+    hardware: Hardware,
+    machines: Machines,
+    jobs: JobArrays,
+    changes: Changes,
+    course: Course,
+    n: int,
+    number: int,
+    window: int,
+) -> None:
+    """Empties cluster n, gives it list `number` from time 0 on, and goes to its first decision."""
+    machines.time_s[n] = 0.0
+    for gpu in range(machines.gpu_speed.shape[1]):
+        machines.gpu_job[n, gpu] = IDLE
+        machines.gpu_end_s[n, gpu] = np.inf
+        machines.gpu_expected_end_s[n, gpu] = np.inf
+        machines.gpu_speed[n, gpu] = 1.0 if gpu < hardware.gpu_count[n] else 0.0
+    machines.idle_count[n] = hardware.gpu_count[n]
+    machines.running_count[n] = 0
+    machines.launch_count[n] = 0
+    for node in range(hardware.node_cores.shape[1]):
+        machines.cores_free[n, node] = hardware.node_cores[n, node]
+        machines.memory_free_mib[n, node] = hardware.node_memory_mib[n, node]
+    course.list_of[n] = number
+    for job in range(course.job_state.shape[1]):
+        course.job_state[n, job] = FUTURE
+        course.job_start_s[n, job] = np.nan
+        course.job_end_s[n, job] = np.nan
+        course.job_gpu[n, job] = -1
+        course.job_attempts[n, job] = 0
+    course.waiting_count[n] = 0
+    course.arrived_count[n] = 0
+    course.finished_count[n] = 0
+    course.impossible_count[n] = 0
+    course.next_change[n] = 0
+    course.hold_until_s[n] = NOT_HOLDING
+    course.last_event_s[n] = 0.0
+    course.feasible_idle[n] = 0
+    course.priority_sum[n] = 0.0
+    for user in range(course.user_service_s.shape[1]):
+        course.user_service_s[n, user] = 0.0
+    course.run_count[n] = 0
+    for total in range(course.totals.shape[1]):
+        course.totals[n, total] = 0.0
+    advance(hardware, machines, jobs, changes, course, n, window)
+
+
+@compiled
+def begin_all(
+    hardware: Hardware, machines: Machines, jobs: JobArrays, changes: Changes, course: Course, window: int
+) -> None:
+    """`begin` of every cluster, with the list it has."""
+    for n in range(hardware.gpu_count.shape[0]):
+        begin(hardware, machines, jobs, changes, course, n, course.list_of[n], window)
+
+
+@compiled
+def act_all(
+    hardware: Hardware,
+    machines: Machines,
+    jobs: JobArrays,
+    changes: Changes,
+    course: Course,
+    clusters: Ints,
+    rows: Ints,
+    gpus: Ints,
+    window: int,
+) -> int:
+    """Carries out one action for each of `clusters`, in whole-queue order, and goes on to the next decisions.
+
+    Args:
+        rows: the job's place in the queue; below 0: hold.
+
+    Returns:
+        -1, or the first place in `clusters` whose action cannot be carried out; those behind it are not.
+    """
+    for i in range(clusters.shape[0]):
+        n = clusters[i]
+        if rows[i] < 0:
+            hold(hardware, machines, jobs, course, n)
+        elif rows[i] >= course.waiting_count[n] or not start(
+            hardware, machines, jobs, course, n, course.waiting[n, rows[i]], gpus[i]
+        ):
+            return i
+        advance(hardware, machines, jobs, changes, course, n, window)
+    return -1
