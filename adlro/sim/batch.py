@@ -135,13 +135,12 @@ class BatchSimulator:
         service_s = course.user_service_s[n]
         running = machines.gpu_job[n] != IDLE
         self._add_running_service(n, running, service_s)
-        usable = machines.gpu_speed[n] > 0.0
         scene = Scene(
             time_s=machines.time_s[n],
             list_of=course.list_of[n],
-            usable=usable,
-            idle=~running,
-            expected_end_s=machines.gpu_expected_end_s[n],
+            gpu_speed=machines.gpu_speed[n],
+            gpu_job=machines.gpu_job[n],
+            gpu_expected_end_s=machines.gpu_expected_end_s[n],
             known_speed=course.known_speed[n],
             cores_free=machines.cores_free[n],
             memory_free_mib=machines.memory_free_mib[n],
