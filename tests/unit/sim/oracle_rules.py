@@ -1,0 +1,43 @@
+"""Rules for the oracle, from their text, and one that places or holds at random."""
+
+from __future__ import annotations
+
+import random
+
+from tests.unit.sim.oracle import Rule, View
+
+Pair = tuple[int, int]
+
+
+def fcfs(view: View) -> Pair | None:
+    """The head of the queue only, on the lowest-numbered GPU that fits."""
+    head = view.waiting[0]
+    gpus = [gpu for job, gpu in view.fitting if job == head]
+    return (head, min(gpus)) if gpus else None
+
+
+def fcfs_fastest(view: View) -> Pair | None:
+    """The head of the queue only, on the GPU that is fastest for it; the lowest-numbered of equals."""
+    head = view.waiting[0]
+    gpus = [gpu for job, gpu in view.fitting if job == head]
+    return (head, min(gpus, key=lambda gpu: (view.expected_s[head, gpu], gpu))) if gpus else None
+
+
+def sjf(view: View) -> Pair | None:
+    """The shortest pair that fits; the earlier submitted of equals, then the lower-numbered GPU."""
+    return min(view.fitting, key=lambda pair: (view.expected_s[pair], *pair))
+
+
+def at_random(seed: int, hold_share: float = 0.2) -> Rule:
+    """Any fitting pair, or a hold; the same for the same pairs, decision and seed."""
+
+    def rule(view: View) -> Pair | None:
+        return choose_at_random(seed, view.decision, view.fitting, hold_share)
+
+    return rule
+
+
+def choose_at_random(seed: int, decision: int, fitting: tuple[Pair, ...], hold_share: float) -> Pair | None:
+    """The choice itself, so that a policy on arrays can make the same one."""
+    draw = random.Random(f"{seed} {decision} {fitting}")
+    return None if draw.random() < hold_share else draw.choice(fitting)
