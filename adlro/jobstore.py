@@ -12,6 +12,8 @@ Both call this module; nothing else touches these keys.
     adlro:outcomes           stream; field m = OutcomeStreamEntry
     adlro:orchestrator:token, :lease   the acting orchestrator (see services/orchestrator/lease.py)
     adlro:orchestrator:cursor          hash; what of the cluster's events has been applied
+    adlro:orchestrator:attained        hash; user -> GPU seconds of his ended attempts, written with the record of each
+                                       end: nobody has to read all jobs that ever were
 
 A serialised Job is extended inside the scripts by appending fields, of which protobuf takes the last one
 (job_id, cancel_requested).
@@ -45,6 +47,7 @@ REQUESTS = PREFIX + "jobs:requests"
 OUTCOMES = PREFIX + "outcomes"
 TOKEN = PREFIX + "orchestrator:token"
 CURSOR = PREFIX + "orchestrator:cursor"
+ATTAINED = PREFIX + "orchestrator:attained"
 
 # How many changes a watcher may be behind. Nobody loses a job by this: records live in hashes, and a follower that
 # finds a gap in the revisions reads them anew.
@@ -107,7 +110,8 @@ return {2, rev, job}
 """
 )
 
-# ARGV: token, incarnation, cluster revision, cluster time, then five a move: job_id, version, state, Job, outcome.
+# ARGV: token; incarnation (empty: no cursor), cluster revision, cluster time, last event, end of the hold; then seven a
+# move: job_id, version, state, Job, outcome, user, his attained service (empty: as before).
 # Nothing is written unless all of it can be. Returns the new revisions.
 _LUA_MOVE = (
     _LUA_COMMON
@@ -117,7 +121,7 @@ if token and tonumber(token) ~= tonumber(ARGV[1]) then
   return redis.error_reply('FENCED token ' .. ARGV[1] .. ' is not the newest, ' .. token .. ' is')
 end
 local versions = {}
-for i = 5, #ARGV, 5 do
+for i = 7, #ARGV, 7 do
   local id = ARGV[i]
   local version = versions[id] or tonumber(redis.call('HGET', 'adlro:job:' .. id, 'version') or -1)
   if version ~= tonumber(ARGV[i + 1]) then
@@ -126,7 +130,7 @@ for i = 5, #ARGV, 5 do
   versions[id] = version + 1
 end
 local out = {}
-for i = 5, #ARGV, 5 do
+for i = 7, #ARGV, 7 do
   local id, version, state, job, outcome = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4]
   local key = 'adlro:job:' .. id
   if redis.call('HEXISTS', key, 'cancel') == 1 then job = job .. '\\120\\1' end
@@ -134,10 +138,12 @@ for i = 5, #ARGV, 5 do
   redis.call('HSET', key, 'm', job, 'rev', rev, 'version', version + 1, 'state', state)
   if state >= 3 then redis.call('SREM', 'adlro:jobs:active', id) end
   if outcome ~= '' then redis.call('XADD', 'adlro:outcomes', 'MAXLEN', '~', OUTCOMES_KEPT, '*', 'm', outcome) end
+  if ARGV[i + 6] ~= '' then redis.call('HSET', 'adlro:orchestrator:attained', ARGV[i + 5], ARGV[i + 6]) end
   out[#out + 1] = rev
 end
 if ARGV[2] ~= '' then
-  redis.call('HSET', 'adlro:orchestrator:cursor', 'incarnation', ARGV[2], 'revision', ARGV[3], 'time_s', ARGV[4])
+  redis.call('HSET', 'adlro:orchestrator:cursor', 'incarnation', ARGV[2], 'revision', ARGV[3], 'time_s', ARGV[4],
+    'last_event_s', ARGV[5], 'hold_until_s', ARGV[6])
 end
 return out
 """.replace("OUTCOMES_KEPT", str(OUTCOMES_KEPT))
@@ -194,20 +200,31 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The orchestrator's next record of a job; `version` is the one it replaces."""
+    """The orchestrator's next record of a job; `version` is the one it replaces.
+
+    `attained_s`: where an attempt ends with this, what the job's user has had of GPU time, in all his ended attempts.
+    """
 
     job: Job
     version: int
     outcome: Outcome | None = None
+    attained_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far the cluster's events have been applied."""
+    """How far the cluster's events have been applied, and how things stood then.
+
+    Attributes:
+        last_event_s: when a job last joined the queue or ended, or a GPU last changed.
+        hold_until_s: until then the policy is not asked, unless something happens; None: it holds nothing.
+    """
 
     incarnation: str
     revision: int
     time_s: float
+    last_event_s: float = 0.0
+    hold_until_s: float | None = None
 
 
 class JobStore:
@@ -308,13 +325,15 @@ class JobStore:
         Raises:
             Stale: another orchestrator has taken over, or a record changed underneath; read everything anew.
         """
-        args: list[bytes | str | int] = [token, "", 0, 0]
+        args: list[bytes | str | int] = [token, "", 0, 0, 0, ""]
         if cursor is not None:
-            args[1:] = [cursor.incarnation, cursor.revision, repr(cursor.time_s)]
+            args[1:4] = [cursor.incarnation, cursor.revision, repr(cursor.time_s)]
+            args[4:] = [repr(cursor.last_event_s), _text(cursor.hold_until_s)]
         for move in moves:
             outcome = b"" if move.outcome is None else _outcome_entry(move.job, move.outcome)
             body = job_to_proto(dataclasses.replace(move.job, revision=0)).SerializeToString()
             args += [move.job.job_id, move.version, int(move.job.state), body, outcome]
+            args += [move.job.spec.user, _text(move.attained_s)]
         try:
             return cast(list[int], await self._move(args=args))
         except ResponseError as error:
@@ -325,10 +344,21 @@ class JobStore:
 
     async def cursor(self) -> Cursor | None:
         """How far the cluster's events have been applied; None before the first."""
-        found = await self._redis.hmget(CURSOR, "incarnation", "revision", "time_s")
+        found = await self._redis.hmget(CURSOR, "incarnation", "revision", "time_s", "last_event_s", "hold_until_s")
         if found[0] is None:
             return None
-        return Cursor(found[0].decode(), int(found[1]), float(found[2]))
+        incarnation, revision, time_s, last_event_s, hold_until_s = found
+        return Cursor(
+            incarnation.decode(),
+            int(revision),
+            float(time_s),
+            float(last_event_s or time_s),
+            float(hold_until_s) if hold_until_s else None,
+        )
+
+    async def attained_s(self) -> dict[str, float]:
+        """By user, the GPU seconds of all ended attempts; users without any are not in it."""
+        return {user.decode(): float(had_s) for user, had_s in (await self._redis.hgetall(ATTAINED)).items()}
 
     async def get(self, job_id: str) -> Job:
         """One job.
@@ -441,6 +471,10 @@ class JobStore:
                     metadata={"oldest_revision": str(revision)},
                 )
         return entries
+
+
+def _text(number: float | None) -> str:
+    return "" if number is None else repr(number)
 
 
 def _digest(message: job_pb2.JobSpec) -> str:

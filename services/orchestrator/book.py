@@ -23,9 +23,13 @@ class Book:
 
     def record(self, entry: Entry, job: Job, outcome: Outcome | None = None) -> None:
         """The job's next record."""
-        self.moves.append(Move(job, entry.version, outcome))
+        self._note(entry.job, entry.version, job, outcome)
         entry.job = job
         entry.version += 1
+
+    def record_untracked(self, before: Job, version: int, job: Job) -> None:
+        """The next record of a job that is not in the ledger (yet)."""
+        self._note(before, version, job)
 
     def end(self, entry: Entry, job: Job, *, learn: bool) -> None:
         """The job's last record; with what is learned from it, where it ended by itself."""
@@ -47,6 +51,11 @@ class Book:
         """What is to be written; it is not asked for twice."""
         moves, self.moves = self.moves, []
         return moves
+
+    def _note(self, before: Job, version: int, job: Job, outcome: Outcome | None = None) -> None:
+        took_s = transitions.attempt_took_s(before, job)
+        attained_s = self.ledger.attained.add(job.spec.user, took_s) if took_s else None
+        self.moves.append(Move(job, version, outcome, attained_s))
 
     def _put_back(self, entry: Entry, job: Job) -> None:
         self.record(entry, job)

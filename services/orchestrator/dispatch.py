@@ -28,6 +28,7 @@ from adlro.sim.observation import Floats
 from services.orchestrator import transitions
 from services.orchestrator.book import Book
 from services.orchestrator.decisions import DecisionLog, Made
+from services.orchestrator.holding import Holding
 from services.orchestrator.ledger import Entry, Ledger, Phase
 from services.orchestrator.policies import Policy
 from services.orchestrator.ports import ClusterPort
@@ -42,6 +43,8 @@ WAKE_UPS_AT_ONCE = 50_000
 LATE_LAUNCHES = 3
 # A round of decisions lets others have the loop after so long.
 ROUND_SLICE_S = 0.005
+# What may change what a policy wants: it ends a hold. So does a job that joins the queue.
+ENDS_HOLD = frozenset(EventKind) - NOT_BLOCKING - {EventKind.WAKE_UP}
 # How far the applied events may run ahead of what is written down of it, where nothing else is to be written.
 CURSOR_LAG = 1000
 
@@ -87,6 +90,7 @@ class Acting:
         decisions: what was decided.
         incarnation: the cluster's, as last described.
         late: launches of (job, attempt) that got no answer in time.
+        ask_again: what was chosen for this process is not what an earlier one held by.
     """
 
     policy: Policy
@@ -94,6 +98,7 @@ class Acting:
     decisions: DecisionLog
     incarnation: str = ""
     late: dict[tuple[str, int], int] = field(default_factory=dict)
+    ask_again: bool = False
     _clock: Clock | None = None
     _clock_read_at: float = 0.0
 
@@ -157,6 +162,7 @@ class Session:
         self._acknowledged: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup
         self._book: Book
+        self._holding: Holding
 
     @property
     def ledger(self) -> Ledger:
@@ -175,10 +181,18 @@ class Session:
         job_revision = await self._store.revision()
         records = await self._store.active()
         cursor = await self._store.cursor()
+        attained_s = await self._store.attained_s()
         models = description.cluster.gpu_models
         durations_s = await self._predictions.predict([job.spec for _, job in records], models)
-        found = reconcile(description, cursor, records, list(durations_s), self.acting.drained, self._max_attempts)
+        found = reconcile(
+            description, cursor, records, list(durations_s), self.acting.drained, self._max_attempts, attained_s
+        )
         newest = max((sequence_of(job.job_id) for _, job in records), default=0)
+        self._holding = Holding(found.now_s)
+        if cursor is not None and found.same:
+            held = not (self.acting.ask_again or found.book.moves)
+            self._holding = Holding(cursor.last_event_s, cursor.hold_until_s if held else None)
+        self.acting.ask_again = False
         await self._begin(description, found)
         for _, job in records:
             if job.cancel_requested:
@@ -206,7 +220,7 @@ class Session:
         self.acting.incarnation = description.incarnation
         self._written = self.applied
         if not found.same:
-            cursor = Cursor(description.incarnation, self.applied, self.now_s)
+            cursor = self._cursor()
             await self._store.move(self.token, self._book.take_moves(), cursor)
         for stray in found.strays:
             self._log.warning("stopping an attempt without a record", job_id=stray.job_id, attempt=stray.attempt)
@@ -317,6 +331,7 @@ class Session:
 
     async def kick(self) -> None:
         """Asks for a new round of decisions, as after a change of policy."""
+        self._holding.ask_again()
         await self._wake_at({0.0})
 
     async def _take_back(self, refused: Refused) -> None:
@@ -334,6 +349,10 @@ class Session:
         if not events:
             return
         for event in events:
+            if event.kind in ENDS_HOLD:
+                self._holding.happened(event.time_s)
+            elif event.kind is EventKind.WAKE_UP:
+                self._holding.woken(event.time_s)
             self._apply_event(event)
         self.applied = events[-1].revision
         self.now_s = max(self.now_s, events[-1].time_s)
@@ -342,7 +361,9 @@ class Session:
         fresh = self._join_queue()
         picks = await self._decide()
         self._tell_reasons([entry for entry in fresh if entry.phase is Phase.QUEUED])
-        await self._write(Cursor(batch.incarnation, self.applied, self.now_s))
+        await self._write(self._cursor())
+        if (wake_up_s := self._holding.next_wake_up_s(self.now_s)) is not None:
+            await self._wake_at({wake_up_s})  # before the acknowledgement, on which a virtual clock waits
         self._launch(picks, self.applied)
         if self.ledger.queue_length:
             self._refresh_later()
@@ -360,6 +381,7 @@ class Session:
             case EventKind.STARTED:
                 if job.state is JobState.PENDING:
                     book.record(entry, transitions.started(job, event.time_s))
+                    self.ledger.runs_since(entry, event.time_s)
             case EventKind.FINISHED:
                 book.end(entry, transitions.succeeded(job, event.time_s), learn=True)
             case EventKind.FAILED:
@@ -375,18 +397,23 @@ class Session:
         for entry in fresh:
             job = entry.job
             entry.job = transitions.taken_up(job, entry.arrived_s, job.pending_reason, job.message)
-            self.ledger.enqueue(entry)
+            self._enqueue(entry)
         while self._begins and self._begins[0][0] <= self.now_s:
             entry = heapq.heappop(self._begins)[2]
             if entry.phase is Phase.BEGIN:
-                self.ledger.enqueue(entry)
+                self._enqueue(entry)
         cancelling, self._cancelling = self._cancelling, []
         for job_id in cancelling:
             cancelled = self.ledger.entries.get(job_id)
             if cancelled is not None and cancelled.phase is not Phase.PLACED:
                 job = transitions.cancelled_while_waiting(cancelled.job, self.now_s)
                 self._book.end(cancelled, job, learn=False)
+                self._holding.ask_again()  # perhaps it was what the policy held for
         return fresh
+
+    def _enqueue(self, entry: Entry) -> None:
+        self.ledger.enqueue(entry)
+        self._holding.happened(self.now_s)
 
     # ---- decisions
 
@@ -396,16 +423,19 @@ class Session:
         picks: list[Entry] = []
         seen = None
         slice_ends = time.perf_counter() + ROUND_SLICE_S
-        while ledger.can_start_something:
+        while ledger.can_start_something and not self._holding.in_force(self.now_s):
             began = time.perf_counter()
             if seen is None or seen != (ledger.changes, self.acting.policy):
                 seen, policy = (ledger.changes, self.acting.policy), self.acting.policy
                 observation, queue = ledger.observe(self.now_s), ledger.queued()
+            if not observation.fits_now.any():
+                break
             scores = policy.scores(observation)
             job, gpu = (int(number) for number in policy.choose(observation, scores)[0])
             took_s = time.perf_counter() - began
             self._on_decision(took_s)
             if job < 0:
+                self._holding.begin(self.now_s)
                 break
             entry = queue[job]
             made = Made.now(
@@ -464,6 +494,10 @@ class Session:
         return True
 
     # ---- writing down
+
+    def _cursor(self) -> Cursor:
+        holding = self._holding
+        return Cursor(self.acting.incarnation, self.applied, self.now_s, holding.last_event_s, holding.until_s)
 
     async def _write(self, cursor: Cursor | None) -> None:
         moves = self._book.take_moves()

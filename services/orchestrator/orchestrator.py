@@ -215,6 +215,7 @@ class Orchestrator:
         chosen = await self._redis.get(POLICY)
         if self._first_policy:  # the setting is for the start; what is set later holds
             await self._redis.set(POLICY, self._first_policy)
+            self.acting.ask_again = chosen != self._first_policy.encode()
             chosen, self._first_policy = self._first_policy.encode(), ""
         if chosen and chosen.decode() in POLICIES:
             self.acting.policy = _policy(chosen.decode())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adlro.events import ClusterDescription, RunningJob
 from adlro.jobs import Job, JobState, PendingReason
-from adlro.jobstore import Cursor, Move
+from adlro.jobstore import Cursor
 from adlro.sim.observation import Floats
 from services.orchestrator import transitions
 from services.orchestrator.book import Book
@@ -46,6 +46,7 @@ def reconcile(
     durations_s: Sequence[Floats],
     drained: Iterable[str],
     max_attempts: int,
+    attained_s: Mapping[str, float],
 ) -> Reconciled:
     """Builds the ledger from the records, and says what has to be done about the cluster.
 
@@ -56,8 +57,9 @@ def reconcile(
         durations_s: (J, M) expected durations of the records' jobs on the cluster's models.
         drained: nodes on which nothing more is started.
         max_attempts: lost attempts after which a job fails.
+        attained_s: by user, the GPU time that ended attempts took so far.
     """
-    book = Book(Ledger(description.cluster, drained), max_attempts)
+    book = Book(Ledger(description.cluster, drained, attained_s), max_attempts)
     ledger, layout = book.ledger, book.ledger.layout
     ledger.set_lost(description.lost_gpu_ids, True)
     same = (
@@ -79,8 +81,8 @@ def reconcile(
         if unknown is not None:
             # Redis came back without its last changes. It will be stopped, so the next attempt must be another one.
             model, end_s = layout.model_of(layout.gpu_number[unknown.gpu_id]), max(found.now_s, unknown.start_s)
-            job = transitions.forgotten(job, unknown.gpu_id, model, unknown.start_s, end_s, max_attempts)
-            book.moves.append(Move(job, version))
+            job = transitions.forgotten(record, unknown.gpu_id, model, unknown.start_s, end_s, max_attempts)
+            book.record_untracked(record, version, job)
             version += 1
             if job.state.final:
                 continue
@@ -114,3 +116,4 @@ def _reconcile_launched(found: Reconciled, entry: Entry, running: RunningJob | N
         book.lose(entry, "the cluster was restarted", found.now_s)
     elif job.state is JobState.PENDING:
         book.record(entry, transitions.started(job, running.start_s))
+        book.ledger.runs_since(entry, running.start_s)

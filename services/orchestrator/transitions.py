@@ -109,6 +109,17 @@ def refused(job: Job, end_s: float, why: str, max_attempts: int) -> Job:
     return lost(job, end_s, f"refused by the cluster: {why}", max_attempts)
 
 
+def attempt_took_s(before: Job, after: Job) -> float:
+    """GPU seconds of the attempt that ended between two records of a job; 0 where none did, or it never started."""
+    if not after.attempts:
+        return 0.0
+    last = after.attempts[-1]
+    ended_before = before.attempt_count == after.attempt_count and before.attempts[-1].end_s is not None
+    if ended_before or last.start_s is None or last.end_s is None:
+        return 0.0
+    return max(last.end_s - last.start_s, 0.0)
+
+
 def _ended(job: Job, state: JobState, end_s: float, outcome: str, message: str) -> Job:
     return replace(
         _with_last_attempt(job, end_s=end_s, outcome=outcome),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from adlro.cluster import Cluster, Gpu, Node
 from adlro.jobs import Job, JobSpec, JobType
 from services.orchestrator.ledger import Entry, Ledger
+from tests.unit.orchestrator.house import House
 
 MODELS = ("v100_sxm2", "rtx_2080_ti", "radeon_vii")
 
@@ -29,6 +31,13 @@ def cluster() -> Cluster:
             node("radeon-0", "radeon_vii", 16368, gpus=1),
         ),
     )
+
+
+@pytest.fixture
+async def house(redis_url: str, cluster: Cluster) -> AsyncIterator[House]:
+    made = House(redis_url, cluster)
+    yield made
+    await made.close()
 
 
 def job(number: int, **spec: object) -> Job:

@@ -64,3 +64,24 @@ def test_who_stopped_it_is_told() -> None:
     assert asked.state is other.state is JobState.CANCELLED
     assert asked.message == "cancelled on request"
     assert "not through ADLRO" in other.message
+
+
+def test_an_attempt_took_time_from_its_start_to_its_end_and_only_once() -> None:
+    waits = job(1)
+    intended = transitions.launching(waits, "volta-0/0", "v100_sxm2")
+    runs = transitions.started(intended, 10.0)
+    for ended in (
+        transitions.succeeded(runs, 12.5),
+        transitions.failed(runs, 12.5, "why"),
+        transitions.stopped(runs, 12.5),
+        transitions.lost(runs, 12.5, "why", 3),
+    ):
+        assert transitions.attempt_took_s(runs, ended) == 2.5
+        assert transitions.attempt_took_s(ended, ended) == 0.0
+    again = transitions.lost(runs, 12.5, "why", 3)
+    assert transitions.attempt_took_s(again, transitions.cancelled_while_waiting(again, 20.0)) == 0.0
+    assert transitions.attempt_took_s(again, transitions.launching(again, "volta-0/0", "v100_sxm2")) == 0.0
+    assert transitions.attempt_took_s(intended, transitions.refused(intended, 12.5, "no", 3)) == 0.0
+    assert transitions.attempt_took_s(waits, waits) == 0.0
+    forgotten = transitions.forgotten(again, "volta-0/0", "v100_sxm2", 13.0, 14.0, 3)
+    assert transitions.attempt_took_s(again, forgotten) == 1.0

@@ -1,0 +1,125 @@
+"""An orchestrator with a real Redis and a cluster in memory; it can be killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import numpy as np
+import redis.asyncio as aioredis
+import structlog
+from prometheus_client import CollectorRegistry
+
+from adlro.cluster import Cluster
+from adlro.errors import Unavailable
+from adlro.events import Clock, ClockMode
+from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob, PendingReason, SimulatedWork
+from adlro.jobstore import JobStore
+from adlro.kit.redis import connect, connect_blocking
+from adlro.sim.observation import Floats
+from services.orchestrator.metrics import Metrics
+from services.orchestrator.orchestrator import Orchestrator
+from tests.unit.orchestrator.fake_cluster import FakeCluster
+
+PATIENCE_S = 20.0
+
+
+class Declared:
+    """A predictor that believes what is declared, on every model."""
+
+    def __init__(self) -> None:
+        self.away = False
+
+    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
+        if self.away:
+            raise Unavailable("decompose does not answer")
+        rows = [spec.expected_runtime.runtime_s if spec.expected_runtime else 1.0 for spec in specs]
+        return np.repeat(np.array(rows, dtype=float)[:, None], len(gpu_models), axis=1)
+
+
+class House:
+    """One Redis, one cluster, and an orchestrator that can be killed and started again."""
+
+    def __init__(self, url: str, cluster: Cluster) -> None:
+        self.redis: aioredis.Redis = connect(url)
+        self.blocking: aioredis.Redis = connect_blocking(url)
+        self.store = JobStore(self.redis, self.blocking)
+        self.cluster = FakeCluster(cluster)
+        self.predictor = Declared()
+        self.lives = 0
+        self.life: asyncio.Task[None] | None = None
+        self.orchestrator: Orchestrator
+
+    def start(self, policy: str = "", max_attempts: int = 50) -> None:
+        self.lives += 1
+        self.orchestrator = Orchestrator(
+            self.redis,
+            self.store,
+            self.cluster,
+            self.predictor,
+            f"instance-{self.lives}",
+            policy=policy,
+            lease_s=0.5,
+            max_attempts=max_attempts,
+            decisions_kept=100,
+            metrics=Metrics(CollectorRegistry()),
+            log=structlog.get_logger(),
+        )
+        self.life = asyncio.create_task(self.orchestrator.run())
+
+    async def kill(self) -> None:
+        """Breaks the orchestrator off where it stands."""
+        await self.orchestrator.stop()
+        assert self.life is not None
+        assert self.life.done()
+
+    async def close(self) -> None:
+        await self.kill()
+        await self.redis.aclose()
+        await self.blocking.aclose()
+
+    async def pause(self) -> None:
+        await self.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))
+
+    async def until_taken_up(self) -> None:
+        async def all_taken_up() -> bool:
+            return all(job.pending_reason is not PendingReason.SUBMITTED for _, job in await self.store.active())
+
+        await self.until(all_taken_up)
+
+    async def submit(self, work_s: float, **spec: object) -> Job:
+        fields: dict[str, object] = {
+            "name": "j",
+            "user": "ann",
+            "job_type": JobType.SIMULATION,
+            "simulated_work": SimulatedWork(work_s),
+            "expected_runtime": ExpectedRuntime("v100_sxm2", work_s),
+        }
+        job_spec = JobSpec(**{**fields, **spec})  # type: ignore[arg-type]
+        return (await self.store.create(job_spec, NormalizedJob(), "", 0.0)).job
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await condition():  # noqa: ASYNC110 - the condition lies in Redis
+                await asyncio.sleep(0.01)
+
+    async def until_final(self, count: int) -> list[Job]:
+        async def final() -> bool:
+            jobs = [job for _, job in await self.store.list_page(0, count)]
+            return len(jobs) == count and all(job.state.final for job in jobs)
+
+        await self.until(final)
+        return [job for _, job in await self.store.list_page(0, count)]
+
+    async def until_acting(self) -> None:
+        async def acting() -> bool:
+            return (await self.orchestrator.status()).acting
+
+        await self.until(acting)
+
+    async def history(self) -> dict[str, list[Job]]:
+        """Every record of each job, in order."""
+        seen: dict[str, list[Job]] = {}
+        for event in await self.store.read_events(0, count=100_000):
+            seen.setdefault(event.job.job_id, []).append(event.job)
+        return seen
