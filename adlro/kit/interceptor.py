@@ -23,7 +23,7 @@ from adlro.kit.errors import to_adlro_error
 from adlro.kit.log import get_logger
 from adlro.kit.metrics import CallMetrics, MethodMetrics
 from adlro.kit.status import to_code, to_status, to_trailing_metadata
-from adlro.kit.validation import CheckedStream, check
+from adlro.kit.validation import CheckedStream, check, readable_or_not
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -86,7 +86,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
 
     def _wrap(self, method: str, handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
         metrics = self._metrics.of_method(method)
-        read, serialize = handler.request_deserializer, handler.response_serializer
+        read = readable_or_not(handler.request_deserializer, f"the request of {method.removeprefix('/')}")
+        serialize = handler.response_serializer
 
         def write(message: Any) -> bytes:
             # One change goes to many watchers: serialised once, it may be yielded as bytes.

@@ -5,18 +5,18 @@ Knows protobuf. The path without violations runs with every message and is one n
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar, cast
 
 import protovalidate
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from adlro.errors import FieldViolation, InvalidInput
 
 M = TypeVar("M", bound=Message)
-M_co = TypeVar("M_co", bound=Message, covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 _VALUE_SHOWN_CHARACTERS = 60
 _KEY_SHOWN_CHARACTERS = 40
@@ -27,8 +27,40 @@ _validator = protovalidate.Validator()
 _collect = _validator.collect_violations
 
 
-def check(message: Message) -> None:
+class Unreadable:
+    """Stands where a request should be: bytes that are no such message. `check` refuses it."""
+
+    def __init__(self, type_name: str, size_bytes: int) -> None:
+        self._type_name = type_name
+        self._size_bytes = size_bytes
+
+    def error(self, index: int | None = None) -> InvalidInput:
+        """What the caller is told; `index`: which message of a stream it was."""
+        return InvalidInput(
+            f"{'the request' if index is None else f'message {index} of the stream'} ({self._size_bytes} bytes) cannot "
+            f"be read as {self._type_name}: the bytes are no protobuf message, or one of its strings is not UTF-8; "
+            "send what the generated code of protos/adlro/v1 serialises",
+            reason="REQUEST_UNREADABLE",
+            metadata={} if index is None else {"index": str(index)},
+        )
+
+
+def readable_or_not(deserialize: Callable[[bytes], M], type_name: str) -> Callable[[bytes], M | Unreadable]:
+    """A deserializer that never fails: gRPC would answer UNKNOWN, and end a stream without telling its handler."""
+
+    def read(data: bytes) -> M | Unreadable:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return Unreadable(type_name, len(data))
+
+    return read
+
+
+def check(message: Message | Unreadable) -> None:
     """Raises InvalidInput with all violated rules of a message; returns where it breaks none."""
+    if isinstance(message, Unreadable):
+        raise message.error()
     violations = _collect(message)
     if violations:
         raise _invalid(message, violations)
@@ -46,10 +78,10 @@ def warm(service_names: Iterable[str]) -> None:
             _collect(message_factory.GetMessageClass(method.input_type)())
 
 
-class RequestStream(Protocol[M_co]):
+class RequestStream(Protocol[T_co]):
     """What gRPC hands to a handler of a client stream."""
 
-    def __aiter__(self) -> AsyncIterator[M_co]:
+    def __aiter__(self) -> AsyncIterator[T_co]:
         """The messages in order."""
         ...
 
@@ -61,7 +93,7 @@ class CheckedStream(Generic[M]):
     stream can be read on after it (see `attempt_each`).
     """
 
-    def __init__(self, requests: RequestStream[M]) -> None:
+    def __init__(self, requests: RequestStream[M | Unreadable]) -> None:
         self._requests = requests.__aiter__()
         self._index = -1
 
@@ -71,6 +103,8 @@ class CheckedStream(Generic[M]):
     async def __anext__(self) -> M:
         message = await self._requests.__anext__()
         self._index += 1
+        if isinstance(message, Unreadable):
+            raise message.error(self._index)
         violations = _collect(message)
         if violations:
             raise _invalid(message, violations, self._index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -233,6 +234,43 @@ async def test_a_handler_may_report_bad_messages_and_go_on(served):
     answer = await served.stub.SubmitJobs(iter([good, bad, good]))
     assert list(answer.job_ids) == ["job", "", "job"]
     assert [each.index for each in answer.rejected] == [1]
+
+
+UNREADABLE = (b"\xff\xff\xff", b"\x0a\x7f", b"\x0a\x01\xff", b"not protobuf at all")  # the third: no UTF-8
+
+
+@pytest.mark.parametrize("sent", UNREADABLE)
+@pytest.mark.parametrize("method", ["GetJob", "WatchJobs", "SubmitJobs"])
+async def test_bytes_that_are_no_message_are_the_callers_fault(served, method, sent):
+    path = f"/adlro.v1.JobService/{method}"
+    async with open_channel(served.address) as channel:
+        call: Any
+        if method == "GetJob":
+            call = channel.unary_unary(path, None, None)(sent, timeout=5)
+        elif method == "WatchJobs":
+            call = channel.unary_stream(path, None, None)(sent, timeout=5).read()
+        else:
+            call = channel.stream_unary(path, None, None)(iter([sent]), timeout=5)
+        code, got = await failure(call)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert got.reason == "REQUEST_UNREADABLE"
+    assert f"({len(sent)} bytes) cannot be read as the request of adlro.v1.JobService/{method}" in got.message
+    assert not served.service.in_flight.is_set()
+    registry = served.service.context.registry
+    labels = {"method": path, "code": "INVALID_ARGUMENT"}
+    assert registry.get_sample_value("adlro_grpc_requests_total", labels) == 1
+
+
+async def test_bytes_that_are_no_message_in_a_stream_are_named_by_their_index(served):
+    served.service.skip_bad = True
+    good = job_service_pb2.SubmitJobsRequest(job=SPEC).SerializeToString()
+    async with open_channel(served.address) as channel:
+        read = job_service_pb2.SubmitJobsResponse.FromString
+        submit = channel.stream_unary("/adlro.v1.JobService/SubmitJobs", None, read)
+        answer = await submit(iter([good, b"\xff", good]), timeout=5)
+    assert list(answer.job_ids) == ["job", "", "job"]
+    assert [each.index for each in answer.rejected] == [1]
+    assert answer.rejected[0].message.startswith("message 1 of the stream (1 bytes) cannot be read")
 
 
 async def test_a_watcher_that_goes_away_is_forgotten_at_once(served):
