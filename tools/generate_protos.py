@@ -29,9 +29,9 @@ def generate(target: Path) -> None:
     (target / "adlro" / "v1").mkdir(parents=True)
     vendor = target / "adlro" / "vendor"
     vendor.mkdir()
-    _run([*includes, f"--python_out={target}", f"--mypy_out={target}", *own])
-    _run([*includes, f"--grpc_python_out={target}", f"--mypy_grpc_out={target}", *services])
-    _run([*includes, f"--python_out={vendor}", f"--mypy_out={vendor}", "buf/validate/validate.proto"])
+    _run([*includes, f"--python_out={target}", f"--mypy_out=quiet:{target}", *own])
+    _run([*includes, f"--grpc_python_out={target}", f"--mypy_grpc_out=quiet:{target}", *services])
+    _run([*includes, f"--python_out={vendor}", f"--mypy_out=quiet:{vendor}", "buf/validate/validate.proto"])
     for path in (target / "adlro").rglob("*_pb2*.py*"):
         text = path.read_text()
         # The rule schema lives inside this package, so that no top-level module `buf` is claimed.
