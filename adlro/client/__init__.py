@@ -24,7 +24,6 @@ from adlro.client.records import (
     JobEventKind,
     JobFilter,
     MaskedCandidate,
-    Metric,
     MetricColumn,
     OrchestratorStatus,
     Policy,
@@ -36,11 +35,11 @@ from adlro.client.records import (
     SubmittedJobs,
     Telemetry,
     TelemetryBlock,
-    Unit,
     Variable,
 )
 from adlro.client.transport import NO_ANSWER
 from adlro.events import Clock, ClockMode, ClusterDescription, RunningJob
+from adlro.telemetry import Metric, Unit
 
 __all__ = [
     "DEFAULT_SERVER",

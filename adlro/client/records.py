@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.jobs import Job, JobSpec, JobState, JobType
+from adlro.telemetry import Metric, Unit
 
 FloatArray = NDArray[np.float32]
 
@@ -66,31 +67,6 @@ class SubmittedJobs:
     def accepted_ids(self) -> tuple[str, ...]:
         """The ids of the jobs that were taken."""
         return tuple(each for each in self.job_ids if each)
-
-
-class Metric(enum.IntEnum):
-    """What a GPU reports; numbers as in telemetry.proto."""
-
-    UTILIZATION = 1
-    MEMORY_USED = 2
-    MEMORY_BANDWIDTH = 3
-    TEMPERATURE = 4
-    POWER = 5
-
-
-class Unit(enum.IntEnum):
-    """Units of raw values; numbers as in telemetry.proto."""
-
-    RATIO = 1
-    PERCENT = 2
-    MIB = 3
-    MB = 4
-    BYTES = 5
-    GB_PER_S = 6
-    CELSIUS = 7
-    KELVIN = 8
-    W = 9
-    MW = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from adlro.client.records import (
     JobEventKind,
     JobFilter,
     MaskedCandidate,
-    Metric,
     MetricColumn,
     OrchestratorStatus,
     Policy,
@@ -28,9 +27,9 @@ from adlro.client.records import (
     SubmittedJobs,
     Telemetry,
     TelemetryBlock,
-    Unit,
     Variable,
 )
+from adlro.telemetry import Metric, Unit
 from adlro.v1 import (
     decompose_service_pb2,
     job_service_pb2,

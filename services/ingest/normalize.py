@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from adlro.errors import FieldViolation, InvalidInput
 from adlro.jobs import JobSpec, NormalizedJob
+from adlro.telemetry import Metric, Unit
 from services.ingest.clusters import ClusterView, job_references, listed
-from services.ingest.units import METRIC_RULES, Metric, Unit
+from services.ingest.units import METRIC_RULES
 
 _CONSTANT_REFERENCES = job_references(None)
 

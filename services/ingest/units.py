@@ -15,30 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-
-class Metric(enum.IntEnum):
-    """What is measured; numbers as in telemetry.proto."""
-
-    UTILIZATION = 1
-    MEMORY_USED = 2
-    MEMORY_BANDWIDTH = 3
-    TEMPERATURE = 4
-    POWER = 5
-
-
-class Unit(enum.IntEnum):
-    """In what; numbers as in telemetry.proto."""
-
-    RATIO = 1
-    PERCENT = 2
-    MIB = 3
-    MB = 4
-    BYTES = 5
-    GB_PER_S = 6
-    CELSIUS = 7
-    KELVIN = 8
-    W = 9
-    MW = 10
+from adlro.telemetry import Metric, Unit
 
 
 class FullScale(enum.Enum):

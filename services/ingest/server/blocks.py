@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from adlro.telemetry import Metric, Unit
 from adlro.v1 import stream_pb2, telemetry_pb2
 from services.ingest.normalize import Block, Column, RawBlock, RawColumn
-from services.ingest.units import Metric, Unit
 
 
 def raw_from_proto(message: telemetry_pb2.TelemetryBlock, gpu_ids: tuple[str, ...]) -> RawBlock:

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.cluster import Cluster, Gpu, GpuSpec, Node
+from adlro.telemetry import Metric, Unit
 from services.ingest.clusters import ClusterView
 from services.ingest.normalize import RawBlock, RawColumn
-from services.ingest.units import Metric, Unit
 
 NOW_UNIX_S = 1_700_000_000.0
 

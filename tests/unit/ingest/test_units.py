@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from adlro import client
 from adlro.jobs import NormalizedJob
+from adlro.telemetry import Metric, Unit
 from adlro.v1 import telemetry_pb2
 from services.ingest.clusters import ClusterView
-from services.ingest.units import JOB_FIELD_RULES, METRIC_RULES, Metric, Unit
+from services.ingest.units import JOB_FIELD_RULES, METRIC_RULES
 from tests.unit.ingest.clusters_for_tests import VIEW
 
 
@@ -15,6 +17,11 @@ def test_metrics_and_units_are_those_of_the_contract():
         assert {f"{prefix}{each.name}": int(each) for each in ours} | {f"{prefix}UNSPECIFIED": 0} == dict(
             theirs.items()
         )
+
+
+def test_users_get_the_same_metrics_and_units():
+    assert client.Metric is Metric
+    assert client.Unit is Unit
 
 
 def test_every_metric_has_a_rule_and_takes_its_own_unit_unchanged():
