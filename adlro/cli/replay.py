@@ -36,6 +36,9 @@ class TraceFormat(enum.StrEnum):
 
     AUTO = "auto"
     SWF = "swf"
+    PHILLY = "philly"
+    ALIBABA = "alibaba"
+    GAVEL = "gavel"
     PAPER = "paper"
 
 
@@ -61,7 +64,9 @@ def replay(
         TraceFormat,
         typer.Option(
             "--format",
-            help="swf: Standard Workload Format; paper: CSV with submit_s,user,application,...; auto: by the name.",
+            "--trace-format",
+            help="swf: Standard Workload Format; philly, alibaba (openb_pod_list), gavel: their CSV files; paper: CSV "
+            "with submit_s,user,application,...; auto: by the name, and a CSV file's header.",
         ),
     ] = TraceFormat.AUTO,
     count: Annotated[int | None, typer.Option("--jobs", "-n", min=1, help="Only the first N jobs.")] = None,
@@ -162,25 +167,17 @@ def read_trace(
     file: Path, trace_format: TraceFormat, count: int | None, seed: int
 ) -> tuple[list[WorkloadJob], dict[str, Any], list[str]]:
     """The jobs of a file, a document that says what was read, and notes for the report."""
-    from adlro.sim.traces import read_paper_csv, read_swf
+    from adlro.sim.traces import TRACE_FORMATS, format_of
+    from adlro.sim.traces import read_trace as read_jobs
 
-    if trace_format is TraceFormat.AUTO:
-        stem = file.name.removesuffix(".gz")
-        if stem.endswith(".swf"):
-            trace_format = TraceFormat.SWF
-        elif stem.endswith(".csv"):
-            trace_format = TraceFormat.PAPER
-        else:
-            raise typer.BadParameter(
-                f"{file.name}: name a --format (swf or paper); the file's name does not tell it", param_hint="FILE"
-            )
-    notes: list[str] = []
-    if trace_format is TraceFormat.SWF:
-        jobs, trace_notes = read_swf(file, seed=seed, limit=count)
-        notes += trace_notes.sentences
-        details: dict[str, Any] = document(trace_notes)
-    else:
-        jobs = read_paper_csv(file)[:count]
-        details = {}
-    source = {"file": str(file), "format": str(trace_format), "jobs": len(jobs), "seed": seed, "trace": details}
+    chosen = format_of(file) if trace_format is TraceFormat.AUTO else str(trace_format)
+    if chosen is None:
+        raise typer.BadParameter(
+            f"{file.name}: name a --format ({', '.join(TRACE_FORMATS)}); the file's name does not tell it",
+            param_hint="FILE",
+        )
+    jobs, trace_notes = read_jobs(file, chosen, seed=seed, limit=count)
+    notes = list(trace_notes.sentences)
+    details: dict[str, Any] = document(trace_notes)
+    source = {"file": str(file), "format": chosen, "jobs": len(jobs), "seed": seed, "trace": details}
     return jobs, source, notes

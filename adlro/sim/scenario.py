@@ -1,26 +1,39 @@
-"""The scenarios `paper` and `paper_roomy` (`data/paper.toml`), and clusters described in a file of the same form.
+"""The scenarios by name (`data/paper.toml` with its variants, `data/gavel.toml`), and clusters by name or file.
 
-Everything that the seed paper leaves open is a figure of that file; this module only reads and checks.
+Everything that the seed paper leaves open is a figure of those files; this module only reads.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from adlro.cluster import Cluster, Gpu, Node
+from adlro.cluster import Cluster
 from adlro.errors import InvalidInput, NotFound
 from adlro.jobs import JobType
-from adlro.sim.speeds import APPLICATIONS, JOB_TYPE_OF
+from adlro.sim.arrivals import Arrivals, Batch, Diurnal, FromTrace, Poisson, Surges
+from adlro.sim.cluster_files import clusters_of_table, read_cluster, read_speeds
+from adlro.sim.speeds import GAVEL_APPLICATIONS, JOB_TYPE_OF, SHIPPED, SpeedTable
 from adlro.sim.tables import csv_rows, toml_table
+from adlro.sim.work import LognormalWork, LogUniformWork, ParetoWork, Work
 
-SCENARIO_NAMES = ("paper", "paper_roomy")
+__all__ = [
+    "SCENARIO_NAMES",
+    "Group",
+    "Scenario",
+    "load_cluster",
+    "load_scenario",
+    "load_speeds",
+    "read_cluster",
+    "read_speeds",
+    "user_name",
+]
+
+SCENARIO_NAMES = ("paper", "paper_roomy", "batch", "surge", "diurnal", "heavy_tails", "gavel", "trace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +46,7 @@ class Group:
     mean_work_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is asked for each job is computed once
 class Scenario:
     """A cluster and the rules by which jobs for it are drawn (`adlro.sim.workload`).
 
@@ -58,15 +71,31 @@ class Scenario:
     memory_mib_per_core: int
     priorities: tuple[tuple[float, float], ...]
     groups: tuple[Group, ...]
+    arrivals: Arrivals
+    work: Work
+    job_types: Mapping[str, JobType]
+    """The job type of each listed application; in their order (their numbers in the rule for users)."""
 
     def user_numbers(self, application: str) -> tuple[int, ...]:
         """The users of a listed application, equally likely."""
-        first = self.users_per_application * APPLICATIONS.index(application)
-        return tuple((first + k) % self.users for k in range(self.users_per_application))
+        return self._users_of[application]
 
     def applications(self, job_type: JobType) -> tuple[str, ...]:
         """The listed applications of a job type, equally likely."""
-        return tuple(name for name in APPLICATIONS if JOB_TYPE_OF[name] is job_type)
+        return self._applications_of[job_type]
+
+    @functools.cached_property
+    def _users_of(self) -> dict[str, tuple[int, ...]]:
+        count = self.users_per_application
+        return {
+            name: tuple((count * i + k) % self.users for k in range(count)) for i, name in enumerate(self.job_types)
+        }
+
+    @functools.cached_property
+    def _applications_of(self) -> dict[JobType, tuple[str, ...]]:
+        return {
+            job_type: tuple(name for name, each in self.job_types.items() if each is job_type) for job_type in JobType
+        }
 
 
 @functools.cache
@@ -78,19 +107,20 @@ def load_scenario(name: str = "paper") -> Scenario:
     """
     if name not in SCENARIO_NAMES:
         raise NotFound(f"no scenario '{name}'; there are {', '.join(SCENARIO_NAMES)}", field="scenario")
-    table = toml_table("paper.toml")
-    variant: dict[str, Any] = table["variants"].get(name, {})
-    cluster = _cluster(table["cluster"], "paper.toml")
-    if "cpu_cores_per_node" in variant:
-        cores = int(variant["cpu_cores_per_node"])
+    file = "gavel.toml" if name == "gavel" else "paper.toml"
+    table = toml_table(file)
+    table = _merged(table, table.get("variants", {}).get(name, {}))
+    cluster, _ = clusters_of_table(table["cluster"], file)
+    if "cpu_cores_per_node" in table:
+        cores = int(table["cpu_cores_per_node"])
         cluster = dataclasses.replace(
             cluster, nodes=tuple(dataclasses.replace(node, cpu_cores=cores) for node in cluster.nodes)
         )
     work = table["work_s"]
-    return Scenario(
+    drawn = Scenario(
         name=name,
         cluster=cluster,
-        capacity_jobs_per_h=float(variant.get("capacity_jobs_per_h", table["arrivals"]["capacity_jobs_per_h"])),
+        capacity_jobs_per_h=float(table.get("capacity_jobs_per_h", table["arrivals"]["capacity_jobs_per_h"])),
         loads=tuple(table["arrivals"]["loads"]),
         job_count=table["arrivals"]["jobs"],
         mix=_by_job_type(table["mix"]),
@@ -108,26 +138,12 @@ def load_scenario(name: str = "paper") -> Scenario:
         },
         memory_mib_per_core=table["memory_mib"]["per_core"],
         priorities=tuple((float(level), float(share)) for level, share in table["priority"]["levels"]),
-        groups=tuple(
-            Group(row["user"], row["application"], JobType[row["job_type"].upper()], float(row["mean_work_s"]))
-            for row in csv_rows("paper_groups.csv")
-        ),
+        groups=(),
+        arrivals=_arrivals(table["arrivals"]),
+        work=_work(work),
+        job_types=dict.fromkeys(GAVEL_APPLICATIONS, JobType.MACHINE_LEARNING) if name == "gavel" else JOB_TYPE_OF,
     )
-
-
-def read_cluster(path: str | Path) -> Cluster:
-    """A cluster from a TOML file with `name` and `[[nodes]]` as `[cluster]` of `data/paper.toml` has them.
-
-    Raises:
-        InvalidInput: naming the file and the field.
-    """
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"{path}: is not TOML: {error}") from None
-    return _cluster(table, str(path))
+    return dataclasses.replace(drawn, groups=_paper_groups() if name != "gavel" else _equal_groups(drawn))
 
 
 def load_cluster(name_or_path: str) -> Cluster:
@@ -138,76 +154,85 @@ def load_cluster(name_or_path: str) -> Cluster:
     """
     if name_or_path in SCENARIO_NAMES:
         return load_scenario(name_or_path).cluster
+    return read_cluster(_cluster_path(name_or_path))
+
+
+def load_speeds(name_or_path: str) -> SpeedTable:
+    """The speeds that go with `load_cluster`: those that ship, with the file's own.
+
+    Raises:
+        InvalidInput: as `load_cluster`.
+    """
+    if name_or_path in SCENARIO_NAMES:
+        return SHIPPED
+    return read_speeds(_cluster_path(name_or_path))
+
+
+def user_name(number: int) -> str:
+    """A user of the scenario's population: 7 is `user-07`."""
+    return f"user-{number:02d}"
+
+
+def _cluster_path(name_or_path: str) -> Path:
     if not Path(name_or_path).is_file():
         raise InvalidInput(
             f"'{name_or_path}' is neither a scenario ({', '.join(SCENARIO_NAMES)}) nor a file", field="cluster"
         )
-    return read_cluster(name_or_path)
+    return Path(name_or_path)
+
+
+def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with what a variant changes."""
+    merged = dict(table)
+    for key, value in changes.items():
+        merged[key] = _merged(merged[key], value) if isinstance(value, dict) else value
+    return merged
+
+
+def _arrivals(table: Mapping[str, Any]) -> Arrivals:
+    match table["process"]:
+        case "poisson":
+            return Poisson()
+        case "batch":
+            return Batch()
+        case "diurnal":
+            return Diurnal(table["period_s"], table["amplitude"])
+        case "surge":
+            job_type = JobType[table["job_type"].upper()]
+            return Surges(job_type, table["factor"], table["first_s"], table["length_s"], table["every_s"])
+        case "trace":
+            return FromTrace()
+        case other:
+            raise ValueError(f"no arrival process '{other}'")
+
+
+def _work(table: Mapping[str, Any]) -> Work:
+    match table["distribution"]:
+        case "lognormal":
+            return LognormalWork(table["sigma_job"], table["minimum"], table["maximum"])
+        case "bounded_pareto":
+            return ParetoWork(table["alpha"], table["ratio"], table["scale"], table["minimum"])
+        case "log_uniform":
+            return LogUniformWork(tuple((share, low, high) for share, low, high in table["pieces"]))
+        case other:
+            raise ValueError(f"no distribution of work '{other}'")
+
+
+def _paper_groups() -> tuple[Group, ...]:
+    return tuple(
+        Group(row["user"], row["application"], JobType[row["job_type"].upper()], float(row["mean_work_s"]))
+        for row in csv_rows("paper_groups.csv")
+    )
+
+
+def _equal_groups(scenario: Scenario) -> tuple[Group, ...]:
+    """Every user and application with the mean of the distribution, which knows no groups."""
+    return tuple(
+        Group(user_name(number), application, job_type, scenario.work.expected_s(0.0))
+        for application, job_type in scenario.job_types.items()
+        for number in scenario.user_numbers(application)
+    )
 
 
 def _by_job_type(table: Mapping[str, Any]) -> dict[JobType, Any]:
     return {job_type: table[job_type.label] for job_type in JobType}
-
-
-def _cluster(table: Mapping[str, Any], where: str) -> Cluster:
-    nodes = table.get("nodes")
-    if not isinstance(nodes, list) or not nodes:
-        raise InvalidInput(f"{where}: nodes: needs at least one [[nodes]] table", field="nodes")
-    built = tuple(_node(node, f"nodes[{i}]", where) for i, node in enumerate(nodes))
-    names = [node.node_id for node in built]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise InvalidInput(f"{where}: nodes[{i}].name: '{name}' is used twice", field=f"nodes[{i}].name")
-    return Cluster(name=_Fields(table, "", where).text("name", default="default"), nodes=built)
-
-
-def _node(table: object, path: str, where: str) -> Node:
-    if not isinstance(table, dict):
-        raise InvalidInput(f"{where}: {path}: must be a table", field=path)
-    fields = _Fields(table, f"{path}.", where)
-    name = fields.text("name")
-    gpu = Gpu(
-        gpu_id="",
-        gpu_model=fields.text("gpu_model"),
-        memory_mib=fields.whole("gpu_memory_mib"),
-        interconnect_bandwidth_gb_per_s=fields.bandwidth("interconnect_bandwidth_gb_per_s"),
-        interconnect=fields.text("interconnect", default=""),
-    )
-    return Node(
-        node_id=name,
-        cpu_cores=fields.whole("cpu_cores"),
-        memory_mib=fields.whole("memory_mib"),
-        gpus=tuple(dataclasses.replace(gpu, gpu_id=f"{name}/{i}") for i in range(fields.whole("gpus"))),
-    )
-
-
-class _Fields:
-    """The keys of one table; every complaint names file and field."""
-
-    def __init__(self, table: Mapping[str, Any], prefix: str, where: str) -> None:
-        self._table = table
-        self._prefix = prefix
-        self._where = where
-
-    def _refuse(self, key: str, wanted: str) -> NoReturn:
-        field = self._prefix + key
-        given = f"not {self._table[key]!r}" if key in self._table else "and is missing"
-        raise InvalidInput(f"{self._where}: {field}: must be {wanted}, {given}", field=field)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self._table.get(key, default)
-        if not isinstance(value, str) or not (value or default == ""):
-            self._refuse(key, "a name in quotes")
-        return value
-
-    def whole(self, key: str) -> int:
-        value = self._table.get(key)
-        if type(value) is not int or value <= 0:
-            self._refuse(key, "a whole number above 0")
-        return value
-
-    def bandwidth(self, key: str) -> float:
-        value = self._table.get(key, 0.0)
-        if type(value) not in (int, float) or not 0 <= value < math.inf:
-            self._refuse(key, "a number from 0")
-        return float(value)

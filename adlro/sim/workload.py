@@ -1,21 +1,23 @@
 """Job lists drawn by a scenario's rules.
 
-The rules stand in `data/paper.toml`: Poisson arrivals, a mix of job types, applications equally likely within a type,
-three users an application, work scattered around the mean of its (user, application). Traces: `adlro.sim.traces`.
+The rules stand in `data/paper.toml` and `data/gavel.toml`: an arrival process (`adlro.sim.arrivals`), a mix of job
+types, applications equally likely within a type, three users an application, work scattered around the mean of its
+(user, application) (`adlro.sim.work`). Traces: `adlro.sim.traces`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
 from adlro.errors import InvalidInput
 from adlro.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
-from adlro.sim.scenario import Group, Scenario
-from adlro.sim.speeds import JOB_TYPE_OF, REFERENCE_GPU_MODEL
+from adlro.sim.scenario import Group, Scenario, user_name
+from adlro.sim.speeds import REFERENCE_GPU_MODEL
 
 _T = TypeVar("_T")
 
@@ -24,7 +26,8 @@ _T = TypeVar("_T")
 class WorkloadJob:
     """One job of a list: when it comes, what it asks for, how much work it is.
 
-    `work_s` and `expected_runtime_s` (the user's estimate, where there is one) are seconds on the reference GPU.
+    `work_s` and `expected_runtime_s` (the user's estimate, where there is one) are seconds on the reference GPU;
+    `source_line` is where it stands in its file, if it is from one.
     """
 
     submit_s: float
@@ -37,6 +40,7 @@ class WorkloadJob:
     memory_mib: int
     priority: float
     expected_runtime_s: float | None = None
+    source_line: int | None = field(default=None, compare=False)
 
     def spec(self, name: str) -> JobSpec:
         """What to submit: it begins at `submit_s`, and a simulated cluster runs `work_s`."""
@@ -78,7 +82,8 @@ def draw_jobs(
 
     Args:
         scenario: the rules.
-        load: arrival rate as a share of the scenario's capacity.
+        load: arrival rate as a share of the scenario's capacity (`adlro.sim.arrivals` says what that is where the
+            rate changes).
         rng: a list of n jobs is the beginning of a longer one drawn from an equal generator.
         count: jobs; the scenario's own number where left out.
         groups: the population; the scenario's own where left out (`draw_groups` makes others).
@@ -87,10 +92,10 @@ def draw_jobs(
         Jobs in the order of submission; times and work to the millisecond, as in the files of such lists.
 
     Raises:
-        InvalidInput: load or count is not above 0.
+        InvalidInput: load or count is not above 0, or the scenario takes its jobs from a file.
     """
-    if not load > 0:
-        raise InvalidInput(f"load must be above 0, not {load}", field="load")
+    if not 0 < load < math.inf:
+        raise InvalidInput(f"load must be above 0 and finite, not {load}", field="load")
     count = scenario.job_count if count is None else count
     if count <= 0:
         raise InvalidInput(f"count must be above 0, not {count}", field="count")
@@ -101,10 +106,10 @@ def draw_jobs(
     jobs = []
     now_s = 0.0
     for _ in range(count):
-        now_s += rng.exponential(mean_gap_s)
-        job_type, application = draw_application(scenario, rng)
+        now_s = scenario.arrivals.next_s(now_s, mean_gap_s, scenario.mix, rng)
+        job_type, application = draw_application(scenario, rng, scenario.arrivals.mix_at(now_s, scenario.mix))
         user = draw_user(scenario, application, rng)
-        work_s = mean_work_s[user, application] * np.exp(scenario.sigma_job * rng.standard_normal())
+        work_s = scenario.work.draw_s(mean_work_s[user, application], rng)
         demand = draw_demand(scenario, job_type, rng)
         jobs.append(
             WorkloadJob(
@@ -112,7 +117,7 @@ def draw_jobs(
                 user=user,
                 application=application,
                 job_type=job_type,
-                work_s=round(float(np.clip(work_s, scenario.min_work_s, scenario.max_work_s)), 3),
+                work_s=round(work_s, 3),
                 gpu_memory_mib=demand.gpu_memory_mib,
                 cpu_cores=demand.cpu_cores,
                 memory_mib=demand.memory_mib,
@@ -131,14 +136,16 @@ def draw_groups(scenario: Scenario, rng: np.random.Generator) -> tuple[Group, ..
             job_type=job_type,
             mean_work_s=float(scenario.median_work_s[job_type] * np.exp(scenario.sigma_group * rng.standard_normal())),
         )
-        for application, job_type in JOB_TYPE_OF.items()
+        for application, job_type in scenario.job_types.items()
         for number in scenario.user_numbers(application)
     )
 
 
-def draw_application(scenario: Scenario, rng: np.random.Generator) -> tuple[JobType, str]:
-    """A job type by the mix, and one of its applications."""
-    job_type = _draw(tuple(scenario.mix.items()), rng)
+def draw_application(
+    scenario: Scenario, rng: np.random.Generator, mix: Mapping[JobType, float] | None = None
+) -> tuple[JobType, str]:
+    """A job type by the mix (the scenario's where left out), and one of its applications."""
+    job_type = _draw(tuple((scenario.mix if mix is None else mix).items()), rng)
     applications = scenario.applications(job_type)
     return job_type, applications[int(rng.integers(len(applications)))]
 
@@ -155,11 +162,6 @@ def draw_demand(scenario: Scenario, job_type: JobType, rng: np.random.Generator)
     gpu_memory_mib = memory[int(rng.integers(len(memory)))]
     cpu_cores = _draw(scenario.cpu_cores[job_type], rng)
     return Demand(gpu_memory_mib, cpu_cores, cpu_cores * scenario.memory_mib_per_core, _draw(scenario.priorities, rng))
-
-
-def user_name(number: int) -> str:
-    """A user of the scenario's population: 7 is `user-07`."""
-    return f"user-{number:02d}"
 
 
 def _draw(choices: Sequence[tuple[_T, float]], rng: np.random.Generator) -> _T:

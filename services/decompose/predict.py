@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput, Unavailable
-from adlro.jobs import JobSpec, JobType
+from adlro.jobs import JobSpec
+from adlro.sim.estimates import PRIOR_WORK_S
 from services.decompose.memory import (
     ALL_DECLARED,
     FinishedJob,
@@ -47,9 +48,6 @@ class Basis(enum.IntEnum):
     JOB_TYPE = 4
     PRIOR = 5
 
-
-PRIOR_MEDIAN_S = {JobType.SIMULATION: 18.0, JobType.MACHINE_LEARNING: 15.0, JobType.DATA_PROCESSING: 8.0}
-"""Median seconds on the reference GPU before anything is known: those of the scenario `paper`."""
 
 PRIOR_LOG_SIGMA = {
     Basis.DECLARED: 0.5,
@@ -212,7 +210,7 @@ class PlainPredictor:
         if estimate is not None:
             return estimate
         width = _Z * PRIOR_LOG_SIGMA[Basis.PRIOR]
-        return _Estimate(PRIOR_MEDIAN_S[job.job_type], -width, width, Basis.PRIOR)
+        return _Estimate(PRIOR_WORK_S[job.job_type], -width, width, Basis.PRIOR)
 
     def _from_declared(self, job: JobSpec) -> _Estimate:
         """The declared runtime, with the spread of log(observed / declared) of this user's jobs, or of everyone's."""

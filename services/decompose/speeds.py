@@ -15,6 +15,9 @@ MODEL_NOT_LISTED_LOG_SIGMA = 0.7
 """Assumed standard deviation of the log speed of a GPU model that the table does not list: taken to be as fast as the
 reference GPU, give or take a factor of 2.5 at 80 %."""
 
+# Both tables' V100: 1 by definition, whatever runs.
+_REFERENCES = (table.REFERENCE_GPU_MODEL, table.GAVEL_REFERENCE_GPU_MODEL)
+
 
 class Speed(NamedTuple):
     """Speed relative to the reference GPU, and the standard deviation of its logarithm; 0 where the table lists it."""
@@ -29,7 +32,7 @@ class Speeds:
     @property
     def gpu_models(self) -> tuple[str, ...]:
         """The models that the table lists."""
-        return table.GPU_MODELS
+        return table.SHIPPED.gpu_models
 
     def of(self, spec: JobSpec, gpu_model: str) -> Speed:
         """The speed of a job on a GPU model."""
@@ -38,7 +41,7 @@ class Speeds:
 
 @functools.lru_cache(maxsize=65_536)
 def _speed(application: str, job_type: JobType, gpu_model: str) -> Speed:
-    if gpu_model not in table.GPU_MODELS:
+    if gpu_model not in table.SHIPPED.gpu_models:
         return Speed(1.0, MODEL_NOT_LISTED_LOG_SIGMA)
-    listed = application in table.JOB_TYPE_OF or gpu_model == table.REFERENCE_GPU_MODEL
+    listed = table.SHIPPED.lists(application, gpu_model) or gpu_model in _REFERENCES
     return Speed(table.speed(application, job_type, gpu_model), 0.0 if listed else APPLICATION_NOT_LISTED_LOG_SIGMA)

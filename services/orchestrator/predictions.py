@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from adlro.errors import AdlroError, InternalError
-from adlro.jobs import JobSpec, JobType
+from adlro.jobs import JobSpec
+from adlro.sim.estimates import PRIOR_WORK_S
 from adlro.sim.observation import Floats
 from adlro.sim.speeds import REFERENCE_GPU_MODEL, speed
 from services.orchestrator.ports import Predictor
-
-# Median work of the scenario `paper` on the reference GPU: all that is known of a job without a declared runtime.
-PRIOR_WORK_S = {JobType.SIMULATION: 18.0, JobType.MACHINE_LEARNING: 15.0, JobType.DATA_PROCESSING: 8.0}
 
 CHUNK = 1000
 

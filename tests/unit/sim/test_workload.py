@@ -162,5 +162,5 @@ def test_a_wrong_cluster_file_is_refused_with_file_and_field(tmp_path, text, com
 
 
 def test_a_name_that_is_neither_scenario_nor_file_is_refused():
-    with pytest.raises(InvalidInput, match=r"neither a scenario \(paper, paper_roomy\) nor a file"):
+    with pytest.raises(InvalidInput, match=r"neither a scenario \(paper, .*trace\) nor a file"):
         load_cluster("papre")
