@@ -1,17 +1,25 @@
-"""What the benchmarks share: facts about the machine, percentiles, spread, client processes. Touches no service."""
+"""What the benchmarks share: the processes, facts about the machine, percentiles, spread, and the command line."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import uvloop
+
+from adlro.kit.embedded_redis import EmbeddedRedis
+from adlro.kit.testing import SpawnedService, spawn_service
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,6 +45,18 @@ def percentile(values: Sequence[float], share: float) -> float:
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, least and greatest of a figure over the rounds."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def figures(rounds: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:
+    """The spread of each figure of each target over its rounds."""
+    return {
+        name: {key: spread([each[key] for each in results]) for key in results[0]} for name, results in rounds.items()
+    }
+
+
+def ratios(rounds: Mapping[str, Sequence[Mapping[str, float]]], key: str, ours: str, theirs: str) -> dict[str, float]:
+    """The spread of ours over theirs, of each round by itself: neighbours on the machine then hit both sides."""
+    return spread([our[key] / their[key] for our, their in zip(rounds[ours], rounds[theirs], strict=True)])
 
 
 def shown(values: dict[str, float], unit: str = "", digits: int = 0) -> str:
@@ -108,3 +128,71 @@ class ClientProcess:
             raise RuntimeError(f"the client ended with {self._process.wait(10)} and without a result")
         parsed: dict[str, Any] = json.loads(line)
         return parsed
+
+
+@contextmanager
+def servers(*references: str) -> Iterator[tuple[str, dict[str, SpawnedService]]]:
+    """Valkey, references (kinds of benchmarks.reference_server) and ingest, each a process of its own on a free port.
+
+    Gives Redis's URL and the processes by name, `ingest` last.
+    """
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        redis = stack.enter_context(EmbeddedRedis(directory))
+        environment = {"ADLRO_REDIS_URL": redis.url}
+        targets: dict[str, SpawnedService] = {}
+        for kind in references:
+            arguments = ("-m", "benchmarks.reference_server", kind)
+            targets[kind] = stack.enter_context(spawn_service("reference", environment, arguments=arguments))
+        targets["ingest"] = stack.enter_context(spawn_service("ingest", environment))
+        yield redis.url, targets
+
+
+def client_result(
+    module: str, target: SpawnedService, arguments: Mapping[str, Any]
+) -> tuple[dict[str, Any], float | None]:
+    """What one client process found out, and the CPU seconds that the target used meanwhile (None: not known)."""
+    cpu_before = cpu_s(target.pid)
+    process = ClientProcess(module, {"address": target.address, **arguments})
+    try:
+        result = process.result()
+    finally:
+        process.stop()
+    return result, cpu_since(target.pid, cpu_before)
+
+
+def cpu_since(pid: int, before_s: float | None) -> float | None:
+    """CPU seconds that a process has used since `cpu_s` gave `before_s`."""
+    now_s = cpu_s(pid)
+    return None if before_s is None or now_s is None else now_s - before_s
+
+
+def command(doc: str | None, *, rounds: int, seconds: float) -> argparse.ArgumentParser:
+    """A benchmark's command line, with the options that all have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--seconds", type=float, default=seconds)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--client", help=argparse.SUPPRESS)
+    return parser
+
+
+def obey(
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace], dict[str, Any]],
+    report: Callable[[dict[str, Any]], None],
+    client: Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]],
+) -> None:
+    """Runs the benchmark and reports; or the client, where this process is one (see `ClientProcess`)."""
+    arguments = parser.parse_args()
+    if arguments.client:
+        tell(uvloop.run(client(json.loads(arguments.client))))
+        return
+    facts = machine()
+    result = {"machine": facts, "seed": arguments.seed, "rounds": arguments.rounds, **run(arguments)}
+    if arguments.json:
+        json.dump(result, sys.stdout, indent=2)
+        print()
+    else:
+        report(result)

@@ -11,20 +11,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
-import sys
-import tempfile
 import time
 import uuid
-from contextlib import ExitStack
 from typing import Any
 
-import uvloop
-
 from adlro.kit.channel import open_channel
-from adlro.kit.embedded_redis import EmbeddedRedis
-from adlro.kit.testing import SpawnedService, spawn_service
 from adlro.v1 import (
     cluster_pb2,
     job_pb2,
@@ -33,7 +25,7 @@ from adlro.v1 import (
     telemetry_service_pb2,
     telemetry_service_pb2_grpc,
 )
-from benchmarks.measuring import ClientProcess, cpu_s, machine, percentile, shown, spread, tell
+from benchmarks.measuring import client_result, command, figures, obey, percentile, ratios, servers, shown
 
 WARM_UP_S = 0.5
 CALL_TIMEOUT_S = 10.0
@@ -114,65 +106,30 @@ async def client(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """All rounds, the targets in turn."""
-    facts = machine()
-    with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory())
-        redis = stack.enter_context(EmbeddedRedis(directory))
-        environment = {"ADLRO_REDIS_URL": redis.url, "ADLRO_LOG_LEVEL": "warning"}
-        reference = ("-m", "benchmarks.reference_server")
-        # The address is read from the log line at level info.
-        environment["ADLRO_LOG_LEVEL"] = "info"
-        targets: dict[str, SpawnedService] = {
-            "bare": stack.enter_context(spawn_service("reference", {}, arguments=(*reference, "bare"))),
-            "kit": stack.enter_context(spawn_service("reference", environment, arguments=(*reference, "kit"))),
-            "ingest": stack.enter_context(spawn_service("ingest", environment)),
-        }
+    with servers("bare", "kit") as (_, targets):
         asyncio.run(record_cluster(targets["ingest"].address))
         rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in targets}
+        asked = {"seconds": arguments.seconds, "concurrency": arguments.concurrency}
         for number in range(arguments.rounds):
             for name, target in targets.items():
-                cpu_before = cpu_s(target.pid)
-                process = ClientProcess(
-                    "benchmarks.submit",
-                    {
-                        "address": target.address,
-                        "seconds": arguments.seconds,
-                        "concurrency": arguments.concurrency,
-                        "seed": arguments.seed + number,
-                    },
-                )
-                try:
-                    result = process.result()
-                finally:
-                    process.stop()
-                cpu_after = cpu_s(target.pid)
-                if cpu_before is not None and cpu_after is not None:
+                result, cpu = client_result("benchmarks.submit", target, {**asked, "seed": arguments.seed + number})
+                if cpu is not None:
                     # The warm-up is in the CPU time, so its calls are counted in.
                     calls = result["calls"] * (1 + WARM_UP_S / arguments.seconds)
-                    result["server_cpu_us_per_call"] = 1e6 * (cpu_after - cpu_before) / calls
+                    result["server_cpu_us_per_call"] = 1e6 * cpu / calls
                 rounds[name].append(result)
-    figures = {
-        name: {key: spread([each[key] for each in results]) for key in results[0]} for name, results in rounds.items()
-    }
-    # Of each round by itself: neighbours on the machine then hit both sides.
-    ratios = {
-        f"{key}_over_{name}": spread(
-            [ours[key] / theirs[key] for ours, theirs in zip(rounds["ingest"], rounds[name], strict=True)]
-        )
+    over = {
+        f"{key}_over_{name}": ratios(rounds, key, "ingest", name)
         for key in ("rate", "p50_ms", "p99_ms")
         for name in ("bare", "kit")
     }
     return {
-        "machine": facts,
-        "seed": arguments.seed,
-        "rounds": arguments.rounds,
-        "seconds": arguments.seconds,
-        "concurrency": arguments.concurrency,
-        "figures": figures,
-        "ratios": ratios,
+        **asked,
+        "figures": figures(rounds),
+        "ratios": over,
         "met": {
-            "rate": ratios["rate_over_bare"]["median"] >= GOAL_RATE_RATIO,
-            "p99": ratios["p99_ms_over_bare"]["median"] <= GOAL_P99_RATIO,
+            "rate": over["rate_over_bare"]["median"] >= GOAL_RATE_RATIO,
+            "p99": over["p99_ms_over_bare"]["median"] <= GOAL_P99_RATIO,
         },
     }
 
@@ -204,23 +161,9 @@ def report(result: dict[str, Any]) -> None:
 
 def main() -> None:
     """Parses arguments; runs the client where this process is one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser = command(__doc__, rounds=5, seconds=3.0)
     parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--client", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.client:
-        tell(uvloop.run(client(json.loads(arguments.client))))
-        return
-    result = run(arguments)
-    if arguments.json:
-        json.dump(result, sys.stdout, indent=2)
-        print()
-    else:
-        report(result)
+    obey(parser, run, report, client)
 
 
 if __name__ == "__main__":

@@ -13,23 +13,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import redis
-import uvloop
 
 from adlro.kit.channel import open_channel
-from adlro.kit.embedded_redis import EmbeddedRedis
-from adlro.kit.testing import SpawnedService, spawn_service
 from adlro.v1 import cluster_pb2, telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
-from benchmarks.measuring import ClientProcess, cpu_s, machine, shown, spread, tell
+from benchmarks.measuring import client_result, command, figures, obey, ratios, servers, shown
 
 WARM_UP_BLOCKS = 50
 GOAL_SAMPLES_PER_S = 300_000
@@ -121,68 +114,28 @@ async def client(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """All rounds, the targets in turn."""
-    facts = machine()
-    with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory())
-        server = stack.enter_context(EmbeddedRedis(directory))
-        reference = ("-m", "benchmarks.reference_server")
-        targets: dict[str, SpawnedService] = {
-            "bare": stack.enter_context(spawn_service("reference", {}, arguments=(*reference, "bare"))),
-            "decode": stack.enter_context(spawn_service("reference", {}, arguments=(*reference, "decode"))),
-            "ingest": stack.enter_context(spawn_service("ingest", {"ADLRO_REDIS_URL": server.url})),
-        }
+    with servers("bare", "decode") as (redis_url, targets), redis.Redis.from_url(redis_url) as store:
         asyncio.run(record_cluster(targets["ingest"].address, arguments.gpus))
-        store = stack.enter_context(redis.Redis.from_url(server.url))
         rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in targets}
+        asked = {name: getattr(arguments, name) for name in ("seconds", "samples", "gpus", "streams")}
         for number in range(arguments.rounds):
             for name, target in targets.items():
-                cpu_before = cpu_s(target.pid)
                 taken_before = _taken(store)
-                process = ClientProcess(
-                    "benchmarks.telemetry",
-                    {
-                        "address": target.address,
-                        "seconds": arguments.seconds,
-                        "samples": arguments.samples,
-                        "gpus": arguments.gpus,
-                        "streams": arguments.streams,
-                        "seed": arguments.seed + number,
-                    },
-                )
-                try:
-                    result = process.result()
-                finally:
-                    process.stop()
-                cpu_after = cpu_s(target.pid)
-                if cpu_before is not None and cpu_after is not None:
-                    blocks = result["blocks"] + WARM_UP_BLOCKS
-                    result["server_cpu_us_per_block"] = 1e6 * (cpu_after - cpu_before) / blocks
-                if name == "ingest" and _taken(store) - taken_before != result["blocks"] + WARM_UP_BLOCKS:
+                result, cpu = client_result("benchmarks.telemetry", target, {**asked, "seed": arguments.seed + number})
+                blocks = result["blocks"] + WARM_UP_BLOCKS
+                if cpu is not None:
+                    result["server_cpu_us_per_block"] = 1e6 * cpu / blocks
+                if name == "ingest" and _taken(store) - taken_before != blocks:
                     raise SystemExit("the stream has not taken what was acknowledged")
                 rounds[name].append(result)
-    figures = {
-        name: {key: spread([each[key] for each in results]) for key in results[0]} for name, results in rounds.items()
-    }
-    ratios = {
-        f"samples_over_{name}": spread(
-            [
-                ours["samples_per_s"] / theirs["samples_per_s"]
-                for ours, theirs in zip(rounds["ingest"], rounds[name], strict=True)
-            ]
-        )
-        for name in ("bare", "decode")
-    }
+    found = figures(rounds)
     return {
-        "machine": facts,
-        "seed": arguments.seed,
-        "rounds": arguments.rounds,
-        "seconds": arguments.seconds,
-        "gpus": arguments.gpus,
-        "samples": arguments.samples,
-        "streams": arguments.streams,
-        "figures": figures,
-        "ratios": ratios,
-        "met": figures["ingest"]["samples_per_s"]["median"] >= GOAL_SAMPLES_PER_S,
+        **asked,
+        "figures": found,
+        "ratios": {
+            f"samples_over_{name}": ratios(rounds, "samples_per_s", "ingest", name) for name in ("bare", "decode")
+        },
+        "met": found["ingest"]["samples_per_s"]["median"] >= GOAL_SAMPLES_PER_S,
     }
 
 
@@ -215,25 +168,11 @@ def _taken(store: redis.Redis) -> int:
 
 def main() -> None:
     """Parses arguments; runs the client where this process is one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser = command(__doc__, rounds=3, seconds=3.0)
     parser.add_argument("--gpus", type=int, default=16)
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--streams", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--client", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.client:
-        tell(uvloop.run(client(json.loads(arguments.client))))
-        return
-    result = run(arguments)
-    if arguments.json:
-        json.dump(result, sys.stdout, indent=2)
-        print()
-    else:
-        report(result)
+    obey(parser, run, report, client)
 
 
 if __name__ == "__main__":

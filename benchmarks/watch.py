@@ -13,21 +13,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
-import sys
-import tempfile
 import time
-from contextlib import ExitStack
 from typing import Any
 
-import uvloop
-
 from adlro.kit.channel import open_channel
-from adlro.kit.embedded_redis import EmbeddedRedis
-from adlro.kit.testing import SpawnedService, spawn_service
+from adlro.kit.testing import SpawnedService
 from adlro.v1 import job_pb2, job_service_pb2, job_service_pb2_grpc
-from benchmarks.measuring import ClientProcess, cpu_s, machine, percentile, shown, spread, tell
+from benchmarks.measuring import (
+    ClientProcess,
+    command,
+    cpu_s,
+    cpu_since,
+    figures,
+    obey,
+    percentile,
+    servers,
+    shown,
+    tell,
+)
 
 GOAL_P99_MS = 50.0
 SENT = "sent_s"
@@ -114,14 +118,14 @@ def measure(
         clients.append(submitter)
         result = submitter.result()
         latencies_ms = [ms for each in clients[:-1] for ms in each.result()["latencies_ms"]]
-        cpu_after = cpu_s(ingest.pid)
+        cpu = cpu_since(ingest.pid, cpu_before)
     finally:
         for each in clients:
             each.stop()
     if len(latencies_ms) != watchers * events:
         raise SystemExit(f"{len(latencies_ms)} events came, {watchers * events} were expected")
-    if cpu_before is not None and cpu_after is not None:
-        result["server_cpu_us_per_event"] = 1e6 * (cpu_after - cpu_before) / len(latencies_ms)
+    if cpu is not None:
+        result["server_cpu_us_per_event"] = 1e6 * cpu / len(latencies_ms)
     return result | {
         "p50_ms": percentile(latencies_ms, 0.5),
         "p99_ms": percentile(latencies_ms, 0.99),
@@ -129,32 +133,29 @@ def measure(
     }
 
 
+async def client(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What a client process does."""
+    return await (watch(arguments) if arguments["role"] == "watch" else submit(arguments))
+
+
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """All rounds, one watcher and many in turn."""
-    facts = machine()
     events = max(1, round(arguments.rate * arguments.seconds))
     rounds: dict[str, list[dict[str, Any]]] = {"one": [], "many": []}
-    with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory())
-        server = stack.enter_context(EmbeddedRedis(directory))
-        ingest = stack.enter_context(spawn_service("ingest", {"ADLRO_REDIS_URL": server.url}))
+    with servers() as (_, targets):
         for number in range(arguments.rounds):
             for name, watchers in (("one", 1), ("many", arguments.watchers)):
                 seed = arguments.seed + number
-                rounds[name].append(measure(ingest, watchers, arguments.processes, events, arguments.rate, seed))
-    figures = {
-        name: {key: spread([each[key] for each in results]) for key in results[0]} for name, results in rounds.items()
-    }
+                found = measure(targets["ingest"], watchers, arguments.processes, events, arguments.rate, seed)
+                rounds[name].append(found)
+    spreads = figures(rounds)
     return {
-        "machine": facts,
-        "seed": arguments.seed,
-        "rounds": arguments.rounds,
         "watchers": arguments.watchers,
         "processes": arguments.processes,
         "rate": arguments.rate,
         "events": events,
-        "figures": figures,
-        "met": figures["many"]["p99_ms"]["median"] < GOAL_P99_MS,
+        "figures": spreads,
+        "met": spreads["many"]["p99_ms"]["median"] < GOAL_P99_MS,
     }
 
 
@@ -177,26 +178,11 @@ def report(result: dict[str, Any]) -> None:
 
 def main() -> None:
     """Parses arguments; runs a client where this process is one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command(__doc__, rounds=3, seconds=5.0)
     parser.add_argument("--watchers", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rate", type=float, default=10.0)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--client", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.client:
-        told = json.loads(arguments.client)
-        tell(uvloop.run(watch(told) if told["role"] == "watch" else submit(told)))
-        return
-    result = run(arguments)
-    if arguments.json:
-        json.dump(result, sys.stdout, indent=2)
-        print()
-    else:
-        report(result)
+    obey(parser, run, report, client)
 
 
 if __name__ == "__main__":
