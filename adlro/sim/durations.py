@@ -1,7 +1,7 @@
-"""How long a job runs on a GPU model, and how it ends. Arrays and plain records only.
+"""How long a job's work takes on a GPU model, and how that ends. Arrays and plain records only.
 
-Duration = work / speed. Work that a job does not state is drawn by a stable hash, the same in every process and at
-every attempt:
+Duration = work / speed; a time limit is the cluster's to keep (adlro/sim/simulator.py). Work that a job does not state
+is drawn by a stable hash, the same in every process and at every attempt:
 
 - with an expected runtime: that, brought to the reference GPU, times exp(0.3 N(0, 1)) by the job id: estimates are
   wrong, and on no side more often. One on a GPU model without speeds counts as if it were the reference GPU;
@@ -19,7 +19,7 @@ from statistics import NormalDist
 from adlro.events import EventKind
 from adlro.jobs import JobSpec
 from adlro.sim.scenario import Scenario
-from adlro.sim.speeds import GPU_MODELS, REFERENCE_GPU_MODEL, speed
+from adlro.sim.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
 
 ESTIMATE_SIGMA = 0.3
 """Spread of true work around a user's estimate (of its logarithm). Assumed."""
@@ -29,38 +29,37 @@ _STANDARD_NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """What will become of a run that nobody disturbs: FINISHED or FAILED after `duration_s`."""
+    """What will become of a run that nobody disturbs: FINISHED or FAILED after `duration_s` at the model's speed."""
 
     duration_s: float
     kind: EventKind
     message: str
 
 
-def plan_run(job_id: str, spec: JobSpec, gpu_model: str, scenario: Scenario) -> PlannedRun:
+def plan_run(
+    job_id: str, spec: JobSpec, gpu_model: str, scenario: Scenario, speeds: SpeedTable = SHIPPED
+) -> PlannedRun:
     """How a job's run on a GPU model will go.
 
     Raises:
         InvalidInput: no speeds are known for the GPU model.
     """
-    run_s = work_s(job_id, spec, scenario) / speed(spec.application, spec.job_type, gpu_model)
-    plan = PlannedRun(run_s, EventKind.FINISHED, "")
+    run_s = work_s(job_id, spec, scenario, speeds) / speeds.speed(spec.application, spec.job_type, gpu_model)
     ratio = spec.simulated_work.fails_at_ratio if spec.simulated_work is not None else None
-    if ratio is not None:
-        message = f"failed after {ratio:.0%} of its work, as simulated_work.fails_at_ratio asks"
-        plan = PlannedRun(run_s * ratio, EventKind.FAILED, message)
-    if spec.time_limit_s is not None and spec.time_limit_s < plan.duration_s:
-        plan = PlannedRun(spec.time_limit_s, EventKind.FAILED, f"time limit of {spec.time_limit_s:g} s reached")
-    return plan
+    if ratio is None:
+        return PlannedRun(run_s, EventKind.FINISHED, "")
+    message = f"failed after {ratio:.0%} of its work, as simulated_work.fails_at_ratio asks"
+    return PlannedRun(run_s * ratio, EventKind.FAILED, message)
 
 
-def work_s(job_id: str, spec: JobSpec, scenario: Scenario) -> float:
+def work_s(job_id: str, spec: JobSpec, scenario: Scenario, speeds: SpeedTable = SHIPPED) -> float:
     """A job's work in seconds on the reference GPU."""
     if spec.simulated_work is not None:
         return spec.simulated_work.work_s
     if spec.expected_runtime is not None:
         expected = spec.expected_runtime
-        known = expected.gpu_model if expected.gpu_model in GPU_MODELS else REFERENCE_GPU_MODEL
-        on_reference_s = expected.runtime_s * speed(spec.application, spec.job_type, known)
+        known = expected.gpu_model if expected.gpu_model in speeds.gpu_models else REFERENCE_GPU_MODEL
+        on_reference_s = expected.runtime_s * speeds.speed(spec.application, spec.job_type, known)
         return on_reference_s * math.exp(ESTIMATE_SIGMA * stable_normal("work", job_id))
     group = scenario.sigma_group * stable_normal("group", spec.user, spec.application)
     own = scenario.sigma_job * stable_normal("work", job_id)

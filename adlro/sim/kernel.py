@@ -266,11 +266,11 @@ def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Cours
     if not (0 <= job < jobs.job_count[number] and 0 <= gpu < hardware.gpu_count[n]):
         return False
     node, model = hardware.gpu_node[n, gpu], hardware.gpu_model[n, gpu]
-    duration_s, speed = jobs.duration_s[number, job, model], machines.gpu_speed[n, gpu]
+    duration_s = jobs.duration_s[number, job, model]
     if (
         course.job_state[n, job] != WAITING
         or machines.gpu_job[n, gpu] != IDLE
-        or speed == 0.0
+        or machines.gpu_speed[n, gpu] == 0.0
         or duration_s == np.inf
         or jobs.gpu_memory_mib[number, job] > hardware.gpu_memory_mib[n, gpu]
         or jobs.cores[number, job] > machines.cores_free[n, node]
@@ -285,7 +285,8 @@ def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Cours
         n,
         gpu,
         job,
-        cost_s + duration_s / speed,
+        duration_s,
+        cost_s,
         expected_s,
         jobs.cores[number, job],
         jobs.memory_mib[number, job],

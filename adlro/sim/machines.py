@@ -141,16 +141,20 @@ def occupy(
     gpu: int,
     job: int,
     duration_s: float,
+    start_cost_s: float,
     expected_s: float,
     cores: int,
     memory_mib: int,
 ) -> None:
-    """Starts a job now on an idle GPU of cluster n; it ends after `duration_s`."""
+    """Starts a job now on an idle GPU of cluster n.
+
+    It ends after `start_cost_s`, then `duration_s` at the model's own speed; a scheduler expects `expected_s` in all.
+    """
     time_s = machines.time_s[n]
     node = hardware.gpu_node[n, gpu]
     machines.gpu_job[n, gpu] = job
     machines.gpu_start_s[n, gpu] = time_s
-    machines.gpu_end_s[n, gpu] = time_s + duration_s
+    machines.gpu_end_s[n, gpu] = time_s + (start_cost_s + duration_s / machines.gpu_speed[n, gpu])
     machines.gpu_expected_end_s[n, gpu] = time_s + expected_s
     machines.gpu_launch[n, gpu] = machines.launch_count[n]
     machines.gpu_cores[n, gpu] = cores

@@ -1,48 +1,51 @@
 """One cluster's course: jobs start, run and end, GPUs are lost and come back. No clock and no I/O of its own.
 
+The names, messages and refusals around the compiled physics (adlro/sim/machines.py): when a job ends, what it holds and
+what a GPU's loss or speed does to it is computed there, for this cluster as for the thousands of a training.
+
 Event-driven: whoever drives it asks `next_event_time`, and takes the clock there with `advance_to`. It checks what a
 real cluster would refuse; idempotency, tokens and attempts are the caller's (services/simcluster/runtime.py).
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from adlro.cluster import Cluster, Gpu
-from adlro.errors import Conflict, NotFound
+import numpy as np
+
+from adlro.cluster import Cluster, Gpu, Node
+from adlro.errors import Conflict, InvalidInput, NotFound
 from adlro.events import ClusterEvent, EventKind, RunningJob
-from adlro.jobs import JobSpec
+from adlro.jobs import JobSpec, JobType, SimulatedWork
 from adlro.sim.durations import PlannedRun, plan_run
 from adlro.sim.gpu_metrics import GpuMetrics, MetricsSample
+from adlro.sim.machines import IDLE, empty_machines, hardware_of, next_end_s, occupy, set_speed, vacate
 from adlro.sim.scenario import Scenario, load_scenario
-from adlro.sim.speeds import require_speeds
+from adlro.sim.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
 
 _WHOLE_DIGITS = 6
 """Times of lists are taken to be whole microseconds after the origin, where they are as near to that as floats are."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class GpuState:
-    """A GPU's place in the cluster and what it does: `running` since `since_s`, or idle, or lost."""
+    """A GPU's place in the cluster, and what it does: `running`, or idle, or lost."""
 
     gpu: Gpu
     number: int
     node: int
-    since_s: float
-    running: RunningJob | None = None
-    lost: bool = False
+    running: RunningJob | None
+    lost: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
     job: RunningJob
-    spec: JobSpec
     plan: PlannedRun
-    sequence: int
+    gpu: int
+    time_limit_s: float | None
 
 
 class ClusterSimulator:
@@ -57,49 +60,63 @@ class ClusterSimulator:
     Args:
         cluster: nodes and GPUs; every GPU model must have speeds.
         scenario: where the work of jobs that state none is drawn from; `paper` where left out.
+        speeds: of applications on its GPU models.
         time_s: cluster time to begin at.
+        start_cost_s: time that each start takes before the work begins.
 
     Raises:
-        InvalidInput: a GPU model cannot be simulated.
+        InvalidInput: a GPU model cannot be simulated, or the start cost is not a number from 0.
     """
 
-    def __init__(self, cluster: Cluster, *, scenario: Scenario | None = None, time_s: float = 0.0) -> None:
-        require_speeds(cluster)
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        scenario: Scenario | None = None,
+        speeds: SpeedTable = SHIPPED,
+        time_s: float = 0.0,
+        start_cost_s: float = 0.0,
+    ) -> None:
+        speeds.require(cluster.gpu_models)
+        if not 0 <= start_cost_s < math.inf:
+            raise InvalidInput(f"start_cost_s must be a number from 0, not {start_cost_s}", field="start_cost_s")
         self.cluster = cluster
         self.now_s = time_s
         self._origin_s = time_s
-        self._elapsed_s = 0.0
+        self._start_cost_s = float(start_cost_s)
         self._scenario = scenario or load_scenario("paper")
+        self._speeds = speeds
         self._metrics = GpuMetrics(cluster, time_s)
-        self._cores_free = [node.cpu_cores for node in cluster.nodes]
-        self._memory_free_mib = [node.memory_mib for node in cluster.nodes]
-        places = ((n, gpu) for n, node in enumerate(cluster.nodes) for gpu in node.gpus)
-        self._gpus = {gpu.gpu_id: GpuState(gpu, number, node, time_s) for number, (node, gpu) in enumerate(places)}
-        self._running: dict[str, _Run] = {}
-        # (end after the origin, sequence of the launch, job id). A run that was ended early stays until its time and is
-        # passed over.
-        self._ends: list[tuple[float, int, str]] = []
-        self._sequence = itertools.count()
+        # A batch of one cluster; its time counts from the origin.
+        self._hardware = hardware_of([cluster], cluster.gpu_models)
+        self._machines = empty_machines(self._hardware)
+        self._gpus = [gpu for _, gpu in cluster.gpus()]
+        self._number_of = {gpu.gpu_id: number for number, gpu in enumerate(self._gpus)}
+        # By the launch's number, so in the order of the launches.
+        self._runs: dict[int, _Run] = {}
+        self._launch_of: dict[str, int] = {}
+        # (G,) when the job's time limit is reached, whatever is left of its work; inf where there is none.
+        self._limit_end_s = np.full(len(self._gpus), np.inf)
 
     @property
     def running(self) -> tuple[RunningJob, ...]:
         """What runs, in the order of the launches."""
-        return tuple(run.job for run in self._running.values())
+        return tuple(run.job for run in self._runs.values())
 
     @property
     def gpus(self) -> Mapping[str, GpuState]:
-        """Every GPU by its id, in the order of their numbers. For reading."""
-        return self._gpus
+        """Every GPU as it is now by its id, in the order of their numbers."""
+        return {gpu_id: self._state(number) for gpu_id, number in self._number_of.items()}
 
     @property
     def lost_gpu_ids(self) -> tuple[str, ...]:
         """GPUs that were taken away."""
-        return tuple(gpu_id for gpu_id, state in self._gpus.items() if state.lost)
+        return tuple(self._gpus[number].gpu_id for number in np.flatnonzero(self._machines.gpu_speed[0] == 0.0))
 
     def running_job(self, job_id: str) -> RunningJob | None:
         """The attempt of a job that runs now."""
-        run = self._running.get(job_id)
-        return run.job if run is not None else None
+        launch = self._launch_of.get(job_id)
+        return None if launch is None else self._runs[launch].job
 
     def sample(self, time_s: float) -> MetricsSample:
         """What the GPUs report at a time between now and the next event."""
@@ -113,23 +130,34 @@ class ClusterSimulator:
             Conflict: GPU_LOST, GPU_BUSY, GPU_MEMORY_TOO_SMALL, NODE_CORES_EXHAUSTED, NODE_MEMORY_EXHAUSTED or
                 JOB_RUNNING; the message has the figures.
         """
-        state = self._gpu(gpu_id)
-        self._check_fit(job_id, spec, state)
-        plan = plan_run(job_id, spec, state.gpu.gpu_model, self._scenario)
+        gpu = self._gpu(gpu_id)
+        self._check_fit(job_id, spec, gpu)
+        plan = plan_run(job_id, spec, self._gpus[gpu].gpu_model, self._scenario, self._speeds)
         job = RunningJob(job_id, attempt, gpu_id, self.now_s)
-        run = _Run(job, spec, plan, next(self._sequence))
-        self._running[job_id] = run
-        heapq.heappush(self._ends, (self._elapsed_s + plan.duration_s, run.sequence, job_id))
-        state.running, state.since_s = job, self.now_s
-        self._cores_free[state.node] -= spec.cpu_cores
-        self._memory_free_mib[state.node] -= spec.memory_mib
-        self._metrics.start_job(state.number, self.now_s, job_id, spec)
+        launch = int(self._machines.launch_count[0])
+        occupy(
+            self._hardware,
+            self._machines,
+            0,
+            gpu,
+            launch,
+            float(plan.duration_s),
+            self._start_cost_s,
+            math.inf,  # what a scheduler expects is the scheduler's
+            spec.cpu_cores,
+            spec.memory_mib,
+        )
+        if spec.time_limit_s is not None:
+            self._limit_end_s[gpu] = self._machines.time_s[0] + spec.time_limit_s
+        self._runs[launch] = _Run(job, plan, gpu, spec.time_limit_s)
+        self._launch_of[job_id] = launch
+        self._metrics.start_job(gpu, self.now_s, job_id, spec)
         return self._event(EventKind.STARTED, job)
 
     def stop(self, job_id: str, message: str = "stopped") -> ClusterEvent | None:
         """Ends a job now; None where it does not run."""
-        run = self._running.get(job_id)
-        return None if run is None else self._end(run, EventKind.STOPPED, message)
+        launch = self._launch_of.get(job_id)
+        return None if launch is None else self._end(launch, EventKind.STOPPED, message)
 
     def lose_gpu(self, gpu_id: str) -> list[ClusterEvent]:
         """Takes a GPU away now: GPU_LOST, then LOST of the job that ran there. Nothing where it is lost already.
@@ -137,46 +165,59 @@ class ClusterSimulator:
         Raises:
             NotFound: no such GPU.
         """
-        state = self._gpu(gpu_id)
-        if state.lost:
+        gpu = self._gpu(gpu_id)
+        if self._machines.gpu_speed[0, gpu] == 0.0:
             return []
         events = [ClusterEvent(0, EventKind.GPU_LOST, self.now_s, gpu_id=gpu_id)]
-        if state.running is not None:
-            events.append(self._end(self._running[state.running.job_id], EventKind.LOST, f"GPU {gpu_id} was lost"))
-        state.lost, state.since_s = True, self.now_s
-        self._metrics.lose(state.number, self.now_s)
+        launch = int(self._machines.gpu_job[0, gpu])
+        if launch != IDLE:
+            events.append(self._end(launch, EventKind.LOST, f"GPU {gpu_id} was lost"))
+        set_speed(self._machines, 0, gpu, 0.0)
+        self._metrics.lose(gpu, self.now_s)
         return events
 
     def restore_gpu(self, gpu_id: str) -> list[ClusterEvent]:
-        """Gives a lost GPU back now: GPU_BACK. Nothing where it is not lost.
+        """Gives a lost GPU back now, at its model's own speed: GPU_BACK. Nothing where it is not lost.
 
         Raises:
             NotFound: no such GPU.
         """
-        state = self._gpu(gpu_id)
-        if not state.lost:
+        gpu = self._gpu(gpu_id)
+        if self._machines.gpu_speed[0, gpu] > 0.0:
             return []
-        state.lost, state.since_s = False, self.now_s
-        self._metrics.restore(state.number, self.now_s)
+        set_speed(self._machines, 0, gpu, 1.0)
+        self._metrics.restore(gpu, self.now_s)
         return [ClusterEvent(0, EventKind.GPU_BACK, self.now_s, gpu_id=gpu_id)]
+
+    def set_gpu_speed(self, gpu_id: str, speed: float) -> None:
+        """Changes a GPU's speed now; what runs there ends sooner or later for it. No event: a cluster does not tell.
+
+        Args:
+            speed: against the model's own.
+
+        Raises:
+            NotFound: no such GPU.
+            InvalidInput: the speed is not above 0; `lose_gpu` takes a GPU away.
+            Conflict: GPU_LOST.
+        """
+        gpu = self._gpu(gpu_id)
+        if not 0 < speed < math.inf:
+            raise InvalidInput(f"the speed of {gpu_id} must be a number above 0, not {speed}", field="speed")
+        if self._machines.gpu_speed[0, gpu] == 0.0:
+            raise _refused("GPU_LOST", f"GPU {gpu_id} is lost")
+        set_speed(self._machines, 0, gpu, float(speed))
 
     def next_event_time(self) -> float | None:
         """When the next job ends; None where nothing runs."""
-        while self._ends:
-            end_s, sequence, job_id = self._ends[0]
-            run = self._running.get(job_id)
-            if run is not None and run.sequence == sequence:
-                # Rounded to what floats can tell apart at this time: never before now.
-                return max(self._origin_s + end_s, self.now_s)
-            heapq.heappop(self._ends)
-        return None
+        end_s = self._next_end_s()
+        # Rounded to what floats can tell apart at this time: never before now.
+        return None if end_s == math.inf else max(self._origin_s + end_s, self.now_s)
 
     def set_origin(self) -> None:
         """Counts from the next whole second on, where nothing runs; else nothing changes."""
-        if not self._running:
-            self._ends.clear()
+        if not self._runs:
             self._origin_s = float(math.ceil(self.now_s))
-            self._elapsed_s = self._after_origin_s(self.now_s)
+            self._machines.time_s[0] = self._after_origin_s(self.now_s)
 
     def advance_to(self, time_s: float) -> list[ClusterEvent]:
         """Goes to a time; returns what happens at that instant, in the order of the launches.
@@ -193,55 +234,71 @@ class ClusterSimulator:
             raise ValueError(f"an event at {next_s} s comes before {time_s} s: go there first")
         if next_s is None or next_s > time_s:
             if time_s > self.now_s:
-                self.now_s, self._elapsed_s = time_s, self._after_origin_s(time_s)
+                self.now_s, self._machines.time_s[0] = time_s, self._after_origin_s(time_s)
             return []
         # Ends that only floats of this size can't tell apart are instants of their own; the caller comes back for them.
         self.now_s = time_s
-        self._elapsed_s = self._ends[0][0]
+        end_s = self._machines.time_s[0] = self._next_end_s()
+        worked = self._machines.gpu_end_s[0] == end_s
+        ending = np.flatnonzero(worked | (self._limit_end_s == end_s))
         events = []
-        while self.next_event_time() is not None and self._ends[0][0] == self._elapsed_s:
-            run = self._running[heapq.heappop(self._ends)[2]]
-            events.append(self._end(run, run.plan.kind, run.plan.message))
+        for launch in sorted(int(launch) for launch in self._machines.gpu_job[0, ending]):
+            run = self._runs[launch]
+            if worked[run.gpu]:
+                events.append(self._end(launch, run.plan.kind, run.plan.message))
+            else:
+                events.append(self._end(launch, EventKind.FAILED, f"time limit of {run.time_limit_s:g} s reached"))
         return events
+
+    def _next_end_s(self) -> float:
+        """When the next job ends, by its work or by its time limit, after the origin; inf where none runs."""
+        return min(next_end_s(self._machines, 0), float(self._limit_end_s.min()))
 
     def _after_origin_s(self, time_s: float) -> float:
         elapsed_s = time_s - self._origin_s
         whole_s = round(elapsed_s, _WHOLE_DIGITS)
         return whole_s if self._origin_s + whole_s == time_s else elapsed_s
 
-    def _end(self, run: _Run, kind: EventKind, message: str) -> ClusterEvent:
-        job = run.job
-        del self._running[job.job_id]
-        state = self._gpus[job.gpu_id]
-        state.running, state.since_s = None, self.now_s
-        self._cores_free[state.node] += run.spec.cpu_cores
-        self._memory_free_mib[state.node] += run.spec.memory_mib
-        self._metrics.end_job(state.number, self.now_s)
-        return self._event(kind, job, message)
+    def _end(self, launch: int, kind: EventKind, message: str) -> ClusterEvent:
+        run = self._runs.pop(launch)
+        del self._launch_of[run.job.job_id]
+        vacate(self._hardware, self._machines, 0, run.gpu)
+        self._limit_end_s[run.gpu] = math.inf
+        self._metrics.end_job(run.gpu, self.now_s)
+        return self._event(kind, run.job, message)
 
     def _event(self, kind: EventKind, job: RunningJob, message: str = "") -> ClusterEvent:
         return ClusterEvent(0, kind, self.now_s, job.job_id, job.attempt, job.gpu_id, message)
 
-    def _gpu(self, gpu_id: str) -> GpuState:
-        state = self._gpus.get(gpu_id)
-        if state is None:
-            example = next(iter(self._gpus))
+    def _state(self, gpu: int) -> GpuState:
+        launch = int(self._machines.gpu_job[0, gpu])
+        return GpuState(
+            gpu=self._gpus[gpu],
+            number=gpu,
+            node=int(self._hardware.gpu_node[0, gpu]),
+            running=None if launch == IDLE else self._runs[launch].job,
+            lost=bool(self._machines.gpu_speed[0, gpu] == 0.0),
+        )
+
+    def _gpu(self, gpu_id: str) -> int:
+        number = self._number_of.get(gpu_id)
+        if number is None:
             raise NotFound(
                 f"cluster '{self.cluster.name}' has no GPU '{gpu_id}'; DescribeCluster (or `adlro gpus`) lists its "
-                f"{len(self._gpus)} GPUs, such as '{example}'",
+                f"{len(self._gpus)} GPUs, such as '{self._gpus[0].gpu_id}'",
                 field="gpu_id",
                 reason="UNKNOWN_GPU",
                 metadata={"gpu_id": gpu_id},
             )
-        return state
+        return number
 
-    def _check_fit(self, job_id: str, spec: JobSpec, state: GpuState) -> None:
+    def _check_fit(self, job_id: str, spec: JobSpec, gpu: int) -> None:
+        state, machines = self._state(gpu), self._machines
         gpu_id, node = state.gpu.gpu_id, self.cluster.nodes[state.node]
-        earlier = self._running.get(job_id)
+        cores_free, memory_free_mib = machines.cores_free[0, state.node], machines.memory_free_mib[0, state.node]
+        earlier = self.running_job(job_id)
         if earlier is not None:
-            raise _refused(
-                "JOB_RUNNING", f"{job_id} runs on {earlier.job.gpu_id} already, attempt {earlier.job.attempt}"
-            )
+            raise _refused("JOB_RUNNING", f"{job_id} runs on {earlier.gpu_id} already, attempt {earlier.attempt}")
         if state.lost:
             raise _refused("GPU_LOST", f"GPU {gpu_id} is lost")
         if state.running is not None:
@@ -251,18 +308,29 @@ class ClusterSimulator:
                 "GPU_MEMORY_TOO_SMALL",
                 f"GPU {gpu_id} has {state.gpu.memory_mib} MiB, {job_id} needs {spec.gpu_memory_mib} MiB",
             )
-        if spec.cpu_cores > self._cores_free[state.node]:
+        if spec.cpu_cores > cores_free:
             raise _refused(
                 "NODE_CORES_EXHAUSTED",
-                f"node {node.node_id} has {self._cores_free[state.node]} of {node.cpu_cores} CPU cores free, "
+                f"node {node.node_id} has {cores_free} of {node.cpu_cores} CPU cores free, "
                 f"{job_id} needs {spec.cpu_cores}",
             )
-        if spec.memory_mib > self._memory_free_mib[state.node]:
+        if spec.memory_mib > memory_free_mib:
             raise _refused(
                 "NODE_MEMORY_EXHAUSTED",
-                f"node {node.node_id} has {self._memory_free_mib[state.node]} of {node.memory_mib} MiB free, "
+                f"node {node.node_id} has {memory_free_mib} of {node.memory_mib} MiB free, "
                 f"{job_id} needs {spec.memory_mib} MiB",
             )
+
+
+def warm() -> None:
+    """Compiles what a simulated cluster runs on, or fetches it from where numba keeps it, so that no launch waits."""
+    gpu_id = "gpu"
+    simulator = ClusterSimulator(Cluster("warm", (Node("node", 1, 4096, (Gpu(gpu_id, REFERENCE_GPU_MODEL, 1),)),)))
+    simulator.launch("job", 1, JobSpec("job", "user", JobType.SIMULATION, simulated_work=SimulatedWork(1.0)), gpu_id)
+    simulator.set_gpu_speed(gpu_id, 2.0)
+    end_s = simulator.next_event_time()
+    assert end_s is not None
+    simulator.advance_to(end_s)
 
 
 def _refused(reason: str, message: str) -> Conflict:

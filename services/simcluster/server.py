@@ -10,8 +10,8 @@ import grpc
 
 from adlro.events import Clock, ClockMode
 from adlro.kit.server import ServiceContext
-from adlro.sim.scenario import load_cluster
-from adlro.sim.simulator import ClusterSimulator
+from adlro.sim.scenario import load_cluster, load_speeds
+from adlro.sim.simulator import ClusterSimulator, warm
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 from adlro.wire import batch_to_proto, clock_to_proto, description_to_proto, spec_from_proto
@@ -40,7 +40,9 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
 
     def __init__(self, settings: SimclusterSettings) -> None:
         self._settings = settings
-        self._simulator = ClusterSimulator(load_cluster(settings.cluster))
+        self._simulator = ClusterSimulator(
+            load_cluster(settings.cluster), speeds=load_speeds(settings.cluster), start_cost_s=settings.start_cost_s
+        )
         mode = ClockMode[settings.clock_mode.upper()]
         self._clock = Clock(mode, clock_scale(mode, settings.clock_scale), settings.clock_paused, 0.0)
         self._ingest: IngestClient | None = None
@@ -53,6 +55,8 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
     async def start(self, context: ServiceContext) -> None:
         """Starts the clock, and telemetry where it is wanted."""
         settings = self._settings
+        # Where no compiled code is kept this takes seconds: not at the first launch, and a signal must get through.
+        await asyncio.to_thread(warm)
         self._runtime = ClusterRuntime(self._simulator, self._clock, LoopTimers())
         outbox = Outbox()
         Metrics(self._runtime, outbox, context.registry)

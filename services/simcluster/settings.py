@@ -20,6 +20,8 @@ class SimclusterSettings(ServiceSettings):
     # Cluster seconds a second. scaled needs one; in virtual the most, 0 = no limit. Not set: 1 for real, 0 for virtual.
     clock_scale: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
     clock_paused: bool = False
+    # Cluster seconds that each start takes before the job's work begins.
+    start_cost_s: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
     # Samples a second of wall time; 0 = no telemetry.
     telemetry_hz: float = Field(default=2.0, ge=0, le=1000, allow_inf_nan=False)
     # Where the cluster is described and telemetry is pushed to; empty = nowhere.

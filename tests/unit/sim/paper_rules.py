@@ -32,6 +32,7 @@ class PaperRun:
         self.simulator = ClusterSimulator(cluster, time_s=begin_s)
         self.queue: Queue = []
         self._rule = rule
+        self._gpus: list[GpuState] = []
 
     def run(self) -> tuple[float, float]:
         """Mean JCT over all jobs, and makespan from the first submission."""
@@ -47,25 +48,29 @@ class PaperRun:
             while submitted < len(self.jobs) and self.jobs[submitted].submit_s == now_s:
                 self.queue.append(submitted)
                 submitted += 1
-            while (start := self._rule(self)) is not None:
+            while (start := self._decide()) is not None:
                 number, gpu_id = start
                 self.queue.remove(number)
                 self.simulator.launch(str(number), 1, self.jobs[number].spec(f"job {number}"), gpu_id)
         jct_s = [ends[number] - job.submit_s for number, job in enumerate(self.jobs)]
         return sum(jct_s) / len(jct_s), max(ends.values()) - self.jobs[0].submit_s
 
+    def _decide(self) -> Start | None:
+        self._gpus = list(self.simulator.gpus.values())
+        return self._rule(self)
+
     def fitting(self, number: int) -> list[GpuState]:
         """The GPUs where a job fits now, lowest number first."""
         job = self.jobs[number]
         used: dict[int, int] = {}
-        for state in self.simulator.gpus.values():
+        for state in self._gpus:
             if state.running is not None:
                 cores = self.jobs[int(state.running.job_id)].cpu_cores
                 used[state.node] = used.get(state.node, 0) + cores
         nodes = self.simulator.cluster.nodes
         return [
             state
-            for state in self.simulator.gpus.values()
+            for state in self._gpus
             if state.running is None
             and job.gpu_memory_mib <= state.gpu.memory_mib
             and job.cpu_cores <= nodes[state.node].cpu_cores - used.get(state.node, 0)

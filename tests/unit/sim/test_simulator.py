@@ -12,9 +12,10 @@ from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import Conflict, InvalidInput, NotFound
 from adlro.events import EventKind
 from adlro.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
+from adlro.sim import machines
 from adlro.sim.durations import stable_normal, work_s
 from adlro.sim.scenario import load_scenario
-from adlro.sim.simulator import ClusterSimulator
+from adlro.sim.simulator import ClusterSimulator, warm
 
 CLUSTER = Cluster(
     "small",
@@ -185,6 +186,86 @@ def test_a_lost_gpu_ends_its_job_takes_none_and_comes_back():
     assert kinds(simulator.restore_gpu("volta/0")) == [("GPU_BACK", "volta/0")]
     assert simulator.restore_gpu("volta/0") == []
     simulator.launch("b", 1, spec(), "volta/0")
+
+
+def test_a_lost_gpu_comes_back_at_its_own_speed():
+    simulator = ClusterSimulator(CLUSTER)
+    simulator.set_gpu_speed("volta/0", 0.25)
+    simulator.lose_gpu("volta/0")
+    simulator.restore_gpu("volta/0")
+    simulator.launch("a", 1, spec(10.0), "volta/0")
+    assert simulator.next_event_time() == 10.0
+
+
+def test_what_is_left_of_a_run_takes_longer_on_a_gpu_that_has_become_slower():
+    simulator = ClusterSimulator(CLUSTER)
+    simulator.launch("a", 1, spec(10.0), "volta/0")
+    simulator.launch("b", 1, spec(10.0), "volta/1")
+    simulator.advance_to(4.0)
+    simulator.set_gpu_speed("volta/0", 0.5)
+    assert kinds(simulator.advance_to(10.0)) == [("FINISHED", "b")]
+    assert simulator.next_event_time() == 16.0  # 6 s of work at half the speed
+    simulator.set_gpu_speed("volta/0", 1.5)
+    assert simulator.next_event_time() == pytest.approx(12.0)  # 3 s of work at 1.5
+    assert kinds(simulator.advance_to(simulator.next_event_time())) == [("FINISHED", "a")]
+    simulator.launch("c", 1, spec(9.0), "volta/0")
+    assert simulator.next_event_time() == pytest.approx(18.0)
+
+
+def test_a_time_limit_is_cluster_time_whatever_the_speed():
+    simulator = ClusterSimulator(CLUSTER, start_cost_s=1.0)
+    simulator.launch("a", 1, spec(10.0, time_limit_s=12.0), "volta/0")
+    assert simulator.next_event_time() == 11.0
+    simulator.advance_to(5.0)
+    simulator.set_gpu_speed("volta/0", 0.5)
+    assert simulator.next_event_time() == 12.0
+    simulator.set_gpu_speed("volta/0", 1.0)
+    assert simulator.next_event_time() == 11.0
+    simulator.set_gpu_speed("volta/0", 0.5)
+    (event,) = simulator.advance_to(12.0)
+    assert (event.kind, event.message) == (EventKind.FAILED, "time limit of 12 s reached")
+    simulator.launch("b", 1, spec(10.0), "volta/0")
+    assert simulator.next_event_time() == 33.0  # no limit of its own: 1 s, then 20 s of work at half the speed
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_speed_is_a_number_above_0(speed):
+    with pytest.raises(InvalidInput, match="must be a number above 0"):
+        ClusterSimulator(CLUSTER).set_gpu_speed("volta/0", speed)
+
+
+def test_a_lost_gpu_has_no_speed_to_change():
+    simulator = ClusterSimulator(CLUSTER)
+    simulator.lose_gpu("volta/0")
+    with pytest.raises(Conflict) as refused:
+        simulator.set_gpu_speed("volta/0", 0.5)
+    assert refused.value.reason == "GPU_LOST"
+    with pytest.raises(NotFound, match="volta/7"):
+        simulator.set_gpu_speed("volta/7", 0.5)
+
+
+def test_each_start_takes_the_start_cost_before_the_work():
+    simulator = ClusterSimulator(CLUSTER, start_cost_s=2.5)
+    simulator.launch("a", 1, spec(10.0), "turing/0")
+    assert simulator.next_event_time() == pytest.approx(2.5 + 10.0 / 0.46)
+    with pytest.raises(InvalidInput, match="start_cost_s"):
+        ClusterSimulator(CLUSTER, start_cost_s=-1.0)
+
+
+def test_nothing_is_compiled_at_a_launch_once_the_simulator_is_warm():
+    warm()
+    physics = (machines.occupy, machines.vacate, machines.set_speed, machines.next_end_s)
+    compiled = [len(function.signatures) for function in physics]
+    simulator = ClusterSimulator(CLUSTER, start_cost_s=1)
+    simulator.launch("a", 1, spec(10, cpu_cores=2, time_limit_s=20), "volta/0")
+    simulator.launch("b", 2, spec(None), "volta/1")
+    simulator.stop("b")
+    simulator.set_gpu_speed("volta/0", 2)
+    simulator.lose_gpu("volta/1")
+    simulator.restore_gpu("volta/1")
+    simulator.advance_to(simulator.next_event_time())
+    assert [len(function.signatures) for function in physics] == compiled
+    assert min(compiled) > 0
 
 
 def test_a_model_without_speeds_is_refused_at_once():

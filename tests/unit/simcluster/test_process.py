@@ -24,7 +24,10 @@ from services.simcluster.telemetry import Outbox
 @pytest.mark.parametrize(
     ("env", "complaint"),
     [
-        ({"ADLRO_SIMCLUSTER_CLUSTER": "papre"}, r"'papre' is neither a scenario \(paper, paper_roomy\) nor a file"),
+        (
+            {"ADLRO_SIMCLUSTER_CLUSTER": "papre"},
+            r"'papre' is neither a scenario \(paper, paper_roomy[\w, ]*\) nor a file",
+        ),
         ({"ADLRO_SIMCLUSTER_CLOCK_MODE": "scaled"}, "a SCALED clock needs a scale above 0"),
         ({"ADLRO_SIMCLUSTER_CLOCK_MODE": "fast"}, "ADLRO_SIMCLUSTER_CLOCK_MODE"),
         ({"ADLRO_SIMCLUSTER_TELEMETRY_HZ": "nan"}, "ADLRO_SIMCLUSTER_TELEMETRY_HZ"),
