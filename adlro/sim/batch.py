@@ -105,6 +105,7 @@ class BatchSimulator:
             raise InvalidInput(f"{len(clusters)} clusters for {lists} job lists", field="cluster")
         if not 0 <= start_cost_s < np.inf:
             raise InvalidInput(f"start_cost_s must be a number from 0, not {start_cost_s}", field="start_cost_s")
+        check_durations(jobs)
         self.gpu_models = tuple(clusters[0].gpu_models if gpu_models is None else gpu_models) if clusters else ()
         self._jobs = jobs
         self._hardware = hardware_of(clusters, self.gpu_models)
@@ -197,6 +198,24 @@ class BatchSimulator:
             _run_end_s=course.run_end_s.copy(),
             _run_completed=course.run_completed.copy(),
             _run_count=course.run_count.copy(),
+        )
+
+
+def check_durations(jobs: JobArrays) -> None:
+    """Checks what a simulation rests on.
+
+    Raises:
+        InvalidInput: a duration is below 0 or no number, or a job is expected to run on a model on which it cannot.
+    """
+    there = (np.arange(jobs.submit_s.shape[1]) < jobs.job_count[:, None])[:, :, None]
+    wrong = there & ~((jobs.duration_s >= 0) & (jobs.expected_s >= 0))
+    wrong |= there & (np.isinf(jobs.duration_s) != np.isinf(jobs.expected_s))
+    if wrong.any():
+        number, job, model = (int(place[0]) for place in np.nonzero(wrong))
+        raise InvalidInput(
+            f"list {number}, job {job}, model {model}: a job runs {jobs.duration_s[number, job, model]} s and is "
+            f"expected to run {jobs.expected_s[number, job, model]} s; both must be numbers from 0, and inf together",
+            field="duration_s",
         )
 
 

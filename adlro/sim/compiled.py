@@ -5,6 +5,8 @@ Exact arithmetic: no fast-math, so that a run gives the same floats on every mac
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from typing import Any, TypeVar, cast
 import numba
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_R = TypeVar("_R")
 
 
 def _writable(folder: Path) -> bool:
@@ -25,21 +28,48 @@ def _writable(folder: Path) -> bool:
         return False
 
 
-def _can_keep() -> bool:
-    """Numba keeps what it compiled in NUMBA_CACHE_DIR, beside the source, or in the user's cache; else it gives up."""
+@functools.cache
+def _cache_folder(sources: Path) -> str | None:
+    """Where compiled code of a folder's files is kept; None: nowhere can be written.
+
+    Its name has a digest of the files and of this package's: numba looks only at a function's own file, and would go
+    on using compiled code that holds an older form of what it calls.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for folder in sorted({Path(__file__).parent, sources}):
+        for file in sorted(folder.glob("*.py")):
+            digest.update(file.read_bytes())
     named = os.environ.get("NUMBA_CACHE_DIR")
-    if named:
-        return _writable(Path(named))
     user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return _writable(Path(__file__).parent / "__pycache__") or _writable(Path(user) / "numba")
+    places = [Path(named)] if named else [sources / "__pycache__", Path(user) / "adlro"]
+    return next((str(folder) for place in places if _writable(folder := place / f"numba-{digest.hexdigest()}")), None)
 
 
-_KEEP = _can_keep()
+def _compile(function: _F, **options: Any) -> _F:
+    folder = _cache_folder(Path(function.__code__.co_filename).resolve().parent)
+    before = _CONFIG.CACHE_DIR
+    _CONFIG.CACHE_DIR = folder or before
+    try:
+        return cast("_F", numba.njit(cache=folder is not None, nogil=True, error_model="numpy", **options)(function))
+    finally:
+        _CONFIG.CACHE_DIR = before
+
+
+_CONFIG: Any = numba.config
+
+# Without numba's reference counts: what is compiled here makes no arrays, and counting the references to the dozens of
+# arrays of a simulation took two thirds of its time. The options are numba's own (numba.core.options), and missing in
+# its type information.
+_WAY_IN: dict[str, Any] = {"_nrt": False}
+_PART: dict[str, Any] = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
 
 
 def compiled(function: _F) -> _F:
-    """Compiles a function of arrays and numbers at its first call for each combination of types."""
-    return cast("_F", numba.njit(cache=_KEEP, nogil=True, error_model="numpy")(function))
+    """Compiles a function of arrays and numbers at its first call for each combination of types.
+
+    It may make views of the arrays, but no new ones.
+    """
+    return _compile(function, **_WAY_IN)
 
 
 def compiled_part(function: _F) -> _F:
@@ -47,6 +77,17 @@ def compiled_part(function: _F) -> _F:
 
     Give it variables, not constants: numba compiles it anew for each constant.
     """
-    # The two options are numba's own (numba.core.options), and missing in its type information.
-    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast("_F", numba.njit(cache=_KEEP, nogil=True, error_model="numpy", **options)(function))
+    return _compile(function, **_PART)
+
+
+def fixed(function: Callable[..., _R], *arguments: object) -> Callable[..., _R]:
+    """A compiled function for arguments of exactly these types, compiled or loaded now.
+
+    Looking at the types of so many arrays takes longer (13 us) than a step of one cluster (1 us): a caller whose
+    arguments never change their types does it once. It is unsafe to call with others: nothing checks them.
+    """
+    dispatcher = cast("Any", function)
+    typeof: Callable[[object], object] = numba.typeof
+    signature = tuple(typeof(argument) for argument in arguments)
+    dispatcher.compile(signature)
+    return cast("Callable[..., _R]", dispatcher.overloads[signature].entry_point)

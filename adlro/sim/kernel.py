@@ -65,6 +65,7 @@ class Course(NamedTuple):
         hold_until_s: (N,) NOT_HOLDING, or when the hold ends.
         last_event_s: (N,) when a job last arrived or ended, or a GPU changed.
         feasible_idle: (N,) while a hold lasts: idle GPUs that some waiting job fits on.
+        largest_idle_mib: (N, M) scratch: memory of the node's largest idle GPU.
         priority_sum: (N,) of the jobs in the system.
         known_speed: (N, G) the GPU's speed as the scheduler believes it.
         user_service_s: (N, U) GPU time of ended attempts.
@@ -94,6 +95,7 @@ class Course(NamedTuple):
     hold_until_s: Floats
     last_event_s: Floats
     feasible_idle: Ints
+    largest_idle_mib: Ints
     priority_sum: Floats
     known_speed: Floats
     user_service_s: Floats
@@ -142,6 +144,7 @@ def new_course(
         hold_until_s=np.full(batch, NOT_HOLDING),
         last_event_s=np.zeros(batch),
         feasible_idle=np.zeros(batch, dtype=np.int64),
+        largest_idle_mib=np.zeros_like(hardware.node_cores),
         priority_sum=np.zeros(batch),
         known_speed=np.ones((batch, gpus)),
         user_service_s=np.zeros((batch, users)),
@@ -362,22 +365,46 @@ def _something_fits(
         return False
     number = course.list_of[n]
     count = course.waiting_count[n] if window == 0 else window_rows(course, n, window)
+    if count == 0:
+        return False
+    # The largest idle GPU of each node rules most pairs out.
+    largest = course.largest_idle_mib[n]
+    for node in range(largest.shape[0]):
+        largest[node] = -1
+    for gpu in range(hardware.gpu_count[n]):
+        if machines.gpu_job[n, gpu] == IDLE and machines.gpu_speed[n, gpu] > 0.0:
+            node = hardware.gpu_node[n, gpu]
+            largest[node] = max(largest[node], hardware.gpu_memory_mib[n, gpu])
     rows = course.waiting[n] if window == 0 else course.window[n]
     for i in range(count):
         job = rows[i]
         cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
         gpu_memory_mib = jobs.gpu_memory_mib[number, job]
-        for gpu in range(hardware.gpu_count[n]):
-            if machines.gpu_job[n, gpu] != IDLE or gpu_memory_mib > hardware.gpu_memory_mib[n, gpu]:
-                continue
-            node = hardware.gpu_node[n, gpu]
+        for node in range(largest.shape[0]):
             if (
-                cores <= machines.cores_free[n, node]
+                gpu_memory_mib <= largest[node]
+                and cores <= machines.cores_free[n, node]
                 and memory_mib <= machines.memory_free_mib[n, node]
-                and machines.gpu_speed[n, gpu] > 0.0
-                and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
+                and _fits_on_node(hardware, machines, jobs, n, number, job, node)
             ):
                 return True
+    return False
+
+
+@compiled_part
+def _fits_on_node(
+    hardware: Hardware, machines: Machines, jobs: JobArrays, n: int, number: int, job: int, node: int
+) -> bool:
+    """Some idle GPU of the node has the memory for the job, and is of a model that it runs on."""
+    for gpu in range(hardware.gpu_count[n]):
+        if (
+            hardware.gpu_node[n, gpu] == node
+            and machines.gpu_job[n, gpu] == IDLE
+            and machines.gpu_speed[n, gpu] > 0.0
+            and jobs.gpu_memory_mib[number, job] <= hardware.gpu_memory_mib[n, gpu]
+            and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
+        ):
+            return True
     return False
 
 

@@ -28,7 +28,7 @@ class Hardware(NamedTuple):
         gpu_model: (N, G) the model's number in `models` of the batch.
         gpu_memory_mib: (N, G).
         gpu_node: (N, G) the node's number.
-        gpu_slot: (N, G) node x slots + place in the node: where the GPU stands in a matrix of nodes x slots.
+        gpu_slot: (N, G) the GPU's place in its node.
         node_cores: (N, M).
         node_memory_mib: (N, M).
     """
@@ -80,7 +80,6 @@ def hardware_of(clusters: Sequence[Cluster], gpu_models: Sequence[str]) -> Hardw
     batch = len(clusters)
     gpus = max(sum(1 for _ in cluster.gpus()) for cluster in clusters)
     nodes = max(len(cluster.nodes) for cluster in clusters)
-    slots = max(len(node.gpus) for cluster in clusters for node in cluster.nodes)
     hardware = Hardware(
         gpu_count=np.zeros(batch, dtype=np.int64),
         gpu_model=np.zeros((batch, gpus), dtype=np.int64),
@@ -106,7 +105,7 @@ def hardware_of(clusters: Sequence[Cluster], gpu_models: Sequence[str]) -> Hardw
                 hardware.gpu_model[n, gpu] = numbers[item.gpu_model]
                 hardware.gpu_memory_mib[n, gpu] = item.memory_mib
                 hardware.gpu_node[n, gpu] = number
-                hardware.gpu_slot[n, gpu] = number * slots + slot
+                hardware.gpu_slot[n, gpu] = slot
                 gpu += 1
         hardware.gpu_count[n] = gpu
     return hardware
@@ -187,6 +186,8 @@ def set_speed(machines: Machines, n: int, gpu: int, speed: float) -> None:
     """
     before = machines.gpu_speed[n, gpu]
     machines.gpu_speed[n, gpu] = speed
+    if before == speed:
+        return  # nor must a rounding error move an end
     if machines.gpu_job[n, gpu] != IDLE:
         time_s = machines.time_s[n]
         machines.gpu_end_s[n, gpu] = time_s + (machines.gpu_end_s[n, gpu] - time_s) * (before / speed)

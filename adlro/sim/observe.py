@@ -183,11 +183,12 @@ class Window(NamedTuple):
     """What a network sees of N clusters: M nodes x S slots, a window of W jobs, G GPUs.
 
     Attributes:
-        gpus: (N, M x S, GPU_PLANES) the GPU matrix; `reshape(N, M, S, -1)` for a CNN.
+        gpus: (N, GPU_PLANES, M x S) the GPU matrix, node by node.
         jobs: (N, W, JOB_PLANES) in the order of expected duration; the longest waiting job is always among them.
-        pairs: (N, W, G, PAIR_PLANES).
+        pairs: (N, PAIR_PLANES, W, G).
         cluster: (N, CLUSTER_PLANES).
         mask: (N, W x G + 1) the actions that can be carried out: job w on GPU g is w x G + g, the last is to hold.
+        scratch: (N, 7, G) of the making, by CORES_LEFT and so on.
     """
 
     gpus: NDArray[np.float32]
@@ -195,29 +196,52 @@ class Window(NamedTuple):
     pairs: NDArray[np.float32]
     cluster: NDArray[np.float32]
     mask: Bools
+    scratch: NDArray[np.float32]
+
+
+CORES_LEFT, MEMORY_LEFT, REMAINING, NODE_CORES, NODE_MEMORY, GPU_MEMORY, INVERSE_SPEED = range(7)
 
 
 def empty_window(hardware: Hardware, window: int) -> Window:
-    """Arrays to be filled by `fill_window`."""
+    """Arrays to be filled by `fill_fixed` and `fill_window`."""
     batch, gpus = hardware.gpu_model.shape
-    slots = int(hardware.gpu_slot.max(initial=0)) + 1
-    nodes = hardware.node_cores.shape[1]
-    slots = -(-slots // nodes) * nodes
+    places = hardware.node_cores.shape[1] * (int(hardware.gpu_slot.max(initial=0)) + 1)
     return Window(
-        gpus=np.zeros((batch, slots, len(GPU_PLANES)), dtype=np.float32),
+        gpus=np.zeros((batch, len(GPU_PLANES), places), dtype=np.float32),
         jobs=np.zeros((batch, window, len(JOB_PLANES)), dtype=np.float32),
-        pairs=np.zeros((batch, window, gpus, len(PAIR_PLANES)), dtype=np.float32),
+        pairs=np.zeros((batch, len(PAIR_PLANES), window, gpus), dtype=np.float32),
         cluster=np.zeros((batch, len(CLUSTER_PLANES)), dtype=np.float32),
         mask=np.zeros((batch, window * gpus + 1), dtype=np.bool_),
+        scratch=np.zeros((batch, 7, gpus), dtype=np.float32),
     )
 
 
-_SIMULATION, _MACHINE_LEARNING, _DATA_PROCESSING = (
-    int(JobType.SIMULATION),
-    int(JobType.MACHINE_LEARNING),
-    int(JobType.DATA_PROCESSING),
-)
-_GIB = 1.0 / 1024.0
+def job_planes(jobs: JobArrays) -> NDArray[np.float32]:
+    """(L, J, JOB_PLANES) what does not change while a job waits; the rest is 0."""
+    planes = np.zeros((*jobs.submit_s.shape, len(JOB_PLANES)), dtype=np.float32)
+    planes[:, :, 0] = 1.0
+    planes[:, :, 3] = jobs.priority
+    for plane, job_type in zip((4, 5, 6), JobType, strict=True):
+        planes[:, :, plane] = jobs.job_type == int(job_type)
+    planes[:, :, 7] = jobs.cores
+    planes[:, :, 8] = jobs.memory_mib / 1024.0
+    planes[:, :, 9] = jobs.gpu_memory_mib / 1024.0
+    return planes
+
+
+def fill_fixed(hardware: Hardware, known_speed: Floats, out: Window) -> None:
+    """Fills what changes only when the hardware, or what is known of its speed, does."""
+    slots = out.gpus.shape[2] // hardware.node_cores.shape[1]
+    cluster, gpu = np.nonzero(hardware.gpu_memory_mib >= 0)
+    node = hardware.gpu_node[cluster, gpu]
+    place = node * slots + hardware.gpu_slot[cluster, gpu]
+    out.gpus[cluster, 3, place] = hardware.gpu_memory_mib[cluster, gpu] / 1024.0
+    out.gpus[cluster, 6, place] = known_speed[cluster, gpu]
+    out.gpus[cluster, 7, place] = hardware.gpu_model[cluster, gpu]
+    out.scratch[cluster, NODE_CORES, gpu] = hardware.node_cores[cluster, node]
+    out.scratch[cluster, NODE_MEMORY, gpu] = hardware.node_memory_mib[cluster, node]
+    out.scratch[cluster, GPU_MEMORY, gpu] = hardware.gpu_memory_mib[cluster, gpu]
+    out.scratch[cluster, INVERSE_SPEED, gpu] = 1.0 / known_speed[cluster, gpu]
 
 
 @compiled_part
@@ -225,6 +249,7 @@ def fill_window(
     hardware: Hardware,
     scene: Scene,
     jobs: JobArrays,
+    planes: NDArray[np.float32],
     best_expected_s: Floats,
     rows: NDArray[np.int32],
     row_count: int,
@@ -234,67 +259,79 @@ def fill_window(
     n: int,
     out: Window,
 ) -> None:
-    """Fills cluster n's part of `out`.
+    """Fills cluster n's part of `out`, but for what `fill_fixed` has filled.
 
     Args:
+        planes: of `job_planes`.
         best_expected_s: (J,) of the cluster's jobs.
         rows: (W,) numbers of the window's jobs, `row_count` of them.
     """
     number, time_s = scene.list_of[n], scene.time_s[n]
-    gpu_count, window, gpus = hardware.gpu_count[n], out.jobs.shape[1], out.pairs.shape[2]
-    for gpu in range(gpu_count):
-        plane = out.gpus[n, hardware.gpu_slot[n, gpu]]
-        node, busy = hardware.gpu_node[n, gpu], scene.gpu_job[n, gpu] != IDLE
-        plane[0] = scene.gpu_speed[n, gpu] > 0.0
-        plane[1] = busy
-        plane[2] = max(scene.gpu_expected_end_s[n, gpu] - time_s, 0.0) if busy else 0.0
-        plane[3] = hardware.gpu_memory_mib[n, gpu] * _GIB
-        plane[4] = scene.cores_free[n, node]
-        plane[5] = scene.memory_free_mib[n, node] * _GIB
-        plane[6] = scene.known_speed[n, gpu]
-        plane[7] = hardware.gpu_model[n, gpu]
+    gpu_count, window, gpus = hardware.gpu_count[n], out.jobs.shape[1], out.pairs.shape[3]
+    _fill_gpus(hardware, scene, n, out)
+    model, scratch = hardware.gpu_model[n], out.scratch[n]
+    cores_left, memory_left, remaining_s = scratch[CORES_LEFT], scratch[MEMORY_LEFT], scratch[REMAINING]
+    node_cores, node_memory, gpu_memory = scratch[NODE_CORES], scratch[NODE_MEMORY], scratch[GPU_MEMORY]
+    inverse_speed = scratch[INVERSE_SPEED]
     for w in range(row_count):
-        job = rows[w]
-        cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
-        gpu_memory_mib, job_type = jobs.gpu_memory_mib[number, job], jobs.job_type[number, job]
-        plane = out.jobs[n, w]
-        plane[0] = 1.0
+        job = np.uint64(rows[w])
+        cores, memory_mib = np.float32(jobs.cores[number, job]), np.float32(jobs.memory_mib[number, job])
+        gpu_memory_mib, expected_s = np.float32(jobs.gpu_memory_mib[number, job]), jobs.expected_s[number, job]
+        fixed, plane = planes[number, job], out.jobs[n, w]
+        for i in range(plane.shape[0]):
+            plane[i] = fixed[i]
         plane[1] = best_expected_s[job]
         plane[2] = time_s - jobs.submit_s[number, job]
-        plane[3] = jobs.priority[number, job]
-        plane[4] = job_type == _SIMULATION
-        plane[5] = job_type == _MACHINE_LEARNING
-        plane[6] = job_type == _DATA_PROCESSING
-        plane[7] = cores
-        plane[8] = memory_mib * _GIB
-        plane[9] = gpu_memory_mib * _GIB
-        pairs, mask = out.pairs[n, w], out.mask[n, w * gpus : (w + 1) * gpus]
+        durations, completions, fits_now = out.pairs[n, 0, w], out.pairs[n, 1, w], out.pairs[n, 2, w]
+        mask = out.mask[n, w * gpus : (w + 1) * gpus]
+        # One loop for each figure, without branches: so the compiler takes several GPUs at once.
         for gpu in range(gpu_count):
-            node = hardware.gpu_node[n, gpu]
-            duration_s = jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] / scene.known_speed[n, gpu]
-            able = (
-                gpu_memory_mib <= hardware.gpu_memory_mib[n, gpu]
-                and cores <= hardware.node_cores[n, node]
-                and memory_mib <= hardware.node_memory_mib[n, node]
-                and duration_s < np.inf
-            )
-            idle = scene.gpu_job[n, gpu] == IDLE
-            fits = (
-                able
-                and idle
-                and scene.gpu_speed[n, gpu] > 0.0
-                and cores <= scene.cores_free[n, node]
-                and memory_mib <= scene.memory_free_mib[n, node]
-            )
-            remaining_s = 0.0 if idle else max(scene.gpu_expected_end_s[n, gpu] - time_s, 0.0)
-            pairs[gpu, 0] = duration_s if able else 0.0
-            pairs[gpu, 1] = remaining_s + duration_s if able else 0.0
-            pairs[gpu, 2] = fits
-            mask[gpu] = fits
-    for w in range(row_count, window):
-        out.jobs[n, w] = 0.0
-        out.pairs[n, w] = 0.0
-        out.mask[n, w * gpus : (w + 1) * gpus] = False
+            durations[gpu] = expected_s[np.uint64(model[gpu])] * inverse_speed[gpu]
+        for gpu in range(gpu_count):
+            able = (cores <= node_cores[gpu]) & (memory_mib <= node_memory[gpu]) & (gpu_memory_mib <= gpu_memory[gpu])
+            durations[gpu] = durations[gpu] if able & (durations[gpu] < np.inf) else np.float32(0.0)
+        for gpu in range(gpu_count):
+            duration_s = durations[gpu]
+            completions[gpu] = remaining_s[gpu] + duration_s if duration_s > 0.0 else np.float32(0.0)
+        for gpu in range(gpu_count):
+            fits = (cores <= cores_left[gpu]) & (memory_mib <= memory_left[gpu]) & (durations[gpu] > 0.0)
+            fits_now[gpu] = np.float32(1.0) if fits else np.float32(0.0)
+        for gpu in range(gpu_count):
+            mask[gpu] = fits_now[gpu] > 0.0
+    out.jobs[n, row_count:] = 0.0
+    for plane_number in range(out.pairs.shape[1]):
+        out.pairs[n, plane_number, row_count:] = 0.0
+    out.mask[n, row_count * gpus :] = False
     out.cluster[n, 0] = queue_length
     out.cluster[n, 1] = running_count
     out.mask[n, window * gpus] = hold_allowed
+
+
+@compiled_part
+def _fill_gpus(hardware: Hardware, scene: Scene, n: int, out: Window) -> None:
+    """The GPU matrix, and for the pairs what an idle GPU's node has left: -1 where nothing can start."""
+    time_s, slots = scene.time_s[n], out.gpus.shape[2] // hardware.node_cores.shape[1]
+    speed, jobs, ends = scene.gpu_speed[n], scene.gpu_job[n], scene.gpu_expected_end_s[n]
+    node_of, slot_of = hardware.gpu_node[n], hardware.gpu_slot[n]
+    cores_free, memory_free = scene.cores_free[n], scene.memory_free_mib[n]
+    present, busy, remaining = out.gpus[n, 0], out.gpus[n, 1], out.gpus[n, 2]
+    cores_plane, memory_plane = out.gpus[n, 4], out.gpus[n, 5]
+    cores_left, memory_left, remaining_s = out.scratch[n, 0], out.scratch[n, 1], out.scratch[n, 2]
+    for gpu in range(hardware.gpu_count[n]):
+        node = np.uint64(node_of[gpu])
+        place = node * np.uint64(slots) + np.uint64(slot_of[gpu])
+        there, works = speed[gpu] > 0.0, jobs[gpu] != IDLE
+        left_s = np.float32(max(ends[gpu] - time_s, 0.0)) if works else np.float32(0.0)
+        cores, memory_mib = np.float32(cores_free[node]), np.float32(memory_free[node])
+        present[place] = there
+        busy[place] = works
+        remaining[place] = left_s
+        cores_plane[place] = cores
+        memory_plane[place] = memory_mib * _GIB
+        free = there and not works
+        cores_left[gpu] = cores if free else np.float32(-1.0)
+        memory_left[gpu] = memory_mib if free else np.float32(-1.0)
+        remaining_s[gpu] = left_s
+
+
+_GIB = np.float32(1.0 / 1024.0)
