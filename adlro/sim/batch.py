@@ -209,12 +209,12 @@ def check_durations(jobs: JobArrays) -> None:
     """
     there = (np.arange(jobs.submit_s.shape[1]) < jobs.job_count[:, None])[:, :, None]
     wrong = there & ~((jobs.duration_s >= 0) & (jobs.expected_s >= 0))
-    wrong |= there & (np.isinf(jobs.duration_s) != np.isinf(jobs.expected_s))
+    wrong |= there & np.isinf(jobs.duration_s) & np.isfinite(jobs.expected_s)
     if wrong.any():
         number, job, model = (int(place[0]) for place in np.nonzero(wrong))
         raise InvalidInput(
             f"list {number}, job {job}, model {model}: a job runs {jobs.duration_s[number, job, model]} s and is "
-            f"expected to run {jobs.expected_s[number, job, model]} s; both must be numbers from 0, and inf together",
+            f"expected to run {jobs.expected_s[number, job, model]} s; both must be numbers from 0, and what cannot run (inf) cannot be expected to",
             field="duration_s",
         )
 
