@@ -18,8 +18,9 @@ from adlro.jobs import JobType
 
 Mix = Mapping[JobType, float]
 
-_HALVINGS = 60
-"""An interval halved so often is as small as floats are."""
+_STEPS = 60
+_CLOSE_S = 1e-9
+"""Closer to the answer than lists are written, and than floats are at late times within a few steps."""
 
 
 class Arrivals(Protocol):
@@ -84,13 +85,17 @@ class Diurnal:
         most_off_s = self.amplitude * self.period_s / math.pi
         low_s = now_s + max(0.0, gap_s - most_off_s)
         high_s = now_s + gap_s + most_off_s
-        for _ in range(_HALVINGS):
-            middle_s = 0.5 * (low_s + high_s)
-            if self._integral_s(middle_s) < goal_s:
-                low_s = middle_s
-            else:
-                high_s = middle_s
-        return high_s
+        time_s = now_s + gap_s
+        # Newton's steps; where one leaves the interval that holds the answer, half of that instead.
+        for _ in range(_STEPS):
+            missing_s = goal_s - self._integral_s(time_s)
+            if abs(missing_s) < _CLOSE_S:
+                break
+            low_s, high_s = (time_s, high_s) if missing_s > 0 else (low_s, time_s)
+            time_s += missing_s / (1.0 + self.amplitude * math.sin(2.0 * math.pi * time_s / self.period_s))
+            if not low_s < time_s < high_s:
+                time_s = 0.5 * (low_s + high_s)
+        return max(time_s, now_s)
 
     def mix_at(self, time_s: float, mix: Mix) -> Mix:
         """The same at all times."""
