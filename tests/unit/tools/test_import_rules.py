@@ -21,10 +21,12 @@ PLANTED = [
     ("wire-at-the-edge", "services.ingest.planted_4", "adlro.v1.job_pb2"),
     ("wire-at-the-edge", "adlro.cli.planted_5", "google.protobuf.message"),
     ("plain-records", "adlro.jobs", "numpy"),
+    ("plain-records", "adlro.telemetry", "numpy"),
     ("sim-arrays-only", "adlro.sim.planted_6", "redis"),
     ("sim-arrays-only", "adlro.sim.planted_7", "adlro.wire"),
     ("policies-arrays-only", "services.orchestrator.policies.planted_8", "services.orchestrator.clients"),
     ("cli-through-the-client", "adlro.cli.planted_9", "redis"),
+    ("scipy-in-capacity-only", "adlro.sim.planted_10", "scipy"),
 ]
 CONTRACTS = {
     contract["id"]: contract["name"]
