@@ -158,6 +158,29 @@ def scenario_capacity_jobs_per_h(scenario: Scenario, groups: Sequence[Group] | N
     return capacity_jobs_per_h(scenario.cluster, scenario_classes(scenario, groups))
 
 
+def scenario_on(
+    scenario: Scenario,
+    cluster: Cluster,
+    speeds: SpeedTable = SHIPPED,
+    groups: Sequence[Group] | None = None,
+) -> Scenario:
+    """A scenario's jobs on another cluster, or of another population, with the capacity that goes with it.
+
+    Args:
+        scenario: whose mix it is.
+        cluster: to run on.
+        speeds: of the cluster's GPU models.
+        groups: the population; the scenario's own where left out.
+
+    Raises:
+        InvalidInput: some of the scenario's jobs fit on no GPU of the cluster, or a GPU model without speeds.
+        Unsupported: scipy is not installed.
+    """
+    groups = scenario.groups if groups is None else tuple(groups)
+    capacity = capacity_jobs_per_h(cluster, scenario_classes(scenario, groups), speeds)
+    return replace(scenario, cluster=cluster, groups=groups, capacity_jobs_per_h=capacity)
+
+
 def offered_load(cluster: Cluster, jobs: Sequence[WorkloadJob], speeds: SpeedTable = SHIPPED) -> float:
     """Rate of submissions from the first to the last as a share of the capacity for these jobs; inf for a batch.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from adlro.sim.capacity import (
     scale_to_load,
     scenario_capacity_jobs_per_h,
     scenario_classes,
+    scenario_on,
 )
 from adlro.sim.scenario import SCENARIO_NAMES, load_scenario
 from adlro.sim.speeds import SHIPPED, SpeedRow
@@ -110,6 +112,20 @@ def test_a_drawn_list_offers_the_load_it_was_drawn_for_and_can_be_brought_to_ano
     assert offered_load(scenario.cluster, scaled) == pytest.approx(0.6, rel=1e-6)
     assert scaled[0].submit_s == 0.0
     assert [job.work_s for job in scaled] == [job.work_s for job in jobs]
+
+
+def test_a_scenario_moves_to_another_cluster_or_population_with_the_capacity_that_goes_with_it():
+    paper = load_scenario("paper")
+    half = Cluster("half", paper.cluster.nodes[::2])
+    moved = scenario_on(paper, half)
+    assert moved.cluster is half
+    assert moved.capacity_jobs_per_h < paper.capacity_jobs_per_h
+    groups = [replace(group, mean_work_s=2 * group.mean_work_s) for group in paper.groups]
+    slower = scenario_on(paper, paper.cluster, groups=groups)
+    assert slower.capacity_jobs_per_h == pytest.approx(0.5 * 3009.9, rel=0.01)
+    assert draw_jobs(slower, load=0.9, rng=np.random.default_rng(0), count=5)[0].work_s > 0
+    with pytest.raises(InvalidInput, match="fit on no GPU of the cluster"):
+        scenario_on(paper, Cluster("small", (node("a", "rtx_2080_ti", memory_mib=11264),)))
 
 
 def test_a_batch_has_no_rate():
