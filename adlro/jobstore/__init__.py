@@ -1,0 +1,60 @@
+"""Job records in Redis and the scripts that change them: every change and its stream entry in one atomic step.
+
+ingest creates jobs and requests cancellation; the acting orchestrator moves them on; nobody else writes.
+Both call this package; nothing else touches these keys.
+
+    adlro:jobs:sequence      counter; job n is `job-<n>`
+    adlro:jobs:revision      counter; one for every change of any job
+    adlro:jobs:events        stream; entry `<revision>-0`, field m = JobStreamEntry
+    adlro:job:<job_id>       hash; m = Job (without revision), rev, version (of the orchestrator), state
+    adlro:jobs:active        set; ids of jobs that are not final
+    adlro:jobs:requests      hash; "<user> <request_id>" -> "<job_id> <digest of the payload>"
+    adlro:outcomes           stream; field m = OutcomeStreamEntry
+    adlro:orchestrator:token, :lease   the acting orchestrator (see services/orchestrator/lease.py)
+    adlro:orchestrator:cursor          hash; what of the cluster's events has been applied
+    adlro:orchestrator:attained        hash; user -> GPU seconds of his ended attempts, written with the record of each
+                                       end: nobody has to read all jobs that ever were
+"""
+
+from adlro.jobstore.keys import (
+    ACTIVE,
+    ATTAINED,
+    CURSOR,
+    EVENTS,
+    EVENTS_KEPT,
+    JOB,
+    OUTCOMES,
+    OUTCOMES_KEPT,
+    PREFIX,
+    REQUESTS,
+    REVISION,
+    SEQUENCE,
+    TOKEN,
+)
+from adlro.jobstore.records import Created, Cursor, JobChange, JobEvent, Move, NewJob, Outcome, sequence_of
+from adlro.jobstore.store import JobStore
+
+__all__ = [
+    "ACTIVE",
+    "ATTAINED",
+    "CURSOR",
+    "EVENTS",
+    "EVENTS_KEPT",
+    "JOB",
+    "OUTCOMES",
+    "OUTCOMES_KEPT",
+    "PREFIX",
+    "REQUESTS",
+    "REVISION",
+    "SEQUENCE",
+    "TOKEN",
+    "Created",
+    "Cursor",
+    "JobChange",
+    "JobEvent",
+    "JobStore",
+    "Move",
+    "NewJob",
+    "Outcome",
+    "sequence_of",
+]

@@ -1,0 +1,104 @@
+"""The scripts that change job records: each change and its stream entry in one atomic step. Lua, run by Redis.
+
+A serialised Job is extended inside them by appending fields, of which protobuf takes the last one (job_id,
+cancel_requested). What stands before each says what goes in and what comes out; adlro.jobstore.store calls them.
+"""
+
+from __future__ import annotations
+
+from adlro.jobstore.keys import EVENTS_KEPT, OUTCOMES_KEPT
+
+_COMMON = """
+local function varint(n)
+  local s = ''
+  while n >= 128 do s = s .. string.char(n % 128 + 128); n = math.floor(n / 128) end
+  return s .. string.char(n)
+end
+local function announce(change, job)
+  local rev = redis.call('INCR', 'adlro:jobs:revision')
+  -- JobStreamEntry: change = 1 (varint), job = 2 (bytes)
+  local entry = '\\8' .. string.char(change) .. '\\18' .. varint(#job) .. job
+  redis.call('XADD', 'adlro:jobs:events', 'MAXLEN', '~', EVENTS_KEPT, rev .. '-0', 'm', entry)
+  return rev
+end
+""".replace("EVENTS_KEPT", str(EVENTS_KEPT))
+
+# ARGV, three a job: request key (may be empty), digest, Job without job_id.
+# Returns {existing, rev, job_id} a job; of an existing one "job_id digest".
+CREATE = (
+    _COMMON
+    + """
+local out = {}
+for i = 1, #ARGV, 3 do
+  local request, digest, body = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local known = request ~= '' and redis.call('HGET', 'adlro:jobs:requests', request)
+  if known then
+    out[#out + 1] = {1, 0, known}
+  else
+    local id = 'job-' .. redis.call('INCR', 'adlro:jobs:sequence')
+    local job = body .. '\\10' .. varint(#id) .. id
+    local rev = announce(1, job)
+    redis.call('HSET', 'adlro:job:' .. id, 'm', job, 'rev', rev, 'version', 0, 'state', 1)
+    redis.call('SADD', 'adlro:jobs:active', id)
+    if request ~= '' then redis.call('HSET', 'adlro:jobs:requests', request, id .. ' ' .. digest) end
+    out[#out + 1] = {0, rev, id}
+  end
+end
+return out
+"""
+)
+
+# ARGV: job_id. Returns {status, rev, m}: status 0 not found, 1 final, 2 requested now or before.
+CANCEL = (
+    _COMMON
+    + """
+local key = 'adlro:job:' .. ARGV[1]
+local found = redis.call('HMGET', key, 'm', 'rev', 'state', 'cancel')
+if not found[1] then return {0, 0, ''} end
+if tonumber(found[3]) >= 3 then return {1, tonumber(found[2]), found[1]} end
+if found[4] then return {2, tonumber(found[2]), found[1]} end
+local job = found[1] .. '\\120\\1'
+local rev = announce(2, job)
+redis.call('HSET', key, 'm', job, 'rev', rev, 'cancel', 1)
+return {2, rev, job}
+"""
+)
+
+# ARGV: token; incarnation (empty: no cursor), cluster revision, cluster time, last event, end of the hold; then seven a
+# move: job_id, version, state, Job, outcome, user, his attained service (empty: as before).
+# Nothing is written unless all of it can be. Returns the new revisions.
+MOVE = (
+    _COMMON
+    + """
+local token = redis.call('GET', 'adlro:orchestrator:token')
+if token and tonumber(token) ~= tonumber(ARGV[1]) then
+  return redis.error_reply('FENCED token ' .. ARGV[1] .. ' is not the newest, ' .. token .. ' is')
+end
+local versions = {}
+for i = 7, #ARGV, 7 do
+  local id = ARGV[i]
+  local version = versions[id] or tonumber(redis.call('HGET', 'adlro:job:' .. id, 'version') or -1)
+  if version ~= tonumber(ARGV[i + 1]) then
+    return redis.error_reply('STALE ' .. id .. ' is at version ' .. version .. ', not ' .. ARGV[i + 1])
+  end
+  versions[id] = version + 1
+end
+local out = {}
+for i = 7, #ARGV, 7 do
+  local id, version, state, job, outcome = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4]
+  local key = 'adlro:job:' .. id
+  if redis.call('HEXISTS', key, 'cancel') == 1 then job = job .. '\\120\\1' end
+  local rev = announce(3, job)
+  redis.call('HSET', key, 'm', job, 'rev', rev, 'version', version + 1, 'state', state)
+  if state >= 3 then redis.call('SREM', 'adlro:jobs:active', id) end
+  if outcome ~= '' then redis.call('XADD', 'adlro:outcomes', 'MAXLEN', '~', OUTCOMES_KEPT, '*', 'm', outcome) end
+  if ARGV[i + 6] ~= '' then redis.call('HSET', 'adlro:orchestrator:attained', ARGV[i + 5], ARGV[i + 6]) end
+  out[#out + 1] = rev
+end
+if ARGV[2] ~= '' then
+  redis.call('HSET', 'adlro:orchestrator:cursor', 'incarnation', ARGV[2], 'revision', ARGV[3], 'time_s', ARGV[4],
+    'last_event_s', ARGV[5], 'hold_until_s', ARGV[6])
+end
+return out
+""".replace("OUTCOMES_KEPT", str(OUTCOMES_KEPT))
+)

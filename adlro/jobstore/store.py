@@ -1,0 +1,137 @@
+"""The store: what reads, and beside it what changes job records, by the scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
+
+import redis.asyncio as aioredis
+from redis.commands.core import AsyncScript
+from redis.exceptions import ResponseError
+
+from adlro.errors import AlreadyExists, Conflict, Stale
+from adlro.jobs import Job, JobSpec, NormalizedJob
+from adlro.jobstore import scripts
+from adlro.jobstore.reads import JobReads, not_found
+from adlro.jobstore.records import Created, Cursor, Move, NewJob, decode_job, digest_of, outcome_entry
+from adlro.v1 import job_pb2
+from adlro.wire import job_to_proto
+
+
+class JobStore(JobReads):
+    """Reads and changes job records.
+
+    Args:
+        redis: a client with `decode_responses=False` whose writes are not retried (adlro.kit.redis.connect).
+        blocking: a client of its own for blocking reads (adlro.kit.redis.connect_blocking); needed only for reads
+            with a block time.
+
+    Raises:
+        redis.exceptions.ConnectionError: from every method while Redis does not answer; nothing is retried here.
+    """
+
+    def __init__(self, redis: aioredis.Redis, blocking: aioredis.Redis | None = None) -> None:
+        super().__init__(redis, blocking)
+        self._create: AsyncScript = self._redis.register_script(scripts.CREATE)
+        self._cancel: AsyncScript = self._redis.register_script(scripts.CANCEL)
+        self._move: AsyncScript = self._redis.register_script(scripts.MOVE)
+
+    async def create(self, spec: JobSpec, normalized: NormalizedJob, request_id: str, created_unix_s: float) -> Created:
+        """Records a job; the same user and request id give the job of the first call.
+
+        Raises:
+            AlreadyExists: the request id was used for another payload.
+        """
+        answer = (await self.create_many([NewJob(spec, normalized, request_id, created_unix_s)]))[0]
+        if isinstance(answer, AlreadyExists):
+            raise answer
+        return answer
+
+    async def create_many(self, jobs: Sequence[NewJob]) -> list[Created | AlreadyExists]:
+        """Records jobs in one round trip, each by itself; answers in order."""
+        args: list[bytes | str] = []
+        made: list[tuple[job_pb2.Job, str]] = []
+        for new in jobs:
+            job = Job(job_id="", spec=new.spec, normalized=new.normalized, created_unix_s=new.created_unix_s)
+            message = job_to_proto(job)
+            digest = digest_of(message.spec)
+            args += [f"{new.spec.user} {new.request_id}" if new.request_id else "", digest, message.SerializeToString()]
+            made.append((message, digest))
+        answers = cast(list[Any], await self._create(args=args))
+        out: list[Created | AlreadyExists] = []
+        for new, (message, digest), (existing, revision, value) in zip(jobs, made, answers, strict=True):
+            text = value.decode()
+            if not existing:
+                message.job_id = text
+                message.revision = revision
+                out.append(Created(message, existing=False))
+                continue
+            job_id, _, first_digest = text.partition(" ")
+            if first_digest != digest:
+                out.append(
+                    AlreadyExists(
+                        f"request_id: {new.request_id!r} was used before, for {job_id} with another payload; "
+                        "send a new request_id for a new job, or the same payload to repeat the call",
+                        field="request_id",
+                        reason="REQUEST_ID_REUSED",
+                        metadata={"job_id": job_id},
+                    )
+                )
+                continue
+            out.append(Created(job_to_proto(await self.get(job_id)), existing=True))
+        return out
+
+    async def request_cancel(self, job_id: str) -> Job:
+        """Marks a job to be ended by the orchestrator; repeating it changes nothing.
+
+        Raises:
+            NotFound: no such job.
+            Conflict: the job is final.
+        """
+        status, revision, body = await self._cancel(args=[job_id])
+        if status == 0:
+            raise not_found(job_id)
+        job = decode_job(body, revision)
+        if status == 1:
+            raise Conflict(
+                f"{job_id} is {job.state.name} already; only a pending or running job can be cancelled",
+                reason="JOB_FINAL",
+                metadata={"job_id": job_id, "state": job.state.name},
+            )
+        return job
+
+    async def move(self, token: int, moves: Sequence[Move], cursor: Cursor | None = None) -> list[int]:
+        """Replaces records, announces each change, and notes the cursor: all or nothing. For the acting orchestrator.
+
+        Args:
+            token: its fencing token.
+            moves: new records in order; several of one job have rising versions.
+            cursor: what of the cluster's events is applied with this.
+
+        Returns:
+            The revision of each change.
+
+        Raises:
+            Stale: another orchestrator has taken over, or a record changed underneath; read everything anew.
+        """
+        args: list[bytes | str | int] = [token, "", 0, 0, 0, ""]
+        if cursor is not None:
+            args[1:4] = [cursor.incarnation, cursor.revision, repr(cursor.time_s)]
+            args[4:] = [repr(cursor.last_event_s), _text(cursor.hold_until_s)]
+        for move in moves:
+            outcome = b"" if move.outcome is None else outcome_entry(move.job, move.outcome)
+            body = job_to_proto(dataclasses.replace(move.job, revision=0)).SerializeToString()
+            args += [move.job.job_id, move.version, int(move.job.state), body, outcome]
+            args += [move.job.spec.user, _text(move.attained_s)]
+        try:
+            return cast(list[int], await self._move(args=args))
+        except ResponseError as error:
+            text = str(error)
+            if "FENCED" in text or "STALE" in text:
+                raise Stale(f"this orchestrator's view is old: {text}") from error
+            raise
+
+
+def _text(number: float | None) -> str:
+    return "" if number is None else repr(number)
