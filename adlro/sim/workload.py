@@ -166,7 +166,11 @@ def draw_demand(scenario: Scenario, job_type: JobType, rng: np.random.Generator)
 
 def _draw(choices: Sequence[tuple[_T, float]], rng: np.random.Generator) -> _T:
     # One uniform number a choice, so that every job takes the same count of random numbers.
-    point = rng.random() * sum(share for _, share in choices)
+    # Summed one by one: `sum` rounds otherwise from Python 3.12 on.
+    total = 0.0
+    for _, share in choices:
+        total += share
+    point = rng.random() * total
     for value, share in choices:
         point -= share
         if point < 0:

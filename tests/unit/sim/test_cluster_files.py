@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,9 @@ from adlro.cluster import GpuSpec
 from adlro.errors import InvalidInput
 from adlro.jobs import JobType
 from adlro.sim.cluster_files import read_cluster, read_cluster_file, read_speeds
-from adlro.sim.scenario import load_cluster, load_speeds
+from adlro.sim.scenario import SCENARIO_NAMES, load_cluster, load_speeds
 from adlro.sim.speeds import SHIPPED
+from adlro.sim.traces import TRACE_FORMATS
 
 NODE = """
 [[nodes]]
@@ -131,3 +134,13 @@ def test_lines_in_any_order_are_a_cluster_or_refused(tmp_path_factory, lines):
     except InvalidInput as error:
         refused = error
     assert refused is None or "cluster.toml: " in refused.message
+
+
+def test_the_example_in_the_documentation_is_a_cluster(tmp_path):
+    document = (Path(__file__).parents[3] / "docs" / "workloads.md").read_text(encoding="utf-8")
+    example = document.partition("```toml\n")[2].partition("```")[0]
+    cluster, speeds = read_cluster_file(write(tmp_path, example))
+    assert [gpu.memory_mib for _, gpu in cluster.gpus()] == [40960] * 4
+    assert speeds.speed("", JobType.MACHINE_LEARNING, "a100") == pytest.approx(2.1)
+    assert all(f"`{model}`" in document for model in SHIPPED.gpu_models)
+    assert all(f"| `{name}` |" in document for name in (*SCENARIO_NAMES, *TRACE_FORMATS))

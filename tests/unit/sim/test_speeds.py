@@ -66,6 +66,13 @@ def test_what_one_table_does_not_list_runs_at_a_geometric_mean():
     assert SHIPPED.model_speed("radeon_vii") == pytest.approx(np.exp(np.mean(np.log(every))))
 
 
+def test_every_measured_speed_is_a_finite_number_above_zero_with_its_source():
+    for name, models in (("speeds.csv", GPU_MODELS), ("gavel_throughputs.csv", GAVEL_GPU_MODELS)):
+        for row in csv_rows(name):
+            assert row["source"]
+            assert all(0 < speed(row["application"], JobType.SIMULATION, model) < np.inf for model in models)
+
+
 def test_all_shipped_models_are_known_with_their_specs():
     assert SHIPPED.gpu_models == (*GPU_MODELS, *GAVEL_GPU_MODELS)
     assert set(SHIPPED.gpu_models) <= set(GPU_SPECS)
