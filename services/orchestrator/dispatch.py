@@ -16,21 +16,22 @@ import dataclasses
 import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
-from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Stale, Unavailable, Unsupported
-from adlro.events import NOT_BLOCKING, Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
+from adlro.errors import Conflict, Stale, Unavailable, Unsupported
+from adlro.events import NOT_BLOCKING, Clock, ClusterDescription, ClusterEvent, EventBatch, EventKind
 from adlro.jobs import Job, JobState, PendingReason
 from adlro.jobstore import Cursor, JobChange, JobStore, sequence_of
 from adlro.sim.observation import Floats
 from services.orchestrator import transitions
+from services.orchestrator.acting import Acting
 from services.orchestrator.book import Book
-from services.orchestrator.decisions import DecisionLog, Made
+from services.orchestrator.decisions import Made
 from services.orchestrator.holding import Holding
+from services.orchestrator.launching import Launches, Refused
 from services.orchestrator.ledger import Entry, Ledger, Phase
-from services.orchestrator.policies import Policy
 from services.orchestrator.ports import ClusterPort
 from services.orchestrator.predictions import Predictions
 from services.orchestrator.reconcile import Reconciled, reconcile
@@ -39,8 +40,6 @@ from services.orchestrator.reconcile import Reconciled, reconcile
 REASON_REFRESH_S = 1.0
 REASONS_AT_ONCE = 500
 WAKE_UPS_AT_ONCE = 50_000
-# Launches that got no answer in time, after which the attempt counts as refused.
-LATE_LAUNCHES = 3
 # A round of decisions lets others have the loop after so long.
 ROUND_SLICE_S = 0.005
 # What may change what a policy wants: it ends a hold. So does a job that joins the queue.
@@ -64,55 +63,11 @@ class CancelRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The cluster did not take a launch."""
-
-    entry: Entry
-    attempt: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class RefreshReasons:
     """Bring the reasons of waiting jobs up to date."""
 
 
 Input = EventBatch | Arrived | CancelRequested | Refused | RefreshReasons
-
-
-@dataclass(slots=True)
-class Acting:
-    """What outlives a session, in this process.
-
-    Attributes:
-        policy: decides.
-        drained: nodes on which nothing more is started, with the reason.
-        decisions: what was decided.
-        incarnation: the cluster's, as last described.
-        late: launches of (job, attempt) that got no answer in time.
-        ask_again: what was chosen for this process is not what an earlier one held by.
-    """
-
-    policy: Policy
-    drained: dict[str, str]
-    decisions: DecisionLog
-    incarnation: str = ""
-    late: dict[tuple[str, int], int] = field(default_factory=dict)
-    ask_again: bool = False
-    _clock: Clock | None = None
-    _clock_read_at: float = 0.0
-
-    def note_clock(self, clock: Clock) -> None:
-        """The cluster has told its clock."""
-        self._clock, self._clock_read_at = clock, time.monotonic()
-
-    def clock(self) -> Clock | None:
-        """The cluster's clock as it should stand now; None before it was told."""
-        clock = self._clock
-        if clock is None or clock.paused or clock.mode is ClockMode.VIRTUAL:
-            return clock
-        passed_s = (time.monotonic() - self._clock_read_at) * clock.scale
-        return dataclasses.replace(clock, time_s=clock.time_s + passed_s)
 
 
 class Session:
@@ -159,8 +114,7 @@ class Session:
         self._described = 0
         self._refresh_due: asyncio.TimerHandle | None = None
         self._refresh_from = 0
-        self._acknowledged: asyncio.Task[None] | None = None
-        self._group: asyncio.TaskGroup
+        self._launches: Launches
         self._book: Book
         self._holding: Holding
 
@@ -199,13 +153,13 @@ class Session:
                 self._inbox.put_nowait(CancelRequested(job.job_id))
         try:
             async with asyncio.TaskGroup() as group:
-                self._group = group
+                self._launches = Launches(self._cluster, self.acting, self.token, group, self._inbox.put_nowait)
                 group.create_task(self._follow_cluster(), name="follow cluster")
                 group.create_task(self._follow_jobs(job_revision, newest), name="follow jobs")
                 group.create_task(self._act(), name="act")
                 # What an earlier session had written down and perhaps not launched; then what it had applied and
                 # perhaps not acknowledged.
-                self._launch(found.relaunch, self.applied)
+                self._launches.start(found.relaunch, self.applied)
                 await self._wake_at({0.0, *(begin_s for begin_s, _, _ in self._begins)})
                 self.ready.set()
         finally:
@@ -364,7 +318,7 @@ class Session:
         await self._write(self._cursor())
         if (wake_up_s := self._holding.next_wake_up_s(self.now_s)) is not None:
             await self._wake_at({wake_up_s})  # before the acknowledgement, on which a virtual clock waits
-        self._launch(picks, self.applied)
+        self._launches.start(picks, self.applied)
         if self.ledger.queue_length:
             self._refresh_later()
 
@@ -451,47 +405,6 @@ class Session:
                 await asyncio.sleep(0)  # the lease, health and callers go on during a long round
                 slice_ends = time.perf_counter() + ROUND_SLICE_S
         return picks
-
-    def _launch(self, picks: Sequence[Entry], revision: int) -> None:
-        """Launches in the background, then acknowledges; acknowledgements keep their order."""
-        before = self._acknowledged
-        self._acknowledged = self._group.create_task(self._launch_all(list(picks), revision, before))
-
-    async def _launch_all(self, picks: list[Entry], revision: int, before: asyncio.Task[None] | None) -> None:
-        async with asyncio.TaskGroup() as group:
-            launches = [group.create_task(self._launch_one(entry, entry.job, revision)) for entry in picks]
-        if before is not None:
-            await before
-        if all(launch.result() for launch in launches):  # else the session ends, and the next one acknowledges
-            await self._cluster.acknowledge(self.acting.incarnation, revision, self.token)
-
-    async def _launch_one(self, entry: Entry, job: Job, applied: int) -> bool:
-        """Launches what was meant when events up to `applied` were known; False where the cluster does not take it."""
-        key = (job.job_id, job.attempt_count)
-        incarnation = self.acting.incarnation
-        try:
-            start_revision = await self._cluster.launch(*key, job.spec, job.gpu_id, self.token, incarnation)
-        except (Stale, Unavailable):
-            raise
-        except AdlroError as error:
-            if error.reason == "STALE_FENCING_TOKEN":
-                raise Stale(str(error)) from error
-            if isinstance(error, DeadlineExceeded):
-                self.acting.late[key] = self.acting.late.get(key, 0) + 1
-                if self.acting.late[key] < LATE_LAUNCHES:
-                    raise
-            self.acting.late.pop(key, None)
-            self._inbox.put_nowait(Refused(entry, job.attempt_count, error.message))
-            return False
-        self.acting.late.pop(key, None)
-        if start_revision <= applied:
-            # It was started before it was meant: the store has lost what it knew of that. Its events will not come
-            # again, so nobody would ever hear of its end.
-            self._inbox.put_nowait(Refused(entry, job.attempt_count, "it was started before, and forgotten since"))
-            return False
-        if entry.job.cancel_requested:  # perhaps it came while the launch was on its way, and found nothing to stop
-            await self._cluster.stop(*key, self.token, incarnation)
-        return True
 
     # ---- writing down
 

@@ -18,8 +18,9 @@ from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, Stale, Un
 from adlro.jobs import JobState, PendingReason
 from adlro.jobstore import PREFIX, JobStore, Move
 from services.orchestrator import transitions
+from services.orchestrator.acting import Acting
 from services.orchestrator.decisions import Decision, DecisionLog, explain_waiting
-from services.orchestrator.dispatch import Acting, Session, failures
+from services.orchestrator.dispatch import Session, failures
 from services.orchestrator.lease import Lease
 from services.orchestrator.ledger import Phase
 from services.orchestrator.metrics import Metrics

@@ -1,0 +1,46 @@
+"""What an orchestrator that acts knows from one session to the next, in its process. Plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass, field
+
+from adlro.events import Clock, ClockMode
+from services.orchestrator.decisions import DecisionLog
+from services.orchestrator.policies import Policy
+
+
+@dataclass(slots=True)
+class Acting:
+    """What outlives a session, in this process.
+
+    Attributes:
+        policy: decides.
+        drained: nodes on which nothing more is started, with the reason.
+        decisions: what was decided.
+        incarnation: the cluster's, as last described.
+        late: launches of (job, attempt) that got no answer in time.
+        ask_again: what was chosen for this process is not what an earlier one held by.
+    """
+
+    policy: Policy
+    drained: dict[str, str]
+    decisions: DecisionLog
+    incarnation: str = ""
+    late: dict[tuple[str, int], int] = field(default_factory=dict)
+    ask_again: bool = False
+    _clock: Clock | None = None
+    _clock_read_at: float = 0.0
+
+    def note_clock(self, clock: Clock) -> None:
+        """The cluster has told its clock."""
+        self._clock, self._clock_read_at = clock, time.monotonic()
+
+    def clock(self) -> Clock | None:
+        """The cluster's clock as it should stand now; None before it was told."""
+        clock = self._clock
+        if clock is None or clock.paused or clock.mode is ClockMode.VIRTUAL:
+            return clock
+        passed_s = (time.monotonic() - self._clock_read_at) * clock.scale
+        return dataclasses.replace(clock, time_s=clock.time_s + passed_s)
