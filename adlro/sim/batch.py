@@ -214,7 +214,8 @@ def check_durations(jobs: JobArrays) -> None:
         number, job, model = (int(place[0]) for place in np.nonzero(wrong))
         raise InvalidInput(
             f"list {number}, job {job}, model {model}: a job runs {jobs.duration_s[number, job, model]} s and is "
-            f"expected to run {jobs.expected_s[number, job, model]} s; both must be numbers from 0, and what cannot run (inf) cannot be expected to",
+            f"expected to run {jobs.expected_s[number, job, model]} s; both must be numbers from 0, and what cannot "
+            "run (inf) cannot be expected to",
             field="duration_s",
         )
 

@@ -38,7 +38,7 @@ class Step(NamedTuple):
     Attributes:
         parts: (N, REWARD_PARTS) integrals over the step.
         dt_s: (N,) cluster time that passed: discount by exp(-beta dt_s), since decisions are not equally spaced.
-        done: (N,) the list has come to its end; the observation is that of the next list's begin.
+        done: (N,) the list has come to its end; the window is that of the next list's begin, where one has begun.
         stuck: (N,) with `done`: jobs were left that nothing could start.
     """
 
@@ -62,6 +62,7 @@ class WindowSimulator:
         gpu_changes: for each list of the pool, what happens to GPUs.
         start_cost_s: time that each start takes before the work begins.
         next_list: gives the number of the list that cluster n runs next; in turn where left out.
+        restart: a cluster whose list ends begins its next one in the same step; else it stays there until `reset`.
 
     Raises:
         InvalidInput: the window or the batch is empty.
@@ -78,6 +79,7 @@ class WindowSimulator:
         gpu_changes: Sequence[Sequence[GpuChange]] | None = None,
         start_cost_s: float = 0.0,
         next_list: Callable[[int], int] | None = None,
+        restart: bool = True,
     ) -> None:
         if size < 1 or clusters < 1 or len(jobs.job_count) < 1:
             raise InvalidInput("a window needs at least one job, a batch one cluster, a pool one list", field="size")
@@ -93,6 +95,7 @@ class WindowSimulator:
         self.jobs = jobs
         self.machines = empty_machines(self.hardware)
         self._next = 0
+        self._restart = restart
         self._next_list = next_list or self._in_turn
         first = np.array([self._next_list(n) for n in range(clusters)], dtype=np.int64)
         self.course = kernel.new_course(
@@ -141,7 +144,7 @@ class WindowSimulator:
         wrong = self._step_all(*self._state, chosen, self.window, step)
         if wrong >= 0:
             raise ValueError(f"cluster {wrong}: action {actions[wrong]} is masked: the job cannot start on that GPU")
-        if self._done.any():
+        if self._restart and self._done.any():
             ended = np.flatnonzero(self._done)
             lists = np.array([self._next_list(int(n)) for n in ended], dtype=np.int64)
             self._begin_some(ended, lists)
@@ -251,6 +254,7 @@ def step_all(
         step.dt_s[n] += machines.time_s[n]
         step.done[n] = course.status[n] != kernel.DECISION
         step.stuck[n] = course.status[n] == kernel.STUCK
-        if not step.done[n]:
-            _look(hardware, machines, jobs, planes, course, n, out)
+        if step.done[n]:
+            kernel.window_rows(course, n, window)  # as it is now, for what can be seen at the end
+        _look(hardware, machines, jobs, planes, course, n, out)
     return -1
