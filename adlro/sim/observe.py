@@ -70,10 +70,26 @@ def whole_queue(
     there = np.arange(longest) < row_count[:, None]
     taken = np.where(there, rows[:, :longest], 0)
     lists = scene.list_of[:, None]
+    usable, idle = scene.gpu_speed > 0.0, scene.gpu_job == IDLE
+    can_start, node_of = usable & idle, (np.arange(batch)[:, None], hardware.gpu_node)
     duration_s = np.empty((batch, longest, gpus))
     fits = np.empty((batch, longest, gpus), dtype=np.bool_)
-    _fill_pairs(hardware, scene, jobs, taken, row_count, duration_s, fits)
-    usable, idle = scene.gpu_speed > 0.0, scene.gpu_job == IDLE
+    possible = np.zeros((batch, longest), dtype=np.bool_)
+    _fill_pairs(
+        hardware,
+        hardware.node_cores[node_of],
+        hardware.node_memory_mib[node_of],
+        np.where(can_start, scene.cores_free[node_of], -1),
+        np.where(can_start, scene.memory_free_mib[node_of], -1),
+        scene.known_speed,
+        jobs,
+        scene.list_of,
+        taken,
+        row_count,
+        duration_s,
+        fits,
+        possible,
+    )
     remaining_s = np.where(idle, 0.0, np.maximum(scene.gpu_expected_end_s - scene.time_s[:, None], 0.0))
     users = jobs.user[lists, taken]
     return Observation(
@@ -81,12 +97,12 @@ def whole_queue(
         gpu_model=hardware.gpu_model,
         gpu_memory_mib=hardware.gpu_memory_mib,
         gpu_node=hardware.gpu_node,
-        gpu_idle=usable & idle,
+        gpu_idle=can_start,
         gpu_remaining_s=np.where(usable, remaining_s, np.inf),
         node_cores_free=scene.cores_free,
         node_memory_free_mib=scene.memory_free_mib,
         # A job that no GPU can ever hold waits for no policy: it must not block a queue.
-        job_waiting=there & np.isfinite(duration_s).any(axis=2),
+        job_waiting=possible,
         job_type=jobs.job_type[lists, taken],
         job_priority=jobs.priority[lists, taken],
         job_user_service_s=np.take_along_axis(user_service_s, users, axis=1),
@@ -104,42 +120,50 @@ def whole_queue(
 @compiled
 def _fill_pairs(
     hardware: Hardware,
-    scene: Scene,
+    node_cores: Ints,
+    node_memory_mib: Ints,
+    cores_left: Ints,
+    memory_left_mib: Ints,
+    known_speed: Floats,
     jobs: JobArrays,
+    list_of: Ints,
     rows: Ints,
     row_count: Ints,
     duration_s: Floats,
     fits: Bools,
+    possible: Bools,
 ) -> None:
-    """Fills (A, Q, G): expected duration, inf where the GPU or its empty node is too small; may it start now."""
+    """Fills (A, Q, G): expected duration, inf where the GPU or its empty node is too small; may it start now.
+
+    Args:
+        node_cores, node_memory_mib: (A, G) what the GPU's node has.
+        cores_left, memory_left_mib: (A, G) what it has left; -1 where nothing can start.
+        possible: (A, Q) filled: some GPU can hold the job when its node is empty.
+    """
     for a in range(rows.shape[0]):
-        number = scene.list_of[a]
+        number, model, speed = list_of[a], hardware.gpu_model[a], known_speed[a]
+        gpu_memory, cores_of, memory_of = hardware.gpu_memory_mib[a], node_cores[a], node_memory_mib[a]
+        cores_free, memory_free = cores_left[a], memory_left_mib[a]
         for i in range(rows.shape[1]):
-            for gpu in range(hardware.gpu_model.shape[1]):
-                duration_s[a, i, gpu] = np.inf
-                fits[a, i, gpu] = False
+            durations, starts = duration_s[a, i], fits[a, i]
             if i >= row_count[a]:
+                durations[:] = np.inf
+                starts[:] = False
                 continue
             job = rows[a, i]
             cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
-            gpu_memory_mib = jobs.gpu_memory_mib[number, job]
-            for gpu in range(hardware.gpu_count[a]):
-                node = hardware.gpu_node[a, gpu]
-                if (
-                    gpu_memory_mib > hardware.gpu_memory_mib[a, gpu]
-                    or cores > hardware.node_cores[a, node]
-                    or memory_mib > hardware.node_memory_mib[a, node]
-                ):
-                    continue
-                expected_s = jobs.expected_s[number, job, hardware.gpu_model[a, gpu]] / scene.known_speed[a, gpu]
-                duration_s[a, i, gpu] = expected_s
-                fits[a, i, gpu] = (
-                    scene.gpu_speed[a, gpu] > 0.0
-                    and scene.gpu_job[a, gpu] == IDLE
-                    and cores <= scene.cores_free[a, node]
-                    and memory_mib <= scene.memory_free_mib[a, node]
-                    and expected_s < np.inf
-                )
+            gpu_memory_mib, expected_s = jobs.gpu_memory_mib[number, job], jobs.expected_s[number, job]
+            shortest_s = np.inf
+            # Without branches, so that the compiler takes several GPUs at once. Padding has no memory.
+            for gpu in range(model.shape[0]):
+                able = (gpu_memory_mib <= gpu_memory[gpu]) & (cores <= cores_of[gpu]) & (memory_mib <= memory_of[gpu])
+                expected = expected_s[model[gpu]] / speed[gpu]
+                durations[gpu] = expected if able else np.inf
+            for gpu in range(model.shape[0]):
+                able = durations[gpu] < np.inf
+                starts[gpu] = able & (cores <= cores_free[gpu]) & (memory_mib <= memory_free[gpu])
+                shortest_s = min(shortest_s, durations[gpu])
+            possible[a, i] = shortest_s < np.inf
 
 
 GPU_PLANES = (

@@ -41,16 +41,14 @@ class AttainedService:
         self._ended_s[number] += took_s
         return float(self._ended_s[number])
 
-    def at(self, time_s: float, users: Ints, running_users: Ints, running_since_s: Floats) -> Floats:
-        """(J,) what the users of J jobs have had by now.
+    def at(self, time_s: float, running_users: Ints, running_since_s: Floats) -> Floats:
+        """(U,) what each user, by number, has had by now.
 
         Args:
             time_s: now, cluster time.
-            users: (J,) numbers of the users asked for.
             running_users: (R,) numbers of the users of what runs.
             running_since_s: (R,) when each of that began.
         """
         had_s = self._ended_s.copy()
         np.add.at(had_s, running_users, np.maximum(time_s - running_since_s, 0.0))
-        asked: Floats = had_s[users]
-        return asked
+        return had_s

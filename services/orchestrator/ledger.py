@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adlro.cluster import Cluster
+from adlro.cluster import Cluster, Gpu, Node
 from adlro.jobs import Job, PendingReason
 from adlro.jobstore import sequence_of
 from adlro.sim.observation import Bools, Floats, Ints, Observation
+from adlro.sim.observe import whole_queue
 from services.orchestrator.attained import AttainedService
+from services.orchestrator.columns import Columns
 from services.orchestrator.occupancy import Layout, Occupancy
 
 
@@ -36,7 +38,8 @@ class Entry:
 
     job: Job
     version: int
-    durations_s: Floats  # (G,) expected; inf where the GPU can never hold it
+    expected_s: Floats  # (K,) expected duration on each of the cluster's GPU models
+    durations_s: Floats  # (G,) the same on each GPU; inf where the GPU can never hold it
     phase: Phase = Phase.ARRIVING
     row: int = -1
     gpu: int = -1
@@ -67,7 +70,7 @@ class Ledger:
         self.changes = 0
         self._queue: list[tuple[tuple[float, int], str, int]] = []
         self.attained = AttainedService(attained_s or {})
-        self._table = _Table(len(self.layout.gpu_ids))
+        self._columns = Columns(len(self.layout.gpu_models))
         # Who holds each GPU (-1: nobody), and since when.
         self._holder_user: Ints = np.full(len(self.layout.gpu_ids), -1, dtype=np.int64)
         self._since_s: Floats = np.zeros(len(self.layout.gpu_ids))
@@ -75,21 +78,22 @@ class Ledger:
 
     # ---- jobs
 
-    def enter(self, job: Job, version: int, model_durations_s: Floats) -> Entry:
+    def enter(self, job: Job, version: int, expected_s: Floats) -> Entry:
         """Takes up a job that is not final.
 
         Args:
-            model_durations_s: (M,) expected duration on each of `gpu_models`.
+            expected_s: (K,) expected duration on each of the cluster's GPU models.
         """
         able = self.layout.can_ever_hold(job.spec)
-        entry = Entry(job, version, np.where(able, model_durations_s[self.layout.gpu_model], np.inf))
+        entry = Entry(job, version, expected_s, np.where(able, expected_s[self.layout.gpu_model], np.inf))
         self.entries[job.job_id] = entry
         return entry
 
     def enqueue(self, entry: Entry) -> None:
         """Puts a job into the queue, at its place by `Entry.order`."""
         entry.phase = Phase.QUEUED
-        entry.row = self._table.add(entry, self.attained.number_of(entry.job.spec.user))
+        user = self.attained.number_of(entry.job.spec.user)
+        entry.row = self._columns.add(entry.job.spec, entry.job.submit_s or 0.0, user, entry.expected_s)
         bisect.insort(self._queue, (entry.order, entry.job.job_id, entry.row))
 
     def place(self, entry: Entry, gpu: int, time_s: float) -> None:
@@ -124,7 +128,7 @@ class Ledger:
         index = bisect.bisect_left(self._queue, (entry.order, entry.job.job_id, entry.row))
         assert self._queue[index][1] == entry.job.job_id
         del self._queue[index]
-        self._table.remove(entry.row)
+        self._columns.remove(entry.row)
         entry.row = -1
 
     # ---- GPUs
@@ -173,47 +177,20 @@ class Ledger:
 
     def observe(self, time_s: float) -> Observation:
         """The decision point as a policy sees it, N = 1. Row j is the j-th job of the queue."""
-        rows = np.fromiter((row for _, _, row in self._queue), dtype=np.int64, count=len(self._queue))
-        layout, taken, table = self.layout, self.occupancy, self._table
-        usable, idle, held = taken.usable, taken.idle, self._holder_user >= 0
-        duration, fits = table.duration[rows], self._fits(rows)
-        remaining = np.where(idle, 0.0, np.maximum(taken.expected_end_s - time_s, 0.0))
-        return Observation(
-            time_s=np.array([time_s]),
-            gpu_model=layout.gpu_model[None],
-            gpu_memory_mib=layout.gpu_memory_mib[None],
-            gpu_node=layout.gpu_node[None],
-            gpu_idle=(usable & idle)[None],
-            gpu_remaining_s=np.where(usable, remaining, np.inf)[None],
-            node_cores_free=taken.cores_free[None].copy(),
-            node_memory_free_mib=taken.memory_free_mib[None].copy(),
-            # A job that no GPU can ever hold waits for no policy: it must not block a queue.
-            job_waiting=np.logical_or.reduce(np.isfinite(duration), axis=1)[None],
-            job_type=table.job_type[rows][None],
-            job_priority=table.priority[rows][None],
-            job_user_service_s=self.attained.at(time_s, table.user[rows], self._holder_user[held], self._since_s[held])[
-                None
-            ],
-            job_submit_s=table.submit[rows][None],
-            job_cores=table.cores[rows][None],
-            job_memory_mib=table.memory[rows][None],
-            job_gpu_memory_mib=table.gpu_memory[rows][None],
-            duration_s=duration[None],
-            fits_now=fits[None],
-            hold_allowed=np.array([self.hold_allowed]),
-            gpu_models=layout.gpu_models,
-        )
+        return self._observe(time_s, np.fromiter((row for _, _, row in self._queue), np.int64, len(self._queue)))
 
-    def _fits(self, rows: Ints) -> Bools:
-        """(J, G) the job of each row can start there now."""
-        layout, taken, table = self.layout, self.occupancy, self._table
-        fits: Bools = (
-            np.isfinite(table.duration[rows])
-            & (taken.usable & taken.idle)
-            & (table.cores[rows][:, None] <= taken.cores_free[layout.gpu_node])
-            & (table.memory[rows][:, None] <= taken.memory_free_mib[layout.gpu_node])
+    def _observe(self, time_s: float, rows: Ints) -> Observation:
+        held = self._holder_user >= 0
+        return whole_queue(
+            self.layout.hardware,
+            self.occupancy.scene(time_s),
+            self._columns.jobs,
+            rows[None],
+            np.array([len(rows)]),
+            user_service_s=self.attained.at(time_s, self._holder_user[held], self._since_s[held])[None],
+            hold_allowed=np.array([self.hold_allowed]),
+            gpu_models=self.layout.gpu_models,
         )
-        return fits
 
     def reflect(self, observation: Observation, job: int, gpu: int) -> None:
         """Brings an observation of this ledger up to date after its job was placed; the job stays as padding."""
@@ -233,10 +210,10 @@ class Ledger:
 
     def reasons(self, entries: Sequence[Entry], policy_name: str) -> list[tuple[Entry, PendingReason, str]]:
         """Why jobs of the queue wait."""
-        rows = np.array([entry.row for entry in entries], dtype=np.int64)
-        possible: Bools = np.isfinite(self._table.duration[rows])
-        ever: Bools = np.logical_or.reduce(possible, axis=1)
-        fits: Bools = np.logical_or.reduce(self._fits(rows), axis=1)
+        seen = self._observe(0.0, np.array([entry.row for entry in entries], dtype=np.int64))
+        possible: Bools = np.isfinite(seen.duration_s[0])
+        ever: Bools = seen.job_waiting[0]
+        fits: Bools = np.logical_or.reduce(seen.fits_now[0], axis=1)
         usable: Bools = np.logical_or.reduce(possible & self.occupancy.usable, axis=1)
         out = []
         for entry, fits_now, fits_ever, fits_usable in zip(entries, fits, ever, usable, strict=True):
@@ -268,49 +245,7 @@ def needs(entry: Entry) -> str:
     return f"a GPU with {memory}{cores} and {spec.memory_mib} MiB on its node"
 
 
-class _Table:
-    """Columns of the queued jobs, so that an observation is a few array look-ups. Rows are reused."""
-
-    def __init__(self, gpus: int) -> None:
-        self._free: list[int] = []
-        self._allocate(256, gpus)
-
-    def _allocate(self, rows: int, gpus: int) -> None:
-        self.job_type = np.zeros(rows, dtype=np.int64)
-        self.priority = np.zeros(rows)
-        self.user = np.zeros(rows, dtype=np.int64)
-        self.submit = np.zeros(rows)
-        self.cores = np.zeros(rows, dtype=np.int64)
-        self.memory = np.zeros(rows, dtype=np.int64)
-        self.gpu_memory = np.zeros(rows, dtype=np.int64)
-        self.duration = np.zeros((rows, gpus))
-        self._free = list(range(rows - 1, -1, -1))
-
-    def _columns(self) -> Sequence[str]:
-        return ("job_type", "priority", "user", "submit", "cores", "memory", "gpu_memory", "duration")
-
-    def _grow(self) -> None:
-        old = {name: getattr(self, name) for name in self._columns()}
-        rows, gpus = old["duration"].shape
-        self._allocate(2 * rows, gpus)
-        for name, column in old.items():
-            getattr(self, name)[:rows] = column
-        self._free = list(range(2 * rows - 1, rows - 1, -1))
-
-    def add(self, entry: Entry, user: int) -> int:
-        if not self._free:
-            self._grow()
-        row = self._free.pop()
-        spec = entry.job.spec
-        self.job_type[row] = int(spec.job_type)
-        self.priority[row] = spec.priority
-        self.user[row] = user
-        self.submit[row] = entry.job.submit_s or 0.0
-        self.cores[row] = spec.cpu_cores
-        self.memory[row] = spec.memory_mib
-        self.gpu_memory[row] = spec.gpu_memory_mib
-        self.duration[row] = entry.durations_s
-        return row
-
-    def remove(self, row: int) -> None:
-        self._free.append(row)
+def warm() -> None:
+    """Compiles what an observation is built with, or fetches it from where numba keeps it: no decision is to wait."""
+    cluster = Cluster("warm", (Node("node", 1, 1, (Gpu("gpu", "any", 1),)),))
+    Ledger(cluster).observe(0.0)

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from adlro.cluster import Cluster
 from adlro.jobs import JobSpec
+from adlro.sim.machines import IDLE, hardware_of
 from adlro.sim.observation import Bools, Floats, Ints
+from adlro.sim.observe import Scene
 
 
 class Layout:
@@ -21,24 +23,23 @@ class Layout:
 
     Attributes:
         gpu_ids, gpu_models, node_ids: names.
+        hardware: the figures as the simulator has them, a batch of one cluster; the others are views of it.
         gpu_model, gpu_memory_mib, gpu_node: (G,) the model's number, memory, the node's number.
         node_cores, node_memory_mib: (M,) what each node has.
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        pairs = list(cluster.gpus())
         self.cluster = cluster
-        self.gpu_ids = [gpu.gpu_id for _, gpu in pairs]
+        self.gpu_ids = [gpu.gpu_id for _, gpu in cluster.gpus()]
         self.gpu_number = {gpu_id: number for number, gpu_id in enumerate(self.gpu_ids)}
         self.gpu_models = cluster.gpu_models
         self.node_ids = [node.node_id for node in cluster.nodes]
-        models = {model: number for number, model in enumerate(self.gpu_models)}
-        nodes = {node_id: number for number, node_id in enumerate(self.node_ids)}
-        self.gpu_model: Ints = np.array([models[gpu.gpu_model] for _, gpu in pairs], dtype=np.int64)
-        self.gpu_memory_mib: Ints = np.array([gpu.memory_mib for _, gpu in pairs], dtype=np.int64)
-        self.gpu_node: Ints = np.array([nodes[node.node_id] for node, _ in pairs], dtype=np.int64)
-        self.node_cores: Ints = np.array([node.cpu_cores for node in cluster.nodes], dtype=np.int64)
-        self.node_memory_mib: Ints = np.array([node.memory_mib for node in cluster.nodes], dtype=np.int64)
+        self.hardware = hardware_of([cluster], self.gpu_models)
+        self.gpu_model: Ints = self.hardware.gpu_model[0]
+        self.gpu_memory_mib: Ints = self.hardware.gpu_memory_mib[0]
+        self.gpu_node: Ints = self.hardware.gpu_node[0]
+        self.node_cores: Ints = self.hardware.node_cores[0]
+        self.node_memory_mib: Ints = self.hardware.node_memory_mib[0]
 
     def model_of(self, gpu: int) -> str:
         """The model's name of a GPU."""
@@ -125,6 +126,19 @@ class Occupancy:
     def usable(self) -> Bools:
         """(G,) the GPU is there and its node takes jobs."""
         return ~self.lost & ~self.drained[self.layout.gpu_node]
+
+    def scene(self, time_s: float) -> Scene:
+        """What of this an observation at a time is built from, a batch of one cluster; free cores and memory copied."""
+        return Scene(
+            time_s=np.array([time_s]),
+            list_of=np.zeros(1, dtype=np.int64),
+            gpu_speed=self.usable[None].astype(np.float64),
+            gpu_job=np.where(self.idle, IDLE, 0)[None],
+            gpu_expected_end_s=self.expected_end_s[None],
+            known_speed=np.ones((1, len(self.holder))),
+            cores_free=self.cores_free[None].copy(),
+            memory_free_mib=self.memory_free_mib[None].copy(),
+        )
 
     def mask_reason(self, spec: JobSpec, gpu: int, time_s: float) -> str:
         """Why a job cannot start on a GPU at this moment; empty where it can."""

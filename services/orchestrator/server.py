@@ -18,6 +18,7 @@ from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from services.orchestrator.clients import ClusterClient, DecomposeClient
 from services.orchestrator.decisions import Decision
+from services.orchestrator.ledger import warm
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.orchestrator import Orchestrator
 from services.orchestrator.policies import POLICIES
@@ -46,6 +47,8 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         """Connects and begins to act, or to stand by."""
         settings = self._settings
         self._draining = context.draining
+        # Where no compiled code is kept this takes seconds: not at the first decision, and a signal must get through.
+        await asyncio.to_thread(warm)
         redis = connect(settings.redis_url)
         self._redis = (redis, connect_blocking(settings.redis_url))
         cluster = ClusterClient(settings.cluster_address)

@@ -51,10 +51,10 @@ def job(number: int, **spec: object) -> Job:
 
 
 def queue(ledger: Ledger, number: int, durations_s: tuple[float, float, float], **spec: object) -> Entry:
-    """Enters and enqueues a job with its duration on Volta, Turing, Radeon."""
+    """Enters and enqueues a job with its duration on Volta, Turing, Radeon: the first, second, third model."""
     submit_s = float(spec.pop("submit_s", 0.0))  # type: ignore[arg-type]
     record = job(number, **spec)
-    entry = ledger.enter(record, 0, np.array(durations_s))
+    entry = ledger.enter(record, 0, np.array(durations_s[: len(ledger.layout.gpu_models)], dtype=np.float64))
 
     entry.job = replace(record, submit_s=submit_s)
     ledger.enqueue(entry)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from adlro.cluster import Cluster
 from adlro.jobs import PendingReason
-from services.orchestrator.ledger import Entry, Ledger, Phase
+from adlro.sim import observe
+from services.orchestrator.ledger import Entry, Ledger, Phase, warm
 from tests.unit.orchestrator.conftest import job, node, queue
 
 
@@ -146,3 +147,17 @@ def test_what_is_taken_is_given_back(steps: list[tuple[int, int, bool]]) -> None
         number = int(entry.job.job_id.removeprefix("job-"))
         assert seen.duration_s[0, place_in_queue, 0] == number + 1.0
         assert seen.job_cores[0, place_in_queue] == entry.job.spec.cpu_cores
+
+
+def test_no_decision_waits_for_the_compiler(cluster: Cluster) -> None:
+    warm()
+    compiled = list(observe._fill_pairs.signatures)
+    ledger = Ledger(cluster, drained=["turing-0"], attained_s={"ann": 3.0})
+    ledger.place(queue(ledger, 0, (1, 2, 3)), 0, 0.0)
+    ledger.set_lost(["volta-0/1"], True)
+    ledger.observe(1.0)
+    for number in range(1, 600):
+        queue(ledger, number, (1, 2, 3), user=f"user-{number}")
+    ledger.observe(2.0)
+    assert list(observe._fill_pairs.signatures) == compiled
+    assert len(compiled) == 1  # the simulator's batches have the same types
