@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -86,7 +87,7 @@ class View:
         fitting: (job, gpu) pairs that can start now, sorted.
         expected_s: of each pair of a waiting job and a GPU that could hold it.
         remaining_s: of each GPU, expected; 0 where idle, inf where lost.
-        service_s: GPU time of each user so far.
+        service_s: GPU time so far of each user with a waiting job, what runs included.
     """
 
     time_s: float
@@ -142,7 +143,7 @@ class Oracle:
         changes: Sequence[OracleChange] = (),
         start_cost_s: float = 0.0,
     ) -> None:
-        assert all(a.submit_s <= b.submit_s for a, b in zip(jobs, jobs[1:], strict=False))
+        assert all(a.submit_s <= b.submit_s for a, b in itertools.pairwise(jobs))
         self.nodes, self.gpus, self.jobs, self.changes = nodes, gpus, jobs, changes
         self.start_cost_s = start_cost_s
         self.now_s = 0.0
@@ -153,6 +154,7 @@ class Oracle:
         self.waiting: list[int] = []
         self.to_come = len(jobs)
         self.decisions = 0
+        self.able_gpus = [[gpu for gpu in range(len(gpus)) if self.could_hold(job, gpu)] for job in range(len(jobs))]
         unknown = [math.nan] * len(jobs)
         self.outcome = OracleOutcome(list(unknown), list(unknown), [-1] * len(jobs), [0] * len(jobs))
         # (time, what, number of the job or of the change). Entries that are no longer true are passed over.
@@ -276,7 +278,8 @@ class Oracle:
 
     def view(self) -> View:
         free = [self.free(node) for node in range(len(self.nodes))]
-        able = [(job, gpu) for job in self.waiting for gpu in range(len(self.gpus)) if self.could_hold(job, gpu)]
+        able = [(job, gpu) for job in self.waiting for gpu in self.able_gpus[job]]
+        waiting = tuple(dict.fromkeys(job for job, _ in able))
         idle = tuple(self.factor[gpu] > 0.0 and gpu not in self.running for gpu in range(len(self.gpus)))
         fitting = tuple(
             (job, gpu)
@@ -287,14 +290,14 @@ class Oracle:
         )
         return View(
             time_s=self.now_s,
-            waiting=tuple(dict.fromkeys(job for job, _ in able)),
+            waiting=waiting,
             fitting=fitting,
             expected_s={(job, gpu): self.expected_s(job, gpu) for job, gpu in able},
             idle=idle,
             remaining_s=tuple(self.remaining_s(gpu) for gpu in range(len(self.gpus))),
             cores_free=tuple(cores for cores, _ in free),
             memory_free_mib=tuple(memory for _, memory in free),
-            service_s={self.jobs[job].user: self.service_s(self.jobs[job].user) for job in self.waiting},
+            service_s={user: self.service_s(user) for user in {self.jobs[job].user for job in waiting}},
             hold_allowed=bool(self.running) or self.to_come > 0,
             decision=self.decisions,
         )

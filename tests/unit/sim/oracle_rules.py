@@ -28,6 +28,22 @@ def sjf(view: View) -> Pair | None:
     return min(view.fitting, key=lambda pair: (view.expected_s[pair], *pair))
 
 
+def lets_nothing_wait_for_ever(rule: Rule) -> Rule:
+    """What every policy does where a hold is not allowed and it wants no pair: the first job that fits, where fastest.
+
+    So it is when the head of the queue can only run on GPUs that are lost, and nothing runs or will be submitted.
+    """
+
+    def wanting(view: View) -> Pair | None:
+        chosen = rule(view)
+        if chosen is not None or view.hold_allowed:
+            return chosen
+        first = view.fitting[0][0]
+        return min((pair for pair in view.fitting if pair[0] == first), key=lambda pair: (view.expected_s[pair], pair))
+
+    return wanting
+
+
 def at_random(seed: int, hold_share: float = 0.2) -> Rule:
     """Any fitting pair, or a hold; the same for the same pairs, decision and seed."""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.unit.sim.oracle import Oracle, OracleChange, OracleGpu, OracleJob, OracleNode, OracleOutcome, Rule, View
-from tests.unit.sim.oracle_rules import at_random, fcfs, fcfs_fastest, sjf
+from tests.unit.sim.oracle_rules import at_random, fcfs, fcfs_fastest, lets_nothing_wait_for_ever, sjf
 
 ROOMY = OracleNode(cores=64, memory_mib=64)
 
@@ -323,3 +323,18 @@ def test_the_same_seed_draws_the_same_course_and_another_one_another():
 def test_a_list_out_of_order_is_refused():
     with pytest.raises(AssertionError):
         run(gpus(0), [job(1, 1), job(0, 1)])
+
+
+def test_where_nothing_else_could_start_the_head_of_the_queue_lets_another_pass():
+    cards = [OracleGpu(0, 0, 16), OracleGpu(0, 1, 8), OracleGpu(0, 0, 8)]
+    jobs = [job(1, 5, 5, gpu_memory_mib=10), job(1, 4, 3)]
+    changes = [(0.0, 0, 0.0)]
+    assert run(cards, jobs, fcfs, changes=changes).stuck == [0, 1]
+    outcome = run(cards, jobs, lets_nothing_wait_for_ever(fcfs), changes=changes)
+    assert outcome.stuck == [0]
+    assert (outcome.start_s[1], outcome.gpu[1]) == (1, 1)
+
+
+def test_a_job_without_work_ends_at_the_instant_at_which_it_starts():
+    outcome = run(gpus(0), [job(2, 0), job(2, 5)])
+    assert course(outcome) == [(2, 2, 0), (2, 7, 0)]
