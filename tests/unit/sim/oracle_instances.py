@@ -60,7 +60,7 @@ def draw_instance(draw: random.Random, max_jobs: int) -> Instance:
     Half of the instances have times on a coarse grid, so that much happens at one instant.
     """
     grid = draw.random() < 0.5
-    nodes = tuple(OracleNode(draw.randint(1, 12), draw.randint(1, 12) * 1000 + 7) for _ in range(draw.randint(1, 4)))
+    nodes = tuple(OracleNode(draw.randint(2, 12), draw.randint(2, 12) * 1000 + 7) for _ in range(draw.randint(1, 4)))
     models = draw.sample(range(len(MODELS)), draw.randint(1, 3))
     gpus = tuple(
         OracleGpu(node, draw.choice(models), draw.choice((8000, 11264, 16160)))
@@ -68,7 +68,7 @@ def draw_instance(draw: random.Random, max_jobs: int) -> Instance:
         for _ in range(draw.randint(1, 4))
     )
     count = draw.randint(0, max_jobs)
-    span_s = draw.choice((0.0, 0.3, 1.0, 3.0)) * 4.0 * count / len(gpus)
+    span_s = draw.choice((0.0, 0.3, 1.0, 3.0, 30.0)) * 4.0 * count / len(gpus)
     failing = draw.choice((0.0, 0.3))
     too_big = draw.choice((0.0, 0.1))
     wrong = draw.random() < 0.5
@@ -91,9 +91,9 @@ def draw_instance(draw: random.Random, max_jobs: int) -> Instance:
             OracleJob(
                 submit_s,
                 true_s,
-                cores=draw.randint(0, 13 if beyond else 6),
+                cores=draw.randint(0, 13 if beyond else 5),
                 memory_mib=draw.choice((0, 1, 999, 1000, 2007, 5000, 13000 if beyond else 1007)),
-                gpu_memory_mib=draw.choice((0, 4000, 8000, 8001, 16160, 16161 if beyond else 11264)),
+                gpu_memory_mib=draw.choice((0, 0, 4000, 8000, 8001, 16160, 16161 if beyond else 11264)),
                 user=draw.randrange(3),
                 expected_s=believed,
             )
@@ -168,7 +168,7 @@ class SeenPolicy:
         actions = np.full((len(observation.time_s), 2), HOLD, dtype=np.int64)
         for n in range(len(actions)):
             number, row_of, view = self._view(observation, n)
-            chosen = choose_at_random(self._seeds[number], view.decision, view.fitting, self._hold_share)
+            chosen = choose_at_random(self._seeds[number], view, self._hold_share)
             self.views[number].append(view)
             if chosen is not None:
                 actions[n] = row_of[chosen[0]], chosen[1]

@@ -48,12 +48,14 @@ def at_random(seed: int, hold_share: float = 0.2) -> Rule:
     """Any fitting pair, or a hold; the same for the same pairs, decision and seed."""
 
     def rule(view: View) -> Pair | None:
-        return choose_at_random(seed, view.decision, view.fitting, hold_share)
+        return choose_at_random(seed, view, hold_share)
 
     return rule
 
 
-def choose_at_random(seed: int, decision: int, fitting: tuple[Pair, ...], hold_share: float) -> Pair | None:
+def choose_at_random(seed: int, view: View, hold_share: float) -> Pair | None:
     """The choice itself, so that a policy on arrays can make the same one."""
-    draw = random.Random(f"{seed} {decision} {fitting}")
-    return None if draw.random() < hold_share else draw.choice(fitting)
+    draw = random.Random(f"{seed} {view.decision} {view.fitting}")
+    # Now and then it holds where that is not allowed, and all that waits is left there.
+    share = hold_share if view.hold_allowed else hold_share / 50
+    return None if draw.random() < share else draw.choice(view.fitting)
