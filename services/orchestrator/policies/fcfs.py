@@ -14,7 +14,7 @@ class Fcfs(Policy):
     name = "fcfs"
     description = "head of the queue only, on the lowest-numbered GPU that fits; score: minus the GPU's number"
 
-    def scores(self, observation: Observation) -> Floats:
+    def preferences(self, observation: Observation) -> Floats:
         """(N, J, G) minus the GPU's number for the head of the queue."""
         head = first_waiting(observation.job_waiting)
         gpus = -np.arange(observation.fits_now.shape[2], dtype=np.float64)

@@ -14,7 +14,7 @@ class FcfsFastest(Policy):
     name = "fcfs_fastest"
     description = "head of the queue only, on the GPU that is fastest for it; score: minus the expected duration in s"
 
-    def scores(self, observation: Observation) -> Floats:
+    def preferences(self, observation: Observation) -> Floats:
         """(N, J, G) minus the expected duration for the head of the queue."""
         head = first_waiting(observation.job_waiting)
         return np.where(head[:, :, None], -observation.duration_s, -np.inf)

@@ -12,6 +12,6 @@ class Sjf(Policy):
     name = "sjf"
     description = "the shortest (job, GPU) pair that fits now; score: minus the expected duration in s"
 
-    def scores(self, observation: Observation) -> Floats:
+    def preferences(self, observation: Observation) -> Floats:
         """(N, J, G) minus the expected duration."""
         return -observation.duration_s

@@ -1,0 +1,143 @@
+"""The strongest heuristic known here: shortest job first that may hold a job for a better GPU. Arrays only."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from adlro.errors import InvalidInput
+from adlro.sim.observation import Floats, Ints, Observation
+from services.orchestrator.policies.base import Policy, expected_wait_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HoldGreedySettings:
+    """How a pair is weighed.
+
+    Attributes:
+        alpha: weight of the slowdown against the job's fastest GPU.
+        theta: a pair is refused whose duration exceeds this many times the job's earliest expected completion.
+        s_max: a pair is refused whose slowdown exceeds this.
+        kappa: seconds of waiting count this many times in an expected completion.
+        packing: weight of how far the cores asked for are from an equal share of the node's free cores.
+        ageing: weight of the time waited.
+    """
+
+    alpha: float
+    theta: float
+    s_max: float
+    kappa: float
+    packing: float
+    ageing: float
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not 0.0 <= value < math.inf:
+                raise InvalidInput(f"{field.name} must be a number from 0, not {value}", field=field.name)
+
+
+SETTINGS: Mapping[float, HoldGreedySettings] = {
+    0.6: HoldGreedySettings(alpha=4.0, theta=1.25, s_max=2.5, kappa=1.5, packing=0.3, ageing=0.2),
+    0.9: HoldGreedySettings(alpha=4.0, theta=1.25, s_max=2.5, kappa=1.5, packing=0.3, ageing=0.2),
+    1.1: HoldGreedySettings(alpha=4.0, theta=1.25, s_max=2.5, kappa=1.5, packing=0.3, ageing=0.2),
+}
+"""By load, as printed by `python -m benchmarks.tune_hold_greedy` on lists of its own of `paper` and `paper_roomy`."""
+
+DEFAULT_LOAD = 0.9
+
+FIXED = HoldGreedySettings(alpha=4.0, theta=1.25, s_max=2.5, kappa=1.5, packing=0.3, ageing=0.2)
+"""One setting for every load."""
+
+
+class HoldGreedy(Policy):
+    """Among the pairs that fit now, the one of least cost; a pair that is much worse than waiting is refused.
+
+    With d the expected duration of the pair, b the job's shortest on any GPU that can hold it, s = d / b the slowdown,
+    c the cores asked for, f the node's free cores for each of its idle GPUs, w the time the job has waited, the cost is
+
+        ln b + alpha ln s + packing |c / f - 1| - ageing ln(1 + w / b)
+
+    A pair is refused where s > s_max, or where d > theta min over all GPUs of (kappa wait + duration), the job's
+    earliest expected completion anywhere. Where all are refused, it holds; where no hold is allowed, none is refused.
+
+    Source: shortest processing time first (Smith 1956) with the choice between an idle slow and a busy fast machine by
+    a threshold, as for the slow-server problem (Lin and Kumar 1984, "Optimal control of a queueing system with two
+    heterogeneous servers"). The terms and figures are this project's own; `benchmarks/tune_hold_greedy.py` sets them.
+
+    Args:
+        load: arrival rate as a share of what the cluster can carry; the nearest tuned load's settings are taken.
+        settings: instead of those.
+    """
+
+    name = "hold_greedy"
+    description = (
+        "shortest job first on a GPU that is fast for it, or hold for a better one; settings by load; "
+        "score: minus a cost of the logarithms of duration and slowdown, with terms for cores and time waited"
+    )
+
+    def __init__(self, load: float = DEFAULT_LOAD, settings: HoldGreedySettings | None = None) -> None:
+        if not 0.0 < load < math.inf:
+            raise InvalidInput(f"load must be above 0, not {load}", field="load")
+        self.settings = settings or SETTINGS[min(SETTINGS, key=lambda tuned: abs(tuned - load))]
+
+    @classmethod
+    def for_load(cls, load: float) -> Policy:
+        """With the settings for a load."""
+        return cls(load)
+
+    def preferences(self, observation: Observation) -> Floats:
+        """(N, J, G) minus the cost; -inf where refused."""
+        settings, fits, duration_s = self.settings, observation.fits_now, observation.duration_s
+        scores = np.full(fits.shape, -np.inf)
+        if not fits.size:
+            return scores
+        shortest_s = duration_s.min(axis=2)  # (N, J)
+        completion_s = (settings.kappa * expected_wait_s(observation) + duration_s).min(axis=2)  # (N, J)
+
+        pairs = np.nonzero(fits)  # P pairs; few of all where most GPUs are busy
+        row, job, gpu = pairs
+        best_s = shortest_s[row, job]
+        slowdown = duration_s[pairs] / best_s
+        refused = (slowdown > settings.s_max) | (duration_s[pairs] > settings.theta * completion_s[row, job])
+        waited_s = observation.time_s[row] - observation.job_submit_s[row, job]
+        cost = np.log(best_s) + settings.alpha * np.log(slowdown)
+        cost += settings.packing * _core_misfit(observation, row, job, gpu)
+        cost -= settings.ageing * np.log1p(np.maximum(waited_s, 0.0) / best_s)
+        scores[pairs] = np.where(refused & observation.hold_allowed[row], -np.inf, -cost)
+        return scores
+
+
+def _core_misfit(observation: Observation, row: Ints, job: Ints, gpu: Ints) -> Floats:
+    """(P,) how far the job's cores are from the node's free cores for each idle GPU, as a share of these.
+
+    A job that asks for more strands idle GPUs of the node, one that asks for less leaves cores that nobody can use.
+    """
+    idle = np.zeros(observation.node_cores_free.shape)
+    np.add.at(idle, (np.arange(len(idle))[:, None], observation.gpu_node), observation.gpu_idle)
+    node = observation.gpu_node[row, gpu]
+    share = observation.node_cores_free[row, node] / np.maximum(idle[row, node], 1.0)
+    asked = observation.job_cores[row, job]
+    misfit: Floats = np.abs(asked - share) / np.maximum(share, 1.0)
+    return misfit
+
+
+class HoldGreedyFixed(HoldGreedy):
+    """The same with one setting for every load."""
+
+    name = "hold_greedy_fixed"
+    description = (
+        "as hold_greedy, with one setting for every load; "
+        "score: minus a cost of the logarithms of duration and slowdown, with terms for cores and time waited"
+    )
+
+    def __init__(self) -> None:
+        super().__init__(settings=FIXED)
+
+    @classmethod
+    def for_load(cls, load: float) -> Policy:
+        """Whatever the load, the same."""
+        return cls()
