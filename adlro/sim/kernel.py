@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from adlro.sim.compiled import compiled, compiled_part
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.machines import IDLE, Hardware, Machines, next_end_s, occupy, set_speed, vacate
-from adlro.sim.observation import HOLD_LIMIT_S, Bools, Floats, Ints
+from adlro.sim.observation import HOLD_LIMIT_S, HOLD_ROUNDING_MS, Bools, Floats, Ints
 
 FUTURE, WAITING, RUNNING, FINISHED, IMPOSSIBLE = range(5)
 """States of a job; IMPOSSIBLE: no GPU of the cluster can ever hold it."""
@@ -314,7 +314,7 @@ def hold(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course
     time_s = machines.time_s[n]
     if hold_is_allowed(machines, jobs, course, n):
         wait_s = max(HOLD_LIMIT_S, time_s - course.last_event_s[n])
-        course.hold_until_s[n] = np.ceil((time_s + wait_s) * 1000.0) / 1000.0
+        course.hold_until_s[n] = np.ceil((time_s + wait_s) * 1000.0 - HOLD_ROUNDING_MS) / 1000.0
     else:
         course.hold_until_s[n] = np.inf
     number, feasible = course.list_of[n], 0

@@ -22,6 +22,10 @@ HOLD_LIMIT_S = 30.0
 """A hold lasts until something happens in the cluster, but no longer than this, or, where nothing has happened for
 longer already, as long again: whoever holds for an event that does not come is asked again, ever more rarely."""
 
+HOLD_ROUNDING_MS = 0.0005
+"""A hold's end on a whole millisecond, but for rounding errors of sums, is taken to be there, and not one later: lists
+have times in whole milliseconds, and are run from wherever a cluster's clock stands."""
+
 
 def hold_until_s(time_s: float, last_event_s: float) -> float:
     """When a hold that begins now ends, if nothing happens before.
@@ -33,7 +37,8 @@ def hold_until_s(time_s: float, last_event_s: float) -> float:
     Returns:
         A cluster time after now, in whole milliseconds: the same number however times are summed.
     """
-    return math.ceil((time_s + max(HOLD_LIMIT_S, time_s - last_event_s)) * 1000.0) / 1000.0
+    until_s = time_s + max(HOLD_LIMIT_S, time_s - last_event_s)
+    return math.ceil(until_s * 1000.0 - HOLD_ROUNDING_MS) / 1000.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -151,7 +153,8 @@ def test_what_is_taken_is_given_back(steps: list[tuple[int, int, bool]]) -> None
 
 def test_no_decision_waits_for_the_compiler(cluster: Cluster) -> None:
     warm()
-    compiled = list(observe._fill_pairs.signatures)
+    pairs: Any = observe._fill_pairs
+    compiled = list(pairs.signatures)
     ledger = Ledger(cluster, drained=["turing-0"], attained_s={"ann": 3.0})
     ledger.place(queue(ledger, 0, (1, 2, 3)), 0, 0.0)
     ledger.set_lost(["volta-0/1"], True)
@@ -159,5 +162,5 @@ def test_no_decision_waits_for_the_compiler(cluster: Cluster) -> None:
     for number in range(1, 600):
         queue(ledger, number, (1, 2, 3), user=f"user-{number}")
     ledger.observe(2.0)
-    assert list(observe._fill_pairs.signatures) == compiled
+    assert list(pairs.signatures) == compiled
     assert len(compiled) == 1  # the simulator's batches have the same types

@@ -237,7 +237,7 @@ class Oracle:
                 self.held_until_s = math.inf
                 return
             quiet_s = max(30.0, self.now_s - self.last_event_s)
-            self.held_until_s = math.ceil((self.now_s + quiet_s) * 1000.0) / 1000.0
+            self.held_until_s = math.ceil((self.now_s + quiet_s) * 1000.0 - 0.0005) / 1000.0
             heapq.heappush(self.heap, (self.held_until_s, HOLD_ENDS, 0))
 
     # ---- looking
