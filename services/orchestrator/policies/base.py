@@ -59,14 +59,18 @@ class Policy:
     @staticmethod
     def choose(observation: Observation, scores: Floats) -> Ints:
         """The action that `scores` stand for."""
-        batch, jobs, gpus = scores.shape
-        actions = np.full((batch, 2), HOLD, dtype=np.int64)
-        if jobs == 0:
-            return actions
-        allowed = np.where(observation.fits_now, scores, -np.inf).reshape(batch, -1)
-        best = np.argmax(allowed, axis=1)
-        found = allowed[np.arange(batch), best] > -np.inf
-        actions[found, 0], actions[found, 1] = np.divmod(best[found], gpus)
+        actions = np.full((len(scores), 2), HOLD, dtype=np.int64)
+        # Few pairs fit where most GPUs are busy: they alone are looked at, in the order of rows, jobs, GPUs.
+        row, job, gpu = np.nonzero(observation.fits_now)
+        score = scores[row, job, gpu]
+        wanted = score > -np.inf
+        row, job, gpu, score = row[wanted], job[wanted], gpu[wanted], score[wanted]
+        if len(row):
+            first = np.flatnonzero(np.diff(row, prepend=-1))
+            best = np.maximum.reduceat(score, first)
+            highest = np.flatnonzero(score == np.repeat(best, np.diff(first, append=len(row))))
+            chosen = highest[np.diff(row[highest], prepend=-1) > 0]  # of equals the first
+            actions[row[chosen], 0], actions[row[chosen], 1] = job[chosen], gpu[chosen]
         return actions
 
 

@@ -14,21 +14,30 @@ Words = NDArray[np.uint64]
 class Random(Policy):
     """Any pair that fits now, each as likely as the other.
 
-    The score is a hash of the cluster time, the length of the queue, the job's place in it and the GPU's number: the
-    same decision has the same outcome in every process, without a generator to keep.
+    The score is a hash of the decision point (how long the first job of the queue has waited, its expected duration,
+    the length of the queue, the idle GPUs), of the job's place in the queue and of the GPU's number: the same decision
+    has the same outcome in every process, without a generator to keep. The time itself plays no part: a list of jobs
+    goes the same way wherever the clock begins.
     """
 
     name = "random"
-    description = "any pair that fits now; score: a number from 0 to 1, by a hash of time, queue and pair"
+    description = "any pair that fits now; score: a number from 0 to 1, by a hash of queue, idle GPUs and pair"
 
     def preferences(self, observation: Observation) -> Floats:
         """(N, J, G) uniform in [0, 1)."""
         waiting = observation.job_waiting
+        if waiting.shape[1] == 0:
+            return np.zeros(observation.fits_now.shape)
+        rows, first = np.arange(len(waiting)), np.argmax(waiting, axis=1)
+        # In whole milliseconds: the same number however times were summed.
+        waited_ms = np.rint((observation.time_s - observation.job_submit_s[rows, first]) * 1000.0).astype(np.int64)
         place = np.cumsum(waiting, axis=1).astype(np.uint64)  # (N, J) not the row: there may be padding between
-        word = _mixed(observation.time_s.view(np.uint64))
-        word = _mixed(word ^ waiting.sum(axis=1).astype(np.uint64))
-        words = _mixed(word[:, None] ^ place)
         gpu = np.arange(observation.fits_now.shape[2], dtype=np.uint64)
+        word = _mixed(waited_ms.view(np.uint64))
+        word = _mixed(word ^ observation.duration_s[rows, first].min(axis=1).view(np.uint64))
+        word = _mixed(word ^ waiting.sum(axis=1).astype(np.uint64))
+        word = _mixed(word ^ np.where(observation.gpu_idle, _mixed(gpu), np.uint64(0)).sum(axis=1, dtype=np.uint64))
+        words = _mixed(word[:, None] ^ place)
         bits = _mixed(words[:, :, None] ^ gpu)
         return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from adlro.sim.observation import Floats
 from services.orchestrator.policies.list_schedule import ListSchedule
 
@@ -25,5 +27,8 @@ class Sufferage(ListSchedule):
     uses_second = True
 
     def urgency(self, order: Floats, best_s: Floats, second_s: Floats) -> Floats:
-        """(n, J) minus the sufferage."""
-        return best_s - second_s
+        """(n, J) minus the sufferage, in whole microseconds: jobs whose two best GPUs are alike lose the same.
+
+        Differences of sums that should be equal are not, and which is greater depends on how late it is.
+        """
+        return np.round(best_s - second_s, 6)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from adlro.errors import Unsupported
+from adlro.sim.batch import simulate
+from adlro.sim.job_arrays import pack_jobs
 from adlro.sim.observation import Observation
+from adlro.sim.scenario import load_scenario
+from adlro.sim.workload import draw_jobs
 from services.orchestrator.policies import POLICIES, Policy
 from tests.unit.orchestrator.decision_points import Waiting, decision, drawn, merged, padded
 
-TRIALS = 40
+TRIALS = 25
 
 RANDOM_SCORES = [[0.9711283284921556, 0.8868345432648861], [0.6269279180982159, 0.6772634141282359]]
 
@@ -131,3 +138,20 @@ def test_each_says_what_it_does_and_what_its_score_is(name: str) -> None:
     assert policy.name == name
     assert "score: " in policy.description
     assert "\n" not in policy.description
+
+
+def test_the_readme_lists_them_all() -> None:
+    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("\n## Policies\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(POLICIES)
+
+
+def test_a_list_goes_the_same_way_wherever_the_clock_begins(policy: Policy) -> None:
+    scenario = load_scenario("paper")
+    jobs = draw_jobs(scenario, load=1.1, count=64, rng=np.random.default_rng(12))
+    began_s = (0.0, 620.0, 6618.0, 1_802_403.0)
+    lists = [[replace(job, submit_s=round(job.submit_s + begin_s, 6)) for job in jobs] for begin_s in began_s]
+    outcome = simulate(scenario.cluster, pack_jobs(lists, scenario.cluster), policy.act)
+    ends_s = outcome.end_s - np.array(began_s)[:, None]
+    np.testing.assert_allclose(ends_s[1:], ends_s[:1].repeat(3, axis=0), rtol=0, atol=1e-6)
+    assert (outcome.gpu == outcome.gpu[0]).all()
