@@ -86,7 +86,8 @@ class View:
         waiting: numbers of the jobs that some GPU could hold, in the order of submission.
         fitting: (job, gpu) pairs that can start now, sorted.
         expected_s: of each pair of a waiting job and a GPU that could hold it.
-        remaining_s: of each GPU, expected; 0 where idle, inf where lost.
+        remaining_s: of each GPU, expected; 0 where idle, inf where lost. A job that outlasts what was expected of it is
+            expected to go on for half of what it has run.
         service_s: GPU time so far of each user with a waiting job, what runs included.
     """
 
@@ -269,7 +270,11 @@ class Oracle:
         if self.factor[gpu] == 0.0:
             return math.inf
         run = self.running.get(gpu)
-        return 0.0 if run is None else max(run.expected_end_s - self.now_s, 0.0)
+        if run is None:
+            return 0.0
+        left_s = run.expected_end_s - self.now_s
+        # Whatever ends when expected, but for the rounding of sums, does not outlast it.
+        return 0.5 * (self.now_s - run.start_s) if left_s < -1e-6 else max(left_s, 0.0)
 
     def service_s(self, user: int) -> float:
         ended = [run.end_s - run.start_s for run in self.outcome.runs if self.jobs[run.job].user == user]

@@ -308,9 +308,10 @@ def test_a_view_by_hand():
     )
 
 
-def test_nothing_is_expected_of_a_job_that_has_run_longer_than_expected():
-    jobs = [OracleJob(0, (10.0,), expected_s=(2.0,)), job(5, 1)]
-    assert run(gpus(0, 0), jobs).views[1].remaining_s == (0, 0)
+def test_a_job_that_has_run_longer_than_expected_is_expected_to_go_on_for_half_as_long():
+    jobs = [OracleJob(0, (10.0,), expected_s=(2.0,)), job(2, 1), job(5, 1)]
+    views = run(gpus(0, 0), jobs).views
+    assert [view.remaining_s for view in views] == [(0, 0), (0, 0), (2.5, 0)]
 
 
 def test_the_same_seed_draws_the_same_course_and_another_one_another():
