@@ -26,7 +26,7 @@ class Patient(Policy):
     patience_s: ClassVar[float] = 25.0
     asked_s: ClassVar[list[float]] = []
 
-    def scores(self, observation: Observation) -> Floats:
+    def preferences(self, observation: Observation) -> Floats:
         self.asked_s.append(float(observation.time_s[0]))
         waited_s = observation.time_s[:, None] - observation.job_submit_s
         ready = (waited_s >= self.patience_s) | ~observation.hold_allowed[:, None]
@@ -96,7 +96,8 @@ async def test_a_held_job_is_asked_about_again_when_the_hold_ends(house: House, 
     ends = await replay(house, [(5.0, 500.0), (8.0, 2.0), (700.0, 1.0)], 0.0)
     # The third is known to come, so the first is held too: from 5 s, then from 8 s until 38 s, when it has waited.
     assert ends == [538.0, 40.0, 701.0]
-    assert patient.asked_s == [5.0, 8.0, 38.0, 38.0, 700.0]
+    # Once an instant or more often: a session that loses its lease on a busy machine is followed by another one.
+    assert sorted(set(patient.asked_s)) == [5.0, 8.0, 38.0, 700.0]
 
 
 async def test_a_wake_up_for_a_hold_that_is_over_is_no_reason_to_ask(house: House, patient: type[Patient]) -> None:
@@ -118,6 +119,16 @@ async def test_nothing_is_held_where_nothing_runs_or_is_known_to_come(house: Hou
 async def test_holds_end_as_the_oracle_says_whatever_the_clock_shows(house: House, seed: int, origin_s: float) -> None:
     jobs = some_jobs(seed)
     assert await replay(house, jobs, origin_s) == oracle(jobs)
+
+
+@pytest.mark.parametrize("origin_s", [17.0, 1_700_003.0])
+@pytest.mark.parametrize("seed", range(2))
+async def test_times_in_milliseconds_go_the_same_way_from_any_origin(house: House, seed: int, origin_s: float) -> None:
+    """Thousandths are no binary fractions: a hold's end may not slip to the next millisecond by rounding."""
+    draw = random.Random(seed)
+    jobs = [(round(draw.uniform(1, 400), 3), round(draw.uniform(1, 120), 3)) for _ in range(40)]
+    jobs.sort()
+    assert await replay(house, jobs, origin_s) == pytest.approx(oracle(jobs), rel=0, abs=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(3))
