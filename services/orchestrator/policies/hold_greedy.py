@@ -38,6 +38,8 @@ class HoldGreedySettings:
             value = getattr(self, field.name)
             if not 0.0 <= value < math.inf:
                 raise InvalidInput(f"{field.name} must be a number from 0, not {value}", field=field.name)
+        if self.kappa == 0.0:
+            raise InvalidInput("kappa must be above 0: a GPU that is lost would else count as idle", field="kappa")
 
 
 SETTINGS: Mapping[float, HoldGreedySettings] = {

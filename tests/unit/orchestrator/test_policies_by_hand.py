@@ -257,3 +257,5 @@ def test_hold_greedy_says_what_is_wrong_with_a_setting() -> None:
         HoldGreedy(math.nan)
     with pytest.raises(InvalidInput, match="theta must be a number from 0, not -1"):
         greedy(theta=-1)
+    with pytest.raises(InvalidInput, match="kappa must be above 0"):
+        greedy(kappa=0)

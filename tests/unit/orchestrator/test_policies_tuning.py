@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.tune_hold_greedy import CHOICES, FIXED, against, drawn_settings, interval
-from services.orchestrator.policies.hold_greedy import SETTINGS
+from benchmarks.tune_hold_greedy import CHOICES, against, drawn_settings, interval
+from services.orchestrator.policies.hold_greedy import FIXED, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[3]
 
