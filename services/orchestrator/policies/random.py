@@ -10,6 +10,9 @@ from services.orchestrator.policies.base import Policy
 
 Words = NDArray[np.uint64]
 
+_OFF_GRID = 0.381966011250105
+"""Times are often whole parts of a millisecond; those beside which this is rounded are not."""
+
 
 class Random(Policy):
     """Any pair that fits now, each as likely as the other.
@@ -30,7 +33,8 @@ class Random(Policy):
             return np.zeros(observation.fits_now.shape)
         rows, first = np.arange(len(waiting)), np.argmax(waiting, axis=1)
         # In whole milliseconds: the same number however times were summed.
-        waited_ms = np.rint((observation.time_s - observation.job_submit_s[rows, first]) * 1000.0).astype(np.int64)
+        waited_s = observation.time_s - observation.job_submit_s[rows, first]
+        waited_ms = np.floor(waited_s * 1000.0 + _OFF_GRID).astype(np.int64)
         place = np.cumsum(waiting, axis=1).astype(np.uint64)  # (N, J) not the row: there may be padding between
         gpu = np.arange(observation.fits_now.shape[2], dtype=np.uint64)
         word = _mixed(waited_ms.view(np.uint64))
