@@ -197,14 +197,15 @@ class SeenPolicy:
         for gpu, card in enumerate(instance.gpus):
             assert seen.gpu_models[seen.gpu_model[n, gpu]] == MODELS[card.model]
             assert (seen.gpu_memory_mib[n, gpu], seen.gpu_node[n, gpu]) == (card.memory_mib, card.node)
+        expected_s, fits = seen.duration_s[n].tolist(), seen.fits_now[n].tolist()
         view = View(
             time_s=float(seen.time_s[n]),
             waiting=tuple(row_of),
-            fitting=tuple((job, gpu) for job, gpu in pairs if seen.fits_now[n, row_of[job], gpu]),
+            fitting=tuple((job, gpu) for job, gpu in pairs if fits[row_of[job]][gpu]),
             expected_s={
-                (job, gpu): float(seen.duration_s[n, row_of[job], gpu])
+                (job, gpu): expected_s[row_of[job]][gpu]
                 for job, gpu in pairs
-                if seen.duration_s[n, row_of[job], gpu] < math.inf
+                if expected_s[row_of[job]][gpu] < math.inf
             },
             idle=tuple(bool(idle) for idle in seen.gpu_idle[n, :cards]),
             remaining_s=tuple(float(s) for s in seen.gpu_remaining_s[n, :cards]),
