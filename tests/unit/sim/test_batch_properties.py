@@ -224,17 +224,41 @@ def test_a_hold_where_nothing_could_end_it_leaves_the_job():
     assert outcome.attempts.tolist() == [[0]]
 
 
-@pytest.mark.parametrize("action", [(0, 0), (1, 1), (0, 2), (2, 1), (0, -1)])
+@pytest.mark.parametrize(
+    "action",
+    [
+        pytest.param((0, 0), id="busy"),
+        pytest.param((1, 1), id="gpu-memory"),
+        pytest.param((2, 1), id="cores"),
+        pytest.param((3, 1), id="memory"),
+        pytest.param((0, 2), id="lost"),
+        pytest.param((0, 3), id="model"),
+        pytest.param((0, 4), id="no-such-gpu"),
+        pytest.param((0, -1), id="gpu-below-0"),
+        pytest.param((4, 1), id="no-such-row"),
+    ],
+)
 def test_an_action_that_starts_what_cannot_start_is_refused_and_changes_nothing(action):
-    # Rows 0 and 1 are jobs 1 and 2: GPU 0 is busy, job 2 too big for GPU 1; there is no GPU 2 or -1, no row 2 yet.
-    wants = [OracleJob(0.0, (5.0,) * 3, gpu_memory_mib=memory) for memory in (1, 1, 16)]
-    cards = (OracleGpu(0, 0, 16), OracleGpu(0, 0, 8))
-    instance = Instance((OracleNode(8, 8),), cards, (*wants, OracleJob(1.0, (5.0,) * 3)))
-    simulator = BatchSimulator([instance.cluster], job_arrays([instance]), gpu_models=MODELS)
+    cards = (OracleGpu(0, 0, 16), OracleGpu(0, 0, 8), OracleGpu(0, 0, 16), OracleGpu(1, 1, 16))
+    jobs = (
+        OracleJob(0.0, (5.0,) * 3, cores=2, memory_mib=2),
+        OracleJob(0.0, (5.0, math.inf, 5.0)),
+        OracleJob(0.0, (5.0,) * 3, gpu_memory_mib=16),
+        OracleJob(0.0, (5.0,) * 3, cores=3),
+        OracleJob(0.0, (5.0,) * 3, memory_mib=7),
+        OracleJob(1.0, (5.0,) * 3),
+    )
+    instance = Instance((OracleNode(4, 8), OracleNode(4, 8)), cards, jobs, (OracleChange(0.0, 2, 0.0),))
+    simulator = BatchSimulator(
+        [instance.cluster], job_arrays([instance]), gpu_models=MODELS, gpu_changes=[instance.gpu_changes]
+    )
+    # Job 0 on GPU 0: node 0 has 2 cores and 6 MiB left, rows 0 to 3 are jobs 1 to 4, job 5 is still to come.
     simulator.act(np.array([[0, 0]]))
     before = simulator.observe()
     with pytest.raises(ValueError, match="cannot start"):
         simulator.act(np.array([action]))
     after = simulator.observe()
-    np.testing.assert_array_equal(before.fits_now, after.fits_now)
     assert simulator.active.tolist() == [0]
+    for name in ("time_s", "job_waiting", "fits_now", "gpu_idle", "node_cores_free", "node_memory_free_mib"):
+        np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
+    assert int(simulator.outcome().attempts.sum()) == 1
