@@ -9,14 +9,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from adlro.events import Clock, ClockMode
+from adlro.jobs import JobSpec, JobType, SimulatedWork
 from adlro.kit.channel import open_channel
 from adlro.kit.testing import ServiceEnded, spawn_service
-from adlro.sim.scenario import load_scenario
+from adlro.sim.scenario import load_scenario, load_speeds
 from adlro.sim.simulator import ClusterSimulator
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 from services.simcluster.metrics import Metrics
 from services.simcluster.runtime import ClusterRuntime, LoopTimers
+from services.simcluster.server import SimclusterServer
+from services.simcluster.settings import SimclusterSettings
 from services.simcluster.telemetry import Outbox
 
 
@@ -36,6 +39,25 @@ from services.simcluster.telemetry import Outbox
 def test_wrong_settings_end_the_process_with_a_clear_message(env, complaint):
     with pytest.raises(ServiceEnded, match=complaint):
         spawn_service("simcluster", env)
+
+
+def test_the_settings_choose_cluster_speeds_and_start_cost():
+    server = SimclusterServer(SimclusterSettings(cluster="gavel", start_cost_s=2.5))
+    simulator = server._simulator
+    asked = JobSpec(
+        "j",
+        "ada",
+        JobType.MACHINE_LEARNING,
+        application="ResNet-50 (batch size 64)",
+        simulated_work=SimulatedWork(30.0),
+    )
+    simulator.launch("on-v100", 1, asked, "v100-0/0")
+    simulator.launch("on-k80", 1, asked, "k80-0/0")
+    assert simulator.next_event_time() == 32.5
+    simulator.advance_to(32.5)
+    slower = load_speeds("gavel").speed(asked.application, asked.job_type, "k80")
+    assert slower < 0.5
+    assert simulator.next_event_time() == 2.5 + 30.0 / slower
 
 
 @pytest.mark.slow
