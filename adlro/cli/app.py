@@ -9,6 +9,8 @@ import typer
 
 from adlro.cli import cluster, describe, gpus, jobs
 from adlro.cli.demo import demo
+from adlro.cli.evaluate import SETTINGS as EVALUATE_SETTINGS
+from adlro.cli.evaluate import evaluate
 from adlro.cli.replay import replay
 from adlro.cli.shell import ReportingGroup
 from adlro.cli.up import up
@@ -55,6 +57,7 @@ app.command(rich_help_panel=JOBS)(replay)
 
 app.command(rich_help_panel=CLUSTER)(gpus.gpus)
 app.command(rich_help_panel=CLUSTER)(cluster.policy)
+app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(evaluate)
 app.command(rich_help_panel=CLUSTER)(cluster.drain)
 app.command(rich_help_panel=CLUSTER)(cluster.undrain)
 app.command(rich_help_panel=CLUSTER)(cluster.clock)

@@ -97,7 +97,7 @@ class ServiceProcess:
                 "adlro.cli.child",
                 self._module,
                 str(os.getpid()),
-                env={**os.environ, **_import_path(), **self._settings},
+                env={**os.environ, **import_path(), **self._settings},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE if self._echo else log,
                 stderr=asyncio.subprocess.STDOUT,
@@ -155,7 +155,7 @@ async def _copy(stream: asyncio.StreamReader, log: IO[bytes], echo: Callable[[st
         echo(line.decode(errors="replace").rstrip())
 
 
-def _import_path() -> dict[str, str]:
+def import_path() -> dict[str, str]:
     """Lets the child import what this process imports, and nothing that happens to lie in the working directory."""
     root = str(Path(adlro.__file__).resolve().parent.parent)
     others = os.environ.get("PYTHONPATH")

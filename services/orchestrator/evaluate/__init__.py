@@ -1,0 +1,18 @@
+"""`adlro evaluate`: judges policies on the simulator, over the same job lists for each, with intervals.
+
+`python -m services.orchestrator.evaluate --help`; from Python: `evaluate(Request(...))`.
+
+    command     options, progress, files      request     what is asked for, checked
+    evaluation  tasks on all cores            cases       scenario x load: cluster and job lists
+    tasks       policy x case x lists         measure     figures of a list; Little's law
+    timing      decision times                resampling  bootstrap intervals, tests
+    hyperscore                                document    the JSON document
+    tables      for the terminal              page        the HTML page
+"""
+
+from __future__ import annotations
+
+from services.orchestrator.evaluate.evaluation import Evaluation, evaluate
+from services.orchestrator.evaluate.request import Request
+
+__all__ = ["Evaluation", "Request", "evaluate"]

@@ -1,0 +1,240 @@
+"""The command line of an evaluation: options, where partial results lie, files, exit codes.
+
+Exit codes: 0 all right, 1 an error or a policy that got stuck, 2 wrong input, 130 interrupted, 143 terminated.
+stdout carries the tables, stderr the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from adlro.errors import AdlroError, InvalidInput, NotFound
+from services.orchestrator.evaluate.cases import Case, build_cases
+from services.orchestrator.evaluate.evaluation import Evaluation, evaluate
+from services.orchestrator.evaluate.hyperscore import Weights
+from services.orchestrator.evaluate.partial import PartialResults, require_writable, write_whole
+from services.orchestrator.evaluate.request import (
+    DEFAULT_LISTS,
+    TRACE,
+    Request,
+    parse_loads,
+    parse_policies,
+    parse_scenarios,
+)
+from services.orchestrator.evaluate.tables import ProgressBar, print_tables
+
+EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+EXTRAS = ("scipy", "jinja2", "plotly")
+
+_PIPED_WIDTH = 10_000
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM."""
+
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def run(
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            help="paper, paper_roomy, batch, surge, gavel, ... or trace; several with commas. "
+            "Default: paper, or trace where --trace is given.",
+            show_default=False,
+        ),
+    ] = None,
+    load: Annotated[
+        str | None,
+        typer.Option(
+            help="Arrivals as shares of what the cluster can carry, such as 0.6,0.9,1.1. Default: the scenario's "
+            "loads; a trace's own times.",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Jobs of a list. Of a trace: its first so many, and for further lists as many from places drawn at "
+            "random. Default: 256; a whole trace.",
+            show_default=False,
+        ),
+    ] = None,
+    policies: Annotated[
+        str, typer.Option(help="Policies with commas; all: every one; all,-hungarian: all but that one.")
+    ] = "all",
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Job lists for each load. Default: {DEFAULT_LISTS}; 1 of a whole trace.", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the job lists, of noise, and of the bootstrap.")] = 0,
+    trace: Annotated[str | None, typer.Option(metavar="FILE", help="A job list or trace to take jobs from.")] = None,
+    trace_format: Annotated[
+        str | None,
+        typer.Option(help="swf, philly, alibaba, gavel or paper; needed where the file does not tell."),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A cluster in TOML, in place of the scenario's.")
+    ] = None,
+    runtime: Annotated[
+        str, typer.Option(help="What policies know of runtimes: true, noise:SIGMA, group, type or none.")
+    ] = "true",
+    json_path: Annotated[str | None, typer.Option("--json", metavar="OUT", help="Write the results there.")] = None,
+    html_path: Annotated[
+        str | None, typer.Option("--html", metavar="OUT", help="Write a page with tables and plots there.")
+    ] = None,
+    weights: Annotated[
+        str, typer.Option(help="Of JCT, throughput and useful utilization in the HyperScore.")
+    ] = "1,1,1",
+    processes: Annotated[
+        int | None, typer.Option(help="Worker processes. Default: one a core.", show_default=False)
+    ] = None,
+) -> None:
+    """Judge policies on simulated clusters: the same job lists for each, paired comparisons, 95 % intervals.
+
+    An interrupted run goes on where it stopped when the same command is given again.
+    """
+    if processes is not None and processes < 1:
+        raise InvalidInput(f"processes: must be at least 1, not {processes}", field="processes")
+    request = Request(
+        policies=parse_policies(policies),
+        scenarios=((TRACE,) if trace is not None else ("paper",)) if scenario is None else parse_scenarios(scenario),
+        loads=None if load is None else parse_loads(load),
+        jobs=jobs,
+        lists=seeds,
+        seed=seed,
+        trace=trace,
+        trace_format=trace_format,
+        cluster=cluster,
+        runtime=runtime,
+        weights=_weights(weights),
+    )
+    outputs = []
+    for named, option in ((json_path, "json"), (html_path, "html")):
+        if named is not None:
+            require_writable(Path(named), option)
+            outputs.append(Path(named))
+    if len(outputs) == 2 and outputs[0].absolute() == outputs[1].absolute():
+        raise InvalidInput("html: the same file as --json", field="html")
+    evaluation, partial = _evaluated(request, outputs, processes)
+    document = evaluation.document()
+    if json_path is not None:
+        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        write_whole(Path(json_path), text.encode())
+    if html_path is not None:
+        from services.orchestrator.evaluate.page import build_page
+
+        write_whole(Path(html_path), build_page(evaluation, document).encode())
+    print_tables(_console(stderr=False), document)
+    for path in outputs:
+        _say(f"[dim]written: {escape(str(path))}[/]")
+    partial.clear()
+    if evaluation.stuck:
+        for stuck in evaluation.stuck[:10]:
+            _say(f"[bold red]error:[/] {escape(stuck.sentence)}")
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _evaluated(request: Request, outputs: Sequence[Path], processes: int | None) -> tuple[Evaluation, PartialResults]:
+    cases, notes = build_cases(request)
+    for note in notes:
+        _say(f"[yellow]{escape(note)}[/]")
+    partial = PartialResults(_partial_folder(request, cases, outputs))
+    partial.prepare()
+    _say(f"[dim]partial results: {escape(str(partial.folder))} (removed at the end)[/]")
+    try:
+        with ProgressBar(_console(stderr=True)) as progress:
+            prepared = (cases, notes)
+            return evaluate(
+                request, processes=processes, partial=partial, progress=progress, prepared=prepared
+            ), partial
+    except (KeyboardInterrupt, _TerminatedError):
+        kept = sum(1 for path in partial.folder.glob("*.npz"))
+        _say(
+            f"[yellow]interrupted[/]; {kept} finished parts are kept in {escape(str(partial.folder))}: the same "
+            "command goes on from there"
+        )
+        raise
+
+
+def _partial_folder(request: Request, cases: Sequence[Case], outputs: Sequence[Path]) -> Path:
+    """Beside the first file that is written; where none is, in the user's cache, by what is evaluated."""
+    if outputs and (outputs[0].is_file() or not outputs[0].exists()):
+        return outputs[0].with_name(outputs[0].name + ".partial")
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    what = repr((request.names, [(case.digest, case.lists) for case in cases]))
+    return Path(root) / "adlro" / "evaluate" / hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
+
+
+def _weights(text: str) -> Weights:
+    try:
+        jct, throughput, useful = (float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidInput(f"weights: must be three numbers, such as 1,1,1, not '{text}'", field="weights") from None
+    return Weights(jct, throughput, useful)
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
+    return Console(stderr=stderr, width=width, highlight=False)
+
+
+def _say(text: str) -> None:
+    _console(stderr=True).print(text)
+
+
+def _terminate(*_: Any) -> NoReturn:
+    raise _TerminatedError
+
+
+def main() -> None:
+    """Runs the command line."""
+    signal.signal(signal.SIGTERM, _terminate)
+    missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
+    if missing and not {"-h", "--help"} & set(sys.argv[1:]):
+        _say(
+            f"[bold red]error:[/] adlro evaluate needs {', '.join(missing)}; install what it needs with: "
+            "pip install 'adlro\\[evaluate]'"
+        )
+        sys.exit(EXIT_ERROR)
+    try:
+        app(prog_name="adlro evaluate", standalone_mode=True)
+    except (InvalidInput, NotFound) as error:
+        option = f"--{error.field.replace('_', '-')}"
+        message = error.message
+        if error.field and message.startswith(f"{error.field}:"):
+            message = option + message.removeprefix(error.field)
+        _say(f"[bold red]error:[/] {escape(message)}")
+        sys.exit(EXIT_USAGE)
+    except AdlroError as error:
+        _say(f"[bold red]error:[/] {escape(error.message)}")
+        sys.exit(EXIT_ERROR)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(EXIT_INTERRUPTED)
+    except _TerminatedError:
+        sys.exit(EXIT_TERMINATED)
+    except OSError as error:
+        _say(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(EXIT_ERROR)

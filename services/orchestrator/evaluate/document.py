@@ -1,0 +1,233 @@
+"""The JSON document of an evaluation: rows, paired comparisons, statistics, and how it was made."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from adlro.sim.observation import Floats
+from services.orchestrator.evaluate import hyperscore, measure, resampling
+from services.orchestrator.evaluate.evaluation import Evaluation
+from services.orchestrator.evaluate.measure import METRICS
+from services.orchestrator.evaluate.request import REFERENCE
+from services.orchestrator.evaluate.tasks import RESULTS_FORMAT
+
+BASELINES = (REFERENCE, "static", "hold_greedy_fixed")
+"""Every policy is compared with those of them that were simulated."""
+
+JCT, THROUGHPUT, BUSY, USEFUL = (
+    METRICS.index(name) for name in ("mean_jct_s", "throughput_jobs_per_h", "utilization_busy", "utilization_useful")
+)
+
+
+def build_document(evaluation: Evaluation) -> dict[str, Any]:
+    """The document. Numbers that do not exist (a decision time that was not measured) are null.
+
+    Row metrics are means over lists of the figures of a list (`measure`), hyperscore comes from those means,
+    intervals from resampled lists.
+    """
+    resampled = _Resampled(evaluation)
+    rows = [
+        _row(evaluation, resampled, name, number)
+        for number in range(len(evaluation.cases))
+        for name in evaluation.request.names
+        if resampled.there(name, number)
+    ]
+    paired = [entry for number in range(len(evaluation.cases)) for entry in _paired(evaluation, resampled, number)]
+    document = {
+        "rows": rows,
+        "paired": paired,
+        "statistics": {"jct_on_utilization": _regressions(evaluation, resampled)},
+        "stuck": [
+            {
+                "policy": each.policy,
+                "scenario": each.case.name,
+                "load": each.case.load,
+                "list": each.number,
+                "seed": each.case.seed,
+                "jobs_left": each.jobs_left,
+            }
+            for each in evaluation.stuck
+        ],
+        "meta": _meta(evaluation),
+    }
+    finite: dict[str, Any] = _finite(document)
+    return finite
+
+
+class _Resampled:
+    """Means and resampled means of a policy's lists, once for each."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+        self._means: dict[tuple[str, int], Floats] = {}
+
+    def there(self, name: str, number: int) -> bool:
+        """Whether a policy was simulated in a case, and brought every list to its end."""
+        found = self._evaluation.figures.get((name, number))
+        return found is not None and not found.stuck.any()
+
+    def lists(self, name: str, number: int) -> Floats:
+        """(n, METRICS)."""
+        return self._evaluation.figures[name, number].metrics
+
+    def means(self, name: str, number: int) -> Floats:
+        """(1 + RESAMPLES, METRICS): the mean over lists first, then those of the resamples."""
+        if (name, number) not in self._means:
+            values = self.lists(name, number)
+            resamples = resampling.resampled_means(values, self._evaluation.request.seed)
+            self._means[name, number] = np.concatenate([values.mean(axis=0, keepdims=True), resamples])
+        return self._means[name, number]
+
+
+def _with_interval(name: str, values: Floats) -> dict[str, Any]:
+    """A figure and its interval, of its value and its values in resamples."""
+    return {name: float(values[0]), f"{name}_ci95": list(resampling.interval(values[1:]))}
+
+
+def _row(evaluation: Evaluation, resampled: _Resampled, name: str, number: int) -> dict[str, Any]:
+    case = evaluation.cases[number]
+    lists, means = resampled.lists(name, number), resampled.means(name, number)
+    row: dict[str, Any] = {
+        "policy": name,
+        "scenario": case.name,
+        "load": case.load,
+        "jobs": case.jobs,
+        "seeds": case.lists,
+    }
+    for column, metric in enumerate(METRICS):
+        row |= _with_interval(metric, means[:, column])
+        row[f"{metric}_sd"] = float(lists[:, column].std(ddof=1)) if len(lists) > 1 else None
+    times_us = evaluation.decision_us.get((name, number))
+    for percent in (50, 99):
+        row[f"decision_us_p{percent}"] = None if times_us is None else float(np.percentile(times_us, percent))
+    if resampled.there(REFERENCE, number):
+        reference = resampled.means(REFERENCE, number)
+        v = hyperscore.value(
+            reference[:, JCT] / means[:, JCT],
+            means[:, THROUGHPUT] / reference[:, THROUGHPUT],
+            means[:, USEFUL] / reference[:, USEFUL],
+            evaluation.request.weights,
+        )
+        row |= _with_interval("hyperscore", hyperscore.hyperscore(v))
+    else:
+        row |= {"hyperscore": None, "hyperscore_ci95": [None, None]}
+    return row
+
+
+def _paired(evaluation: Evaluation, resampled: _Resampled, number: int) -> list[dict[str, Any]]:
+    case = evaluation.cases[number]
+    entries: list[dict[str, Any]] = []
+    for baseline in BASELINES:
+        if not resampled.there(baseline, number):
+            continue
+        of_baseline = []
+        theirs, their_lists = resampled.means(baseline, number), resampled.lists(baseline, number)
+        for name in evaluation.request.names:
+            if name == baseline or not resampled.there(name, number):
+                continue
+            ours, our_lists = resampled.means(name, number), resampled.lists(name, number)
+            entry: dict[str, Any] = {
+                "policy": name,
+                "baseline": baseline,
+                "scenario": case.name,
+                "load": case.load,
+                "jobs": case.jobs,
+                "seeds": case.lists,
+            }
+            for label, column in (("jct", JCT), ("throughput", THROUGHPUT), ("useful_utilization", USEFUL)):
+                entry |= _with_interval(f"{label}_ratio", ours[:, column] / theirs[:, column])
+            entry |= _with_interval("jct_difference_s", ours[:, JCT] - theirs[:, JCT])
+            entry |= _with_interval("busy_utilization_difference", ours[:, BUSY] - theirs[:, BUSY])
+            entry["jct_lower_lists"] = int((our_lists[:, JCT] < their_lists[:, JCT]).sum())
+            entry["jct_p_value"] = resampling.paired_p_value(our_lists[:, JCT], their_lists[:, JCT])
+            of_baseline.append(entry)
+        adjusted = resampling.holm([entry["jct_p_value"] for entry in of_baseline])
+        for entry, p_value in zip(of_baseline, adjusted, strict=True):
+            entry["jct_p_value_holm"] = p_value
+        entries += of_baseline
+    return entries
+
+
+def _regressions(evaluation: Evaluation, resampled: _Resampled) -> list[dict[str, Any]]:
+    """Of mean JCT on busy utilization: over the lists of each policy in each case, and over all policies of a case."""
+    found = []
+    for number, case in enumerate(evaluation.cases):
+        names = [name for name in evaluation.request.names if resampled.there(name, number)]
+        groups = {name: resampled.lists(name, number) for name in names}
+        if len(groups) > 1:
+            groups = {"all policies": np.concatenate(list(groups.values())), **groups}
+        for name, lists in groups.items():
+            line = resampling.regression(lists[:, BUSY], lists[:, JCT])
+            if line is not None:
+                found.append(
+                    {"policy": name, "scenario": case.name, "load": case.load, "points": len(lists), **line._asdict()}
+                )
+    return found
+
+
+def _meta(evaluation: Evaluation) -> dict[str, Any]:
+    request = evaluation.request
+    return {
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": sys.argv[1:],
+        "version": metadata.version("adlro"),
+        "results_format": RESULTS_FORMAT,
+        "machine": {
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "numpy": metadata.version("numpy"),
+            "numba": metadata.version("numba"),
+            "cores": os.cpu_count(),
+            "processes": evaluation.processes,
+        },
+        "seed": request.seed,
+        "runtime": request.runtime,
+        "trace": request.trace,
+        "cluster": request.cluster,
+        "cases": [
+            {
+                "scenario": case.name,
+                "load": case.load,
+                "jobs": case.jobs,
+                "seeds": case.lists,
+                "gpus": sum(1 for _ in case.cluster.gpus()),
+                "gpu_models": list(case.cluster.gpu_models),
+            }
+            for case in evaluation.cases
+        ],
+        "hyperscore": {
+            "beta": hyperscore.BETA,
+            "gamma": hyperscore.GAMMA,
+            "kappa": hyperscore.KAPPA,
+            "reference": REFERENCE,
+            "weights": dict(zip(("jct", "throughput", "useful_utilization"), request.weights.all, strict=True)),
+        },
+        "bootstrap": {"resamples": resampling.RESAMPLES, "seed": request.seed, "confidence": resampling.CONFIDENCE},
+        "bounded_slowdown_threshold_s": measure.SLOWDOWN_BOUND_S,
+        "little_tolerance": measure.LITTLE_TOLERANCE,
+        "decisions_measured": {
+            f"{name} in {evaluation.cases[number].text}": len(times_us)
+            for (name, number), times_us in evaluation.decision_us.items()
+        },
+        "notes": list(evaluation.notes),
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no nan and no inf: null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return value

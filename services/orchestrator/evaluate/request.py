@@ -1,0 +1,157 @@
+"""What is to be evaluated, as it is asked for, and the text of options brought to it. Plain values only."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from adlro.errors import InvalidInput
+from adlro.sim.estimates import parse_runtime
+from adlro.sim.scenario import SCENARIO_NAMES
+from adlro.sim.traces import TRACE_FORMATS
+from services.orchestrator.evaluate.hyperscore import EQUAL, Weights
+from services.orchestrator.policies import POLICIES, Policy
+
+DEFAULT_LISTS = 100
+TRACE = "trace"
+REFERENCE = "fcfs"
+"""HyperScore compares with it, so it is always simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to evaluate.
+
+    Attributes:
+        policies: names of registered policies.
+        own: policies of one's own by name; evaluated like the registered ones. They must be picklable.
+        scenarios: names; "trace" takes its jobs from `trace`.
+        loads: arrival rates as shares of the capacity; None: the scenario's own, for a trace its own times.
+        jobs: of a list; None: the scenario's number, for a trace all of it.
+        lists: job lists for each scenario and load; the same for every policy. None: 100, or 1 of a whole trace.
+        seed: of lists, noise and bootstrap.
+        trace, trace_format: a job list file; None: no trace, or a format that the file tells.
+        cluster: a TOML file in place of the scenario's cluster.
+        runtime: what policies know of runtimes, as `adlro.sim.estimates` has it.
+        weights: of HyperScore.
+
+    Raises:
+        InvalidInput: naming the field.
+    """
+
+    policies: tuple[str, ...] = ()
+    own: Mapping[str, Policy] = field(default_factory=dict)
+    scenarios: tuple[str, ...] = ("paper",)
+    loads: tuple[float, ...] | None = None
+    jobs: int | None = None
+    lists: int | None = None
+    seed: int = 0
+    trace: str | None = None
+    trace_format: str | None = None
+    cluster: str | None = None
+    runtime: str = "true"
+    weights: Weights = EQUAL
+
+    def __post_init__(self) -> None:
+        for name in self.policies:
+            require_known(name, tuple(POLICIES), "policies", "policy")
+        for name in self.own:
+            if name in POLICIES:
+                raise InvalidInput(f"policies: '{name}' is a registered policy; choose another name", field="policies")
+        if not self.names:
+            raise InvalidInput("policies: none is named", field="policies")
+        if not self.scenarios:
+            raise InvalidInput("scenario: none is named", field="scenario")
+        for name in self.scenarios:
+            require_known(name, SCENARIO_NAMES, "scenario", "scenario")
+        for load in self.loads or ():
+            if not 0 < load < math.inf:
+                raise InvalidInput(f"load: must be a finite number above 0, not {load:g}", field="load")
+        if self.loads is not None and not self.loads:
+            raise InvalidInput("load: none is given", field="load")
+        for name, count in (("jobs", self.jobs), ("seeds", self.lists)):
+            if count is not None and count < 1:
+                raise InvalidInput(f"{name}: must be at least 1, not {count}", field=name)
+        if self.seed < 0:
+            raise InvalidInput(f"seed: must be a whole number from 0, not {self.seed}", field="seed")
+        if TRACE in self.scenarios and self.trace is None:
+            raise InvalidInput(
+                "trace: the scenario trace takes its jobs from a file; name it with --trace", field="trace"
+            )
+        if self.trace is not None and TRACE not in self.scenarios:
+            raise InvalidInput(
+                f"trace: a trace is the scenario {TRACE}, not {', '.join(self.scenarios)}; leave --scenario out",
+                field="trace",
+            )
+        if self.trace_format is not None:
+            if self.trace is None:
+                raise InvalidInput("trace_format: a format without a file; name it with --trace", field="trace_format")
+            require_known(self.trace_format, TRACE_FORMATS, "trace_format", "trace format")
+        parse_runtime(self.runtime)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All policies that are asked for."""
+        return (*self.policies, *self.own)
+
+
+def require_known(name: str, known: Sequence[str], field_name: str, what: str) -> None:
+    """Raises InvalidInput where `name` is not known, with the nearest and all names."""
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ";"
+    raise InvalidInput(f"{field_name}: unknown {what} '{name}'{meant} there are {', '.join(known)}", field=field_name)
+
+
+def parse_policies(text: str) -> tuple[str, ...]:
+    """`fcfs,sjf`; `all` stands for every registered policy, `-name` after it leaves one out.
+
+    Raises:
+        InvalidInput: an unknown name, or nothing is left.
+    """
+    chosen: dict[str, None] = {}
+    for part in _parts(text):
+        if part == "all":
+            chosen |= dict.fromkeys(POLICIES)
+            continue
+        name = part.removeprefix("-")
+        require_known(name, ("all", *POLICIES), "policies", "policy")
+        if part.startswith("-"):
+            chosen.pop(name, None)
+        else:
+            chosen[name] = None
+    if not chosen:
+        raise InvalidInput("policies: none is left", field="policies")
+    return tuple(chosen)
+
+
+def parse_loads(text: str) -> tuple[float, ...]:
+    """`0.6,0.9`, ascending, each once.
+
+    Raises:
+        InvalidInput: something that is not a number above 0.
+    """
+    loads = set()
+    for part in _parts(text):
+        try:
+            load = float(part)
+        except ValueError:
+            load = math.nan
+        if not 0 < load < math.inf:
+            raise InvalidInput(f"load: must be a finite number above 0, not '{part}'", field="load")
+        loads.add(load)
+    if not loads:
+        raise InvalidInput("load: none is given", field="load")
+    return tuple(sorted(loads))
+
+
+def parse_scenarios(text: str) -> tuple[str, ...]:
+    """`paper,surge`; each once."""
+    return tuple(dict.fromkeys(_parts(text)))
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
