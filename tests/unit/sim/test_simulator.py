@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,12 @@ def spec(work: float | None = 10.0, **changes) -> JobSpec:
 
 def kinds(events):
     return [(event.kind.name, event.job_id or event.gpu_id) for event in events]
+
+
+def next_event(simulator: ClusterSimulator) -> float:
+    time_s = simulator.next_event_time()
+    assert time_s is not None
+    return time_s
 
 
 def test_duration_is_work_by_speed():
@@ -207,7 +214,7 @@ def test_what_is_left_of_a_run_takes_longer_on_a_gpu_that_has_become_slower():
     assert simulator.next_event_time() == 16.0  # 6 s of work at half the speed
     simulator.set_gpu_speed("volta/0", 1.5)
     assert simulator.next_event_time() == pytest.approx(12.0)  # 3 s of work at 1.5
-    assert kinds(simulator.advance_to(simulator.next_event_time())) == [("FINISHED", "a")]
+    assert kinds(simulator.advance_to(next_event(simulator))) == [("FINISHED", "a")]
     simulator.launch("c", 1, spec(9.0), "volta/0")
     assert simulator.next_event_time() == pytest.approx(18.0)
 
@@ -254,7 +261,7 @@ def test_each_start_takes_the_start_cost_before_the_work():
 
 def test_nothing_is_compiled_at_a_launch_once_the_simulator_is_warm():
     warm()
-    physics = (machines.occupy, machines.vacate, machines.set_speed, machines.next_end_s)
+    physics: tuple[Any, ...] = (machines.occupy, machines.vacate, machines.set_speed, machines.next_end_s)
     compiled = [len(function.signatures) for function in physics]
     simulator = ClusterSimulator(CLUSTER, start_cost_s=1)
     simulator.launch("a", 1, spec(10, cpu_cores=2, time_limit_s=20), "volta/0")
@@ -263,7 +270,7 @@ def test_nothing_is_compiled_at_a_launch_once_the_simulator_is_warm():
     simulator.set_gpu_speed("volta/0", 2)
     simulator.lose_gpu("volta/1")
     simulator.restore_gpu("volta/1")
-    simulator.advance_to(simulator.next_event_time())
+    simulator.advance_to(next_event(simulator))
     assert [len(function.signatures) for function in physics] == compiled
     assert min(compiled) > 0
 
