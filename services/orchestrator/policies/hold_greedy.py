@@ -43,16 +43,22 @@ class HoldGreedySettings:
 
 
 SETTINGS: Mapping[float, HoldGreedySettings] = {
-    0.6: HoldGreedySettings(alpha=4.0, theta=1.25, s_max=2.5, kappa=1.5, packing=0.3, ageing=0.2),
-    0.9: HoldGreedySettings(alpha=4.0, theta=1.25, s_max=2.5, kappa=1.5, packing=0.3, ageing=0.2),
-    1.1: HoldGreedySettings(alpha=4.0, theta=1.25, s_max=2.5, kappa=1.5, packing=0.3, ageing=0.2),
+    0.6: HoldGreedySettings(alpha=4.0, theta=1.25, s_max=3.0, kappa=1.25, packing=0.3, ageing=0.0),
+    0.9: HoldGreedySettings(alpha=4.0, theta=1.2, s_max=2.5, kappa=1.5, packing=0.1, ageing=0.2),
+    1.1: HoldGreedySettings(alpha=5.0, theta=1.3, s_max=3.0, kappa=1.0, packing=0.2, ageing=0.0),
 }
-"""By load, as printed by `python -m benchmarks.tune_hold_greedy` on lists of its own of `paper` and `paper_roomy`."""
+"""By load, on `paper` and `paper_roomy` with exact runtimes, as printed by
+
+    python -m benchmarks.tune_hold_greedy --trials 36 --lists 50 --seed 2
+
+Against `FIXED` on the same lists: 0.9997 (95 % 0.9986..1.0008), 0.9968 (0.9920..1.0014), 0.9982 (0.9917..1.0041).
+"""
 
 DEFAULT_LOAD = 0.9
 
 FIXED = HoldGreedySettings(alpha=4.0, theta=1.25, s_max=2.5, kappa=1.5, packing=0.3, ageing=0.2)
-"""One setting for every load."""
+"""One setting for every load. On 100 other lists of each kind, the best that searches found was 0.9984 (0.9967..1.0001)
+of its mean completion times: what is left to tune is within the noise."""
 
 
 class HoldGreedy(Policy):
