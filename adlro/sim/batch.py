@@ -141,6 +141,7 @@ class BatchSimulator:
             list_of=course.list_of[n],
             gpu_speed=machines.gpu_speed[n],
             gpu_job=machines.gpu_job[n],
+            gpu_start_s=machines.gpu_start_s[n],
             gpu_expected_end_s=machines.gpu_expected_end_s[n],
             known_speed=course.known_speed[n],
             cores_free=machines.cores_free[n],

@@ -28,17 +28,24 @@ def _writable(folder: Path) -> bool:
         return False
 
 
+_SHARED = ("compiled.py", "observation.py")
+"""Files whose constants are in compiled code, beside those with compiled functions."""
+
+
 @functools.cache
 def _cache_folder(sources: Path) -> str | None:
     """Where compiled code of a folder's files is kept; None: nowhere can be written.
 
-    Its name has a digest of the files and of this package's: numba looks only at a function's own file, and would go
-    on using compiled code that holds an older form of what it calls.
+    Its name has a digest of the files with compiled functions, there and in this package, and of the constants that
+    they share: numba looks only at a function's own file, and would go on using compiled code that holds an older form
+    of what it calls.
     """
     digest = hashlib.blake2b(digest_size=8)
     for folder in sorted({Path(__file__).parent, sources}):
         for file in sorted(folder.glob("*.py")):
-            digest.update(file.read_bytes())
+            text = file.read_bytes()
+            if b"adlro.sim.compiled" in text or file.name in _SHARED:
+                digest.update(text)
     named = os.environ.get("NUMBA_CACHE_DIR")
     user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     places = [Path(named)] if named else [sources / "__pycache__", Path(user) / "adlro"]

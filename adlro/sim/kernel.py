@@ -65,7 +65,6 @@ class Course(NamedTuple):
         hold_until_s: (N,) NOT_HOLDING, or when the hold ends.
         last_event_s: (N,) when a job last arrived or ended, or a GPU changed.
         feasible_idle: (N,) while a hold lasts: idle GPUs that some waiting job fits on.
-        largest_idle_mib: (N, M) scratch: memory of the node's largest idle GPU.
         priority_sum: (N,) of the jobs in the system.
         known_speed: (N, G) the GPU's speed as the scheduler believes it.
         user_service_s: (N, U) GPU time of ended attempts.
@@ -95,7 +94,6 @@ class Course(NamedTuple):
     hold_until_s: Floats
     last_event_s: Floats
     feasible_idle: Ints
-    largest_idle_mib: Ints
     priority_sum: Floats
     known_speed: Floats
     user_service_s: Floats
@@ -144,7 +142,6 @@ def new_course(
         hold_until_s=np.full(batch, NOT_HOLDING),
         last_event_s=np.zeros(batch),
         feasible_idle=np.zeros(batch, dtype=np.int64),
-        largest_idle_mib=np.zeros_like(hardware.node_cores),
         priority_sum=np.zeros(batch),
         known_speed=np.ones((batch, gpus)),
         user_service_s=np.zeros((batch, users)),
@@ -220,14 +217,14 @@ def _leave_queue(course: Course, n: int, job: int) -> None:
 def _arrive(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: int) -> None:
     number = course.list_of[n]
     best_s = np.inf
-    for gpu in range(hardware.gpu_count[n]):
-        node = hardware.gpu_node[n, gpu]
+    for i in range(hardware.shape_count[n]):
+        model, gpu_memory_mib, node_cores, node_memory_mib = hardware.shape[n, i]
         if (
-            jobs.gpu_memory_mib[number, job] <= hardware.gpu_memory_mib[n, gpu]
-            and jobs.cores[number, job] <= hardware.node_cores[n, node]
-            and jobs.memory_mib[number, job] <= hardware.node_memory_mib[n, node]
+            jobs.gpu_memory_mib[number, job] <= gpu_memory_mib
+            and jobs.cores[number, job] <= node_cores
+            and jobs.memory_mib[number, job] <= node_memory_mib
         ):
-            best_s = min(best_s, jobs.expected_s[number, job, hardware.gpu_model[n, gpu]])
+            best_s = min(best_s, jobs.expected_s[number, job, model])
     course.arrived_count[n] += 1
     course.best_expected_s[n, job] = best_s
     if best_s == np.inf:
@@ -358,32 +355,37 @@ def window_rows(course: Course, n: int, window: int) -> int:
 
 @compiled_part
 def _something_fits(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, window: int
+    hardware: Hardware,
+    machines: Machines,
+    jobs: JobArrays,
+    course: Course,
+    n: int,
+    window: int,
+    first_job: int,
+    first_node: int,
+    end_node: int,
 ) -> bool:
-    """Some waiting job, of the window unless that is 0, fits somewhere now."""
+    """Some waiting job, of the window unless that is 0, fits somewhere now.
+
+    Args:
+        first_job: jobs from this number on are looked at on all nodes,
+        first_node, end_node: the others only on these.
+    """
     if machines.idle_count[n] == 0:
         return False
-    number = course.list_of[n]
     count = course.waiting_count[n] if window == 0 else window_rows(course, n, window)
-    if count == 0:
-        return False
-    # The largest idle GPU of each node rules most pairs out.
-    largest = course.largest_idle_mib[n]
-    for node in range(largest.shape[0]):
-        largest[node] = -1
-    for gpu in range(hardware.gpu_count[n]):
-        if machines.gpu_job[n, gpu] == IDLE and machines.gpu_speed[n, gpu] > 0.0:
-            node = hardware.gpu_node[n, gpu]
-            largest[node] = max(largest[node], hardware.gpu_memory_mib[n, gpu])
     rows = course.waiting[n] if window == 0 else course.window[n]
-    for i in range(count):
+    number = course.list_of[n]
+    # From the end: there stand the newest of the whole queue.
+    for i in range(count - 1, -1, -1):
         job = rows[i]
+        low, high = (0, hardware.node_cores.shape[1]) if job >= first_job else (first_node, end_node)
+        if low >= high and window == 0:
+            return False
         cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
-        gpu_memory_mib = jobs.gpu_memory_mib[number, job]
-        for node in range(largest.shape[0]):
+        for node in range(low, high):
             if (
-                gpu_memory_mib <= largest[node]
-                and cores <= machines.cores_free[n, node]
+                cores <= machines.cores_free[n, node]
                 and memory_mib <= machines.memory_free_mib[n, node]
                 and _fits_on_node(hardware, machines, jobs, n, number, job, node)
             ):
@@ -396,12 +398,12 @@ def _fits_on_node(
     hardware: Hardware, machines: Machines, jobs: JobArrays, n: int, number: int, job: int, node: int
 ) -> bool:
     """Some idle GPU of the node has the memory for the job, and is of a model that it runs on."""
-    for gpu in range(hardware.gpu_count[n]):
+    gpu_memory_mib = jobs.gpu_memory_mib[number, job]
+    for gpu in range(hardware.node_first_gpu[n, node], hardware.node_first_gpu[n, node + 1]):
         if (
-            hardware.gpu_node[n, gpu] == node
-            and machines.gpu_job[n, gpu] == IDLE
+            machines.gpu_job[n, gpu] == IDLE
             and machines.gpu_speed[n, gpu] > 0.0
-            and jobs.gpu_memory_mib[number, job] <= hardware.gpu_memory_mib[n, gpu]
+            and gpu_memory_mib <= hardware.gpu_memory_mib[n, gpu]
             and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
         ):
             return True
@@ -425,9 +427,13 @@ def advance(
     """
     number = course.list_of[n]
     count, change_count = jobs.job_count[number], changes.time_s.shape[1]
+    # Where nothing fitted before an event, only what it brings can: new jobs anywhere, or any job on a freed node.
+    first_job, first_node, end_node = 0, 0, 0
     while True:
         holding = course.hold_until_s[n] != NOT_HOLDING
-        if not holding and _something_fits(hardware, machines, jobs, course, n, window):
+        if not holding and _something_fits(
+            hardware, machines, jobs, course, n, window, first_job, first_node, end_node
+        ):
             course.status[n] = DECISION
             return
         arrived = course.arrived_count[n]
@@ -455,11 +461,14 @@ def advance(
                 course.totals[n, FEASIBLE_IDLE_S] += passed_s * course.feasible_idle[n]
             machines.time_s[n] = time_s
         happened = False
+        first_job, first_node, end_node = 0 if holding else arrived, hardware.node_cores.shape[1], 0
         if machines.running_count[n] > 0:
             for gpu in range(hardware.gpu_count[n]):
                 ends = machines.gpu_end_s[n, gpu] == time_s
                 if ends:
                     _end_run(hardware, machines, jobs, course, n, gpu, ends)
+                    first_node = min(first_node, hardware.gpu_node[n, gpu])
+                    end_node = max(end_node, hardware.gpu_node[n, gpu] + 1)
                     happened = True
         while change < change_count and changes.time_s[number, change] == time_s:
             gpu, speed = changes.gpu[number, change], changes.speed[number, change]
@@ -467,6 +476,7 @@ def advance(
             if not ends and machines.gpu_job[n, gpu] != IDLE:
                 _end_run(hardware, machines, jobs, course, n, gpu, ends)
             set_speed(machines, n, gpu, speed)
+            first_job = 0
             change += 1
             happened = True
         course.next_change[n] = change

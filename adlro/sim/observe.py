@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from adlro.jobs import JobType
 from adlro.sim.compiled import compiled, compiled_part
 from adlro.sim.job_arrays import JobArrays
-from adlro.sim.machines import IDLE, Hardware
+from adlro.sim.machines import IDLE, Hardware, remaining_s
 from adlro.sim.observation import Bools, Floats, Ints, Observation
 
 
@@ -27,7 +27,7 @@ class Scene(NamedTuple):
         list_of: (A,) which row of the job arrays is the cluster's.
         gpu_speed: (A, G) 0: lost, or on a node that takes no jobs; only that is looked at.
         gpu_job: (A, G) IDLE, or something else where a job holds the GPU.
-        gpu_expected_end_s: (A, G) of what runs.
+        gpu_start_s, gpu_expected_end_s: (A, G) of what runs.
         known_speed: (A, G) the GPU's speed against its model's own, as the scheduler believes it.
         cores_free, memory_free_mib: (A, M) on each node.
     """
@@ -36,6 +36,7 @@ class Scene(NamedTuple):
     list_of: Ints
     gpu_speed: Floats
     gpu_job: Ints
+    gpu_start_s: Floats
     gpu_expected_end_s: Floats
     known_speed: Floats
     cores_free: Ints
@@ -90,7 +91,8 @@ def whole_queue(
         fits,
         possible,
     )
-    remaining_s = np.where(idle, 0.0, np.maximum(scene.gpu_expected_end_s - scene.time_s[:, None], 0.0))
+    remaining = np.empty((batch, gpus))
+    _fill_remaining(scene, remaining)
     users = jobs.user[lists, taken]
     return Observation(
         time_s=scene.time_s,
@@ -98,7 +100,7 @@ def whole_queue(
         gpu_memory_mib=hardware.gpu_memory_mib,
         gpu_node=hardware.gpu_node,
         gpu_idle=can_start,
-        gpu_remaining_s=np.where(usable, remaining_s, np.inf),
+        gpu_remaining_s=np.where(usable, remaining, np.inf),
         node_cores_free=scene.cores_free,
         node_memory_free_mib=scene.memory_free_mib,
         # A job that no GPU can ever hold waits for no policy: it must not block a queue.
@@ -115,6 +117,17 @@ def whole_queue(
         hold_allowed=hold_allowed,
         gpu_models=gpu_models,
     )
+
+
+@compiled
+def _fill_remaining(scene: Scene, out: Floats) -> None:
+    """Fills (A, G): how much longer what runs on a GPU is expected to; 0 where it is idle."""
+    for a in range(out.shape[0]):
+        for gpu in range(out.shape[1]):
+            out[a, gpu] = 0.0
+            if scene.gpu_job[a, gpu] != IDLE:
+                start_s, end_s = scene.gpu_start_s[a, gpu], scene.gpu_expected_end_s[a, gpu]
+                out[a, gpu] = remaining_s(scene.time_s[a], start_s, end_s)
 
 
 @compiled
@@ -335,17 +348,17 @@ def fill_window(
 def _fill_gpus(hardware: Hardware, scene: Scene, n: int, out: Window) -> None:
     """The GPU matrix, and for the pairs what an idle GPU's node has left: -1 where nothing can start."""
     time_s, slots = scene.time_s[n], out.gpus.shape[2] // hardware.node_cores.shape[1]
-    speed, jobs, ends = scene.gpu_speed[n], scene.gpu_job[n], scene.gpu_expected_end_s[n]
+    speed, jobs, starts, ends = scene.gpu_speed[n], scene.gpu_job[n], scene.gpu_start_s[n], scene.gpu_expected_end_s[n]
     node_of, slot_of = hardware.gpu_node[n], hardware.gpu_slot[n]
     cores_free, memory_free = scene.cores_free[n], scene.memory_free_mib[n]
     present, busy, remaining = out.gpus[n, 0], out.gpus[n, 1], out.gpus[n, 2]
     cores_plane, memory_plane = out.gpus[n, 4], out.gpus[n, 5]
-    cores_left, memory_left, remaining_s = out.scratch[n, 0], out.scratch[n, 1], out.scratch[n, 2]
+    cores_left, memory_left, left = out.scratch[n, 0], out.scratch[n, 1], out.scratch[n, 2]
     for gpu in range(hardware.gpu_count[n]):
         node = np.uint64(node_of[gpu])
         place = node * np.uint64(slots) + np.uint64(slot_of[gpu])
         there, works = speed[gpu] > 0.0, jobs[gpu] != IDLE
-        left_s = np.float32(max(ends[gpu] - time_s, 0.0)) if works else np.float32(0.0)
+        left_s = np.float32(remaining_s(time_s, starts[gpu], ends[gpu])) if works else np.float32(0.0)
         cores, memory_mib = np.float32(cores_free[node]), np.float32(memory_free[node])
         present[place] = there
         busy[place] = works
@@ -355,7 +368,7 @@ def _fill_gpus(hardware: Hardware, scene: Scene, n: int, out: Window) -> None:
         free = there and not works
         cores_left[gpu] = cores if free else np.float32(-1.0)
         memory_left[gpu] = memory_mib if free else np.float32(-1.0)
-        remaining_s[gpu] = left_s
+        left[gpu] = left_s
 
 
 _GIB = np.float32(1.0 / 1024.0)

@@ -176,6 +176,7 @@ def _look(
         course.list_of,
         machines.gpu_speed,
         machines.gpu_job,
+        machines.gpu_start_s,
         machines.gpu_expected_end_s,
         course.known_speed,
         machines.cores_free,

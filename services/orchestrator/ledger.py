@@ -183,7 +183,7 @@ class Ledger:
         held = self._holder_user >= 0
         return whole_queue(
             self.layout.hardware,
-            self.occupancy.scene(time_s),
+            self.occupancy.scene(time_s, self._since_s),
             self._columns.jobs,
             rows[None],
             np.array([len(rows)]),
@@ -199,7 +199,9 @@ class Ledger:
         cores, memory = self.occupancy.cores_free[node], self.occupancy.memory_free_mib[node]
         observation.job_waiting[0, job] = False
         observation.gpu_idle[0, gpu] = False
-        observation.gpu_remaining_s[0, gpu] = observation.duration_s[0, job, gpu]
+        time_s = float(observation.time_s[0])
+        # As an observation made anew would have it, to the last bit: ties are decided by it.
+        observation.gpu_remaining_s[0, gpu] = (time_s + observation.duration_s[0, job, gpu]) - time_s
         observation.node_cores_free[0, node] = cores
         observation.node_memory_free_mib[0, node] = memory
         still = (observation.job_cores[0] <= cores) & (observation.job_memory_mib[0] <= memory)

@@ -127,13 +127,18 @@ class Occupancy:
         """(G,) the GPU is there and its node takes jobs."""
         return ~self.lost & ~self.drained[self.layout.gpu_node]
 
-    def scene(self, time_s: float) -> Scene:
-        """What of this an observation at a time is built from, a batch of one cluster; free cores and memory copied."""
+    def scene(self, time_s: float, start_s: Floats) -> Scene:
+        """What of this an observation at a time is built from, a batch of one cluster; free cores and memory copied.
+
+        Args:
+            start_s: (G,) when the holders began.
+        """
         return Scene(
             time_s=np.array([time_s]),
             list_of=np.zeros(1, dtype=np.int64),
             gpu_speed=self.usable[None].astype(np.float64),
             gpu_job=np.where(self.idle, IDLE, 0)[None],
+            gpu_start_s=start_s[None],
             gpu_expected_end_s=self.expected_end_s[None],
             known_speed=np.ones((1, len(self.holder))),
             cores_free=self.cores_free[None].copy(),
@@ -152,7 +157,9 @@ class Occupancy:
         if spec.gpu_memory_mib > layout.gpu_memory_mib[gpu]:
             return f"needs {spec.gpu_memory_mib} MiB of GPU memory, it has {layout.gpu_memory_mib[gpu]}"
         if self.holder[gpu]:
-            left_s = max(float(self.expected_end_s[gpu]) - time_s, 0.0)
+            left_s = float(self.expected_end_s[gpu]) - time_s
+            if left_s < 0:
+                return f"busy with {self.holder[gpu]}, which has run {-left_s:.3g} s longer than expected"
             return f"busy with {self.holder[gpu]} for about {left_s:.3g} s"
         if spec.cpu_cores > self.cores_free[node]:
             return f"needs {spec.cpu_cores} cores, {self.cores_free[node]} are free on {node_id}"

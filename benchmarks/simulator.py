@@ -1,0 +1,271 @@
+"""How fast the simulator is, beside a SimPy model of the same cluster, jobs and rule in the same run.
+
+    python -m benchmarks.simulator [--seed N] [--seconds S] [--json FILE]
+
+Three tables: decisions a core-second with the full observation, by window and by GPUs; jobs a core-second under FCFS
+beside SimPy, on the same lists, whose mean completion times must agree; one `step` of one Gymnasium environment.
+
+A core-second is one second of CPU time of this process, which runs on one core. Actions: a random one of the mask.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from adlro.cluster import Cluster
+from adlro.sim.job_arrays import pack_jobs
+from adlro.sim.scenario import load_scenario
+from adlro.sim.speeds import speed
+from adlro.sim.windows import WindowSimulator
+from adlro.sim.workload import WorkloadJob, draw_jobs
+from services.orchestrator.learn.env import PlacementEnv
+
+LOAD = 0.9
+WINDOWS = (8, 32, 128)
+GPUS = (16, 64, 256, 1024)
+REPEATS = 5
+JOBS = 256
+FCFS_LISTS = 64
+BATCH_GPUS = 4096
+"""Clusters x GPUs of a batch: 256 clusters of 16."""
+
+
+def copies(cluster: Cluster, times: int) -> Cluster:
+    """A cluster with each node so many times."""
+    nodes = tuple(
+        dataclasses.replace(
+            node,
+            node_id=f"{node.node_id}.{copy}",
+            gpus=tuple(dataclasses.replace(gpu, gpu_id=f"{gpu.gpu_id}.{copy}") for gpu in node.gpus),
+        )
+        for copy in range(times)
+        for node in cluster.nodes
+    )
+    return dataclasses.replace(cluster, nodes=nodes)
+
+
+def draw(lists: int, jobs: int, seed: int, times: int = 1) -> list[list[WorkloadJob]]:
+    """Lists of the scenario `paper`, for a cluster so many times as large."""
+    scenario = load_scenario("paper")
+    seeds = np.random.SeedSequence(seed).spawn(lists)
+    drawn = [draw_jobs(scenario, load=LOAD, rng=np.random.default_rng(each), count=jobs) for each in seeds]
+    return [[dataclasses.replace(job, submit_s=job.submit_s / times) for job in one] for one in drawn]
+
+
+def rate(step: Callable[[], int], seconds: float) -> float:
+    """What `step` counts, a core-second: the median of a few stretches, after a warm-up."""
+    for _ in range(3):
+        step()
+    rates = []
+    for _ in range(REPEATS):
+        count, began = 0, time.process_time()
+        while (passed_s := time.process_time() - began) < seconds / REPEATS:
+            count += step()
+        rates.append(count / passed_s)
+    return statistics.median(rates)
+
+
+def random_actions(mask: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
+    """(N,) the first possible start behind a random place, or the first of all; at a decision there is one."""
+    clusters, actions = mask.shape
+    place = rng.integers(actions - 1, size=clusters)
+    flat = np.flatnonzero(mask[:, :-1])
+    row, column = np.divmod(flat, actions - 1)
+    # The first True at or behind each cluster's place; flat indices are sorted, so one search does all.
+    found = np.searchsorted(flat, np.arange(clusters) * (actions - 1) + place)
+    first = np.searchsorted(flat, np.arange(clusters) * (actions - 1))
+    inside = (found < len(flat)) & (row[np.minimum(found, len(flat) - 1)] == np.arange(clusters))
+    chosen = np.where(inside, found, first)
+    actions_chosen: NDArray[np.int64] = column[chosen]
+    return actions_chosen
+
+
+def decisions_per_core_s(window: int, gpus: int, seed: int, seconds: float) -> dict[str, float]:
+    """Of the kernel with the full observation; with and without the choice of the actions."""
+    times = gpus // 16
+    cluster = copies(load_scenario("paper").cluster, times)
+    clusters = max(BATCH_GPUS // gpus, 4)
+    jobs = pack_jobs(draw(min(clusters, 64), JOBS * min(times, 16), seed, times), cluster)
+    simulator = WindowSimulator(cluster, jobs, clusters=clusters, size=window)
+    rng = np.random.default_rng(seed)
+    inside_s = 0.0
+    counted = 0
+
+    def step() -> int:
+        nonlocal inside_s, counted
+        actions = random_actions(simulator.window.mask, rng)
+        began = time.process_time()
+        simulator.step(actions)
+        inside_s += time.process_time() - began
+        counted += clusters
+        return clusters
+
+    whole = rate(step, seconds)
+    return {"window": window, "gpus": gpus, "decisions_per_core_s": whole, "kernel_only": counted / inside_s}
+
+
+class SimpyFcfs:
+    """FCFS on one cluster in SimPy: a process of arrivals, one event a run's end, dispatch in between."""
+
+    def __init__(self, cluster: Cluster, jobs: Sequence[WorkloadJob]) -> None:
+        self._environment = simpy.Environment()
+        self._jobs = jobs
+        self._gpus = [(n, gpu) for n, node in enumerate(cluster.nodes) for gpu in node.gpus]
+        self._idle = [True] * len(self._gpus)
+        self._cores = [node.cpu_cores for node in cluster.nodes]
+        self._memory = [node.memory_mib for node in cluster.nodes]
+        self._queue: deque[WorkloadJob] = deque()
+        self.completion_s: list[float] = []
+
+    def run(self) -> float:
+        """Mean completion time."""
+        self._environment.process(self._arrivals())
+        self._environment.run()
+        return sum(self.completion_s) / len(self.completion_s)
+
+    def _arrivals(self) -> Any:
+        for job in self._jobs:
+            yield self._environment.timeout(job.submit_s - self._environment.now)
+            self._queue.append(job)
+            self._dispatch()
+
+    def _dispatch(self) -> None:
+        while self._queue:
+            job = self._queue[0]
+            for number, (node, gpu) in enumerate(self._gpus):
+                if (
+                    self._idle[number]
+                    and job.gpu_memory_mib <= gpu.memory_mib
+                    and job.cpu_cores <= self._cores[node]
+                    and job.memory_mib <= self._memory[node]
+                ):
+                    break
+            else:
+                return
+            self._queue.popleft()
+            self._idle[number] = False
+            self._cores[node] -= job.cpu_cores
+            self._memory[node] -= job.memory_mib
+            duration_s = job.work_s / speed(job.application, job.job_type, gpu.gpu_model)
+            end = self._environment.timeout(duration_s, (number, node, job))
+            end.callbacks.append(self._ended)
+
+    def _ended(self, event: Any) -> None:
+        number, node, job = event.value
+        self._idle[number] = True
+        self._cores[node] += job.cpu_cores
+        self._memory[node] += job.memory_mib
+        self.completion_s.append(self._environment.now - job.submit_s)
+        self._dispatch()
+
+
+def fcfs_beside_simpy(seed: int, seconds: float) -> dict[str, float]:
+    """Jobs a core-second under FCFS on the same lists; raises where the completion times differ."""
+    cluster = load_scenario("paper").cluster
+    lists = draw(FCFS_LISTS, JOBS, seed)
+    jobs = pack_jobs(lists, cluster)
+    # A window of one is the longest waiting job alone: its first possible GPU is FCFS.
+    once = WindowSimulator(cluster, jobs, clusters=FCFS_LISTS, size=1, restart=False)
+    ended = np.zeros(FCFS_LISTS, dtype=np.bool_)
+    while not ended.all():
+        ended |= once.step(once.window.mask.argmax(axis=1)).done
+    ours_s = (once.course.job_end_s - jobs.submit_s).mean(axis=1)
+    theirs_s = np.array([SimpyFcfs(cluster, one).run() for one in lists])
+    if not np.allclose(ours_s, theirs_s, rtol=1e-9):
+        raise AssertionError(f"mean completion times differ: {ours_s} and SimPy's {theirs_s}")
+    simulator = WindowSimulator(cluster, pack_jobs(lists * 4, cluster), clusters=4 * FCFS_LISTS, size=1)
+
+    def step() -> int:
+        simulator.step(simulator.window.mask.argmax(axis=1))
+        return 4 * FCFS_LISTS  # the window's one job fits at each decision, and starts
+
+    turn = 0
+
+    def run_simpy() -> int:
+        nonlocal turn
+        SimpyFcfs(cluster, lists[turn % FCFS_LISTS]).run()
+        turn += 1
+        return JOBS
+
+    pairs = [(rate(step, seconds / 3), rate(run_simpy, seconds / 3)) for _ in range(3)]
+    ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratios = sorted(mine / other for mine, other in pairs)
+    return {
+        "jobs_per_core_s": ours,
+        "simpy_jobs_per_core_s": theirs,
+        "ratio": ratios[1],
+        "ratio_low": ratios[0],
+        "ratio_high": ratios[-1],
+        "mean_jct_s": float(ours_s.mean()),
+    }
+
+
+def env_step_us(window: int, seed: int, seconds: float) -> float:
+    """CPU time of one step of one environment, resets aside."""
+    env = PlacementEnv(window=window)
+    _, info = env.reset(seed=seed)
+    rng = np.random.default_rng(seed)
+    spent_s, steps = 0.0, 0
+    while spent_s < seconds:
+        action = np.int64(rng.choice(np.flatnonzero(info["action_mask"])))
+        began = time.process_time()
+        _, _, terminated, truncated, info = env.step(action)
+        spent_s += time.process_time() - began
+        steps += 1
+        if terminated or truncated:
+            _, info = env.reset()
+    return spent_s / steps * 1e6
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of CPU time for each figure")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    seed, seconds = arguments.seed, arguments.seconds
+    load = os.getloadavg()[0]
+    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, seed {seed}, ", end="")
+    print(f"load {LOAD}, system load {load:.1f}, {REPEATS} stretches, medians\n")
+
+    fcfs = fcfs_beside_simpy(seed, seconds)
+    print(f"FCFS, {FCFS_LISTS} lists of {JOBS} jobs, 16 GPUs (mean completion time of both {fcfs['mean_jct_s']:.3f} s)")
+    print(f"  simulator {fcfs['jobs_per_core_s']:>12,.0f} jobs/core-s")
+    print(f"  SimPy     {fcfs['simpy_jobs_per_core_s']:>12,.0f} jobs/core-s")
+    print(f"  ratio     {fcfs['ratio']:>12.1f} ({fcfs['ratio_low']:.1f} to {fcfs['ratio_high']:.1f})\n")
+
+    print("Decisions with the full observation, random actions: decisions/core-s (kernel only)")
+    print("  GPUs    " + "".join(f"{f'window {window}':>28}" for window in WINDOWS))
+    cells = []
+    for gpus in GPUS:
+        row = [decisions_per_core_s(window, gpus, seed, seconds) for window in WINDOWS]
+        cells += row
+        texts = [f"{cell['decisions_per_core_s']:,.0f} ({cell['kernel_only']:,.0f})" for cell in row]
+        print(f"  {gpus:>5}   " + "".join(f"{text:>28}" for text in texts))
+
+    print("\nGymnasium, one cluster of 16 GPUs: us a step")
+    steps = {window: env_step_us(window, seed, seconds / 3) for window in WINDOWS}
+    for window, step_us in steps.items():
+        print(f"  window {window:>3} {step_us:>8.1f}")
+    if arguments.json:
+        figures = {"seed": seed, "fcfs": fcfs, "decisions": cells, "env_step_us": steps, "system_load": load}
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
