@@ -1,0 +1,90 @@
+"""Copies one cluster's state in the batched simulator, so that its future can be played from there.
+
+A rollout stands at a decision, copies the cluster to a row of a scratch batch, acts there, and plays on: the cluster
+itself goes on undisturbed. Scratch rows have the hardware, the job lists and the changes of their source. numpy and
+numba only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adlro.sim import kernel
+from adlro.sim.compiled import compiled_part
+from adlro.sim.job_arrays import JobArrays
+from adlro.sim.kernel import Changes, Course
+from adlro.sim.machines import Hardware, Machines, empty_machines
+
+
+def scratch(hardware: Hardware, jobs: JobArrays, changes: Changes, rows: int) -> tuple[Hardware, Machines, Course]:
+    """Room for copies of clusters with the hardware of cluster 0.
+
+    Args:
+        hardware: of the source.
+        jobs: the lists that the copies go on with; those of the source, or longer ones.
+        changes: the same for GPUs.
+        rows: copies at a time.
+    """
+    same = Hardware(*(np.repeat(column[:1], rows, axis=0) for column in hardware))
+    course = kernel.new_course(same, jobs, changes, np.zeros(rows, dtype=np.int64), start_cost_s=np.zeros(rows))
+    return same, empty_machines(same), course
+
+
+@compiled_part
+def copy_machines(source: Machines, n: int, target: Machines, m: int) -> None:
+    """Brings the machines of cluster m of `target` to the state of cluster n of `source`."""
+    target.time_s[m] = source.time_s[n]
+    target.idle_count[m] = source.idle_count[n]
+    target.running_count[m] = source.running_count[n]
+    target.launch_count[m] = source.launch_count[n]
+    for gpu in range(source.gpu_job.shape[1]):
+        target.gpu_job[m, gpu] = source.gpu_job[n, gpu]
+        target.gpu_start_s[m, gpu] = source.gpu_start_s[n, gpu]
+        target.gpu_end_s[m, gpu] = source.gpu_end_s[n, gpu]
+        target.gpu_expected_end_s[m, gpu] = source.gpu_expected_end_s[n, gpu]
+        target.gpu_launch[m, gpu] = source.gpu_launch[n, gpu]
+        target.gpu_cores[m, gpu] = source.gpu_cores[n, gpu]
+        target.gpu_memory_mib[m, gpu] = source.gpu_memory_mib[n, gpu]
+        target.gpu_speed[m, gpu] = source.gpu_speed[n, gpu]
+    for node in range(source.cores_free.shape[1]):
+        target.cores_free[m, node] = source.cores_free[n, node]
+        target.memory_free_mib[m, node] = source.memory_free_mib[n, node]
+
+
+@compiled_part
+def copy_course(jobs: JobArrays, source: Course, n: int, target: Course, m: int) -> None:
+    """Brings the course of cluster m of `target` to that of cluster n of `source`.
+
+    All but what a continuation never reads: the record of ended runs, and the window, are the target's own.
+    """
+    number = source.list_of[n]
+    target.list_of[m] = number
+    target.start_cost_s[m] = source.start_cost_s[n]
+    target.status[m] = source.status[n]
+    target.waiting_count[m] = source.waiting_count[n]
+    target.arrived_count[m] = source.arrived_count[n]
+    target.finished_count[m] = source.finished_count[n]
+    target.impossible_count[m] = source.impossible_count[n]
+    target.next_change[m] = source.next_change[n]
+    target.hold_until_s[m] = source.hold_until_s[n]
+    target.last_event_s[m] = source.last_event_s[n]
+    target.feasible_idle[m] = source.feasible_idle[n]
+    target.priority_sum[m] = source.priority_sum[n]
+    target.run_count[m] = 0
+    target.window_count[m] = 0
+    for job in range(jobs.job_count[number]):
+        target.job_state[m, job] = source.job_state[n, job]
+        target.job_start_s[m, job] = source.job_start_s[n, job]
+        target.job_end_s[m, job] = source.job_end_s[n, job]
+        target.job_gpu[m, job] = source.job_gpu[n, job]
+        target.job_attempts[m, job] = source.job_attempts[n, job]
+        target.best_expected_s[m, job] = source.best_expected_s[n, job]
+    for i in range(source.waiting_count[n]):
+        target.waiting[m, i] = source.waiting[n, i]
+        target.by_duration[m, i] = source.by_duration[n, i]
+    for gpu in range(source.known_speed.shape[1]):
+        target.known_speed[m, gpu] = source.known_speed[n, gpu]
+    for user in range(source.user_service_s.shape[1]):
+        target.user_service_s[m, user] = source.user_service_s[n, user]
+    for total in range(source.totals.shape[1]):
+        target.totals[m, total] = source.totals[n, total]
