@@ -26,12 +26,12 @@ SETTINGS: Mapping[str, Any] = {
 
 def evaluate(context: typer.Context) -> None:
     """Judge policies on simulated clusters: the same job lists for each, with intervals; JSON and a page with plots."""
-    # Not in a session of its own: it draws on this terminal, and Ctrl-C is for it.
     process = subprocess.Popen([sys.executable, "-m", MODULE, *context.args], env={**os.environ, **import_path()})
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+        # From a terminal Ctrl-C reaches both; the evaluation takes the first and passes over the second.
+        for number in before:
+            signal.signal(number, lambda number, _: process.send_signal(number))
         code = process.wait()
     finally:
         for number, handler in before.items():

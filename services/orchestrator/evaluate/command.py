@@ -202,16 +202,22 @@ def _console(*, stderr: bool) -> Console:
 
 
 def _say(text: str) -> None:
-    _console(stderr=True).print(text)
+    _console(stderr=True).print(text, soft_wrap=True)  # so that a path or message can be searched for
 
 
-def _terminate(*_: Any) -> NoReturn:
-    raise _TerminatedError
+def _end(number: int, _: Any) -> NoReturn:
+    # Once: a second Ctrl-C, or one that came by two ways, does not disturb the end.
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    if number == signal.SIGTERM:
+        raise _TerminatedError
+    raise KeyboardInterrupt
 
 
 def main() -> None:
     """Runs the command line."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
     missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
     if missing and not {"-h", "--help"} & set(sys.argv[1:]):
         _say(

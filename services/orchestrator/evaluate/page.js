@@ -110,7 +110,7 @@ function draw(element) {
   // With a finger, a plot that zooms would catch the page's scrolling.
   if (narrow()) shape.dragmode = false;
   element.dataset.drawn = "yes";
-  Plotly.react(element, traces, shape, { responsive: true, displaylogo: false, displayModeBar: narrow() ? false : "hover" });
+  Plotly.react(element, traces, shape, { responsive: true, displaylogo: false, displayModeBar: narrow() || element.closest("figure") ? false : "hover" });
 }
 
 const near = new IntersectionObserver((entries) => {

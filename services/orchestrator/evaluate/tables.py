@@ -108,7 +108,7 @@ def _table(rows: list[dict[str, Any]], against: dict[str, dict[str, Any]], *, se
             ratio,
             f"{row['p99_jct_s']:.1f} s",
             f"{row['bounded_slowdown']:.2f}",
-            f"{row['throughput_jobs_per_h']:.0f}",
+            _rate(row["throughput_jobs_per_h"]),
             f"{100 * row['utilization_busy']:.1f}%",
             f"{100 * row['utilization_useful']:.1f}%",
             f"{row['fairness_jain']:.3f}",
@@ -124,6 +124,11 @@ def _with_interval(values: dict[str, Any], name: str, digits: int, *, several: b
         low, high = values[f"{name}_ci95"]
         text += f" [dim]\\[{low:.{digits}f}, {high:.{digits}f}][/]"
     return text
+
+
+def _rate(value: float) -> str:
+    """Jobs of hours, as in Gavel's traces, as well as jobs of seconds."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _number(value: float | None, digits: int) -> str:

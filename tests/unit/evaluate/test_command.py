@@ -1,0 +1,154 @@
+"""The command: exit codes and messages for bad input, the page, an interrupted run that goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from services.orchestrator.evaluate import Request, command, evaluate
+from services.orchestrator.policies.fcfs import Fcfs
+
+QUICK = ["--policies", "fcfs,sjf", "--load", "0.9", "--jobs", "16", "--seeds", "3", "--processes", "1"]
+MODULE = [sys.executable, "-m", "services.orchestrator.evaluate"]
+ADLRO = [sys.executable, "-m", "adlro.cli", "evaluate"]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["evaluate", *arguments])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--policies", "sfj"], "--policies: unknown policy 'sfj'; did you mean sjf"),
+        (["--scenario", "papre"], "--scenario: unknown scenario 'papre'; did you mean paper"),
+        (["--load", "0"], "--load: must be a finite number above 0, not '0'"),
+        (["--load=-1"], "--load: must be a finite number above 0, not '-1'"),
+        (["--load", "nan"], "--load: must be a finite number above 0, not 'nan'"),
+        (["--load", "0.6,many"], "--load: must be a finite number above 0, not 'many'"),
+        (["--jobs", "0"], "--jobs: must be at least 1, not 0"),
+        (["--seeds", "0"], "--seeds: must be at least 1, not 0"),
+        (["--seed=-1"], "--seed: must be a whole number from 0, not -1"),
+        (["--trace", "nowhere.swf"], "--trace: nowhere.swf: no such file"),
+        (["--trace", "README"], "--trace: README: no such file"),
+        (["--trace", __file__], "--trace-format: "),
+        (
+            ["--trace", __file__, "--trace-format", "sfw"],
+            "--trace-format: unknown trace format 'sfw'; did you mean swf",
+        ),
+        (["--trace", __file__, "--trace-format", "swf"], "line 1: "),
+        (["--cluster", "nowhere.toml"], "nowhere.toml: cannot be read"),
+        (["--runtime", "noise:x"], "--runtime: the sigma of noise"),
+        (["--weights", "1,1"], "--weights: must be three numbers"),
+        (["--json", "nowhere/out.json"], "--json: nowhere/out.json: the directory nowhere does not exist"),
+        (["--html", "/"], "--html: /: is a directory"),
+        (["--processes", "0"], "--processes: must be at least 1, not 0"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    code = run(monkeypatch, *arguments)
+    out, error = capfd.readouterr()
+    assert said in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert (code, out) == (2, "")
+
+
+def test_files_and_tables(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out, page = tmp_path / "out.json", tmp_path / "out.html"
+    assert run(monkeypatch, *QUICK, "--json", str(out), "--html", str(page)) == 0
+    document = json.loads(out.read_text())
+    table = capfd.readouterr().out
+    best = min(document["rows"], key=lambda row: float(row["mean_jct_s"]))
+    assert f"{best['mean_jct_s']:.1f}" in table
+    assert "paper at load 0.9" in table
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.html", "out.json"]
+    html = page.read_text()
+    assert f"{best['mean_jct_s']:.1f}" in html
+    # Self-contained: nothing is loaded from elsewhere (plotly's script names addresses, so tags are what counts).
+    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", html)
+
+
+def test_what_the_page_draws_is_plotlys() -> None:
+    from services.orchestrator.evaluate.page import build_page
+
+    name = "<b>mine</b>"
+    evaluation = evaluate(
+        Request(policies=("sjf",), own={name: Fcfs()}, loads=(0.6, 0.9), jobs=16, lists=2), processes=1
+    )
+    html = build_page(evaluation, evaluation.document())
+    assert name not in html
+    assert "&lt;b&gt;mine&lt;/b&gt;" in html
+    found = re.search(r"const DATA = (\{.*\});</script>", html)
+    assert found is not None
+    data = json.loads(found[1])
+    (scenario,) = data["scenarios"]
+    assert [each["load"] for each in scenario["distributions"]] == [0.6, 0.9]
+    assert scenario["episodes"]["load"] == 0.9
+    for episode in scenario["episodes"]["episodes"]:
+        assert len(episode["start"]) == 16
+        assert set(episode["type"]) <= {1, 2, 3}
+    for curve in scenario["distributions"][0]["curves"]:
+        assert curve["share"] == sorted(curve["share"])
+        assert curve["share"][-1] == 1.0
+        assert len(curve["jct"]) == len(curve["share"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    out, straight = tmp_path / "out.json", tmp_path / "straight.json"
+    arguments = ["--policies", "fcfs,sjf,min_min", "--load", "0.9", "--jobs", "40", "--seeds", "300"]
+    arguments += ["--processes", "2"]
+    process = subprocess.Popen([*ADLRO, *arguments, "--json", str(out)], stderr=subprocess.PIPE, text=True)
+    parts = tmp_path / "out.json.partial"
+    deadline_s = time.monotonic() + 90
+    while len(list(parts.glob("*.npz")) if parts.exists() else []) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    began_s = time.monotonic()
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert time.monotonic() - began_s < 15
+    assert f"finished parts are kept in {parts}" in said
+    assert "Traceback" not in said
+    kept = {path.name: path.stat().st_mtime_ns for path in parts.iterdir()}
+    assert not out.exists()
+
+    again = subprocess.run(
+        [*MODULE, *arguments, "--json", str(out)], capture_output=True, text=True, timeout=110, check=True
+    )
+    first = next(line for line in again.stderr.splitlines() if line.startswith("simulating: "))
+    assert first == f"simulating: {50 * len(kept)} of 900"
+    assert not parts.exists()
+    subprocess.run([*MODULE, *arguments, "--json", str(straight)], capture_output=True, timeout=110, check=True)
+    rows = [json.loads(path.read_text())["rows"] for path in (out, straight)]
+    for row in rows[0] + rows[1]:
+        for key in ("decision_us_p50", "decision_us_p99"):
+            del row[key]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.slow
+def test_the_command_passes_arguments_and_exit_codes() -> None:
+    bad = subprocess.run([*ADLRO, "--load", "0"], capture_output=True, text=True, timeout=60, check=False)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert "--load" in bad.stderr
+    shown = subprocess.run([*ADLRO, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert shown.returncode == 0
+    assert "--runtime" in shown.stdout
