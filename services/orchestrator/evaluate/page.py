@@ -159,7 +159,8 @@ def _episodes(evaluation: Evaluation, number: int, policies: Sequence[str]) -> d
 def _definitions() -> list[str]:
     """What the figures mean, from the documentation beside the code that computes them."""
     items: list[str] = []
-    for text in (measure.__doc__ or "", resampling.__doc__ or ""):
+    resamples = (resampling.__doc__ or "").replace("`RESAMPLES`", str(resampling.RESAMPLES))
+    for text in (measure.__doc__ or "", resamples):
         for paragraph in text.split("\n\n")[1:]:
             if paragraph.startswith("- "):
                 items += [" ".join(item.split()) for item in paragraph.removeprefix("- ").split("\n- ")]
