@@ -10,7 +10,7 @@ import numpy as np
 from adlro.cluster import Cluster
 from adlro.errors import InvalidInput
 from adlro.sim.observation import Floats, Ints
-from adlro.sim.speeds import speeds
+from adlro.sim.speeds import SHIPPED, SpeedTable
 from adlro.sim.workload import WorkloadJob
 
 
@@ -62,6 +62,8 @@ def pack_jobs(
     lists: Sequence[Sequence[WorkloadJob]],
     gpu_models: Sequence[str] | Cluster,
     expected_s: Sequence[Floats] | None = None,
+    *,
+    speed_table: SpeedTable = SHIPPED,
 ) -> JobArrays:
     """Job lists as arrays.
 
@@ -69,6 +71,7 @@ def pack_jobs(
         lists: jobs in the order of submission.
         gpu_models: the models to run on, or a cluster with them.
         expected_s: for each list (jobs, K), what a scheduler believes; the truth where left out.
+        speed_table: how fast applications run on the models.
 
     Raises:
         InvalidInput: submissions out of order, a model without speeds, or expectations of another shape or not
@@ -89,7 +92,7 @@ def pack_jobs(
                 field="submit_s",
             )
         work_s = np.array([job.work_s for job in jobs])
-        ratio = speeds([job.application for job in jobs], [job.job_type for job in jobs], models)
+        ratio = speed_table.speeds([job.application for job in jobs], [job.job_type for job in jobs], models)
         arrays.duration_s[row] = work_s[:, None] / ratio
         arrays.expected_s[row] = arrays.duration_s[row]
         if expected_s is not None:

@@ -27,7 +27,7 @@ from adlro.sim.estimates import expected_s
 from adlro.sim.job_arrays import JobArrays, pack_jobs
 from adlro.sim.observation import Floats
 from adlro.sim.scenario import Scenario, load_scenario
-from adlro.sim.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
+from adlro.sim.speeds import SHIPPED, SpeedTable
 from adlro.sim.traces import TRACE_FORMATS, format_of, read_trace
 from adlro.sim.workload import WorkloadJob, draw_jobs
 from services.orchestrator.evaluate.request import DEFAULT_LISTS, TRACE, Request
@@ -106,12 +106,7 @@ class Case:
         models = self.cluster.gpu_models
         lists = [self.job_list(number) for number in range(first, last)]
         expected = [self.expected_s(first + i, jobs) for i, jobs in enumerate(lists)]
-        # `pack_jobs` knows only the speeds that ship; the cluster may have its own.
-        packed = pack_jobs(lists, (REFERENCE_GPU_MODEL,) * len(models), expected)
-        for i, jobs in enumerate(lists):
-            true_s = expected_s(jobs, models, "true", self.scenario, seed=0, speeds=self.speeds)
-            packed.duration_s[i, : len(jobs)] = true_s
-        return packed
+        return pack_jobs(lists, models, expected, speed_table=self.speeds)
 
     def _seeds(self, number: int, stream: int) -> np.random.SeedSequence:
         return np.random.SeedSequence(self.seed, spawn_key=(number, stream))
