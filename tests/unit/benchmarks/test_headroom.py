@@ -16,7 +16,7 @@ from adlro.sim.machines import hardware_of
 from adlro.sim.scenario import load_scenario
 from adlro.sim.workload import draw_jobs
 from benchmarks.annealing import Problem, anneal, problem_of, schedule_of, total_jct_s
-from benchmarks.headroom import METHODS, World, play_hold_greedy, play_schedule, ratio_with_interval
+from benchmarks.headroom import METHODS, World, command, play_hold_greedy, play_schedule, ratio_with_interval
 from benchmarks.lp_bound import bound_s, lower_bound_s
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -138,6 +138,16 @@ def test_ratios_are_paired() -> None:
     ratio, low, high = ratio_with_interval(np.where(np.arange(30) % 2, 0.8, 1.0) * base, base)
     assert low < ratio < high
     assert high - low < 0.1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--scenario", "papers"], ["--load", "0"], ["--load", "0.9,nan"], ["--load", "x"], ["--lists", "many"]],
+)
+def test_the_command_refuses_what_makes_no_sense(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command().parse_args(options)
+    assert options[0] in capsys.readouterr().err
 
 
 @pytest.mark.slow
