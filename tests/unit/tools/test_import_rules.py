@@ -27,6 +27,7 @@ PLANTED = [
     ("policies-arrays-only", "services.orchestrator.policies.planted_8", "services.orchestrator.clients"),
     ("cli-through-the-client", "adlro.cli.planted_9", "redis"),
     ("scipy-in-capacity-only", "adlro.sim.planted_10", "scipy"),
+    ("learning-in-learn-only", "services.orchestrator.planted_11", "gymnasium"),
 ]
 CONTRACTS = {
     contract["id"]: contract["name"]
