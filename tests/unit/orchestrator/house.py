@@ -50,7 +50,7 @@ class House:
         self.life: asyncio.Task[None] | None = None
         self.orchestrator: Orchestrator
 
-    def start(self, policy: str = "", max_attempts: int = 50) -> None:
+    def start(self, policy: str = "", max_attempts: int = 50, lease_s: float = 0.5) -> None:
         self.lives += 1
         self.orchestrator = Orchestrator(
             self.redis,
@@ -59,7 +59,7 @@ class House:
             self.predictor,
             f"instance-{self.lives}",
             policy=policy,
-            lease_s=0.5,
+            lease_s=lease_s,
             max_attempts=max_attempts,
             decisions_kept=100,
             metrics=Metrics(CollectorRegistry()),
