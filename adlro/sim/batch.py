@@ -146,6 +146,8 @@ class BatchSimulator:
             known_speed=course.known_speed[n],
             cores_free=machines.cores_free[n],
             memory_free_mib=machines.memory_free_mib[n],
+            gpu_cores=machines.gpu_cores[n],
+            gpu_memory_mib=machines.gpu_memory_mib[n],
         )
         return whole_queue(
             self._hardware if everyone else Hardware(*(column[n] for column in self._hardware)),

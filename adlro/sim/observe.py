@@ -30,6 +30,7 @@ class Scene(NamedTuple):
         gpu_start_s, gpu_expected_end_s: (A, G) of what runs.
         known_speed: (A, G) the GPU's speed against its model's own, as the scheduler believes it.
         cores_free, memory_free_mib: (A, M) on each node.
+        gpu_cores, gpu_memory_mib: (A, G) what the job on the GPU holds of the node; whatever where it is idle.
     """
 
     time_s: Floats
@@ -41,6 +42,8 @@ class Scene(NamedTuple):
     known_speed: Floats
     cores_free: Ints
     memory_free_mib: Ints
+    gpu_cores: Ints
+    gpu_memory_mib: Ints
 
 
 def whole_queue(
@@ -101,6 +104,8 @@ def whole_queue(
         gpu_node=hardware.gpu_node,
         gpu_idle=can_start,
         gpu_remaining_s=np.where(usable, remaining, np.inf),
+        gpu_cores_held=np.where(idle, 0, scene.gpu_cores),
+        gpu_memory_held_mib=np.where(idle, 0, scene.gpu_memory_mib),
         node_cores_free=scene.cores_free,
         node_memory_free_mib=scene.memory_free_mib,
         # A job that no GPU can ever hold waits for no policy: it must not block a queue.

@@ -181,6 +181,8 @@ def _look(
         course.known_speed,
         machines.cores_free,
         machines.memory_free_mib,
+        machines.gpu_cores,
+        machines.gpu_memory_mib,
     )
     fill_window(
         hardware,

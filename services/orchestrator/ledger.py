@@ -202,6 +202,8 @@ class Ledger:
         time_s = float(observation.time_s[0])
         # As an observation made anew would have it, to the last bit: ties are decided by it.
         observation.gpu_remaining_s[0, gpu] = (time_s + observation.duration_s[0, job, gpu]) - time_s
+        observation.gpu_cores_held[0, gpu] = observation.job_cores[0, job]
+        observation.gpu_memory_held_mib[0, gpu] = observation.job_memory_mib[0, job]
         observation.node_cores_free[0, node] = cores
         observation.node_memory_free_mib[0, node] = memory
         still = (observation.job_cores[0] <= cores) & (observation.job_memory_mib[0] <= memory)

@@ -62,6 +62,7 @@ class Occupancy:
     Attributes:
         holder: (G,) id of the job that holds the GPU; "" where it is idle.
         expected_end_s: (G,) cluster time at which the holder is expected to end.
+        cores_held, memory_held_mib: (G,) what the holder takes of the GPU's node; 0 where it is idle.
         lost: (G,) the GPU is away.
         drained: (M,) nothing more is started on the node.
         cores_free, memory_free_mib: (M,) what the node has left.
@@ -70,6 +71,8 @@ class Occupancy:
     layout: Layout
     holder: NDArray[Any]
     expected_end_s: Floats
+    cores_held: Ints
+    memory_held_mib: Ints
     lost: Bools
     drained: Bools
     cores_free: Ints
@@ -83,6 +86,8 @@ class Occupancy:
             layout,
             np.full(gpus, "", dtype=object),
             np.zeros(gpus),
+            np.zeros(gpus, dtype=np.int64),
+            np.zeros(gpus, dtype=np.int64),
             np.zeros(gpus, dtype=np.bool_),
             np.zeros(nodes, dtype=np.bool_),
             layout.node_cores.copy(),
@@ -95,6 +100,8 @@ class Occupancy:
             self.layout,
             self.holder.copy(),
             self.expected_end_s.copy(),
+            self.cores_held.copy(),
+            self.memory_held_mib.copy(),
             self.lost.copy(),
             self.drained.copy(),
             self.cores_free.copy(),
@@ -107,12 +114,16 @@ class Occupancy:
             raise AssertionError(f"{self.layout.gpu_ids[gpu]} already holds {self.holder[gpu]}")
         self.holder[gpu] = job_id
         self.expected_end_s[gpu] = expected_end_s
+        self.cores_held[gpu] = spec.cpu_cores
+        self.memory_held_mib[gpu] = spec.memory_mib
         self.cores_free[self.layout.gpu_node[gpu]] -= spec.cpu_cores
         self.memory_free_mib[self.layout.gpu_node[gpu]] -= spec.memory_mib
 
     def give_back(self, gpu: int, spec: JobSpec) -> None:
         """Takes them back."""
         self.holder[gpu] = ""
+        self.cores_held[gpu] = 0
+        self.memory_held_mib[gpu] = 0
         self.cores_free[self.layout.gpu_node[gpu]] += spec.cpu_cores
         self.memory_free_mib[self.layout.gpu_node[gpu]] += spec.memory_mib
 
@@ -143,6 +154,8 @@ class Occupancy:
             known_speed=np.ones((1, len(self.holder))),
             cores_free=self.cores_free[None].copy(),
             memory_free_mib=self.memory_free_mib[None].copy(),
+            gpu_cores=self.cores_held[None],
+            gpu_memory_mib=self.memory_held_mib[None],
         )
 
     def mask_reason(self, spec: JobSpec, gpu: int, time_s: float) -> str:

@@ -19,6 +19,7 @@ class Waiting:
 
     duration_s: tuple[float, ...]
     cores: int = 1
+    memory_mib: int = 1024
     priority: float = 0.5
     service_s: float = 0.0
     submit_s: float = 0.0
@@ -34,11 +35,17 @@ def decision(
     model: Sequence[int] | None = None,
     models: tuple[str, ...] = PAPER_MODELS,
     cores_free: Sequence[int] | None = None,
+    cores_held: Sequence[int] | None = None,
+    memory_free_mib: Sequence[int] | None = None,
+    memory_held_mib: Sequence[int] | None = None,
     gpu_memory_mib: Sequence[int] | None = None,
     hold_allowed: bool = True,
     time_s: float = 100.0,
 ) -> Observation:
-    """One decision point, N = 1: GPUs with their remaining times (0: idle), each on a node of its own if not said."""
+    """One decision point, N = 1: GPUs with their remaining times (0: idle), each on a node of its own if not said.
+
+    What runs holds no cores and no memory if not said.
+    """
     gpus = len(remaining_s)
     nodes = list(range(gpus)) if node is None else list(node)
     cores = [64] * (max(nodes) + 1) if cores_free is None else list(cores_free)
@@ -46,7 +53,9 @@ def decision(
     duration = np.array([job.duration_s for job in jobs]).reshape(len(jobs), gpus)
     asked = np.array([job.cores for job in jobs], dtype=np.int64)
     waiting = np.array([job.waiting for job in jobs], dtype=np.bool_)
-    enough = asked[:, None] <= np.array(cores)[nodes]
+    memory = [1 << 20] * len(cores) if memory_free_mib is None else list(memory_free_mib)
+    asked_mib = np.array([job.memory_mib for job in jobs], dtype=np.int64)
+    enough = (asked[:, None] <= np.array(cores)[nodes]) & (asked_mib[:, None] <= np.array(memory)[nodes])
     return Observation(
         time_s=np.array([time_s]),
         gpu_model=np.array([range(gpus) if model is None else model], dtype=np.int64),
@@ -54,15 +63,17 @@ def decision(
         gpu_node=np.array([nodes], dtype=np.int64),
         gpu_idle=idle[None],
         gpu_remaining_s=np.array([remaining_s], dtype=np.float64),
+        gpu_cores_held=np.array([[0] * gpus if cores_held is None else cores_held], dtype=np.int64),
+        gpu_memory_held_mib=np.array([[0] * gpus if memory_held_mib is None else memory_held_mib], dtype=np.int64),
         node_cores_free=np.array([cores], dtype=np.int64),
-        node_memory_free_mib=np.full((1, len(cores)), 1 << 20),
+        node_memory_free_mib=np.array([memory], dtype=np.int64),
         job_waiting=waiting[None],
         job_type=np.array([[int(job.job_type) for job in jobs]], dtype=np.int64),
         job_priority=np.array([[job.priority for job in jobs]]),
         job_user_service_s=np.array([[job.service_s for job in jobs]]),
         job_submit_s=np.array([[job.submit_s for job in jobs]]),
         job_cores=asked[None],
-        job_memory_mib=np.full((1, len(jobs)), 1024),
+        job_memory_mib=asked_mib[None],
         job_gpu_memory_mib=np.full((1, len(jobs)), 1000),
         duration_s=duration[None],
         fits_now=(waiting[:, None] & np.isfinite(duration) & idle & enough)[None],
@@ -99,6 +110,7 @@ def drawn(rng: np.random.Generator, jobs: int, *, hold_allowed: bool = True) -> 
         node=model,
         model=model,
         cores_free=[12, 12, 12] if not hold_allowed else list(rng.integers(0, 12, 3)),
+        cores_held=list(np.where((remaining_s > 0) & np.isfinite(remaining_s), rng.integers(0, 5, 8), 0)),
         hold_allowed=hold_allowed,
         time_s=float(rng.uniform(jobs, 200.0)),
     )

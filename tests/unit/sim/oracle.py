@@ -88,6 +88,7 @@ class View:
         expected_s: of each pair of a waiting job and a GPU that could hold it.
         remaining_s: of each GPU, expected; 0 where idle, inf where lost. A job that outlasts what was expected of it is
             expected to go on for half of what it has run.
+        cores_held, memory_held_mib: what the job on each GPU holds of its node; 0 where none runs.
         service_s: GPU time so far of each user with a waiting job, what runs included.
     """
 
@@ -97,6 +98,8 @@ class View:
     expected_s: dict[tuple[int, int], float]
     idle: tuple[bool, ...]
     remaining_s: tuple[float, ...]
+    cores_held: tuple[int, ...]
+    memory_held_mib: tuple[int, ...]
     cores_free: tuple[int, ...]
     memory_free_mib: tuple[int, ...]
     service_s: dict[int, float]
@@ -285,6 +288,7 @@ class Oracle:
         free = [self.free(node) for node in range(len(self.nodes))]
         able = [(job, gpu) for job in self.waiting for gpu in self.able_gpus[job]]
         waiting = tuple(dict.fromkeys(job for job, _ in able))
+        on_gpu = [self.running.get(gpu) for gpu in range(len(self.gpus))]
         idle = tuple(self.factor[gpu] > 0.0 and gpu not in self.running for gpu in range(len(self.gpus)))
         fitting = tuple(
             (job, gpu)
@@ -300,6 +304,8 @@ class Oracle:
             expected_s={(job, gpu): self.expected_s(job, gpu) for job, gpu in able},
             idle=idle,
             remaining_s=tuple(self.remaining_s(gpu) for gpu in range(len(self.gpus))),
+            cores_held=tuple(self.jobs[run.job].cores if run else 0 for run in on_gpu),
+            memory_held_mib=tuple(self.jobs[run.job].memory_mib if run else 0 for run in on_gpu),
             cores_free=tuple(cores for cores, _ in free),
             memory_free_mib=tuple(memory for _, memory in free),
             service_s={user: self.service_s(user) for user in {self.jobs[job].user for job in waiting}},

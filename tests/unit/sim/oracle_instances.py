@@ -209,6 +209,8 @@ class SeenPolicy:
             },
             idle=tuple(bool(idle) for idle in seen.gpu_idle[n, :cards]),
             remaining_s=tuple(float(s) for s in seen.gpu_remaining_s[n, :cards]),
+            cores_held=tuple(seen.gpu_cores_held[n, :cards].tolist()),
+            memory_held_mib=tuple(seen.gpu_memory_held_mib[n, :cards].tolist()),
             cores_free=tuple(int(cores) for cores in seen.node_cores_free[n, : len(instance.nodes)]),
             memory_free_mib=tuple(int(memory) for memory in seen.node_memory_free_mib[n, : len(instance.nodes)]),
             # Sums of floats, in another order.

@@ -300,6 +300,8 @@ def test_a_view_by_hand():
         expected_s={(1, 0): 5, (1, 1): 6, (2, 0): 5, (2, 1): 6, (2, 2): 6},
         idle=(False, False, True),
         remaining_s=(9, math.inf, 0),  # 12 s expected and 1 s of start, since 0 s
+        cores_held=(3, 0, 0),
+        memory_held_mib=(30, 0, 0),
         cores_free=(5, 4),
         memory_free_mib=(70, 50),
         service_s={7: 4, 3: 0},
