@@ -103,10 +103,8 @@ class BatchSimulator:
         clusters = [cluster] * lists if isinstance(cluster, Cluster) else list(cluster)
         if len(clusters) != lists:
             raise InvalidInput(f"{len(clusters)} clusters for {lists} job lists", field="cluster")
-        if not 0 <= start_cost_s < np.inf:
-            raise InvalidInput(f"start_cost_s must be a number from 0, not {start_cost_s}", field="start_cost_s")
-        check_durations(jobs)
         self.gpu_models = tuple(clusters[0].gpu_models if gpu_models is None else gpu_models) if clusters else ()
+        check_jobs(jobs, self.gpu_models, start_cost_s)
         self._jobs = jobs
         self._hardware = hardware_of(clusters, self.gpu_models)
         self._changes = change_arrays(gpu_changes or [[]] * lists, self._hardware.gpu_count)
@@ -173,10 +171,13 @@ class BatchSimulator:
             actions: (active, 2) the job's place in the observation and the GPU's number, or (HOLD, HOLD).
 
         Raises:
-            ValueError: an action starts what cannot start.
+            ValueError: actions of another shape, or one that starts what cannot start; those before it are carried out.
         """
         active = self._active
-        rows, gpus = np.ascontiguousarray(actions[:, 0]), np.ascontiguousarray(actions[:, 1])
+        if actions.shape != (len(active), 2):
+            raise ValueError(f"actions of shape ({len(active)}, 2) are wanted, not {actions.shape}")
+        rows = np.ascontiguousarray(actions[:, 0], dtype=np.int64)
+        gpus = np.ascontiguousarray(actions[:, 1], dtype=np.int64)
         wrong = kernel.act_all(
             self._hardware, self._machines, self._jobs, self._changes, self._course, active, rows, gpus, 0
         )
@@ -204,21 +205,40 @@ class BatchSimulator:
         )
 
 
-def check_durations(jobs: JobArrays) -> None:
-    """Checks what a simulation rests on.
+def check_jobs(jobs: JobArrays, gpu_models: Sequence[str], start_cost_s: float) -> None:
+    """Checks what a simulation rests on: compiled code asks no questions.
 
     Raises:
-        InvalidInput: a duration is below 0 or no number, or a job is expected to run on a model on which it cannot.
+        InvalidInput: durations for other models, or not above 0, or of a job that is expected to run where it cannot;
+            submissions that are no ascending numbers from 0; a start cost below 0.
     """
-    there = (np.arange(jobs.submit_s.shape[1]) < jobs.job_count[:, None])[:, :, None]
-    wrong = there & ~((jobs.duration_s >= 0) & (jobs.expected_s >= 0))
-    wrong |= there & np.isinf(jobs.duration_s) & np.isfinite(jobs.expected_s)
+    if jobs.duration_s.shape[2] != len(gpu_models):
+        raise InvalidInput(
+            f"the jobs have durations on {jobs.duration_s.shape[2]} GPU models, and there are {len(gpu_models)}: "
+            f"{', '.join(gpu_models)}",
+            field="gpu_models",
+        )
+    if not 0 <= start_cost_s < np.inf:
+        raise InvalidInput(f"start_cost_s must be a number from 0, not {start_cost_s}", field="start_cost_s")
+    there = np.arange(jobs.submit_s.shape[1]) < jobs.job_count[:, None]
+    early = np.pad(jobs.submit_s, ((0, 0), (1, 0)))[:, :-1]
+    # Later than 1e12 s a float cannot tell milliseconds apart.
+    wrong = there & ~((jobs.submit_s >= early) & (jobs.submit_s <= 1e12))
+    if wrong.any():
+        number, job = (int(place[0]) for place in np.nonzero(wrong))
+        raise InvalidInput(
+            f"list {number}, job {job}: submit_s is {jobs.submit_s[number, job]}; it must be a number from 0 to 1e12, "
+            "and not before that of the job in front of it",
+            field="submit_s",
+        )
+    wrong = there[:, :, None] & ~((jobs.duration_s > 0) & (jobs.expected_s > 0))
+    wrong |= there[:, :, None] & np.isinf(jobs.duration_s) & np.isfinite(jobs.expected_s)
     if wrong.any():
         number, job, model = (int(place[0]) for place in np.nonzero(wrong))
         raise InvalidInput(
-            f"list {number}, job {job}, model {model}: a job runs {jobs.duration_s[number, job, model]} s and is "
-            f"expected to run {jobs.expected_s[number, job, model]} s; both must be numbers from 0, and what cannot "
-            "run (inf) cannot be expected to",
+            f"list {number}, job {job}, {gpu_models[model]}: a job runs {jobs.duration_s[number, job, model]} s and is "
+            f"expected to run {jobs.expected_s[number, job, model]} s; both must be above 0, and what cannot run (inf) "
+            "cannot be expected to",
             field="duration_s",
         )
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -27,6 +29,8 @@ def _writable(folder: Path) -> bool:
     except OSError:
         return False
 
+
+_KEPT_S = 7 * 86_400.0
 
 _SHARED = ("compiled.py", "observation.py")
 """Files whose constants are in compiled code, beside those with compiled functions."""
@@ -49,7 +53,23 @@ def _cache_folder(sources: Path) -> str | None:
     named = os.environ.get("NUMBA_CACHE_DIR")
     user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     places = [Path(named)] if named else [sources / "__pycache__", Path(user) / "adlro"]
-    return next((str(folder) for place in places if _writable(folder := place / f"numba-{digest.hexdigest()}")), None)
+    for place in places:
+        folder = place / f"numba-{digest.hexdigest()}"
+        if _writable(folder):
+            _sweep(folder)
+            return str(folder)
+    return None
+
+
+def _sweep(folder: Path) -> None:
+    """Marks a folder as used now, and drops its likes that nobody has used for a week."""
+    try:
+        os.utime(folder)
+        for other in folder.parent.glob("numba-*"):
+            if other.stat().st_mtime < time.time() - _KEPT_S:
+                shutil.rmtree(other, ignore_errors=True)
+    except OSError:
+        return  # another process sweeps too
 
 
 def _compile(function: _F, **options: Any) -> _F:

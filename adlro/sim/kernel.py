@@ -27,7 +27,8 @@ DECISION, DONE, STUCK = range(3)
 NOT_HOLDING = -np.inf
 
 JOBS_S, PRIORITY_S, IDLE_S, FEASIBLE_IDLE_S = range(4)
-"""Integrals over time: jobs in the system, their priorities, idle GPUs, idle GPUs that some waiting job fits on."""
+"""Integrals over time: jobs in the system, their priorities, idle GPUs, and GPUs that a hold leaves idle though some
+waiting job fits on them."""
 
 
 class Changes(NamedTuple):
@@ -63,10 +64,10 @@ class Course(NamedTuple):
         waiting_count, arrived_count, finished_count, impossible_count: (N,).
         next_change: (N,) the first change that has not happened.
         hold_until_s: (N,) NOT_HOLDING, or when the hold ends.
-        last_event_s: (N,) when a job last arrived or ended, or a GPU changed.
+        last_event_s: (N,) when a job last arrived or ended, or a GPU was lost or came back.
         feasible_idle: (N,) while a hold lasts: idle GPUs that some waiting job fits on.
         priority_sum: (N,) of the jobs in the system.
-        known_speed: (N, G) the GPU's speed as the scheduler believes it.
+        known_speed: (N, G) the GPU's speed as the scheduler believes it: 1 until somebody writes another.
         user_service_s: (N, U) GPU time of ended attempts.
         run_job, run_gpu, run_start_s, run_end_s, run_completed: (N, J + C) ended attempts, in the order of their ends.
         run_count: (N,).
@@ -278,7 +279,8 @@ def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Cours
     ):
         return False
     cost_s = course.start_cost_s[n]
-    expected_s = cost_s + jobs.expected_s[number, job, model] / course.known_speed[n, gpu]
+    # What a start costs is not known to schedulers, here as in service: no cluster tells it.
+    expected_s = jobs.expected_s[number, job, model] / course.known_speed[n, gpu]
     occupy(
         hardware,
         machines,
@@ -300,6 +302,15 @@ def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Cours
 
 
 @compiled_part
+def _takes(hardware: Hardware, jobs: JobArrays, n: int, number: int, job: int, gpu: int) -> bool:
+    """The GPU has the memory for the job, and is of a model that it runs on."""
+    return bool(
+        jobs.gpu_memory_mib[number, job] <= hardware.gpu_memory_mib[n, gpu]
+        and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
+    )
+
+
+@compiled_part
 def hold_is_allowed(machines: Machines, jobs: JobArrays, course: Course, n: int) -> bool:
     """Something runs or will be submitted: it ends a hold."""
     return bool(machines.running_count[n] > 0 or course.arrived_count[n] < jobs.job_count[course.list_of[n]])
@@ -318,14 +329,13 @@ def hold(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course
     for gpu in range(hardware.gpu_count[n]):
         if machines.gpu_job[n, gpu] != IDLE or machines.gpu_speed[n, gpu] == 0.0:
             continue
-        node, model = hardware.gpu_node[n, gpu], hardware.gpu_model[n, gpu]
+        node = hardware.gpu_node[n, gpu]
         for i in range(course.waiting_count[n]):
             job = course.waiting[n, i]
             if (
-                jobs.gpu_memory_mib[number, job] <= hardware.gpu_memory_mib[n, gpu]
-                and jobs.cores[number, job] <= machines.cores_free[n, node]
+                jobs.cores[number, job] <= machines.cores_free[n, node]
                 and jobs.memory_mib[number, job] <= machines.memory_free_mib[n, node]
-                and jobs.expected_s[number, job, model] < np.inf
+                and _takes(hardware, jobs, n, number, job, gpu)
             ):
                 feasible += 1
                 break
@@ -342,14 +352,16 @@ def window_rows(course: Course, n: int, window: int) -> int:
         Jobs in the window.
     """
     length: int = min(window, course.waiting_count[n])
+    course.window_count[n] = length
+    if length == 0:
+        return 0
     oldest, seen = course.waiting[n, 0], False
     for i in range(length):
         job = course.by_duration[n, i]
         course.window[n, i] = job
         seen = seen or job == oldest
-    if length > 0 and not seen:
+    if not seen:
         course.window[n, length - 1] = oldest
-    course.window_count[n] = length
     return length
 
 
@@ -398,13 +410,11 @@ def _fits_on_node(
     hardware: Hardware, machines: Machines, jobs: JobArrays, n: int, number: int, job: int, node: int
 ) -> bool:
     """Some idle GPU of the node has the memory for the job, and is of a model that it runs on."""
-    gpu_memory_mib = jobs.gpu_memory_mib[number, job]
     for gpu in range(hardware.node_first_gpu[n, node], hardware.node_first_gpu[n, node + 1]):
         if (
             machines.gpu_job[n, gpu] == IDLE
             and machines.gpu_speed[n, gpu] > 0.0
-            and gpu_memory_mib <= hardware.gpu_memory_mib[n, gpu]
-            and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
+            and _takes(hardware, jobs, n, number, job, gpu)
         ):
             return True
     return False
@@ -475,10 +485,12 @@ def advance(
             ends = speed > 0.0
             if not ends and machines.gpu_job[n, gpu] != IDLE:
                 _end_run(hardware, machines, jobs, course, n, gpu, ends)
+            # Nobody is told that a GPU has become slower or faster: only that it is lost, or back.
+            if (speed == 0.0) != (machines.gpu_speed[n, gpu] == 0.0):
+                first_job = 0
+                happened = True
             set_speed(machines, n, gpu, speed)
-            first_job = 0
             change += 1
-            happened = True
         course.next_change[n] = change
         while arrived < count and jobs.submit_s[number, arrived] == time_s:
             _arrive(hardware, jobs, course, n, arrived)

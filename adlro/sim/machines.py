@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.cluster import Cluster
+from adlro.errors import InvalidInput
 from adlro.sim.compiled import compiled, compiled_part
 from adlro.sim.observation import Floats, Ints
 
@@ -90,8 +91,24 @@ class Machines(NamedTuple):
 
 
 def hardware_of(clusters: Sequence[Cluster], gpu_models: Sequence[str]) -> Hardware:
-    """The arrays of N clusters; their models are numbered as in `gpu_models`."""
+    """The arrays of N clusters; their models are numbered as in `gpu_models`.
+
+    Raises:
+        InvalidInput: no cluster, one without GPUs, or one with a model that is not in `gpu_models`.
+    """
     batch = len(clusters)
+    if not clusters:
+        raise InvalidInput("at least one cluster, with one job list, is needed", field="cluster")
+    for cluster in clusters:
+        if not any(node.gpus for node in cluster.nodes):
+            raise InvalidInput(f"cluster '{cluster.name}' has no GPU", field="cluster")
+        missing = [model for model in cluster.gpu_models if model not in gpu_models]
+        if missing:
+            raise InvalidInput(
+                f"cluster '{cluster.name}' has GPU model '{missing[0]}', and the jobs' durations are for "
+                f"{', '.join(gpu_models)}: pack the jobs for the models of all clusters, and name them in gpu_models",
+                field="gpu_models",
+            )
     gpus = max(sum(1 for _ in cluster.gpus()) for cluster in clusters)
     nodes = max(len(cluster.nodes) for cluster in clusters)
     hardware = Hardware(

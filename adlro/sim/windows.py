@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from adlro.cluster import Cluster
 from adlro.errors import InvalidInput
 from adlro.sim import kernel
-from adlro.sim.batch import GpuChange, change_arrays, check_durations
+from adlro.sim.batch import GpuChange, change_arrays, check_jobs
 from adlro.sim.compiled import compiled, compiled_part, fixed
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.machines import Hardware, Machines, empty_machines, hardware_of
@@ -26,7 +26,7 @@ REWARD_PARTS = (
     "jobs_s",  # integral of the number of jobs in the system: over an episode the sum of all completion times
     "priority_s",  # integral of their priorities: the priority-weighted sum
     "idle_s",  # idle GPU time
-    "feasible_idle_s",  # of that: while a waiting job fits on the GPU
+    "feasible_idle_s",  # of that: what a hold leaves idle though some waiting job, in the window or not, fits there
 )
 """Integrals over the time that a step took. The paper's reward is -(jobs_s + lambda x idle_s); FACTS of learning say
 that the idle term should count feasible_idle_s only."""
@@ -83,12 +83,12 @@ class WindowSimulator:
     ) -> None:
         if size < 1 or clusters < 1 or len(jobs.job_count) < 1:
             raise InvalidInput("a window needs at least one job, a batch one cluster, a pool one list", field="size")
-        check_durations(jobs)
         each = [cluster] * clusters if isinstance(cluster, Cluster) else list(cluster)
         if len(each) != clusters:
             raise InvalidInput(f"{len(each)} clusters where {clusters} are asked for", field="cluster")
         lists = len(jobs.job_count)
         self.gpu_models = tuple(each[0].gpu_models if gpu_models is None else gpu_models)
+        check_jobs(jobs, self.gpu_models, start_cost_s)
         self.hardware = hardware_of(each, self.gpu_models)
         gpus_of_lists = np.full(lists, self.hardware.gpu_count.min())
         self.changes = change_arrays(gpu_changes or [[]] * lists, gpus_of_lists)
@@ -135,7 +135,7 @@ class WindowSimulator:
             actions: (N,) as numbered by the mask.
 
         Raises:
-            ValueError: an action that the mask does not allow, hold excepted.
+            ValueError: an action that the mask does not allow, hold excepted; then none is carried out.
         """
         step = self._step
         chosen = np.ascontiguousarray(actions, dtype=np.int64)
@@ -143,7 +143,10 @@ class WindowSimulator:
             raise ValueError(f"{self._dt_s.shape[0]} actions are wanted, not an array of shape {chosen.shape}")
         wrong = self._step_all(*self._state, chosen, self.window, step)
         if wrong >= 0:
-            raise ValueError(f"cluster {wrong}: action {actions[wrong]} is masked: the job cannot start on that GPU")
+            raise ValueError(
+                f"cluster {wrong}: action {actions[wrong]} is masked, or none; they go from 0 to {self.hold_action}, "
+                "which is to hold"
+            )
         if self._restart and self._done.any():
             ended = np.flatnonzero(self._done)
             lists = np.array([self._next_list(int(n)) for n in ended], dtype=np.int64)
@@ -158,6 +161,9 @@ class WindowSimulator:
         self._begin_some(np.arange(len(lists)), lists)
 
     def _begin_some(self, clusters: Ints, lists: Ints) -> None:
+        known = len(self.jobs.job_count)
+        if ((lists < 0) | (lists >= known)).any():
+            raise ValueError(f"next_list must give a list from 0 to {known - 1}, not one of {lists}")
         self._begin_lists(*self._state, clusters, lists, self.window)
 
 
@@ -238,6 +244,11 @@ def step_all(
     """
     window, gpus = course.window.shape[1], hardware.gpu_model.shape[1]
     for n in range(actions.shape[0]):
+        if not 0 <= actions[n] <= window * gpus or (
+            actions[n] < window * gpus and course.status[n] == kernel.DECISION and not out.mask[n, actions[n]]
+        ):
+            return n
+    for n in range(actions.shape[0]):
         action = actions[n]
         for part in range(step.parts.shape[1]):
             step.parts[n, part] = -course.totals[n, part]
@@ -246,11 +257,8 @@ def step_all(
             if action == window * gpus:
                 kernel.hold(hardware, machines, jobs, course, n)
             else:
-                row, gpu = action // gpus, action % gpus
-                if not (0 <= row < course.window_count[n]) or not kernel.start(
-                    hardware, machines, jobs, course, n, course.window[n, row], gpu
-                ):
-                    return n
+                job = course.window[n, action // gpus]
+                kernel.start(hardware, machines, jobs, course, n, job, action % gpus)
             kernel.advance(hardware, machines, jobs, changes, course, n, window)
         for part in range(step.parts.shape[1]):
             step.parts[n, part] += course.totals[n, part]

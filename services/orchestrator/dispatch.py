@@ -422,7 +422,10 @@ class Session:
 
     def _tell_reasons(self, entries: Iterable[Entry]) -> None:
         """Records why jobs wait, where that is not what their records say."""
-        for entry, reason, text in self.ledger.reasons(list(entries), self.acting.policy.name):
+        asked = list(entries)
+        if not asked:
+            return  # most events bring nobody new, and reasons take a whole observation
+        for entry, reason, text in self.ledger.reasons(asked, self.acting.policy.name):
             if (entry.job.pending_reason, entry.job.message) != (reason, text):
                 self._book.record(entry, transitions.waiting(entry.job, reason, text))
 

@@ -1,8 +1,9 @@
 """Gymnasium environments on the batched simulator: one cluster (`PlacementEnv`) and N of them (`PlacementVectorEnv`).
 
 An episode is one job list. An action is (job of the window, GPU), numbered job x GPUs + GPU, or to hold, the last
-number; `info["action_mask"]`, and `"mask"` of the observation, say which are possible. A masked action starts nothing,
-as hold does, and is counted in `info["masked_actions"]`: some agents explore without looking at the mask.
+number; `info["action_mask"]`, and `"mask"` of the observation, say which are possible. A masked action counts as a
+hold, or, where that is masked too, as the first possible one, and is told in `info["masked_actions"]`: some agents
+explore without looking at the mask.
 
 The reward is that of the paper, `-(job completion time + lambda x idle GPU time)`, spread over time: the integral of
 the number of jobs in the system sums to the sum of all completion times. Decisions are not equally spaced: discount by
@@ -61,12 +62,21 @@ class RewardWeights:
         return np.array([weights[part] for part in REWARD_PARTS])
 
 
-def draw_lists(seed: int, lists: int, *, scenario: str = "paper", load: float = 0.9, jobs: int = 256) -> JobArrays:
-    """Job lists of a scenario, for the environments."""
+def draw_lists(
+    seed: int,
+    lists: int,
+    *,
+    scenario: str = "paper",
+    load: float = 0.9,
+    jobs: int = 256,
+    cluster: Cluster | None = None,
+) -> JobArrays:
+    """Job lists of a scenario, for the environments, with their durations on the scenario's cluster or another."""
     drawn = load_scenario(scenario)
     seeds = np.random.SeedSequence(seed).spawn(lists)
     return pack_jobs(
-        [draw_jobs(drawn, load=load, rng=np.random.default_rng(each), count=jobs) for each in seeds], drawn.cluster
+        [draw_jobs(drawn, load=load, rng=np.random.default_rng(each), count=jobs) for each in seeds],
+        drawn.cluster if cluster is None else cluster,
     )
 
 
@@ -85,6 +95,18 @@ def observation_space(window: Window) -> spaces.Space[Any]:
             "mask": spaces.Box(0, 1, window.mask.shape[1:], np.int8),
         }
     )
+
+
+def _check_actions(actions: NDArray[np.int64], last: int) -> None:
+    wrong = actions[(actions < 0) | (actions > last)]
+    if len(wrong):
+        raise ValueError(f"actions are 0 to {last}, not {wrong[0]}")
+
+
+def _instead(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(N,) what a masked action counts as: to hold, or where that is not possible the first possible start."""
+    instead: NDArray[np.int64] = np.where(mask[:, -1], mask.shape[1] - 1, mask.argmax(axis=1))
+    return instead
 
 
 class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
@@ -117,7 +139,7 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
         self._chosen = 0
         self._simulator = WindowSimulator(
             cluster or load_scenario("paper").cluster,
-            draw_lists(0, 64) if jobs is None else jobs,
+            draw_lists(0, 64, cluster=cluster) if jobs is None else jobs,
             clusters=1,
             size=window,
             start_cost_s=start_cost_s,
@@ -145,9 +167,10 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
         """One action; `truncated` where jobs are left that nothing can start."""
         simulator = self._simulator
         self._action[0] = action
+        _check_actions(self._action, simulator.hold_action)
         if not simulator.window.mask[0, action]:
             self._masked_actions += 1
-            self._action[0] = simulator.hold_action
+            self._action[0] = _instead(simulator.window.mask)[0]
         step = simulator.step(self._action)
         parts = step.parts[0]
         reward = float(parts @ self._weights)
@@ -209,7 +232,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, NDArray[np.int64], NDArray[Any]]):
         self._draws: Callable[[], int] = lambda: 0
         self._simulator = WindowSimulator(
             cluster or load_scenario("paper").cluster,
-            draw_lists(0, 64) if jobs is None else jobs,
+            draw_lists(0, 64, cluster=cluster) if jobs is None else jobs,
             clusters=num_envs,
             size=window,
             start_cost_s=start_cost_s,
@@ -238,8 +261,9 @@ class PlacementVectorEnv(VectorEnv[Arrays, NDArray[np.int64], NDArray[Any]]):
         """One action for each cluster."""
         simulator = self._simulator
         asked = np.asarray(actions, dtype=np.int64)
+        _check_actions(asked, simulator.hold_action)
         possible = np.take_along_axis(simulator.window.mask, asked[:, None], axis=1)[:, 0]
-        step = simulator.step(np.where(possible, asked, simulator.hold_action))
+        step = simulator.step(np.where(possible, asked, _instead(simulator.window.mask)))
         info = {
             "action_mask": simulator.window.mask.view(np.int8).copy(),
             "dt_s": step.dt_s.copy(),

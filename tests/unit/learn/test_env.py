@@ -124,3 +124,46 @@ def test_the_environments_are_gymnasiums():
 def test_lambda_is_between_0_and_1(idle):
     with pytest.raises(ValueError, match="lambda"):
         RewardWeights(idle=idle)
+
+
+def test_no_episode_can_be_quit_for_free():
+    """All jobs are there at once: nothing will end a hold, and a masked action starts the first possible pair."""
+    lists = draw_lists(seed=3, lists=1, jobs=8)
+    lists.submit_s[0, :8] = 0.0
+    env = PlacementEnv(jobs=lists, window=4)
+    observation, _ = env.reset(seed=0)
+    assert observation["mask"][-1] == 0
+    hold = env._simulator.hold_action
+    total, steps, done, truncated = 0.0, 0, False, False
+    while not (done or truncated):
+        _, reward, done, truncated, info = env.step(np.int64(hold))
+        total, steps = total + reward, steps + 1
+    assert done
+    assert not truncated
+    assert total < 0
+    assert info["masked_actions"] >= 1
+    vector = PlacementVectorEnv(2, jobs=lists, window=4)
+    vector.reset(seed=0)
+    for _ in range(steps):
+        _, _, terminated, stuck, _ = vector.step(np.full(2, hold))
+        assert not stuck.any()
+    assert terminated.all()
+
+
+@pytest.mark.parametrize("action", [-1, -300, 10**6])
+def test_an_action_that_is_none_is_refused(lists, action):
+    env, vector = PlacementEnv(jobs=lists, window=8), PlacementVectorEnv(2, jobs=lists, window=8)
+    env.reset(seed=0)
+    vector.reset(seed=0)
+    with pytest.raises(ValueError, match="actions are 0 to 128"):
+        env.step(np.int64(action))
+    with pytest.raises(ValueError, match="actions are 0 to 128"):
+        vector.step(np.array([0, action]))
+
+
+def test_lists_are_drawn_for_the_cluster_that_is_given():
+    gavel = load_scenario("gavel").cluster
+    env = PlacementEnv(gavel, window=4)
+    env.reset(seed=0)
+    assert env._simulator.gpu_models == gavel.gpu_models
+    assert env._simulator.jobs.duration_s.shape[2] == len(gavel.gpu_models)

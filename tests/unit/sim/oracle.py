@@ -7,6 +7,7 @@ instances worked by hand (test_oracle_by_hand.py), so that the fast simulator ca
 - A rule is asked when some (waiting job, GPU) pair fits. It names a pair, or holds: then nothing starts until the next
   event, or until as long again as nothing has happened, at least 30 s, rounded up to the millisecond. Where nothing
   runs and nothing will be submitted, a hold does not expire.
+  An event is a completion, a submission, or a GPU that is lost or comes back; nobody is told of a GPU's speed.
 - A run takes the start cost + duration on the GPU's model / the GPU's speed factor. A change of the factor while it
   runs scales what remains by old / new. Factor 0: the GPU is lost, its job waits again at its place by submission and
   starts from scratch.
@@ -182,7 +183,8 @@ class Oracle:
                 return
             self.end(gpu, completed=True)
         elif what == CHANGE:
-            self.change(self.changes[number])
+            if not self.change(self.changes[number]):
+                return  # nobody is told that a GPU has become slower or faster
         elif what == SUBMISSION:
             self.to_come -= 1
             bisect.insort(self.waiting, number)
@@ -192,19 +194,22 @@ class Oracle:
         self.last_event_s = self.now_s
         self.held_until_s = -math.inf
 
-    def change(self, change: OracleChange) -> None:
+    def change(self, change: OracleChange) -> bool:
+        """Returns whether the GPU was lost, or came back."""
         gpu, old, new = change.gpu, self.factor[change.gpu], change.speed_factor
         self.log("gpu_changed", gpu=gpu)
         self.factor[gpu] = new
         run = self.running.get(gpu)
+        told = (old == 0.0) != (new == 0.0)
         if run is None:
-            return
+            return told
         if new == 0.0:
             bisect.insort(self.waiting, run.job)
             self.end(gpu, completed=False)
         elif new != old:
             run.end_s = self.now_s + (run.end_s - self.now_s) * (old / new)
             heapq.heappush(self.heap, (run.end_s, COMPLETION, run.job))
+        return told
 
     def end(self, gpu: int, *, completed: bool) -> None:
         run = self.running.pop(gpu)
@@ -216,7 +221,7 @@ class Oracle:
     def start(self, job: int, gpu: int) -> None:
         model = self.gpus[gpu].model
         takes_s = self.start_cost_s + self.jobs[job].duration_s[model] / self.factor[gpu]
-        expected_end_s = self.now_s + (self.start_cost_s + self.expected_s(job, gpu))
+        expected_end_s = self.now_s + self.expected_s(job, gpu)
         self.waiting.remove(job)
         self.running[gpu] = run = _Running(job, self.now_s, self.now_s + takes_s, expected_end_s)
         heapq.heappush(self.heap, (run.end_s, COMPLETION, job))

@@ -77,7 +77,7 @@ def draw_instance(draw: random.Random, max_jobs: int) -> Instance:
         return float(draw.randint(0, int(upto_s))) if grid else draw.uniform(0.0, upto_s)
 
     def duration_s() -> float:
-        return draw.randint(0, 16) * 0.5 if grid else math.exp(draw.uniform(-2.0, 4.0))
+        return draw.randint(1, 16) * 0.5 if grid else math.exp(draw.uniform(-2.0, 4.0))
 
     jobs = []
     for submit_s in sorted(time_s(span_s) for _ in range(count)):

@@ -1,0 +1,158 @@
+"""What the batched simulators refuse, and what their windows do at the edges."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from adlro.cluster import Cluster, Gpu, Node
+from adlro.errors import InvalidInput
+from adlro.jobs import JobType
+from adlro.sim.batch import BatchSimulator, simulate
+from adlro.sim.job_arrays import JobArrays, pack_jobs
+from adlro.sim.windows import WindowSimulator
+from adlro.sim.workload import WorkloadJob
+from services.orchestrator.policies import POLICIES
+
+CLUSTER = Cluster("two", (Node("n", 8, 1000, tuple(Gpu(f"n/{i}", "v100_sxm2", 16000) for i in range(2))),))
+
+
+def jobs(*submit_s: float, work_s: float = 10.0, cores: int = 1) -> list[WorkloadJob]:
+    return [WorkloadJob(at_s, "ann", "neutral", JobType.SIMULATION, work_s, 1, cores, 1, 0.5) for at_s in submit_s]
+
+
+def arrays(*lists: list[WorkloadJob]) -> JobArrays:
+    return pack_jobs(lists or [jobs(0.0, 1.0)], CLUSTER)
+
+
+def window(packed: JobArrays, **options) -> WindowSimulator:
+    return WindowSimulator(CLUSTER, packed, clusters=1, size=4, **options)
+
+
+def changed(packed: JobArrays, field: str, value: float) -> JobArrays:
+    column = getattr(packed, field).copy()
+    column[0, 1] = value
+    return packed._replace(**{field: column})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("duration_s", 0.0),
+        ("duration_s", float("nan")),
+        ("duration_s", -1.0),
+        ("expected_s", 0.0),
+        ("submit_s", float("nan")),
+        ("submit_s", -1.0),
+        ("submit_s", 1e13),
+    ],
+)
+def test_job_arrays_that_cannot_be_are_refused_by_both_ways_in(field, value):
+    packed = changed(arrays(), field, value)
+    for simulator in (lambda: BatchSimulator(CLUSTER, packed), lambda: window(packed)):
+        with pytest.raises(InvalidInput, match="list 0, job 1") as caught:
+            simulator()
+        assert caught.value.field in (field, "duration_s")
+
+
+def test_submissions_out_of_order_are_refused():
+    packed = arrays(jobs(0.0, 5.0))
+    packed.submit_s[0] = [5.0, 4.0]
+    with pytest.raises(InvalidInput, match="submit_s"):
+        BatchSimulator(CLUSTER, packed)
+
+
+def test_durations_for_other_models_are_refused():
+    packed = pack_jobs([jobs(0.0)], ("v100_sxm2", "radeon_vii"))
+    with pytest.raises(InvalidInput, match="2 GPU models, and there are 1"):
+        BatchSimulator(CLUSTER, packed)
+    with pytest.raises(InvalidInput, match="2 GPU models, and there are 1"):
+        window(packed)
+
+
+def test_clusters_of_a_batch_have_the_models_that_the_jobs_were_packed_for():
+    other = dataclasses.replace(
+        CLUSTER, nodes=(dataclasses.replace(CLUSTER.nodes[0], gpus=(Gpu("x", "radeon_vii", 16000),)),)
+    )
+    with pytest.raises(InvalidInput, match="radeon_vii"):
+        BatchSimulator([CLUSTER, other], arrays(jobs(0.0), jobs(0.0)))
+
+
+def test_a_cluster_without_gpus_and_a_batch_of_none_are_refused():
+    bare = Cluster("bare", (Node("n", 1, 1, ()),))
+    with pytest.raises(InvalidInput, match="'bare' has no GPU"):
+        BatchSimulator(bare, pack_jobs([jobs(0.0)], ("v100_sxm2",)), gpu_models=("v100_sxm2",))
+    with pytest.raises(InvalidInput, match="at least one"):
+        BatchSimulator([], pack_jobs([], ()))
+
+
+@pytest.mark.parametrize("start_cost_s", [float("nan"), float("inf"), -3.0])
+def test_a_start_costs_a_number_from_0(start_cost_s):
+    for simulator in (BatchSimulator, lambda *given, **more: WindowSimulator(*given, clusters=1, **more)):
+        with pytest.raises(InvalidInput, match="start_cost_s"):
+            simulator(CLUSTER, arrays(), start_cost_s=start_cost_s)
+
+
+@pytest.mark.parametrize("number", [-1, 1, 10_000])
+def test_the_next_list_is_one_of_the_pool(number):
+    with pytest.raises(ValueError, match="next_list"):
+        window(arrays(), next_list=lambda _: number)
+
+
+def test_actions_are_one_for_each_active_cluster():
+    simulator = BatchSimulator(CLUSTER, arrays(jobs(0.0), jobs(0.0), jobs(0.0)))
+    with pytest.raises(ValueError, match="shape"):
+        simulator.act(np.zeros((1, 2), dtype=np.int64))
+    assert (simulator.outcome().attempts == 0).all()
+
+
+@pytest.mark.parametrize("action", [-1, 3, 9, 2**40, -(2**40)])
+def test_a_wrong_action_is_refused_before_any_is_carried_out(action):
+    simulator = WindowSimulator(CLUSTER, arrays(jobs(0.0)), clusters=2, size=4)
+    with pytest.raises(ValueError, match="cluster 1"):
+        simulator.step(np.array([0, action]))
+    assert (simulator.machines.launch_count == 0).all()
+
+
+def test_a_policy_that_always_holds_comes_to_an_end():
+    simulator = window(arrays(jobs(0.0, 1.0, 2.0)), restart=False)
+    for _ in range(100):
+        step = simulator.step(np.array([simulator.hold_action]))
+        if step.done[0]:
+            break
+    assert step.done[0]
+    assert step.stuck[0]
+
+
+def test_nobody_is_told_of_a_gpus_speed_while_holding():
+    """A hold from time 0 lasts its 30 s, whether a GPU slows down at 5 s or not; a lost GPU ends it."""
+
+    def second_decision_s(*changes):
+        simulator = window(arrays(jobs(0.0, 100.0)), gpu_changes=[list(changes)])
+        simulator.step(np.array([simulator.hold_action]))
+        return simulator.machines.time_s[0]
+
+    assert second_decision_s() == 30.0
+    assert second_decision_s((5.0, 1, 0.9)) == 30.0
+    assert second_decision_s((5.0, 1, 1.0)) == 30.0
+    assert second_decision_s((5.0, 1, 0.0)) == 5.0
+
+
+def test_what_a_start_costs_is_paid_and_not_known():
+    """Two jobs of 10 s, one after the other on one GPU, 60 s a start: the ends are at 70 s and 140 s."""
+    remaining_s = []
+    one = dataclasses.replace(CLUSTER, nodes=(dataclasses.replace(CLUSTER.nodes[0], gpus=CLUSTER.nodes[0].gpus[:1]),))
+    policy = POLICIES["fcfs"]()
+
+    def act(observation):
+        remaining_s.append(float(observation.gpu_remaining_s[0, 0]))
+        return policy.act(observation)
+
+    outcome = simulate(one, pack_jobs([jobs(0.0, 0.0)], one), act, start_cost_s=60.0)
+    assert outcome.end_s[0].tolist() == [70.0, 140.0]
+    assert remaining_s == [0.0, 0.0]
+    simulator = window(arrays(jobs(0.0, 0.0, 0.0)), start_cost_s=60.0)
+    simulator.step(np.array([0]))
+    assert simulator.window.gpus[0, 2].tolist() == [10.0, 0.0]
