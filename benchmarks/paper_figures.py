@@ -125,14 +125,19 @@ def filled(text: str, tables: dict[str, str]) -> str:
     return _MARKED.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", text)
 
 
-def main() -> None:
+def command() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check")
     for name in ("run", "show", "write"):
         commands.add_parser(name).add_argument("folder", type=Path)
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Runs, shows or writes."""
+    arguments = command().parse_args()
     if arguments.command == "check":
         print(f"{paper_claims.little_table()}\n\n{paper_claims.text_table()}")
     elif arguments.command == "run":

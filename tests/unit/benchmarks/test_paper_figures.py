@@ -17,6 +17,7 @@ from benchmarks.paper_claims import METHOD, MINUTE_H, SECOND_H, Row
 from benchmarks.throughput_bound import makespan_bound_s
 from services.orchestrator.evaluate import Request, evaluate
 from services.orchestrator.evaluate.cases import build_cases
+from services.orchestrator.evaluate.request import parse_loads, parse_policies, parse_scenarios
 from services.orchestrator.policies import POLICIES
 
 
@@ -187,8 +188,22 @@ def test_the_documents_have_every_table_and_the_arithmetic_is_current() -> None:
 
 
 def test_the_documents_give_the_commands_that_run() -> None:
-    text = "".join(document.read_text() for document in paper_figures.DOCUMENTS)
-    assert "python -m benchmarks.paper_figures run" in text
+    for document in paper_figures.DOCUMENTS:
+        named = re.findall(r"^python -m benchmarks\.paper_figures (.*?)(?: *#.*)?$", document.read_text(), re.MULTILINE)
+        assert named
+        for arguments in named:
+            paper_figures.command().parse_args(arguments.split())
+
+
+def test_every_run_is_one_that_evaluate_takes() -> None:
     for options in paper_figures.RUNS.values():
-        scenario = options.split()[1]
-        assert scenario in text
+        values = dict(zip(options.split()[::2], options.split()[1::2], strict=True))
+        request = Request(
+            policies=parse_policies(values["--policies"]),
+            scenarios=parse_scenarios(values["--scenario"]),
+            loads=parse_loads(values["--load"]) if "--load" in values else None,
+            jobs=int(values["--jobs"]),
+            lists=int(values["--seeds"]),
+            runtime=values.get("--runtime", "true"),
+        )
+        assert build_cases(request)[0]
