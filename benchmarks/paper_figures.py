@@ -26,8 +26,9 @@ import numpy as np
 
 from adlro.sim.batch import simulate
 from adlro.sim.observation import Floats
-from benchmarks import paper_claims
-from benchmarks.paper_tables import BOUND, BOUND_CASES, BOUND_NAME, BOUND_POLICIES, TABLES, Runs
+from benchmarks import evaluation_tables, paper_claims, paper_tables
+from benchmarks.evaluation_runs import BOUND, Runs
+from benchmarks.paper_tables import BOUND_CASES, BOUND_NAME, BOUND_POLICIES
 from benchmarks.throughput_bound import makespan_bound_s
 from services.orchestrator.evaluate.cases import build_cases
 from services.orchestrator.evaluate.measure import METRICS, figures_of
@@ -52,6 +53,8 @@ RUNS = {
     "type_256": f"--scenario paper {_LOADS} --jobs 256 --runtime type {_SOME}",
 }
 """Options of `adlro evaluate`, by the name of the file."""
+
+TABLES = paper_tables.TABLES | evaluation_tables.TABLES
 
 _MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -1,21 +1,19 @@
-"""The tables of docs/paper.md and docs/evaluation.md, as Markdown, from the files that `paper_figures run` makes."""
+"""The tables of docs/paper.md, as Markdown."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from adlro.sim.scenario import load_scenario
+from benchmarks.evaluation_runs import Entry, Runs
+from benchmarks.evaluation_tables import signed
 from benchmarks.paper_claims import CLAIMS, Claim, little_table, markdown, text_table
 from services.orchestrator.evaluate.hyperscore import hyperscore
 
-BOUND = "bound.json"
 BOUND_CASES = ((64, 1.1), (256, 1.1))
 """Jobs of a list, load."""
 BOUND_NAME = "no schedule exceeds"
@@ -33,54 +31,6 @@ SETTINGS = (
     ("batch_64", None),
 )
 """Run and load for the comparison with the paper's claims."""
-
-Entry = dict[str, Any]
-
-
-class Runs:
-    """The runs of a folder.
-
-    Args:
-        folder: that `paper_figures run` has filled.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._documents: dict[str, Entry] = {}
-
-    def document(self, run: str) -> Entry:
-        """What `adlro evaluate` wrote."""
-        if run not in self._documents:
-            self._documents[run] = json.loads((self._folder / f"{run}.json").read_text())
-        return self._documents[run]
-
-    def took(self, run: str) -> Entry:
-        """How long it took."""
-        found: Entry = json.loads((self._folder / f"{run}.took.json").read_text())
-        return found
-
-    def bound(self) -> list[Entry]:
-        """The bounds on throughput."""
-        found: list[Entry] = json.loads((self._folder / BOUND).read_text())
-        return found
-
-    def rows(self, run: str, load: float | None) -> list[Entry]:
-        """Of a run at a load, by mean JCT."""
-        found = [row for row in self.document(run)["rows"] if load is None or row["load"] == load]
-        return sorted(found, key=lambda row: float(row["mean_jct_s"]))
-
-    def row(self, run: str, load: float | None, policy: str) -> Entry:
-        """Of one policy."""
-        return next(row for row in self.rows(run, load) if row["policy"] == policy)
-
-    def paired(self, run: str, load: float | None, baseline: str) -> list[Entry]:
-        """Comparisons with a baseline, by JCT."""
-        found = [
-            entry
-            for entry in self.document(run)["paired"]
-            if entry["baseline"] == baseline and (load is None or entry["load"] == load)
-        ]
-        return sorted(found, key=lambda entry: float(entry["jct_ratio"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +74,6 @@ def setting(run: str, load: float | None) -> str:
     """`256 jobs, load 0.9`."""
     jobs = run.rpartition("_")[2]
     return f"{jobs} jobs, " + ("all at once" if load is None else f"load {load:g}")
-
-
-def signed(value: float, low: float, high: float) -> str:
-    """With its interval."""
-    return f"{value:+.1f} ({low:+.1f} .. {high:+.1f})"
 
 
 def change(entry: Entry, quantity: Quantity) -> tuple[float, float, float]:
@@ -325,96 +270,6 @@ def statistics_table(runs: Runs) -> str:
     return markdown(head, lines)
 
 
-def policies_table(run: str) -> Callable[[Runs], str]:
-    """All policies of a run."""
-
-    def table(runs: Runs) -> str:
-        lines = []
-        loads = list(dict.fromkeys(row["load"] for row in runs.document(run)["rows"]))
-        for load in loads:
-            against = {entry["policy"]: entry for entry in runs.paired(run, load, "fcfs")}
-            for row in runs.rows(run, load):
-
-                def cell(name: str, digits: int, times: float = 1.0, row: Entry = row) -> str:
-                    low, high = row[f"{name}_ci95"]
-                    return f"{times * row[name]:.{digits}f} ({times * low:.{digits}f} .. {times * high:.{digits}f})"
-
-                entry = against.get(row["policy"])
-                lines.append(
-                    [
-                        "" if row["scenario"] == "batch" else f"{load:g}",
-                        f"`{row['policy']}`",
-                        cell("mean_jct_s", 1),
-                        signed(*change(entry, QUANTITIES[0])) if entry else "",
-                        f"{row['p99_jct_s']:.0f}",
-                        f"{row['max_wait_s']:.0f}",
-                        f"{row['bounded_slowdown']:.2f}",
-                        cell("throughput_jobs_per_h", 0),
-                        f"{100 * row['utilization_busy']:.1f}",
-                        cell("utilization_useful", 1, 100.0),
-                        f"{row['fairness_jain']:.3f}",
-                        "" if row["decision_us_p50"] is None else f"{row['decision_us_p50']:.0f}",
-                        cell("hyperscore", 1),
-                    ]
-                )
-        head = ["load", "policy", "mean JCT, s", "against fcfs, %", "p99 JCT, s", "longest wait, s", "bounded slowdown"]
-        head += ["jobs/h", "busy, %", "useful, %", "Jain", "decision p50, us", "HyperScore"]
-        return markdown(head, lines)
-
-    return table
-
-
-def estimates_table(runs: Runs) -> str:
-    """What guessing runtimes costs: mean JCT against the same policy with exact runtimes, on the same lists."""
-    lines = []
-    for load in (0.6, 0.9, 1.1):
-        for row in runs.rows("noise_256", load):
-            name = row["policy"]
-            exact_s = runs.row("paper_256", load, name)["mean_jct_s"]
-            cells = [f"{load:g}", f"`{name}`", f"{exact_s:.1f}"]
-            for run in ("noise_256", "group_256", "type_256"):
-                jct_s = runs.row(run, load, name)["mean_jct_s"]
-                cells.append(f"{jct_s:.1f} ({100 * (jct_s / exact_s - 1):+.1f} %)")
-            lines.append(cells)
-    return markdown(["load", "policy", "true", "noise:0.5", "group", "type"], lines)
-
-
-def took_table(runs: Runs) -> str:
-    """How long each run took."""
-    lines = []
-    for run in ("paper_256", "paper_64", "roomy_256", "batch_256", "batch_64", "noise_256", "group_256", "type_256"):
-        took, meta = runs.took(run), runs.document(run)["meta"]
-        rows = runs.document(run)["rows"]
-        lines.append(
-            [
-                f"`{run}`",
-                str(sum(row["seeds"] * row["jobs"] for row in rows)),
-                f"{took['cpu_s']:.0f}",
-                f"{took['wall_s']:.0f}",
-                f"{took['system_load_before']:.1f}",
-                f"{meta['machine']['processes']} on {meta['machine']['cores']} cores",
-            ]
-        )
-    return markdown(["run", "jobs simulated", "CPU, s", "wall, s", "system load before", "processes"], lines)
-
-
-def machine_table(runs: Runs) -> str:
-    """On what."""
-    machine, meta = runs.document("paper_256")["meta"]["machine"], runs.document("paper_256")["meta"]
-    names = ("platform", "python", "numpy", "numba", "cores")
-    return markdown(
-        [*names, "seed", "lists", "bootstrap resamples"],
-        [
-            [
-                *(str(machine[name]) for name in names),
-                str(meta["seed"]),
-                str(meta["cases"][0]["seeds"]),
-                str(meta["bootstrap"]["resamples"]),
-            ]
-        ],
-    )
-
-
 TABLES: dict[str, Callable[[Runs], str]] = {
     "little": lambda _: little_table(),
     "text": lambda _: text_table(),
@@ -426,11 +281,5 @@ TABLES: dict[str, Callable[[Runs], str]] = {
     "arrivals": arrivals_table,
     "bound": bound_table,
     "statistics": statistics_table,
-    "paper": policies_table("paper_256"),
-    "roomy": policies_table("roomy_256"),
-    "batch": policies_table("batch_256"),
-    "estimates": estimates_table,
-    "took": took_table,
-    "machine": machine_table,
 }
-"""By the name of their mark in the documents."""
+"""By the name of their mark in the document."""

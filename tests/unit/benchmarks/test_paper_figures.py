@@ -12,7 +12,8 @@ import pytest
 from adlro.cluster import Cluster, Gpu, Node
 from adlro.sim.batch import simulate
 from adlro.sim.job_arrays import JobArrays
-from benchmarks import paper_claims, paper_figures, paper_tables
+from benchmarks import evaluation_tables, paper_claims, paper_figures, paper_tables
+from benchmarks.evaluation_runs import BOUND, Runs
 from benchmarks.paper_claims import METHOD, MINUTE_H, SECOND_H, Row
 from benchmarks.throughput_bound import makespan_bound_s
 from services.orchestrator.evaluate import Request, evaluate
@@ -113,13 +114,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.took.json").write_text(json.dumps(took))
     cell = paper_figures.bound_cell(12, 1.1, lists=2)
     cells = [cell | {"jobs": jobs, "load": load} for jobs, load in paper_tables.BOUND_CASES]
-    (folder / paper_tables.BOUND).write_text(json.dumps(cells))
+    (folder / BOUND).write_text(json.dumps(cells))
     return folder
 
 
 def test_every_table_is_whole(folder: Path) -> None:
-    runs = paper_tables.Runs(folder)
-    for name, make in paper_tables.TABLES.items():
+    runs = Runs(folder)
+    for name, make in paper_figures.TABLES.items():
         lines = make(runs).splitlines()
         assert len(lines) > 2, name
         assert len({line.count("|") for line in lines}) == 1, name
@@ -127,10 +128,10 @@ def test_every_table_is_whole(folder: Path) -> None:
 
 
 def test_figures_stand_below_their_names(folder: Path) -> None:
-    runs = paper_tables.Runs(folder)
+    runs = Runs(folder)
     head, _, *lines = (
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in paper_tables.policies_table("paper_256")(runs).splitlines()
+        for line in evaluation_tables.policies_table("paper_256")(runs).splitlines()
     )
     line = dict(zip(head, next(each for each in lines if each[:2] == ["1.1", "`min_min`"]), strict=True))
     row = runs.row("paper_256", 1.1, "min_min")
@@ -147,7 +148,7 @@ def test_figures_stand_below_their_names(folder: Path) -> None:
 
 
 def test_claims_are_judged_by_the_interval(folder: Path) -> None:
-    runs = paper_tables.Runs(folder)
+    runs = Runs(folder)
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in paper_tables.claims_table(runs).splitlines()
     ]
@@ -176,7 +177,7 @@ def test_marks_are_filled_and_unknown_ones_refused() -> None:
 def test_the_documents_have_every_table_and_the_arithmetic_is_current() -> None:
     texts = {document: document.read_text() for document in paper_figures.DOCUMENTS}
     marks = [name for text in texts.values() for name in re.findall(r"<!-- figures: (\w+) -->", text)]
-    assert sorted(marks) == sorted(paper_tables.TABLES)
+    assert sorted(marks) == sorted(paper_figures.TABLES)
     fixed = {
         "little": paper_claims.little_table(),
         "text": paper_claims.text_table(),
