@@ -20,6 +20,7 @@ from adlro.sim.observe import whole_queue
 from services.orchestrator.attained import AttainedService
 from services.orchestrator.columns import Columns
 from services.orchestrator.occupancy import Layout, Occupancy
+from services.orchestrator.policies.hold_greedy import HoldGreedy
 
 
 class Phase(enum.Enum):
@@ -250,6 +251,7 @@ def needs(entry: Entry) -> str:
 
 
 def warm() -> None:
-    """Compiles what an observation is built with, or fetches it from where numba keeps it: no decision is to wait."""
+    """Compiles what decisions are made with, or fetches it from where numba keeps it: no decision is to wait."""
     cluster = Cluster("warm", (Node("node", 1, 1, (Gpu("gpu", "any", 1),)),))
-    Ledger(cluster).observe(0.0)
+    # The one policy that is compiled; which policy acts may change at any time.
+    HoldGreedy().scores(Ledger(cluster).observe(0.0))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput
-from adlro.sim.observation import Floats, Ints, Observation
-from services.orchestrator.policies.base import Policy, expected_wait_s
+from adlro.sim.hold_rule import HoldRule, room_to_look, score_batch
+from adlro.sim.observation import Floats, Observation
+from services.orchestrator.policies.base import Policy
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +44,10 @@ class HoldGreedySettings:
         if self.kappa == 0.0:
             raise InvalidInput("kappa must be above 0: a GPU that is lost would else count as idle", field="kappa")
 
+    def rule(self) -> HoldRule:
+        """The figures as compiled code takes them."""
+        return HoldRule(**{name: float(getattr(self, name)) for name in HoldRule._fields})
+
 
 SETTINGS: Mapping[float, HoldGreedySettings] = {
     0.6: HoldGreedySettings(alpha=4.0, theta=1.25, s_max=3.0, kappa=1.25, packing=0.3, ageing=0.0),
@@ -64,13 +71,9 @@ of its mean completion times: what is left to tune is within the noise."""
 class HoldGreedy(Policy):
     """Among the pairs that fit now, the one of least cost; a pair that is much worse than waiting is refused.
 
-    With d the expected duration of the pair, b the job's shortest on any GPU that can hold it, s = d / b the slowdown,
-    c the cores asked for, f the node's free cores for each of its idle GPUs, w the time the job has waited, the cost is
-
-        ln b + alpha ln s + packing |c / f - 1| - ageing ln(1 + w / b)
-
-    A pair is refused where s > s_max, or where d > theta min over all GPUs of (kappa wait + duration), the job's
-    earliest expected completion anywhere. Where all are refused, it holds; where no hold is allowed, none is refused.
+    A pair is refused where its slowdown against the job's fastest GPU is too great, or its duration too long against
+    the job's earliest expected completion anywhere: adlro/sim/hold_rule.py has the formulas. Where all are refused, it
+    holds; where no hold is allowed, none is refused.
 
     Source: shortest processing time first (Smith 1956) with the choice between an idle slow and a busy fast machine by
     a threshold, as for the slow-server problem (Lin and Kumar 1984, "Optimal control of a queueing system with two
@@ -99,38 +102,28 @@ class HoldGreedy(Policy):
 
     def preferences(self, observation: Observation) -> Floats:
         """(N, J, G) minus the cost; -inf where refused."""
-        settings, fits, duration_s = self.settings, observation.fits_now, observation.duration_s
-        scores = np.full(fits.shape, -np.inf)
-        if not fits.size:
-            return scores
-        shortest_s = duration_s.min(axis=2)  # (N, J)
-        completion_s = (settings.kappa * expected_wait_s(observation) + duration_s).min(axis=2)  # (N, J)
-
-        pairs = np.nonzero(fits)  # P pairs; few of all where most GPUs are busy
-        row, job, gpu = pairs
-        best_s = shortest_s[row, job]
-        slowdown = duration_s[pairs] / best_s
-        refused = (slowdown > settings.s_max) | (duration_s[pairs] > settings.theta * completion_s[row, job])
-        waited_s = observation.time_s[row] - observation.job_submit_s[row, job]
-        cost = np.log(best_s) + settings.alpha * np.log(slowdown)
-        cost += settings.packing * _core_misfit(observation, row, job, gpu)
-        cost -= settings.ageing * np.log1p(np.maximum(waited_s, 0.0) / best_s)
-        scores[pairs] = np.where(refused & observation.hold_allowed[row], -np.inf, -cost)
+        scores = np.empty(observation.fits_now.shape)
+        score_batch(
+            self.settings.rule(),
+            room_to_look(observation.gpu_node.shape[1], observation.node_cores_free.shape[1]),
+            _plain(observation.time_s, np.float64),
+            _plain(observation.gpu_node, np.int64),
+            _plain(observation.gpu_idle, np.bool_),
+            _plain(observation.gpu_remaining_s, np.float64),
+            _plain(observation.node_cores_free, np.int64),
+            _plain(observation.job_submit_s, np.float64),
+            _plain(observation.job_cores, np.int64),
+            _plain(observation.duration_s, np.float64),
+            _plain(observation.fits_now, np.bool_),
+            _plain(observation.hold_allowed, np.bool_),
+            scores,
+        )
         return scores
 
 
-def _core_misfit(observation: Observation, row: Ints, job: Ints, gpu: Ints) -> Floats:
-    """(P,) how far the job's cores are from the node's free cores for each idle GPU, as a share of these.
-
-    A job that asks for more strands idle GPUs of the node, one that asks for less leaves cores that nobody can use.
-    """
-    idle = np.zeros(observation.node_cores_free.shape)
-    np.add.at(idle, (np.arange(len(idle))[:, None], observation.gpu_node), observation.gpu_idle)
-    node = observation.gpu_node[row, gpu]
-    share = observation.node_cores_free[row, node] / np.maximum(idle[row, node], 1.0)
-    asked = observation.job_cores[row, job]
-    misfit: Floats = np.abs(asked - share) / np.maximum(share, 1.0)
-    return misfit
+def _plain(column: NDArray[Any], dtype: type) -> NDArray[Any]:
+    """Of one type and memory layout, so that the rule is compiled once and not again at some decision."""
+    return np.require(column, dtype, ["C", "W"])
 
 
 class HoldGreedyFixed(HoldGreedy):

@@ -15,15 +15,7 @@ from adlro.sim.job_arrays import JobArrays
 from adlro.sim.kernel import Course, hold_is_allowed
 from adlro.sim.machines import Hardware, Machines
 from adlro.sim.observation import HOLD, Floats, Ints
-from services.orchestrator.rollouts.rule import (
-    Base,
-    expected_duration_s,
-    fits_now,
-    hold_greedy,
-    like_the_one_before,
-    outlook,
-    pair_cost,
-)
+from services.orchestrator.rollouts.rule import Base, hold_greedy, like_the_one_before, score_waiting
 
 
 class Candidates(NamedTuple):
@@ -60,7 +52,7 @@ def find_candidates(
     Returns:
         How many there are; 1: there is nothing to choose.
     """
-    number, limit = course.list_of[n], candidates.job.shape[0]
+    limit = candidates.job.shape[0]
     base_job, base_gpu = hold_greedy(hardware, machines, jobs, course, n, base)
     candidates.job[0], candidates.gpu[0], candidates.cost[0] = base_job, base_gpu, -np.inf
     first = 1
@@ -70,18 +62,17 @@ def find_candidates(
     count = first
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
-        best_s = -1.0
+        nothing = course.waiting_count[n] < 0  # is refused; not a constant, which would compile the rule once more
+        if not score_waiting(hardware, machines, jobs, course, n, job, nothing, base):
+            continue
         for gpu in range(hardware.gpu_count[n]):
             if (
                 (job == base_job and gpu == base_gpu)
-                or not fits_now(hardware, machines, jobs, n, number, job, gpu)
+                or not base.fits[gpu]
                 or like_the_one_before(hardware, machines, course, n, gpu)
             ):
                 continue
-            if best_s < 0.0:
-                best_s, _ = outlook(hardware, machines, jobs, course, n, job, base)
-            duration_s = expected_duration_s(hardware, jobs, course, n, job, gpu)
-            cost = pair_cost(hardware, machines, jobs, course, n, job, gpu, best_s, duration_s, base)
+            cost = -base.scores[gpu]
             if count == limit and cost >= candidates.cost[count - 1]:
                 continue
             place = min(count, limit - 1)

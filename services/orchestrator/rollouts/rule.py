@@ -1,87 +1,62 @@
 """The base policy of rollouts: `hold_greedy`, compiled, on the simulator's own arrays. numpy and numba only.
 
-The rule, its terms and its figures are those of services/orchestrator/policies/hold_greedy.py, which sees an
-observation; a test holds both to the same choices.
+The rule is that of adlro/sim/hold_rule.py, as the policy's. Here it gets the figures that the policy finds in its
+observation (adlro/sim/observe.py); a test holds both to the same choices.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from adlro.sim.compiled import compiled_part
+from adlro.sim.hold_rule import HoldRule, Surroundings, look_around, room_to_look, score_job
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.kernel import Course, hold_is_allowed
 from adlro.sim.machines import IDLE, Hardware, Machines
 from adlro.sim.machines import remaining_s as run_remaining_s
-from adlro.sim.observation import HOLD, Floats
+from adlro.sim.observation import HOLD, Bools, Floats, Ints
 from services.orchestrator.policies.hold_greedy import HoldGreedySettings
 
 
 class Base(NamedTuple):
-    """The settings of `hold_greedy` (`HoldGreedySettings` says what they mean), with room to work in: one a thread.
+    """The rule's figures, with room to work in: one a thread.
 
     Attributes:
-        node_idle: (M,) scratch: idle GPUs of each node.
-        node_next_end_s: (M,) scratch: expected time until a job of the node ends.
+        rule: figures.
+        surroundings: filled by `look_at_cluster`.
+        idle: (G,) scratch: numbers of the GPUs that are there and idle, as many as there are.
+        gpu_idle: (G,) scratch: the GPU is one of them.
+        gpu_remaining_s: (G,) scratch: expected time until it is idle.
+        duration_s: (G,) scratch: of one job on each GPU.
+        fits: (G,) scratch: that job can start there now.
+        scores: (G,) of that job's pairs, the higher the sooner; -inf: does not fit, or refused.
     """
 
-    alpha: float
-    theta: float
-    s_max: float
-    kappa: float
-    packing: float
-    ageing: float
-    node_idle: Floats
-    node_next_end_s: Floats
+    rule: HoldRule
+    surroundings: Surroundings
+    idle: Ints
+    gpu_idle: Bools
+    gpu_remaining_s: Floats
+    duration_s: Floats
+    fits: Bools
+    scores: Floats
 
 
 def base_policy(settings: HoldGreedySettings, hardware: Hardware) -> Base:
-    """The base policy for clusters of up to as many nodes as these."""
-    nodes = hardware.node_cores.shape[1]
+    """The base policy for clusters of up to as many GPUs and nodes as these."""
+    gpus, nodes = hardware.gpu_model.shape[1], hardware.node_cores.shape[1]
     return Base(
-        settings.alpha,
-        settings.theta,
-        settings.s_max,
-        settings.kappa,
-        settings.packing,
-        settings.ageing,
-        np.zeros(nodes),
-        np.zeros(nodes),
+        rule=settings.rule(),
+        surroundings=room_to_look(gpus, nodes),
+        idle=np.zeros(gpus, dtype=np.int64),
+        gpu_idle=np.zeros(gpus, dtype=np.bool_),
+        gpu_remaining_s=np.zeros(gpus),
+        duration_s=np.zeros(gpus),
+        fits=np.zeros(gpus, dtype=np.bool_),
+        scores=np.zeros(gpus),
     )
-
-
-@compiled_part
-def possible(hardware: Hardware, jobs: JobArrays, n: int, number: int, job: int, gpu: int) -> bool:
-    """The GPU, on an empty node, can hold the job."""
-    node = hardware.gpu_node[n, gpu]
-    return bool(
-        jobs.gpu_memory_mib[number, job] <= hardware.gpu_memory_mib[n, gpu]
-        and jobs.cores[number, job] <= hardware.node_cores[n, node]
-        and jobs.memory_mib[number, job] <= hardware.node_memory_mib[n, node]
-    )
-
-
-@compiled_part
-def fits_now(hardware: Hardware, machines: Machines, jobs: JobArrays, n: int, number: int, job: int, gpu: int) -> bool:
-    """A waiting job can start there now."""
-    node = hardware.gpu_node[n, gpu]
-    return bool(
-        machines.gpu_job[n, gpu] == IDLE
-        and machines.gpu_speed[n, gpu] > 0.0
-        and jobs.gpu_memory_mib[number, job] <= hardware.gpu_memory_mib[n, gpu]
-        and jobs.cores[number, job] <= machines.cores_free[n, node]
-        and jobs.memory_mib[number, job] <= machines.memory_free_mib[n, node]
-        and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
-    )
-
-
-@compiled_part
-def expected_duration_s(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: int, gpu: int) -> float:
-    """What a scheduler expects the job to take on the GPU."""
-    return float(jobs.expected_s[course.list_of[n], job, hardware.gpu_model[n, gpu]] / course.known_speed[n, gpu])
 
 
 @compiled_part
@@ -93,69 +68,65 @@ def remaining_s(machines: Machines, n: int, gpu: int) -> float:
 
 
 @compiled_part
-def look_at_nodes(hardware: Hardware, machines: Machines, n: int, base: Base) -> None:
-    """Fills in what the rule needs to know of each node; comes before `outlook` and `pair_cost`."""
-    for node in range(hardware.node_cores.shape[1]):
-        base.node_idle[node] = 0.0
-        base.node_next_end_s[node] = np.inf
-    for gpu in range(hardware.gpu_count[n]):
-        node = hardware.gpu_node[n, gpu]
-        if machines.gpu_job[n, gpu] == IDLE and machines.gpu_speed[n, gpu] > 0.0:
-            base.node_idle[node] += 1.0
-        else:
-            base.node_next_end_s[node] = min(base.node_next_end_s[node], remaining_s(machines, n, gpu))
+def look_at_cluster(hardware: Hardware, machines: Machines, n: int, base: Base) -> None:
+    """Fills in what the rule needs to know of cluster n; comes before `score_waiting`."""
+    count, idle_count = hardware.gpu_count[n], 0
+    for gpu in range(count):
+        idle = machines.gpu_job[n, gpu] == IDLE and machines.gpu_speed[n, gpu] > 0.0
+        base.gpu_idle[gpu], base.fits[gpu] = idle, False
+        base.gpu_remaining_s[gpu] = 0.0 if idle else remaining_s(machines, n, gpu)
+        if idle:
+            base.idle[idle_count] = gpu
+            idle_count += 1
+    look_around(
+        hardware.gpu_node[n, :count],
+        base.gpu_idle[:count],
+        base.gpu_remaining_s[:count],
+        machines.cores_free[n],
+        base.surroundings,
+    )
 
 
 @compiled_part
-def outlook(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, base: Base
-) -> tuple[float, float]:
-    """A waiting job's shortest expected duration, and its earliest expected completion from now, in s, anywhere."""
-    number = course.list_of[n]
-    best_s, completion_s = np.inf, np.inf
-    for gpu in range(hardware.gpu_count[n]):
-        if not possible(hardware, jobs, n, number, job, gpu):
-            continue
-        duration_s = expected_duration_s(hardware, jobs, course, n, job, gpu)
-        best_s = min(best_s, duration_s)
-        if machines.gpu_job[n, gpu] != IDLE or machines.gpu_speed[n, gpu] == 0.0:
-            wait_s = remaining_s(machines, n, gpu)
-        elif fits_now(hardware, machines, jobs, n, number, job, gpu):
-            wait_s = 0.0
-        else:
-            wait_s = base.node_next_end_s[hardware.gpu_node[n, gpu]]
-        completion_s = min(completion_s, base.kappa * wait_s + duration_s)
-    return best_s, completion_s
-
-
-@compiled_part
-def pair_cost(
+def score_waiting(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
     course: Course,
     n: int,
     job: int,
-    gpu: int,
-    best_s: float,
-    duration_s: float,
+    may_refuse: bool,
     base: Base,
-) -> float:
-    """The lower, the sooner the pair starts."""
-    number, node = course.list_of[n], hardware.gpu_node[n, gpu]
-    share = machines.cores_free[n, node] / max(base.node_idle[node], 1.0)
-    misfit = abs(jobs.cores[number, job] - share) / max(share, 1.0)
-    waited_s = machines.time_s[n] - jobs.submit_s[number, job]
-    cost = math.log(best_s) + base.alpha * math.log(duration_s / best_s)
-    cost += base.packing * misfit
-    cost -= base.ageing * math.log1p(max(waited_s, 0.0) / best_s)
-    return float(cost)
-
-
-@compiled_part
-def refused(best_s: float, completion_s: float, duration_s: float, base: Base) -> bool:
-    """The pair is so slow that the job had better wait."""
-    return duration_s / best_s > base.s_max or duration_s > base.theta * completion_s
+) -> bool:
+    """Fills in the scores of a waiting job of cluster n; False: it fits nowhere now, and nothing is filled in."""
+    number, count = course.list_of[n], hardware.gpu_count[n]
+    cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
+    gpu_memory_mib = jobs.gpu_memory_mib[number, job]
+    somewhere = False
+    for i in range(machines.idle_count[n]):  # mostly few
+        gpu = base.idle[i]
+        node = hardware.gpu_node[n, gpu]
+        base.fits[gpu] = (
+            cores <= machines.cores_free[n, node]
+            and memory_mib <= machines.memory_free_mib[n, node]
+            and gpu_memory_mib <= hardware.gpu_memory_mib[n, gpu]
+            and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
+        )
+        somewhere |= base.fits[gpu]
+    if somewhere:
+        for gpu in range(count):
+            node = hardware.gpu_node[n, gpu]
+            possible = (
+                (gpu_memory_mib <= hardware.gpu_memory_mib[n, gpu])
+                & (cores <= hardware.node_cores[n, node])
+                & (memory_mib <= hardware.node_memory_mib[n, node])
+            )
+            expected_s = jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] / course.known_speed[n, gpu]
+            base.duration_s[gpu] = expected_s if possible else np.inf
+        waited_s = machines.time_s[n] - jobs.submit_s[number, job]
+        duration_s, fits = base.duration_s[:count], base.fits[:count]
+        score_job(base.rule, base.surroundings, duration_s, fits, cores, waited_s, may_refuse, base.scores)
+    return somewhere
 
 
 @compiled_part
@@ -180,24 +151,15 @@ def hold_greedy(
 
     Ties: the earlier submitted job, then the lower-numbered GPU. Where a hold is not allowed nothing is refused.
     """
-    number = course.list_of[n]
     may_hold = hold_is_allowed(machines, jobs, course, n)
-    look_at_nodes(hardware, machines, n, base)
-    best_job, best_gpu, best = HOLD, HOLD, np.inf
+    look_at_cluster(hardware, machines, n, base)
+    best_job, best_gpu, best = HOLD, HOLD, -np.inf
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
-        best_s, completion_s = -1.0, 0.0
-        for gpu in range(hardware.gpu_count[n]):
-            if not fits_now(hardware, machines, jobs, n, number, job, gpu) or like_the_one_before(
-                hardware, machines, course, n, gpu
-            ):
-                continue
-            if best_s < 0.0:
-                best_s, completion_s = outlook(hardware, machines, jobs, course, n, job, base)
-            duration_s = expected_duration_s(hardware, jobs, course, n, job, gpu)
-            if may_hold and refused(best_s, completion_s, duration_s, base):
-                continue
-            cost = pair_cost(hardware, machines, jobs, course, n, job, gpu, best_s, duration_s, base)
-            if cost < best:
-                best_job, best_gpu, best = job, gpu, cost
+        if not score_waiting(hardware, machines, jobs, course, n, job, may_hold, base):
+            continue
+        for k in range(machines.idle_count[n]):
+            gpu = base.idle[k]
+            if base.scores[gpu] > best:
+                best_job, best_gpu, best = job, gpu, base.scores[gpu]
     return best_job, best_gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from adlro.cluster import Cluster
 from adlro.jobs import PendingReason
-from adlro.sim import observe
+from adlro.sim import hold_rule, observe
+from adlro.sim.observation import Observation
 from services.orchestrator.ledger import Entry, Ledger, Phase, warm
+from services.orchestrator.policies.hold_greedy import HoldGreedy, HoldGreedySettings
 from tests.unit.orchestrator.conftest import job, node, queue
 
 
@@ -164,3 +167,23 @@ def test_no_decision_waits_for_the_compiler(cluster: Cluster) -> None:
     ledger.observe(2.0)
     assert list(pairs.signatures) == compiled
     assert len(compiled) == 1  # the simulator's batches have the same types
+
+
+def test_no_decision_of_a_compiled_policy_waits_for_the_compiler(cluster: Cluster) -> None:
+    warm()
+    rule: Any = hold_rule.score_batch
+    assert len(rule.signatures) == 1
+    ledger = Ledger(cluster)
+    for number in range(5):
+        queue(ledger, number, (1, 2, 3))
+    seen = ledger.observe(1.0)
+    policy = HoldGreedy(settings=HoldGreedySettings(4, 2, 3, 1, 0, 0))  # integers
+    scores = policy.scores(seen)
+    columns = {field.name: getattr(seen, field.name) for field in fields(seen)}
+    for name in ("gpu_node", "job_cores", "duration_s", "fits_now"):
+        columns[name] = np.asfortranarray(columns[name])
+        columns[name].flags.writeable = False
+    columns["job_submit_s"] = columns["job_submit_s"].astype(np.int64)
+    np.testing.assert_array_equal(policy.scores(Observation(**columns)), scores)
+    assert (scores > -np.inf).any()
+    assert len(rule.signatures) == 1

@@ -1,0 +1,175 @@
+"""The rule of the policy `hold_greedy`, compiled, on plain arrays of one cluster. numpy and numba only.
+
+The policy (services/orchestrator/policies/hold_greedy.py) calls it with observations, the rollouts
+(services/orchestrator/rollouts/rule.py) with the simulator's arrays. It stands here because compiled code is kept by a
+digest of this package's files and of the caller's own (adlro/sim/compiled.py).
+
+With d the expected duration of a pair, b the job's shortest on any GPU that can hold it, s = d / b the slowdown, c the
+cores asked for, f the node's free cores for each of its idle GPUs, w the time the job has waited, the score is minus
+
+    ln b + alpha ln s + packing |c / f - 1| - ageing ln(1 + w / b)
+
+A pair is refused where s > s_max, or where d > theta min over all GPUs of (kappa wait + duration), the job's earliest
+expected completion anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from adlro.sim.compiled import compiled, compiled_part
+from adlro.sim.observation import Bools, Floats, Ints
+
+
+class HoldRule(NamedTuple):
+    """The rule's figures, floats, as in the formulas above."""
+
+    alpha: float
+    theta: float
+    s_max: float
+    kappa: float
+    packing: float
+    ageing: float
+
+
+class Surroundings(NamedTuple):
+    """What the rule looks at of one cluster beside the pair itself, the same for each job: `look_around` fills it.
+
+    Attributes:
+        node_idle: (M,) idle GPUs of each node.
+        node_next_end_s: (M,) expected time until a job of the node ends, or its GPU comes back; inf: never.
+        gpu_wait_s: (G,) expected time until the GPU could take a job that does not fit now.
+        gpu_core_share: (G,) free cores of the node for each of its idle GPUs; filled where the GPU is idle.
+    """
+
+    node_idle: Floats
+    node_next_end_s: Floats
+    gpu_wait_s: Floats
+    gpu_core_share: Floats
+
+
+def room_to_look(gpus: int, nodes: int) -> Surroundings:
+    """Room for the surroundings in a cluster of up to so many GPUs and nodes; one a thread."""
+    return Surroundings(np.zeros(nodes), np.zeros(nodes), np.zeros(gpus), np.zeros(gpus))
+
+
+@compiled_part
+def look_around(
+    gpu_node: Ints, gpu_idle: Bools, gpu_remaining_s: Floats, node_cores_free: Ints, surroundings: Surroundings
+) -> None:
+    """Fills the surroundings; comes before `score_job`. The arguments are a row of the observation's fields.
+
+    A job that does not fit on an idle GPU finds too little left on its node: it waits at least until the node's next
+    job is expected to end. That may not free enough: how much each job holds is not looked at.
+    """
+    idle, next_end_s = surroundings.node_idle, surroundings.node_next_end_s
+    for node in range(node_cores_free.shape[0]):
+        idle[node] = 0.0
+        next_end_s[node] = np.inf
+    for gpu in range(gpu_node.shape[0]):
+        node = gpu_node[gpu]
+        if gpu_idle[gpu]:
+            idle[node] += 1.0
+        else:
+            next_end_s[node] = min(next_end_s[node], gpu_remaining_s[gpu])
+    for gpu in range(gpu_node.shape[0]):
+        node = gpu_node[gpu]
+        if gpu_idle[gpu]:
+            surroundings.gpu_wait_s[gpu] = next_end_s[node]
+            surroundings.gpu_core_share[gpu] = node_cores_free[node] / idle[node]
+        else:
+            surroundings.gpu_wait_s[gpu] = gpu_remaining_s[gpu]
+
+
+@compiled_part
+def score_job(
+    rule: HoldRule,
+    surroundings: Surroundings,
+    duration_s: Floats,
+    fits: Bools,
+    cores: int,
+    waited_s: float,
+    may_refuse: bool,
+    scores: Floats,
+) -> None:
+    """Fills the scores of one waiting job that fits somewhere.
+
+    Args:
+        rule: figures.
+        surroundings: of the cluster now.
+        duration_s: (G,) expected; inf where the GPU, or its empty node, is too small.
+        fits: (G,) the job can start there now.
+        cores: that it asks for.
+        waited_s: since its submission.
+        may_refuse: False: no pair is refused, as where nothing would end a hold.
+        scores: (G,) filled; -inf where the job does not fit or the pair is refused.
+    """
+    best_s, completion_s = np.inf, np.inf
+    for gpu in range(duration_s.shape[0]):
+        wait_s = 0.0 if fits[gpu] else surroundings.gpu_wait_s[gpu]
+        best_s = min(best_s, duration_s[gpu])
+        completion_s = min(completion_s, rule.kappa * wait_s + duration_s[gpu])
+    # Logarithms take long: many jobs have all their pairs refused, and neighbours are mostly of one model.
+    of_job_known, length_cost, age_gain = False, 0.0, 0.0
+    last_s, duration_cost, refused = np.nan, 0.0, False
+    for gpu in range(duration_s.shape[0]):
+        scores[gpu] = -np.inf
+        if not fits[gpu]:
+            continue
+        if duration_s[gpu] != last_s:
+            last_s = duration_s[gpu]
+            slowdown = last_s / best_s
+            refused = may_refuse and (slowdown > rule.s_max or last_s > rule.theta * completion_s)
+            if not refused:
+                if not of_job_known:
+                    of_job_known, length_cost = True, math.log(best_s)
+                    age_gain = rule.ageing * math.log1p(max(waited_s, 0.0) / best_s)
+                duration_cost = length_cost + rule.alpha * math.log(slowdown)
+        if not refused:
+            # More than a GPU's share strands idle GPUs of the node, less leaves cores that nobody can use.
+            share = surroundings.gpu_core_share[gpu]
+            misfit = abs(cores - share) / max(share, 1.0)
+            scores[gpu] = -(duration_cost + rule.packing * misfit - age_gain)
+
+
+@compiled
+def score_batch(
+    rule: HoldRule,
+    surroundings: Surroundings,
+    time_s: Floats,
+    gpu_node: Ints,
+    gpu_idle: Bools,
+    gpu_remaining_s: Floats,
+    node_cores_free: Ints,
+    job_submit_s: Floats,
+    job_cores: Ints,
+    duration_s: Floats,
+    fits_now: Bools,
+    hold_allowed: Bools,
+    scores: Floats,
+) -> None:
+    """Fills (N, J, G) scores; the arguments are the figures, room, and the fields of an observation."""
+    for n in range(fits_now.shape[0]):
+        look_around(gpu_node[n], gpu_idle[n], gpu_remaining_s[n], node_cores_free[n], surroundings)
+        for job in range(fits_now.shape[1]):
+            fits = fits_now[n, job]
+            somewhere = False
+            for gpu in range(fits.shape[0]):
+                somewhere |= fits[gpu]
+            if somewhere:
+                waited_s = time_s[n] - job_submit_s[n, job]
+                score_job(
+                    rule,
+                    surroundings,
+                    duration_s[n, job],
+                    fits,
+                    job_cores[n, job],
+                    waited_s,
+                    hold_allowed[n],
+                    scores[n, job],
+                )
+            else:
+                scores[n, job] = -np.inf
