@@ -4,7 +4,7 @@ The policy (services/orchestrator/policies/hold_greedy.py) calls it with observa
 (services/orchestrator/rollouts/rule.py) with the simulator's arrays. It stands here because compiled code is kept by a
 digest of this package's files and of the caller's own (adlro/sim/compiled.py).
 
-With d the expected duration of a pair, b the job's shortest on any GPU that can hold it, s = d / b the slowdown, c the
+With d the expected duration of a pair, b the job's shortest on any GPU that can hold it and is there, s = d / b the slowdown, c the
 cores asked for, f the node's free cores for each of its idle GPUs, w the time the job has waited, the score is minus
 
     ln b + alpha ln s + packing |c / f - 1| - ageing ln(1 + w / b)
@@ -110,7 +110,8 @@ def score_job(
     best_s, completion_s = np.inf, np.inf
     for gpu in range(duration_s.shape[0]):
         wait_s = 0.0 if fits[gpu] else surroundings.gpu_wait_s[gpu]
-        best_s = min(best_s, duration_s[gpu])
+        if wait_s < np.inf:  # a GPU that is lost is nothing to compare with, or to wait for
+            best_s = min(best_s, duration_s[gpu])
         completion_s = min(completion_s, rule.kappa * wait_s + duration_s[gpu])
     # Logarithms take long: many jobs have all their pairs refused, and neighbours are mostly of one model.
     of_job_known, length_cost, age_gain = False, 0.0, 0.0
