@@ -26,7 +26,8 @@ class Static(Policy):
     """Each job type waits for the GPUs of its own model, first come, first served there.
 
     A job that its model's GPUs can never hold queues for the model of the map's first type (in `AFFINITY` machine
-    learning: Volta), and where that cannot hold it either, for the model with the most GPU memory that can.
+    learning: Volta), and where that cannot hold it either, for the model with the most GPU memory that can. GPUs that
+    are lost or drained count only for a job that no other can hold.
 
     Args:
         affinity: the model of each job type; the first entry's is where memory overflows to.
@@ -57,8 +58,11 @@ class Static(Policy):
     def _home_model(self, observation: Observation) -> Ints:
         """(N, J) the number of the model a job waits for; -1 where no GPU can hold it."""
         models = observation.gpu_models
-        # Whether a GPU can hold a job at all does not depend on what runs now.
-        possible = np.isfinite(observation.duration_s)  # (N, J, G)
+        # Whether a GPU can hold a job at all does not depend on what runs now. Those that are away may never come back:
+        # a job queues for them only if all that could hold it are.
+        able = np.isfinite(observation.duration_s)  # (N, J, G)
+        present = able & np.isfinite(observation.gpu_remaining_s)[:, None, :]
+        possible = np.where(present.any(axis=2, keepdims=True), present, able)
         of_type = self._model_of_type(models)
         wanted = of_type[observation.job_type]  # (N, J)
         home = np.full(wanted.shape, -1, dtype=np.int64)

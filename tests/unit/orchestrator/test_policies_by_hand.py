@@ -182,6 +182,19 @@ def test_static_overflows_to_volta_and_then_to_the_most_memory() -> None:
     assert pick("static", point) == (0, 3)
 
 
+def test_static_does_not_wait_for_gpus_that_are_lost_or_drained_while_others_could_hold_the_job() -> None:
+    jobs = [Waiting((9, 9, 9), job_type=JobType.SIMULATION)]
+    assert pick("static", decision(jobs, [0, INF, 0])) == (0, 0)  # its own are away: those of memory's overflow
+    assert pick("static", decision(jobs, [4, INF, 0])) == HELD  # for which it queues
+    assert pick("static", decision(jobs, [INF, INF, 0])) == (0, 2)  # and then whatever there is
+    assert pick("static", decision(jobs, [0, 0, INF])) == (0, 1)
+    # One of two of its model is left.
+    assert pick("static", decision([Waiting((9, 9, 9))], [0, INF, 3], model=[0, 1, 1])) == HELD
+    # Where all that could hold it are away it waits for its own.
+    only = [Waiting((INF, 9, INF), job_type=JobType.SIMULATION), Waiting((9, 9, 9), job_type=JobType.DATA_PROCESSING)]
+    assert pick("static", decision(only, [0, INF, 0])) == (1, 2)
+
+
 def test_static_takes_another_map() -> None:
     policy = Static({JobType.SIMULATION: "radeon_vii", JobType.MACHINE_LEARNING: "v100_sxm2"})
     assert pick(policy, decision([Waiting((1, 1, 9))], [0, 0, 0])) == (0, 2)
