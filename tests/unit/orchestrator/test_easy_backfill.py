@@ -68,10 +68,10 @@ def test_what_is_free_beside_the_head_at_its_shadow_time_may_be_taken_for_longer
 
 def test_no_more_is_taken_beside_the_head_than_is_free_by_then() -> None:
     def point(cores: int) -> Observation:
-        jobs = [Waiting((9, INF), cores=8), Waiting((INF, 99), cores=cores)]
-        return decision(jobs, [5, 0], node=[0, 0], cores_free=[6], cores_held=[4, 0])
+        jobs = [Waiting((9, INF, 9), cores=8), Waiting((INF, 99, INF), cores=cores)]
+        return decision(jobs, [5, 0, 6], node=[0, 0, 0], cores_free=[6], cores_held=[4, 0, 5])
 
-    assert pick(point(2)) == (1, 1)  # 6 + 4 - 8
+    assert pick(point(2)) == (1, 1)  # 6 + 4 - 8; GPU 2 and its 5 cores come later
     assert pick(point(3)) == HELD
 
 
