@@ -43,6 +43,8 @@ SPEC_KEYS = tuple(field.name for field in dataclasses.fields(GpuSpec))
 SPEED_KEYS = ("application", "job_type", "source")
 MOST_GPUS = 1024
 """On one node."""
+SLOWEST, FASTEST = 1e-4, 1e4
+"""Speeds of GPUs on the reference GPU's; beyond them a figure is a slip of the pen, and times run out of a float."""
 
 
 def read_cluster(path: str | Path) -> Cluster:
@@ -155,7 +157,7 @@ def _speed_row(fields: _Fields, own_models: Collection[str]) -> SpeedRow:
     return SpeedRow(
         application=fields.text("application"),
         job_type=labels[label],
-        speeds={model: fields.number(model, positive=True) for model in given},
+        speeds={model: fields.speed(model) for model in given},
         source=fields.text("source", default=""),
     )
 
@@ -220,6 +222,12 @@ class _Fields:
             return float(value)
         except OverflowError:
             self._refuse_value(key, "a number that a float can hold")
+
+    def speed(self, key: str) -> float:
+        value = self.number(key, positive=True)
+        if not SLOWEST <= value <= FASTEST:
+            self._refuse_value(key, f"from {SLOWEST:g} to {FASTEST:g} (1: the reference GPU)")
+        return value
 
 
 def _line_of(text: str, prefix: str, key: str) -> int | None:

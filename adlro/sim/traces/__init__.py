@@ -49,7 +49,8 @@ _COLUMNS = {
 def format_of(path: str | Path) -> str | None:
     """The format that a file's name and, for CSV, its header tell; None where the name tells nothing.
 
-    A CSV file with the columns of no format counts as `paper`, whose reader says which are expected.
+    A CSV file without all columns of any format counts as the one with which it shares most, whose reader says what is
+    missing; with none, as `paper`.
 
     Raises:
         InvalidInput: a CSV file that cannot be read.
@@ -60,7 +61,11 @@ def format_of(path: str | Path) -> str | None:
     if not stem.endswith(".csv"):
         return None
     header = {name.strip() for name in read_text(path, lenient=True).partition("\n")[0].split(",")}
-    return next((name for name, columns in _COLUMNS.items() if header & set(columns) == set(columns)), "paper")
+    shared = {name: len(header.intersection(columns)) for name, columns in _COLUMNS.items()}
+    if not any(shared.values()):
+        return "paper"
+    # All of a format's columns first; then how many, and which part of the format they are.
+    return max(shared, key=lambda name: (shared[name] == len(_COLUMNS[name]), shared[name], -len(_COLUMNS[name])))
 
 
 def read_trace(

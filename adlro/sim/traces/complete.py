@@ -50,6 +50,7 @@ class TraceNotes:
         scenario: from whose distributions.
         seed: of the draws.
         remarks: rules that hold for every job.
+        first_lines: of `out_of_order`, the first line that is.
     """
 
     path: str
@@ -62,11 +63,17 @@ class TraceNotes:
     scenario: str = ""
     seed: int = 0
     remarks: tuple[str, ...] = ()
+    first_lines: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The notes for people."""
-        said = [f"{count} of {self.lines} lines: {TEXTS[key]}" for key, count in self.counts.items()]
+        said = [
+            f"{count} of {self.lines} lines"
+            + (f" (the first: line {self.first_lines[key]})" if key in self.first_lines else "")
+            + f": {TEXTS[key]}"
+            for key, count in self.counts.items()
+        ]
         if self.jobs < self.jobs_in_file:
             said.append(f"the first {self.jobs} of {self.jobs_in_file} jobs by submission")
         said += self.remarks
@@ -146,6 +153,7 @@ def complete(
     last_line = max(job.line for job in ordered) if len(ordered) < len(found.jobs) else LARGEST
     left_out = [key for line, key in found.left_out if line <= last_line]
     said = Counter([*left_out, *(flag for job in ordered for flag in job.flags)])
+    disordered = [job.line for job in ordered if "out_of_order" in job.flags]
     notes = TraceNotes(
         path=str(path),
         trace_format=trace_format,
@@ -157,6 +165,7 @@ def complete(
         scenario=scenario.name,
         seed=seed,
         remarks=tuple(remarks),
+        first_lines={"out_of_order": min(disordered)} if disordered else {},
     )
     return jobs, notes
 

@@ -108,6 +108,13 @@ def test_a_wrong_file_is_refused_with_file_key_and_line(tmp_path, text, field, c
     assert complaint in caught.value.message
 
 
+@pytest.mark.parametrize("speed", ["1e-300", "1e300", "0.00009", "10001"])
+def test_a_speed_that_can_be_none_is_refused(tmp_path, speed):
+    path = write(tmp_path, OWN + SPEEDS.replace("a100 = 2.0", f"a100 = {speed}"))
+    with pytest.raises(InvalidInput, match=r"cluster\.toml: speeds\[0\]\.a100: must be from 0\.0001 to 10000.*line 13"):
+        read_cluster(path)
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"x = " + b"9" * 5000, b"[" * 5000, b"x = 1\nx = 2\n"])
 def test_what_is_no_toml_is_refused_with_the_file(tmp_path, content):
     path = tmp_path / "cluster.toml"

@@ -289,6 +289,24 @@ def test_what_a_name_tells_of_a_format(tmp_path):
     assert format_of(write(tmp_path, ["a", "b"], [])) == "paper"
 
 
+@pytest.mark.parametrize(
+    ("trace_format", "columns"),
+    [
+        ("philly", PHILLY_COLUMNS),
+        ("alibaba", ALIBABA_COLUMNS),
+        ("gavel", GAVEL_COLUMNS),
+        ("paper", PAPER_COLUMNS),
+    ],
+)
+def test_a_missing_column_is_complained_of_in_the_format_it_is_missing_from(tmp_path, trace_format, columns):
+    for missing in columns:
+        left = [name for name in columns if name != missing]
+        path = write(tmp_path, left, [])
+        assert format_of(path) == trace_format, missing
+        with pytest.raises(InvalidInput, match=missing):
+            read_trace(path, trace_format)
+
+
 @needs_shared_data
 @pytest.mark.slow
 def test_the_philly_trace_is_read_whole():

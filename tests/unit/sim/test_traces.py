@@ -73,8 +73,10 @@ def test_a_gzipped_trace_is_read_too(tmp_path):
 
 
 def test_jobs_out_of_order_are_sorted_by_submission(tmp_path):
-    jobs, _ = read_swf(swf(tmp_path, [LINES[6], LINES[2]]))
+    jobs, notes = read_swf(swf(tmp_path, [LINES[6], LINES[2]]))
     assert [job.submit_s for job in jobs] == [0.0, 60.0]
+    line = next(job.source_line for job in jobs)  # the earlier job stands later in the file
+    assert f"1 of 2 lines (the first: line {line}): are earlier than the line before" in notes.sentences[0]
 
 
 @pytest.mark.parametrize(
