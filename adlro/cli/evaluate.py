@@ -1,10 +1,8 @@
-"""`adlro evaluate`: runs the orchestrator's evaluation as a process of its own, with the arguments as they are."""
+"""`adlro evaluate`: becomes the orchestrator's evaluation, with the arguments as they are."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -26,14 +24,7 @@ SETTINGS: Mapping[str, Any] = {
 
 def evaluate(context: typer.Context) -> None:
     """Judge policies on simulated clusters: the same job lists for each, with intervals; JSON and a page with plots."""
-    process = subprocess.Popen([sys.executable, "-m", MODULE, *context.args], env={**os.environ, **import_path()})
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        # From a terminal Ctrl-C reaches both; the evaluation takes the first and passes over the second.
-        for number in before:
-            signal.signal(number, lambda number, _: process.send_signal(number))
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    raise typer.Exit(code if code >= 0 else 128 - code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # In this process's place, not below it: a signal to it, SIGKILL too, is one to the evaluation.
+    os.execve(sys.executable, [sys.executable, "-m", MODULE, *context.args], {**os.environ, **import_path()})

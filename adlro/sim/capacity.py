@@ -209,9 +209,14 @@ def scale_to_load(jobs: Sequence[WorkloadJob], offered: float, load: float) -> l
     if not 0 < load < float("inf"):
         raise InvalidInput(f"load must be above 0 and finite, not {load}", field="load")
     if not 0 < offered < float("inf"):
-        raise InvalidInput("all jobs are submitted at once: there is no rate to bring to a load", field="load")
+        raise InvalidInput("load: all jobs are submitted at once: there is no rate to bring to a load", field="load")
+    return stretched(jobs, offered / load)
+
+
+def stretched(jobs: Sequence[WorkloadJob], factor: float) -> list[WorkloadJob]:
+    """The list with its submission times, counted from the first, multiplied by a factor; to a millisecond."""
     first_s = jobs[0].submit_s
-    return [replace(job, submit_s=round((job.submit_s - first_s) * (offered / load), 3)) for job in jobs]
+    return [replace(job, submit_s=round((job.submit_s - first_s) * factor, 3)) for job in jobs]
 
 
 def _refuse_homeless(classes: Sequence[JobClass], placed: set[int]) -> None:

@@ -2,7 +2,8 @@
 
 List s of a scenario is drawn from SeedSequence(seed, (s, 0)), whatever the policy, the load, and the way the work is
 cut up: all policies see the same jobs, and at another load the same jobs come faster or slower. Noise of expected
-runtimes has (s, 1), the place of a trace's window (s, 2).
+runtimes has (s, 1), the place of a trace's window (s, 2); each window is brought to the load by what it offers itself,
+since a trace offers far more at some times than at others.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import numpy as np
 from adlro.cluster import Cluster
 from adlro.errors import InvalidInput
 from adlro.sim.arrivals import Batch
-from adlro.sim.capacity import offered_load, scale_to_load, scenario_on
+from adlro.sim.capacity import offered_load, scenario_on, stretched
 from adlro.sim.cluster_files import read_cluster_file
 from adlro.sim.demand import demand_warnings, find_unplaceable
 from adlro.sim.estimates import expected_s
 from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.observation import Floats
+from adlro.sim.observation import Floats, Ints
 from adlro.sim.scenario import Scenario, load_scenario
 from adlro.sim.speeds import SHIPPED, SpeedTable
 from adlro.sim.traces import TRACE_FORMATS, format_of, read_trace
@@ -33,6 +34,11 @@ from adlro.sim.workload import WorkloadJob, draw_jobs
 from services.orchestrator.evaluate.request import DEFAULT_LISTS, TRACE, Request
 
 _JOBS, _NOISE, _PLACE = range(3)
+
+FEW_LISTS = 20
+"""Below it a percentile bootstrap's intervals are noticeably too narrow."""
+_LATEST_S = 1e12
+"""The latest submission that the simulator takes."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,8 @@ class Case:
         lists: their number.
         seed: of all lists.
         runtime: what policies know of runtimes.
-        trace: the jobs of a trace, at this load; None: lists are drawn.
+        trace: the jobs of a trace, at its own times; None: lists are drawn.
+        factors: of a trace's lists, by what their submission times are multiplied, so that each offers the load.
     """
 
     scenario: Scenario
@@ -59,6 +66,7 @@ class Case:
     seed: int
     runtime: str
     trace: tuple[WorkloadJob, ...] | None = None
+    factors: tuple[float, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -72,8 +80,9 @@ class Case:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of all on which its lists depend; how many there are is not part of it."""
-        parts = (self.scenario, vars(self.speeds), self.load, self.jobs, self.seed, self.runtime, self.trace)
+        """Of all on which its lists depend; how many there are is not part of it, but for a trace's only list."""
+        of_trace = (self.trace, self.factors is not None, self.lists == 1) if self.trace is not None else None
+        parts = (self.scenario, vars(self.speeds), self.load, self.jobs, self.seed, self.runtime, of_trace)
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     @property
@@ -87,12 +96,33 @@ class Case:
             rng = np.random.default_rng(self._seeds(number, _JOBS))
             # A batch comes at once at any load.
             return draw_jobs(self.scenario, load=self.load or 1.0, rng=rng, count=self.jobs)
-        last_start = len(self.trace) - self.jobs
-        # The first list is the trace's beginning, as `adlro replay --limit` takes it.
-        start = int(np.random.default_rng(self._seeds(number, _PLACE)).integers(last_start + 1)) if number else 0
+        start = self._start(number)
         window = self.trace[start : start + self.jobs]
         begin_s = window[0].submit_s if start else 0.0
-        return [dataclasses.replace(job, submit_s=job.submit_s - begin_s) for job in window]
+        if self.factors is None:
+            return [dataclasses.replace(job, submit_s=job.submit_s - begin_s) for job in window]
+        return stretched(window, self.factors[number])
+
+    def windows(self) -> list[tuple[WorkloadJob, ...]]:
+        """The jobs of a trace's lists as they stand there."""
+        assert self.trace is not None
+        return [self.trace[start : start + self.jobs] for start in map(self._start, range(self.lists))]
+
+    def _start(self, number: int) -> int:
+        """Where in the trace a list begins."""
+        # A single list is the trace's beginning, as `adlro replay --limit` takes it.
+        if self.lists == 1:
+            return 0
+        return int(self._places[np.random.default_rng(self._seeds(number, _PLACE)).integers(len(self._places))])
+
+    @functools.cached_property
+    def _places(self) -> Ints:
+        """Where a list may begin: not where all its jobs come at once, if there are other places."""
+        assert self.trace is not None
+        submit_s = np.array([job.submit_s for job in self.trace])
+        first_s, last_s = submit_s[: len(submit_s) - self.jobs + 1], submit_s[self.jobs - 1 :]
+        places = np.flatnonzero(last_s > first_s)
+        return places if len(places) else np.arange(len(first_s))
 
     def expected_s(self, number: int, jobs: Sequence[WorkloadJob]) -> Floats:
         """(J, K) the runtimes that policies see. The one place where they come from."""
@@ -130,6 +160,9 @@ def build_cases(request: Request) -> tuple[list[Case], list[str]]:
             cases += _trace_cases(request, cluster, notes)
         else:
             cases += _drawn_cases(request, load_scenario(name), cluster, notes)
+    for name, lists in dict.fromkeys((case.name, case.lists) for case in cases):
+        if 1 < lists < FEW_LISTS:
+            notes.append(f"{name}: intervals over {lists} lists are rough; take {FEW_LISTS} or more (--seeds)")
     return cases, notes
 
 
@@ -145,12 +178,12 @@ def _drawn_cases(
             message = f"cluster: {request.cluster}: the scenario {scenario.name} cannot run there: {error.message}"
             raise InvalidInput(message, field="cluster") from None
         carries = scenario.capacity_jobs_per_h
-        notes.append(f"{scenario.name}: the cluster of {request.cluster} carries {carries:.0f} jobs/h of this mix")
+        notes.append(f"{scenario.name}: the cluster of {request.cluster} carries {carries:.3g} jobs/h of this mix")
     loads = request.loads or scenario.loads
     if isinstance(scenario.arrivals, Batch):
         # All jobs come at once: one load is as good as another, and a second would repeat the first.
         notes.append(f"{scenario.name}: all jobs come at once; the load has no meaning")
-        loads = request.loads or (1.0,)
+        loads = (request.loads or (1.0,))[:1]
     return [
         Case(
             scenario=scenario,
@@ -168,7 +201,8 @@ def _drawn_cases(
 def _trace_cases(request: Request, cluster: tuple[Cluster, SpeedTable] | None, notes: list[str]) -> list[Case]:
     path = Path(request.trace or "")
     if not path.is_file():
-        raise InvalidInput(f"trace: {path}: no such file", field="trace")
+        problem = "is a directory" if path.is_dir() else "is not a file" if path.exists() else "no such file"
+        raise InvalidInput(f"trace: {path}: {problem}", field="trace")
     trace_format = request.trace_format or format_of(path)
     if trace_format is None:
         raise InvalidInput(
@@ -198,11 +232,51 @@ def _trace_cases(request: Request, cluster: tuple[Cluster, SpeedTable] | None, n
         lists = 1
         if request.lists not in (None, 1):
             notes.append(f"{path}: all {len(jobs)} jobs make one list; --seeds {request.lists} needs --jobs below that")
-    offered = offered_load(scenario.cluster, jobs, speeds) if len(jobs) > 1 else math.inf
-    cases = []
-    for load in request.loads or (None,):
-        scaled = jobs if load is None else scale_to_load(jobs, offered, load)
-        at_load = load if load is not None else (round(offered, 4) if math.isfinite(offered) else None)
-        notes += [f"{path}: {text}" for text in demand_warnings(None, offered if load is None else load)]
-        cases.append(Case(scenario, speeds, at_load, count, lists, request.seed, request.runtime, trace=tuple(scaled)))
-    return cases
+    as_it_is = Case(scenario, speeds, None, count, lists, request.seed, request.runtime, trace=tuple(jobs))
+    offered = _offered_loads(as_it_is)
+    if request.loads is None:
+        return [_at_its_own_times(as_it_is, offered, path, notes)]
+    return [_at_load(as_it_is, offered, load, path, notes) for load in request.loads]
+
+
+def _offered_loads(case: Case) -> list[float]:
+    """What each of a trace's lists offers; inf where all its jobs come at once."""
+    found: dict[int, float] = {}  # by its first job: in a short trace places are drawn again
+    for window in (windows := case.windows()):
+        if id(window[0]) not in found:
+            at_once = window[-1].submit_s <= window[0].submit_s
+            found[id(window[0])] = math.inf if at_once else offered_load(case.cluster, window, case.speeds)
+    return [found[id(window[0])] for window in windows]
+
+
+def _at_its_own_times(case: Case, offered: Sequence[float], path: Path, notes: list[str]) -> Case:
+    assert case.trace is not None
+    whole = offered[0]
+    if len(offered) > 1:
+        notes.append(
+            f"{path}: the {len(offered)} lists of {case.jobs} jobs offer loads from {min(offered):.3g} to "
+            f"{max(offered):.3g}; --load L brings each of them to L"
+        )
+        at_once = case.trace[-1].submit_s <= case.trace[0].submit_s
+        whole = math.inf if at_once else offered_load(case.cluster, case.trace, case.speeds)
+    notes += [f"{path}: {text}" for text in demand_warnings(None, whole)]
+    return dataclasses.replace(case, load=round(whole, 4) if math.isfinite(whole) else None)
+
+
+def _at_load(case: Case, offered: Sequence[float], load: float, path: Path, notes: list[str]) -> Case:
+    if math.isinf(max(offered)):
+        raise InvalidInput(
+            f"load: {path}: {'all' if case.jobs > 1 else 'the'} {case.jobs} jobs of a list are submitted at once, so "
+            "there is no rate to bring to a load; leave --load out",
+            field="load",
+        )
+    factors = tuple(each / load for each in offered)
+    longest_s = max((w[-1].submit_s - w[0].submit_s) * f for w, f in zip(case.windows(), factors, strict=True))
+    if longest_s > _LATEST_S:
+        raise InvalidInput(
+            f"load: {path}: at {load:g} the jobs of a list would come over {longest_s:.3g} s, and {_LATEST_S:g} s is "
+            "the longest; take a higher load",
+            field="load",
+        )
+    notes += [f"{path}: {text}" for text in demand_warnings(None, load)]
+    return dataclasses.replace(case, load=load, factors=factors)

@@ -24,7 +24,14 @@ from adlro.errors import AdlroError, InvalidInput, NotFound
 from services.orchestrator.evaluate.cases import Case, build_cases
 from services.orchestrator.evaluate.evaluation import Evaluation, evaluate
 from services.orchestrator.evaluate.hyperscore import Weights
-from services.orchestrator.evaluate.partial import PartialResults, require_writable, write_whole
+from services.orchestrator.evaluate.partial import (
+    PartialResults,
+    is_stream,
+    require_writable,
+    same_file,
+    target_of,
+    write_whole,
+)
 from services.orchestrator.evaluate.request import (
     DEFAULT_LISTS,
     TRACE,
@@ -74,8 +81,8 @@ def run(
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Jobs of a list. Of a trace: its first so many, and for further lists as many from places drawn at "
-            "random. Default: 256; a whole trace.",
+            help="Jobs of a list. Of a trace: its first so many; for several lists, so many in a row from places drawn "
+            "at random. Default: 256; a whole trace.",
             show_default=False,
         ),
     ] = None,
@@ -135,40 +142,43 @@ def run(
         if named is not None:
             require_writable(Path(named), option)
             outputs.append(Path(named))
-    if len(outputs) == 2 and outputs[0].absolute() == outputs[1].absolute():
-        raise InvalidInput("html: the same file as --json", field="html")
-    evaluation, partial = _evaluated(request, outputs, processes)
-    document = evaluation.document()
-    if json_path is not None:
-        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        write_whole(Path(json_path), text.encode())
-    if html_path is not None:
-        from services.orchestrator.evaluate.page import build_page
+    if len(outputs) == 2 and same_file(*outputs):
+        raise InvalidInput(f"html: {html_path}: the same file as --json {json_path}", field="html")
+    cases, notes = build_cases(request)
+    for note in notes:
+        _say(f"[yellow]{escape(note)}[/]")
+    partial = PartialResults(_partial_folder(request, cases, outputs))
+    partial.prepare()
+    try:
+        evaluation = _evaluated(request, (cases, notes), partial, processes)
+        document = evaluation.document()
+        if json_path is not None:
+            text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+            write_whole(Path(json_path), text.encode())
+        if html_path is not None:
+            from services.orchestrator.evaluate.page import build_page
 
-        write_whole(Path(html_path), build_page(evaluation, document).encode())
-    print_tables(_console(stderr=False), document)
-    for path in outputs:
-        _say(f"[dim]written: {escape(str(path))}[/]")
-    partial.clear()
+            write_whole(Path(html_path), build_page(evaluation, document).encode())
+        # A document that is piped on stays one document.
+        print_tables(_console(stderr=any(is_stream(path) for path in outputs)), document)
+        for path in outputs:
+            _say(f"[dim]written: {escape(str(path))}[/]")
+        partial.clear()
+    finally:
+        partial.release()
     if evaluation.stuck:
         for stuck in evaluation.stuck[:10]:
             _say(f"[bold red]error:[/] {escape(stuck.sentence)}")
         raise typer.Exit(EXIT_ERROR)
 
 
-def _evaluated(request: Request, outputs: Sequence[Path], processes: int | None) -> tuple[Evaluation, PartialResults]:
-    cases, notes = build_cases(request)
-    for note in notes:
-        _say(f"[yellow]{escape(note)}[/]")
-    partial = PartialResults(_partial_folder(request, cases, outputs))
-    partial.prepare()
+def _evaluated(
+    request: Request, prepared: tuple[list[Case], list[str]], partial: PartialResults, processes: int | None
+) -> Evaluation:
     _say(f"[dim]partial results: {escape(str(partial.folder))} (removed at the end)[/]")
     try:
         with ProgressBar(_console(stderr=True)) as progress:
-            prepared = (cases, notes)
-            return evaluate(
-                request, processes=processes, partial=partial, progress=progress, prepared=prepared
-            ), partial
+            return evaluate(request, processes=processes, partial=partial, progress=progress, prepared=prepared)
     except (KeyboardInterrupt, _TerminatedError):
         kept = sum(1 for path in partial.folder.glob("*.npz"))
         _say(
@@ -180,8 +190,9 @@ def _evaluated(request: Request, outputs: Sequence[Path], processes: int | None)
 
 def _partial_folder(request: Request, cases: Sequence[Case], outputs: Sequence[Path]) -> Path:
     """Beside the first file that is written; where none is, in the user's cache, by what is evaluated."""
-    if outputs and (outputs[0].is_file() or not outputs[0].exists()):
-        return outputs[0].with_name(outputs[0].name + ".partial")
+    files = [target_of(path) for path in outputs if not is_stream(path)]
+    if files:
+        return files[0].with_name(files[0].name + ".partial")
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     what = repr((request.names, [(case.digest, case.lists) for case in cases]))
     return Path(root) / "adlro" / "evaluate" / hashlib.blake2b(what.encode(), digest_size=8).hexdigest()

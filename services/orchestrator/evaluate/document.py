@@ -23,13 +23,16 @@ from services.orchestrator.evaluate.tasks import RESULTS_FORMAT
 BASELINES = (REFERENCE, "static", "hold_greedy_fixed")
 """Every policy is compared with those of them that were simulated."""
 
+ALL_POLICIES = "all policies"
+"""Stands in a policy's place where the lists of all are one sample."""
+
 JCT, THROUGHPUT, BUSY, USEFUL = (
     METRICS.index(name) for name in ("mean_jct_s", "throughput_jobs_per_h", "utilization_busy", "utilization_useful")
 )
 
 
 def build_document(evaluation: Evaluation) -> dict[str, Any]:
-    """The document. Numbers that do not exist (a decision time that was not measured) are null.
+    """The document. Numbers that do not exist (an interval over one list) are null.
 
     Row metrics are means over lists of the figures of a list (`measure`), hyperscore comes from those means,
     intervals from resampled lists.
@@ -88,9 +91,10 @@ class _Resampled:
         return self._means[name, number]
 
 
-def _with_interval(name: str, values: Floats) -> dict[str, Any]:
-    """A figure and its interval, of its value and its values in resamples."""
-    return {name: float(values[0]), f"{name}_ci95": list(resampling.interval(values[1:]))}
+def _with_interval(name: str, values: Floats, lists: int) -> dict[str, Any]:
+    """A figure and its interval, of its value and its values in resamples; one list tells nothing of others."""
+    interval = list(resampling.interval(values[1:])) if lists > 1 else [None, None]
+    return {name: float(values[0]), f"{name}_ci95": interval}
 
 
 def _row(evaluation: Evaluation, resampled: _Resampled, name: str, number: int) -> dict[str, Any]:
@@ -104,7 +108,7 @@ def _row(evaluation: Evaluation, resampled: _Resampled, name: str, number: int) 
         "seeds": case.lists,
     }
     for column, metric in enumerate(METRICS):
-        row |= _with_interval(metric, means[:, column])
+        row |= _with_interval(metric, means[:, column], case.lists)
         row[f"{metric}_sd"] = float(lists[:, column].std(ddof=1)) if len(lists) > 1 else None
     times_us = evaluation.decision_us.get((name, number))
     for percent in (50, 99):
@@ -117,7 +121,7 @@ def _row(evaluation: Evaluation, resampled: _Resampled, name: str, number: int) 
             means[:, USEFUL] / reference[:, USEFUL],
             evaluation.request.weights,
         )
-        row |= _with_interval("hyperscore", hyperscore.hyperscore(v))
+        row |= _with_interval("hyperscore", hyperscore.hyperscore(v), case.lists)
     else:
         row |= {"hyperscore": None, "hyperscore_ci95": [None, None]}
     return row
@@ -144,9 +148,10 @@ def _paired(evaluation: Evaluation, resampled: _Resampled, number: int) -> list[
                 "seeds": case.lists,
             }
             for label, column in (("jct", JCT), ("throughput", THROUGHPUT), ("useful_utilization", USEFUL)):
-                entry |= _with_interval(f"{label}_ratio", ours[:, column] / theirs[:, column])
-            entry |= _with_interval("jct_difference_s", ours[:, JCT] - theirs[:, JCT])
-            entry |= _with_interval("busy_utilization_difference", ours[:, BUSY] - theirs[:, BUSY])
+                entry |= _with_interval(f"{label}_ratio", ours[:, column] / theirs[:, column], case.lists)
+            entry |= _with_interval("jct_difference_s", ours[:, JCT] - theirs[:, JCT], case.lists)
+            busy = ours[:, BUSY] - theirs[:, BUSY]
+            entry |= _with_interval("busy_utilization_difference", busy, case.lists)
             entry["jct_lower_lists"] = int((our_lists[:, JCT] < their_lists[:, JCT]).sum())
             entry["jct_p_value"] = resampling.paired_p_value(our_lists[:, JCT], their_lists[:, JCT])
             of_baseline.append(entry)
@@ -158,19 +163,21 @@ def _paired(evaluation: Evaluation, resampled: _Resampled, number: int) -> list[
 
 
 def _regressions(evaluation: Evaluation, resampled: _Resampled) -> list[dict[str, Any]]:
-    """Of mean JCT on busy utilization: over the lists of each policy in each case, and over all policies of a case."""
+    """Of mean JCT on busy utilization: over the lists of each policy in each case, and over all policies of a case.
+
+    The latter has no p-value: its points are the same lists again and again, not independent of each other.
+    """
     found = []
     for number, case in enumerate(evaluation.cases):
         names = [name for name in evaluation.request.names if resampled.there(name, number)]
         groups = {name: resampled.lists(name, number) for name in names}
         if len(groups) > 1:
-            groups = {"all policies": np.concatenate(list(groups.values())), **groups}
+            groups = {ALL_POLICIES: np.concatenate(list(groups.values())), **groups}
         for name, lists in groups.items():
             line = resampling.regression(lists[:, BUSY], lists[:, JCT])
             if line is not None:
-                found.append(
-                    {"policy": name, "scenario": case.name, "load": case.load, "points": len(lists), **line._asdict()}
-                )
+                of = {"policy": name, "scenario": case.name, "load": case.load, "points": len(lists)}
+                found.append(of | line._asdict() | ({"p_value": None} if name == ALL_POLICIES else {}))
     return found
 
 
@@ -219,7 +226,29 @@ def _meta(evaluation: Evaluation) -> dict[str, Any]:
             for (name, number), times_us in evaluation.decision_us.items()
         },
         "notes": list(evaluation.notes),
+        "definitions": definitions(evaluation),
     }
+
+
+def definitions(evaluation: Evaluation) -> list[str]:
+    """What the figures mean, from the documentation beside the code that computes them."""
+    items: list[str] = []
+    resamples = (resampling.__doc__ or "").replace("`RESAMPLES`", str(resampling.RESAMPLES))
+    for text in (measure.__doc__ or "", resamples):
+        for paragraph in text.split("\n\n")[1:]:
+            parts = paragraph.removeprefix("- ").split("\n- ") if paragraph.startswith("- ") else [paragraph]
+            items += [" ".join(part.split()) for part in parts]
+    jct, throughput, useful = evaluation.request.weights.all
+    items.append(
+        f"HyperScore = 100 [1 + sigmoid({hyperscore.BETA:g} ln V − ln 2)^{hyperscore.KAPPA:g}]; V = weighted geometric "
+        f"mean of the improvements over {REFERENCE} in JCT, throughput and useful utilization (weights {jct:g}, "
+        f"{throughput:g}, {useful:g}). As good as {REFERENCE}: 109.96."
+    )
+    items.append(
+        "Decision times: one observation at a time, in one process, after the simulations; wall time on "
+        f"{platform.platform()}."
+    )
+    return items
 
 
 def _finite(value: Any) -> Any:

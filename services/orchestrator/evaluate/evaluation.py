@@ -120,7 +120,7 @@ def evaluate(
     finished = sum(task.last - task.first for task in done)
     tell(SIMULATING, finished, total)
     count = min(processes or cores(), max(1, len(left)))
-    for task, content in _results(setup, left, count):
+    for task, content in _results(setup, left, count, kept=partial is not None):
         figures = from_bytes(content)
         assert figures is not None
         done[task] = figures
@@ -155,7 +155,7 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def _results(setup: Setup, tasks: Sequence[Task], processes: int) -> Iterator[tuple[Task, bytes]]:
+def _results(setup: Setup, tasks: Sequence[Task], processes: int, *, kept: bool) -> Iterator[tuple[Task, bytes]]:
     """Each task's figures, as they come."""
     if not tasks:
         return
@@ -184,7 +184,7 @@ def _results(setup: Setup, tasks: Sequence[Task], processes: int) -> Iterator[tu
     except BrokenProcessPool:
         raise InternalError(
             "a worker process was killed, perhaps for want of memory; try fewer processes (--processes), or "
-            "shorter lists"
+            "shorter lists" + ("; what is finished is kept: the same command goes on from there" if kept else "")
         ) from None
     finally:
         for child in set(multiprocessing.active_children()) - before:

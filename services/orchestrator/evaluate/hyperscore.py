@@ -36,7 +36,7 @@ class Weights:
     def __post_init__(self) -> None:
         if not all(0 <= weight < math.inf for weight in self.all) or not sum(self.all) > 0:
             raise InvalidInput(
-                f"HyperScore's weights must be numbers from 0, not all 0, not {', '.join(f'{w:g}' for w in self.all)}",
+                f"weights: must be numbers from 0 and not all 0, not {','.join(f'{w:g}' for w in self.all)}",
                 field="weights",
             )
 

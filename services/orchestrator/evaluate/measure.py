@@ -1,6 +1,6 @@
 """Figures of simulated job lists, one value a list; Little's law is checked on every one. numpy only.
 
-Definitions, for a list of J jobs with submission s, start t of the last attempt, end e:
+Definitions, for a list of J jobs with submission s, start t of the last attempt, end e, all in seconds:
 
 - JCT = e - s; wait = t - s; makespan = last end - first submission; throughput = J / makespan
 - weighted JCT = sum(priority x JCT) / sum(priority)
@@ -11,6 +11,8 @@ Definitions, for a list of J jobs with submission s, start t of the last attempt
   what part of the GPU time a cluster would need that ran every job where it is fastest
 - fairness = Jain's index (sum x)^2 / (n sum x^2) over the users' mean bounded slowdowns x; 1: all users alike (R. Jain,
   D. Chiu, W. Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC-TR-301, 1984)
+
+A row's figure is the mean over the lists of the list's figure: p95, p99, the longest wait and the makespan too.
 
 Little's law: the mean number of jobs in the system x the makespan is the sum of the JCTs. The kernel counts the first
 at its events, the second comes from the jobs' own times.

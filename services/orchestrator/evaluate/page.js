@@ -37,13 +37,14 @@ function layout(title, x, y, more) {
 
 const atLoad = (load) => (load === null ? "" : ` at load ${load}`);
 
-function againstLoad(scenario, values, of, interval, title, y) {
+function againstLoad(values, of, interval, title, y, more) {
   const traces = DATA.policies.map((policy) => {
     const points = values.filter((each) => each.policy === policy);
+    const known = points.every((each) => each[interval][0] !== null); // one list has no interval
     return {
       name: policy, x: points.map((each) => each.load), y: points.map((each) => each[of]), mode: "lines+markers", ...lineOf(policy),
       error_y: {
-        type: "data", symmetric: false, thickness: 1, width: 2,
+        type: "data", symmetric: false, thickness: 1, width: 2, visible: known,
         array: points.map((each) => each[interval][1] - each[of]), arrayminus: points.map((each) => each[of] - each[interval][0]),
       },
       hovertemplate: `<b>${policy}</b><br>load %{x}: %{y:.3~f}<extra></extra>`,
@@ -51,12 +52,15 @@ function againstLoad(scenario, values, of, interval, title, y) {
   }).filter((trace) => trace.x.length);
   const loads = [...new Set(values.map((each) => each.load))];
   const x = axis("load", loads.every((load) => load !== null) ? { tickvals: loads } : {});
-  return [traces, layout(title, x, axis(y, { rangemode: "tozero" }))];
+  return [traces, layout(title, x, y, more)];
 }
 
 const DRAW = {
-  load: (scenario) => againstLoad(scenario, scenario.rows, "mean_jct_s", "mean_jct_s_ci95", "Mean JCT", "seconds"),
-  ratio: (scenario) => againstLoad(scenario, scenario.paired, "jct_ratio", "jct_ratio_ci95", "Mean JCT against fcfs (1: as good)", "ratio"),
+  load: (scenario) => againstLoad(scenario.rows, "mean_jct_s", "mean_jct_s_ci95", "Mean JCT", axis("seconds", { rangemode: "tozero" })),
+  // What counts is the distance from 1, so 1 has a line, and the axis begins where the figures do.
+  ratio: (scenario) => againstLoad(scenario.paired, "jct_ratio", "jct_ratio_ci95", "Mean JCT against fcfs (1: as good)", axis("ratio"), {
+    shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, layer: "below", line: { color: css("--dim"), width: 1.5 } }],
+  }),
   distribution: (scenario, number) => {
     const { load, curves } = scenario.distributions[number];
     const traces = curves.map((curve) => ({

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from adlro.jobs import JobType
-from services.orchestrator.evaluate import measure, resampling
+from services.orchestrator.evaluate import measure
 from services.orchestrator.evaluate.evaluation import Evaluation
 from services.orchestrator.evaluate.request import REFERENCE
 
@@ -32,12 +32,17 @@ def build_page(evaluation: Evaluation, document: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"figure": _figure, "percent": _percent, "p_value": _p_value}
+    environment.filters |= {
+        "figure": _figure,
+        "percent": _percent,
+        "p_value": _p_value,
+        "span": _span,
+        "verdict": _verdict,
+    }
     text: str = environment.get_template("page.html.jinja").render(
         scenarios=[_scenario(document, name) for name in dict.fromkeys(row["scenario"] for row in document["rows"])],
         document=document,
         meta=document["meta"],
-        definitions=_definitions(),
         plots=_plots(evaluation, document),
         reference=REFERENCE,
         style=_own("page.css"),
@@ -74,7 +79,8 @@ def _scenario(document: dict[str, Any], name: str) -> dict[str, Any]:
                 ],
             }
         )
-    return {"name": name, "cases": cases}
+    about = next(case for case in document["meta"]["cases"] if case["scenario"] == name)
+    return {"name": name, "cases": cases, "about": about}
 
 
 def _plots(evaluation: Evaluation, document: dict[str, Any]) -> dict[str, Any]:
@@ -156,22 +162,22 @@ def _episodes(evaluation: Evaluation, number: int, policies: Sequence[str]) -> d
     }
 
 
-def _definitions() -> list[str]:
-    """What the figures mean, from the documentation beside the code that computes them."""
-    items: list[str] = []
-    resamples = (resampling.__doc__ or "").replace("`RESAMPLES`", str(resampling.RESAMPLES))
-    for text in (measure.__doc__ or "", resamples):
-        for paragraph in text.split("\n\n")[1:]:
-            if paragraph.startswith("- "):
-                items += [" ".join(item.split()) for item in paragraph.removeprefix("- ").split("\n- ")]
-            elif not paragraph.startswith("Definitions"):
-                items.append(" ".join(paragraph.split()))
-    return items
-
-
 def _figure(value: float | None, digits: int = 1) -> str:
     """A number with so many decimals and thin spaces between thousands; `–` where there is none."""
     return "–" if value is None else f"{value:,.{digits}f}".replace(",", "\u202f")
+
+
+def _span(interval: Sequence[float | None], digits: int, between: str = " – ") -> str:
+    """An interval; `–` where there is none."""
+    return "–" if None in interval else between.join(_figure(value, digits) for value in interval)
+
+
+def _verdict(entry: dict[str, Any]) -> str:
+    """Whether a comparison's whole interval of the JCT ratio lies on one side of 1: a class of the page's style."""
+    low, high = entry["jct_ratio_ci95"]
+    if low is None or low <= 1 <= high:
+        return ""
+    return "good" if high < 1 else "bad"
 
 
 def _percent(ratio: float | None, digits: int = 1) -> str:

@@ -15,6 +15,8 @@ from services.orchestrator.evaluate.hyperscore import EQUAL, Weights
 from services.orchestrator.policies import POLICIES, Policy
 
 DEFAULT_LISTS = 100
+LOWEST_LOAD, HIGHEST_LOAD = 1e-6, 1e6
+"""Beyond them submission times are lost to rounding, or to the longest time of a simulation."""
 TRACE = "trace"
 REFERENCE = "fcfs"
 """HyperScore compares with it, so it is always simulated."""
@@ -67,8 +69,7 @@ class Request:
         for name in self.scenarios:
             require_known(name, SCENARIO_NAMES, "scenario", "scenario")
         for load in self.loads or ():
-            if not 0 < load < math.inf:
-                raise InvalidInput(f"load: must be a finite number above 0, not {load:g}", field="load")
+            require_load(load, f"{load:g}")
         if self.loads is not None and not self.loads:
             raise InvalidInput("load: none is given", field="load")
         for name, count in (("jobs", self.jobs), ("seeds", self.lists)):
@@ -95,6 +96,17 @@ class Request:
     def names(self) -> tuple[str, ...]:
         """All policies that are asked for."""
         return (*self.policies, *self.own)
+
+
+def require_load(load: float, text: str) -> None:
+    """Raises InvalidInput, with the load as `text`, where no list can be brought to a load."""
+    if not 0 < load < math.inf:
+        raise InvalidInput(f"load: must be a finite number above 0, not {text}", field="load")
+    if not LOWEST_LOAD <= load <= HIGHEST_LOAD:
+        raise InvalidInput(
+            f"load: must be from {LOWEST_LOAD:g} to {HIGHEST_LOAD:g} (1: what the cluster can carry), not {text}",
+            field="load",
+        )
 
 
 def require_known(name: str, known: Sequence[str], field_name: str, what: str) -> None:
@@ -140,8 +152,7 @@ def parse_loads(text: str) -> tuple[float, ...]:
             load = float(part)
         except ValueError:
             load = math.nan
-        if not 0 < load < math.inf:
-            raise InvalidInput(f"load: must be a finite number above 0, not '{part}'", field="load")
+        require_load(load, f"'{part}'")
         loads.add(load)
     if not loads:
         raise InvalidInput("load: none is given", field="load")

@@ -81,7 +81,7 @@ def print_tables(console: Console, document: dict[str, Any]) -> None:
         }
         several = here[0]["seeds"] > 1
         title = f"{scenario}" + (f" at load {load:g}" if load is not None else "")
-        lists = f"{here[0]['seeds']} lists of {here[0]['jobs']} jobs"
+        lists = f"{here[0]['seeds']} list{'s' if several else ''} of {here[0]['jobs']} jobs"
         interval = ", 95 % intervals over lists" if several else ""
         console.print(f"\n[bold]{escape(title)}[/] [dim]({lists}{interval})[/]")
         console.print(_table(here, against, several=several))

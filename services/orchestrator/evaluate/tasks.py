@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+import adlro.cluster
+import adlro.jobs
 import adlro.sim
 from adlro.errors import InternalError, InvalidInput
 from adlro.sim.batch import simulate
@@ -127,7 +129,9 @@ def code_digest() -> str:
         for file in sorted(root.rglob("*")):
             if file.suffix in (".py", ".toml", ".csv", ".onnx", ".json"):
                 digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
-    for package in ("numpy", "numba"):
+    for module in (adlro.cluster, adlro.jobs):
+        digest.update(Path(str(module.__file__)).read_bytes())
+    for package in ("numpy", "numba", "scipy"):
         digest.update(metadata.version(package).encode())
     return digest.hexdigest()
 

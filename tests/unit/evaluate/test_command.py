@@ -51,6 +51,13 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["--cluster", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--runtime", "noise:x"], "--runtime: the sigma of noise"),
         (["--weights", "1,1"], "--weights: must be three numbers"),
+        (["--weights", "0,0,0"], "--weights: must be numbers from 0 and not all 0, not 0,0,0"),
+        (["--load", "1e-15"], "--load: must be from 1e-06 to 1e+06 (1: what the cluster can carry), not '1e-15'"),
+        (["--trace", str(Path(__file__).parent)], f"--trace: {Path(__file__).parent}: is a directory"),
+        (
+            ["--json", "/tmp/out", "--html", "/tmp/../tmp/out"],
+            "--html: /tmp/../tmp/out: the same file as --json /tmp/out",
+        ),
         (["--json", "nowhere/out.json"], "--json: nowhere/out.json: the directory nowhere does not exist"),
         (["--html", "/"], "--html: /: is a directory"),
         (["--processes", "0"], "--processes: must be at least 1, not 0"),
@@ -80,6 +87,41 @@ def test_files_and_tables(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     assert f"{best['mean_jct_s']:.1f}" in html
     # Self-contained: nothing is loaded from elsewhere (plotly's script names addresses, so tags are what counts).
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", html)
+
+
+def test_a_document_to_stdout_is_all_that_stands_there(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert run(monkeypatch, *QUICK, "--json", "/dev/stdout") == 0
+    out, error = capfd.readouterr()
+    assert [row["policy"] for row in json.loads(out)["rows"]] == ["fcfs", "sjf"]
+    assert "paper at load 0.9" in error
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_page_of_two_scenarios_tells_of_each_what_it_is() -> None:
+    from services.orchestrator.evaluate.page import build_page
+
+    request = Request(policies=("sjf",), scenarios=("paper", "gavel"), loads=(0.6,), jobs=8, lists=1)
+    evaluation = evaluate(request, processes=1, time_decisions=False)
+    document = evaluation.document()
+    # One list tells nothing about others: no interval, and nothing is coloured as better or worse.
+    for entry in (*document["rows"], *document["paired"]):
+        assert [value for key, value in entry.items() if key.endswith("_ci95")].count([None, None]) >= 5
+        assert all(value == [None, None] for key, value in entry.items() if key.endswith("_ci95"))
+    html = build_page(evaluation, document)
+    assert not re.search(r'class="(good|bad)"', html)
+    header, *sections = html.partition("<script>")[0].split("<section>")
+    for section, case in zip(sections, evaluation.cases, strict=False):
+        gpus = sum(1 for _ in case.cluster.gpus())
+        assert f"8 jobs a list, 1 list, {gpus} GPUs ({', '.join(case.cluster.gpu_models)})" in section
+    assert "GPUs" not in header
+    definitions = document["meta"]["definitions"]
+    assert any("J jobs with submission s" in item for item in definitions)
+    assert any("mean over the lists" in item and "makespan too" in item for item in definitions)
+    assert any(item.startswith("HyperScore = 100 [1 + sigmoid(5 ln V") for item in definitions)
+    assert "J jobs with submission s, start t of the last attempt, end e" in html
 
 
 def test_what_the_page_draws_is_plotlys() -> None:
@@ -152,3 +194,18 @@ def test_the_command_passes_arguments_and_exit_codes() -> None:
     shown = subprocess.run([*ADLRO, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert shown.returncode == 0
     assert "--runtime" in shown.stdout
+
+
+def test_adlro_becomes_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that SIGKILL, which no process can pass on, ends it too."""
+    from typer.testing import CliRunner
+
+    from adlro.cli.app import app
+
+    begun: list[tuple[str, list[str], dict[str, str]]] = []
+    monkeypatch.setattr("os.execve", lambda *given: begun.append(given))
+    assert CliRunner().invoke(app, ["evaluate", "--load", "0.9", "--help"]).exit_code == 0
+    ((program, arguments, environment),) = begun
+    assert program == sys.executable
+    assert arguments == [*MODULE, "--load", "0.9", "--help"]
+    assert environment["PYTHONPATH"]

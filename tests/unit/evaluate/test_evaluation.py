@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from adlro.errors import InternalError, InvalidInput
+from adlro.sim.capacity import offered_load
 from adlro.sim.observation import HOLD, Floats, Ints, Observation
 from services.orchestrator.evaluate import Request, evaluate
 from services.orchestrator.evaluate import evaluation as module
@@ -167,7 +169,6 @@ def test_windows_of_a_trace(tmp_path: Path) -> None:
     lines = [f"{i} {10 * i} -1 {30 + i} 1 -1 -1 1 60 -1 1 {i % 3} 1 -1 -1 -1 -1 -1" for i in range(40)]
     trace.write_text("\n".join(lines) + "\n")
     (case,), _ = build_cases(Request(policies=("fcfs",), scenarios=("trace",), trace=str(trace), jobs=10, lists=4))
-    assert [job.submit_s for job in case.job_list(0)] == [10.0 * i for i in range(10)]
     assert all(case.job_list(number)[0].submit_s == 0 for number in range(4))
     assert len({case.job_list(number)[0].work_s for number in range(4)}) > 1
     (whole,), _ = build_cases(Request(policies=("fcfs",), scenarios=("trace",), trace=str(trace)))
@@ -175,6 +176,81 @@ def test_windows_of_a_trace(tmp_path: Path) -> None:
     (scaled,), _ = build_cases(Request(policies=("fcfs",), scenarios=("trace",), trace=str(trace), loads=(2.0,)))
     assert whole.load is not None
     assert scaled.job_list(0)[-1].submit_s == pytest.approx(390 * whole.load / 2.0, rel=1e-3)
+
+
+def uneven_trace(tmp_path: Path) -> str:
+    """200 jobs: one each 100 s, then one each second, then 40 at once."""
+    gaps_s = [100.0] * 80 + [1.0] * 80 + [0.0] * 40
+    submit_s = np.cumsum(gaps_s)
+    lines = [f"{i} {at:.0f} -1 60 1 -1 -1 1 60 -1 1 {i % 3} 1 -1 -1 -1 -1 -1" for i, at in enumerate(submit_s)]
+    (tmp_path / "uneven.swf").write_text("\n".join(lines) + "\n")
+    return str(tmp_path / "uneven.swf")
+
+
+def test_every_window_of_a_trace_offers_the_load(tmp_path: Path) -> None:
+    trace = uneven_trace(tmp_path)
+    request = Request(policies=("fcfs",), scenarios=("trace",), trace=trace, jobs=10, lists=30, loads=(0.6, 0.9))
+    cases, _ = build_cases(request)
+    firsts = set()
+    for case in cases:
+        for number in range(30):
+            jobs = case.job_list(number)
+            assert offered_load(case.cluster, jobs, case.speeds) == pytest.approx(case.load, rel=1e-3)
+            firsts.add(jobs[0].source_line)
+    assert len(firsts) > 15
+    assert [job.work_s for job in cases[0].job_list(7)] == [job.work_s for job in cases[1].job_list(7)]
+    # The first list is drawn like the others; a list's jobs do not depend on how many lists there are.
+    first_lines = {
+        build_cases(dataclasses.replace(request, seed=seed))[0][0].job_list(0)[0].source_line for seed in range(4)
+    }
+    assert len(first_lines) > 1
+    more = build_cases(dataclasses.replace(request, lists=40))[0][0]
+    assert more.job_list(3) == cases[0].job_list(3)
+    assert more.digest == cases[0].digest
+    (one,), _ = build_cases(dataclasses.replace(request, lists=1, loads=(0.9,)))
+    assert one.job_list(0)[0].source_line == 1
+    assert one.digest != cases[1].digest
+
+
+def test_what_windows_at_their_own_times_offer_is_told(tmp_path: Path) -> None:
+    request = Request(policies=("fcfs",), scenarios=("trace",), trace=uneven_trace(tmp_path), jobs=10, lists=30)
+    (case,), notes = build_cases(request)
+    loads = [offered_load(case.cluster, case.job_list(number), case.speeds) for number in range(30)]
+    assert max(loads) > 20 * min(loads)
+    assert any(f"offer loads from {min(loads):.3g} to {max(loads):.3g}; --load L" in note for note in notes)
+
+
+def test_jobs_at_once_and_loads_out_of_reach_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "batch.swf").write_text("1 5 -1 60 1 -1 -1 1 60 -1 1 1 1 -1 -1 -1 -1 -1\n" * 9)
+    request = Request(policies=("fcfs",), scenarios=("trace",), trace=str(tmp_path / "batch.swf"), loads=(0.9,))
+    with pytest.raises(InvalidInput, match=r"^load: .*batch\.swf: all 9 jobs of a list are submitted at once.*leave"):
+        build_cases(request)
+    (case,), _ = build_cases(dataclasses.replace(request, loads=None, jobs=4, lists=3))
+    assert [job.submit_s for job in case.job_list(1)] == [0.0] * 4
+    (tmp_path / "long.swf").write_text(
+        "".join(f"1 {10 * i} -1 30000000 1 -1 -1 1 60 -1 1 1 1 -1 -1 -1 -1 -1\n" for i in range(9))
+    )
+    with pytest.raises(InvalidInput, match=r"^load: .*long\.swf: at 1e-06 the jobs of a list would come over"):
+        build_cases(dataclasses.replace(request, trace=str(tmp_path / "long.swf"), loads=(1e-6,)))
+
+
+def test_a_batch_is_simulated_once_whatever_the_loads() -> None:
+    cases, notes = build_cases(small(scenarios=("batch",), loads=(0.6, 0.9)))
+    assert [case.load for case in cases] == [0.6]
+    assert any("the load has no meaning" in note for note in notes)
+
+
+def test_few_lists_are_told() -> None:
+    rough = "paper: intervals over 5 lists are rough; take 20 or more (--seeds)"
+    assert rough in build_cases(small())[1]
+    for lists in (1, 20):
+        assert not any("rough" in note for note in build_cases(small(lists=lists))[1])
+
+
+def test_all_policies_lists_as_one_sample_have_no_p_value(document: dict[str, Any]) -> None:
+    found = {each["policy"]: each["p_value"] for each in document["statistics"]["jct_on_utilization"]}
+    assert found["all policies"] is None
+    assert 0 <= found["sjf"] <= 1
 
 
 @pytest.mark.parametrize(
