@@ -4,8 +4,9 @@ The policy (services/orchestrator/policies/hold_greedy.py) calls it with observa
 (services/orchestrator/rollouts/rule.py) with the simulator's arrays. It stands here because compiled code is kept by a
 digest of this package's files and of the caller's own (adlro/sim/compiled.py).
 
-With d the expected duration of a pair, b the job's shortest on any GPU that can hold it and is there, s = d / b the slowdown, c the
-cores asked for, f the node's free cores for each of its idle GPUs, w the time the job has waited, the score is minus
+With d the expected duration of a pair, b the job's shortest on any GPU that can hold it and is there, s = d / b the
+slowdown, c the cores asked for, f the node's free cores for each of its idle GPUs, w the time the job has waited, the
+score is minus
 
     ln b + alpha ln s + packing |c / f - 1| - ageing ln(1 + w / b)
 

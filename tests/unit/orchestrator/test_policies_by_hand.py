@@ -231,8 +231,13 @@ def test_hold_greedy_counts_missing_cores_as_a_wait() -> None:
 
 def test_hold_greedy_refuses_nothing_where_a_hold_would_never_end() -> None:
     jobs = [Waiting((1, 9)), Waiting((1, 8))]
-    assert pick(greedy(), decision(jobs, [INF, 0])) == HELD
-    assert pick(greedy(), decision(jobs, [INF, 0], hold_allowed=False)) == (1, 1)
+    assert pick(greedy(), decision(jobs, [1, 0])) == HELD
+    assert pick(greedy(), decision(jobs, [1, 0], hold_allowed=False)) == (1, 1)
+
+
+def test_hold_greedy_does_not_compare_with_a_gpu_that_is_lost() -> None:
+    jobs = [Waiting((1, 9)), Waiting((1, 8))]
+    assert pick(greedy(), decision(jobs, [INF, 0])) == (1, 1)
 
 
 def test_hold_greedy_weighs_slowdown_against_length() -> None:
