@@ -4,6 +4,8 @@
                                   [--processes 2] [--json FILE]
     python -m benchmarks.headroom --show FILE ...          # the table of runs in parts
 
+(as a module: by its path, `python benchmarks/headroom.py`, it does not find the modules beside it)
+
 Beside `hold_greedy`, set for the load, on the same job lists, with exact runtimes:
 
 - honest_rollouts: each candidate action played over sampled futures; the base's choice is left only for a gain that

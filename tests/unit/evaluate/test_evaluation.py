@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,26 @@ def test_jobs_at_once_and_loads_out_of_reach_are_refused_by_name(tmp_path: Path)
     )
     with pytest.raises(InvalidInput, match=r"^load: .*long\.swf: at 1e-06 the jobs of a list would come over"):
         build_cases(dataclasses.replace(request, trace=str(tmp_path / "long.swf"), loads=(1e-6,)))
+
+
+def test_results_of_other_code_are_not_taken_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A job's record, the cluster's and scipy's version are part of what a result depends on."""
+    try:
+        tasks_module.code_digest.cache_clear()
+        before = tasks_module.code_digest()
+        for module_name in ("adlro.jobs", "adlro.cluster"):
+            other = tmp_path / f"{module_name}.py"
+            other.write_text("")
+            with monkeypatch.context() as patch:
+                patch.setattr(f"{module_name}.__file__", str(other))
+                tasks_module.code_digest.cache_clear()
+                assert tasks_module.code_digest() != before
+        with monkeypatch.context() as patch:
+            patch.setattr("importlib.metadata.version", lambda name: "0" if name == "scipy" else version(name))
+            tasks_module.code_digest.cache_clear()
+            assert tasks_module.code_digest() != before
+    finally:
+        tasks_module.code_digest.cache_clear()
 
 
 def test_a_batch_is_simulated_once_whatever_the_loads() -> None:
