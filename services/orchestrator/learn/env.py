@@ -149,6 +149,7 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
         self.observation_space = observation_space(self._simulator.window)
         self.action_space = spaces.Discrete(self._simulator.hold_action + 1)
         self._masked_actions = 0
+        self._actions = self._simulator.hold_action + 1
         self._action = np.zeros(1, dtype=np.int64)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, dict[str, Any]]:
@@ -166,8 +167,9 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
     def step(self, action: np.int64) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
         """One action; `truncated` where jobs are left that nothing can start."""
         simulator = self._simulator
+        if not 0 <= action < self._actions:
+            raise ValueError(f"actions are 0 to {self._actions - 1}, not {action}")
         self._action[0] = action
-        _check_actions(self._action, simulator.hold_action)
         if not simulator.window.mask[0, action]:
             self._masked_actions += 1
             self._action[0] = _instead(simulator.window.mask)[0]
