@@ -27,7 +27,10 @@ import numpy as np
 import simpy
 
 from adlro.cluster import Cluster, Gpu
-from adlro.sim.job_arrays import pack_jobs
+from adlro.sim.compiled import compiled
+from adlro.sim.job_arrays import JobArrays, pack_jobs
+from adlro.sim.kernel import DECISION, Changes, Course, advance, begin, start
+from adlro.sim.machines import Hardware, Machines
 from adlro.sim.scenario import load_scenario
 from adlro.sim.speeds import speed
 from adlro.sim.windows import WindowSimulator
@@ -66,40 +69,43 @@ def draw(lists: int, jobs: int, seed: int, times: int = 1) -> list[list[Workload
     return [[dataclasses.replace(job, submit_s=job.submit_s / times) for job in one] for one in drawn]
 
 
-def rate(step: Callable[[], int], seconds: float) -> float:
-    """What `step` counts, a core-second: the median of a few stretches, after a warm-up."""
+def rates(step: Callable[[], int], seconds: float) -> list[float]:
+    """What `step` counts, a core-second, in each of a few stretches, after a warm-up."""
     for _ in range(3):
         step()
-    rates = []
+    found = []
     for _ in range(REPEATS):
         count, began = 0, time.process_time()
         while (passed_s := time.process_time() - began) < seconds / REPEATS:
             count += step()
-        rates.append(count / passed_s)
-    return statistics.median(rates)
+        found.append(count / passed_s)
+    return found
+
+
+def rate(step: Callable[[], int], seconds: float) -> float:
+    """The median of the stretches."""
+    return statistics.median(rates(step, seconds))
 
 
 def decisions_per_core_s(window: int, gpus: int, seed: int, seconds: float) -> dict[str, float]:
-    """Of the kernel with the full observation; with and without the choice of the actions."""
+    """With the full observation, the choice of the actions included; the best stretch is the least disturbed."""
     times = gpus // 16
     cluster = copies(load_scenario("paper").cluster, times)
     clusters = max(BATCH_GPUS // gpus, 4)
     jobs = pack_jobs(draw(min(clusters, 64), JOBS * min(times, 16), seed, times), cluster)
     simulator = WindowSimulator(cluster, jobs, clusters=clusters, size=window)
-    inside_s = 0.0
-    counted = 0
 
     def step() -> int:
-        nonlocal inside_s, counted
-        actions = simulator.window.mask.argmax(axis=1)
-        began = time.process_time()
-        simulator.step(actions)
-        inside_s += time.process_time() - began
-        counted += clusters
+        simulator.step(simulator.window.mask.argmax(axis=1))
         return clusters
 
-    whole = rate(step, seconds)
-    return {"window": window, "gpus": gpus, "decisions_per_core_s": whole, "kernel_only": counted / inside_s}
+    found = rates(step, seconds)
+    return {
+        "window": window,
+        "gpus": gpus,
+        "decisions_per_core_s": statistics.median(found),
+        "best_stretch": max(found),
+    }
 
 
 class SimpyFcfs:
@@ -155,6 +161,24 @@ class SimpyFcfs:
         self._dispatch()
 
 
+@compiled
+def play_fcfs(
+    hardware: Hardware, machines: Machines, jobs: JobArrays, changes: Changes, course: Course, window: int
+) -> int:
+    """Every cluster runs its list from the begin to the end under FCFS, without an observation; returns the jobs."""
+    started = 0
+    for n in range(hardware.gpu_count.shape[0]):
+        begin(hardware, machines, jobs, changes, course, n, course.list_of[n], window)
+        while course.status[n] == DECISION:
+            # A window of one is the head of the queue: at a decision it fits somewhere.
+            head, gpu = course.waiting[n, 0], 0
+            while not start(hardware, machines, jobs, course, n, head, gpu):
+                gpu += 1
+            started += 1
+            advance(hardware, machines, jobs, changes, course, n, window)
+    return started
+
+
 def fcfs_beside_simpy(seed: int, seconds: float) -> dict[str, float]:
     """Jobs a core-second under FCFS on the same lists; raises where the completion times differ."""
     cluster = load_scenario("paper").cluster
@@ -169,11 +193,14 @@ def fcfs_beside_simpy(seed: int, seconds: float) -> dict[str, float]:
     theirs_s = np.array([SimpyFcfs(cluster, one).run() for one in lists])
     if not np.allclose(ours_s, theirs_s, rtol=1e-9):
         raise AssertionError(f"mean completion times differ: {ours_s} and SimPy's {theirs_s}")
-    simulator = WindowSimulator(cluster, pack_jobs(lists * 4, cluster), clusters=4 * FCFS_LISTS, size=1)
+    seen = WindowSimulator(cluster, pack_jobs(lists * 4, cluster), clusters=4 * FCFS_LISTS, size=1)
 
     def step() -> int:
-        simulator.step(simulator.window.mask.argmax(axis=1))
+        seen.step(seen.window.mask.argmax(axis=1))
         return 4 * FCFS_LISTS  # the window's one job fits at each decision, and starts
+
+    def play() -> int:
+        return play_fcfs(once.hardware, once.machines, once.jobs, once.changes, once.course, 1)
 
     turn = 0
 
@@ -183,11 +210,12 @@ def fcfs_beside_simpy(seed: int, seconds: float) -> dict[str, float]:
         turn += 1
         return JOBS
 
-    pairs = [(rate(step, seconds / 3), rate(run_simpy, seconds / 3)) for _ in range(3)]
-    ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratios = sorted(mine / other for mine, other in pairs)
+    rounds = [(rate(play, seconds / 3), rate(run_simpy, seconds / 3), rate(step, seconds / 3)) for _ in range(3)]
+    ours, theirs, observed = (statistics.median(column) for column in zip(*rounds, strict=True))
+    ratios = sorted(mine / other for mine, other, _ in rounds)
     return {
         "jobs_per_core_s": ours,
+        "jobs_per_core_s_with_observation": observed,
         "simpy_jobs_per_core_s": theirs,
         "ratio": ratios[1],
         "ratio_low": ratios[0],
@@ -228,16 +256,17 @@ def main() -> None:
     fcfs = fcfs_beside_simpy(seed, seconds)
     print(f"FCFS, {FCFS_LISTS} lists of {JOBS} jobs, 16 GPUs (mean completion time of both {fcfs['mean_jct_s']:.3f} s)")
     print(f"  simulator {fcfs['jobs_per_core_s']:>12,.0f} jobs/core-s")
+    print(f"    with the observation of a window of one {fcfs['jobs_per_core_s_with_observation']:,.0f}")
     print(f"  SimPy     {fcfs['simpy_jobs_per_core_s']:>12,.0f} jobs/core-s")
     print(f"  ratio     {fcfs['ratio']:>12.1f} ({fcfs['ratio_low']:.1f} to {fcfs['ratio_high']:.1f})\n")
 
-    print("Decisions with the full observation, the choice of the action included: decisions/core-s (kernel only)")
+    print("Decisions with the full observation, the choice of the action included: decisions/core-s (best stretch)")
     print("  GPUs    " + "".join(f"{f'window {window}':>28}" for window in WINDOWS))
     cells = []
     for gpus in GPUS:
         row = [decisions_per_core_s(window, gpus, seed, seconds) for window in WINDOWS]
         cells += row
-        texts = [f"{cell['decisions_per_core_s']:,.0f} ({cell['kernel_only']:,.0f})" for cell in row]
+        texts = [f"{cell['decisions_per_core_s']:,.0f} ({cell['best_stretch']:,.0f})" for cell in row]
         print(f"  {gpus:>5}   " + "".join(f"{text:>28}" for text in texts))
 
     print("\nGymnasium, one cluster of 16 GPUs: us a step")
