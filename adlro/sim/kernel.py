@@ -160,7 +160,8 @@ def new_course(
 
 
 @compiled_part
-def _place_in_order(queue: NDArray[np.int32], length: int, job: int) -> int:
+def place_in_order(queue: NDArray[np.int32], length: int, job: int) -> int:
+    """Where a job stands, or would stand, in a queue in the order of submission."""
     low, high = 0, length
     while low < high:
         middle = (low + high) >> 1
@@ -188,7 +189,7 @@ def _place_by_duration(queue: NDArray[np.int32], length: int, job: int, best_s: 
 def _join_queue(course: Course, n: int, job: int) -> None:
     length = course.waiting_count[n]
     queue, sorted_queue = course.waiting[n], course.by_duration[n]
-    place = _place_in_order(queue, length, job)
+    place = place_in_order(queue, length, job)
     for i in range(length, place, -1):
         queue[i] = queue[i - 1]
     queue[place] = job
@@ -204,7 +205,7 @@ def _join_queue(course: Course, n: int, job: int) -> None:
 def _leave_queue(course: Course, n: int, job: int) -> None:
     length = course.waiting_count[n] - 1
     queue, sorted_queue = course.waiting[n], course.by_duration[n]
-    for i in range(_place_in_order(queue, length + 1, job), length):
+    for i in range(place_in_order(queue, length + 1, job), length):
         queue[i] = queue[i + 1]
     for i in range(_place_by_duration(sorted_queue, length + 1, job, course.best_expected_s[n]), length):
         sorted_queue[i] = sorted_queue[i + 1]

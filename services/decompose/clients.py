@@ -15,10 +15,11 @@ from adlro.cluster import Cluster
 from adlro.errors import Unavailable
 from adlro.jobs import JobType
 from adlro.jobstore import PREFIX
+from adlro.telemetry import Metric
 from adlro.v1 import cluster_pb2, stream_pb2, telemetry_pb2
 from adlro.wire import cluster_from_proto, spec_from_proto
 from services.decompose.memory import FinishedJob
-from services.decompose.state import Block, Column, Metric
+from services.decompose.state import Block, Column
 
 CLUSTERS = PREFIX + "clusters"
 TELEMETRY = PREFIX + "telemetry:"

@@ -7,7 +7,6 @@ description, in its order; what GPUs report that it doesn't name is counted and 
 from __future__ import annotations
 
 import asyncio
-import enum
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,27 +16,17 @@ from numpy.typing import NDArray
 
 from adlro.cluster import Cluster
 from adlro.errors import NotFound
+from adlro.telemetry import Metric, Unit
 from services.decompose.variables import gpu_levels
 
-
-class Metric(enum.IntEnum):
-    """What GPUs report; numbers as in telemetry.proto."""
-
-    UTILIZATION = 1
-    MEMORY_USED = 2
-    MEMORY_BANDWIDTH = 3
-    TEMPERATURE = 4
-    POWER = 5
-
-
 METRIC_UNITS = {
-    Metric.UTILIZATION: 1,
-    Metric.MEMORY_USED: 3,
-    Metric.MEMORY_BANDWIDTH: 6,
-    Metric.TEMPERATURE: 7,
-    Metric.POWER: 9,
+    Metric.UTILIZATION: Unit.RATIO,
+    Metric.MEMORY_USED: Unit.MIB,
+    Metric.MEMORY_BANDWIDTH: Unit.GB_PER_S,
+    Metric.TEMPERATURE: Unit.CELSIUS,
+    Metric.POWER: Unit.W,
 }
-"""Units of the raw values of normalised blocks (ratio, MiB, GB/s, C, W); numbers of Unit in telemetry.proto."""
+"""Units of the raw values of normalised blocks."""
 
 
 @dataclass(frozen=True, slots=True)

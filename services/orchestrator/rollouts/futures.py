@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput
 from adlro.sim import fork, kernel
@@ -101,19 +100,6 @@ def copy_job(jobs: JobArrays, number: int, job: int, believed: JobArrays, place:
     believed.priority[0, place] = jobs.priority[number, job]
 
 
-@compiled_part
-def place_in(queue: NDArray[np.int32], length: int, job: int) -> int:
-    """Where a job stands in a queue in the order of submission."""
-    low, high = 0, length
-    while low < high:
-        middle = (low + high) >> 1
-        if queue[middle] < job:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
 @compiled
 def imagine_now(machines: Machines, jobs: JobArrays, course: Course, n: int, imagination: Imagination) -> None:
     """Brings row 0 to what the scheduler of cluster n knows at its decision; no arrivals yet."""
@@ -146,7 +132,7 @@ def imagine_now(machines: Machines, jobs: JobArrays, course: Course, n: int, ima
         target.waiting[0, i] = known
         known += 1
     for i in range(course.waiting_count[n]):
-        target.by_duration[0, i] = running + place_in(
+        target.by_duration[0, i] = running + kernel.place_in_order(
             course.waiting[n], course.waiting_count[n], course.by_duration[n, i]
         )
     target.list_of[0] = 0

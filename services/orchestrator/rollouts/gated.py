@@ -14,7 +14,7 @@ import numpy as np
 
 from adlro.sim.compiled import compiled, compiled_part
 from adlro.sim.job_arrays import JobArrays
-from adlro.sim.kernel import Course
+from adlro.sim.kernel import Course, place_in_order
 from adlro.sim.machines import Hardware, Machines
 from adlro.sim.observation import Floats
 from services.orchestrator.policies.hold_greedy import HoldGreedySettings
@@ -27,7 +27,6 @@ from services.orchestrator.rollouts.futures import (
     draw,
     imagine_arrivals,
     imagine_now,
-    place_in,
     room_to_imagine,
 )
 from services.orchestrator.rollouts.rule import Base, base_policy
@@ -161,7 +160,7 @@ def best_certain(
                 continue
             job = candidates.job[c]
             if job >= 0:
-                place = place_in(course.waiting[n], course.waiting_count[n], job)
+                place = place_in_order(course.waiting[n], course.waiting_count[n], job)
                 job = imagination.course.waiting[0, place]
             cost = cost_of(
                 imagination.hardware,

@@ -15,6 +15,7 @@ from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import NotFound, Unavailable
 from adlro.jobs import JobSpec, JobType
 from adlro.jobstore import OUTCOMES
+from adlro.telemetry import Metric
 from adlro.v1 import stream_pb2, telemetry_pb2
 from adlro.wire import cluster_to_proto, spec_to_proto
 from services.decompose import follow
@@ -24,7 +25,7 @@ from services.decompose.memory import OutcomeMemory
 from services.decompose.metrics import Metrics
 from services.decompose.predict import PlainPredictor
 from services.decompose.speeds import Speeds
-from services.decompose.state import Clusters, Metric
+from services.decompose.state import Clusters
 from services.decompose.variables import Variables
 
 

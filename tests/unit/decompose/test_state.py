@@ -10,7 +10,8 @@ import pytest
 
 from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import NotFound
-from services.decompose.state import Block, ClusterMatrix, Clusters, Column, Metric
+from adlro.telemetry import Metric
+from services.decompose.state import Block, ClusterMatrix, Clusters, Column
 
 NAN = float("nan")
 
