@@ -37,6 +37,7 @@ import scipy.stats
 from adlro.cluster import Cluster
 from adlro.sim import fork, kernel
 from adlro.sim.batch import change_arrays
+from adlro.sim.course import DECISION, DONE, JOBS_S, new_course
 from adlro.sim.job_arrays import JobArrays, pack_jobs
 from adlro.sim.machines import IDLE, Hardware, Machines, empty_machines, hardware_of
 from adlro.sim.observation import HOLD, Floats, Ints
@@ -103,7 +104,7 @@ class World:
         self.hardware: Hardware = hardware_of([cluster], cluster.gpu_models)
         self.changes = change_arrays([[]], self.hardware.gpu_count)
         self.machines: Machines = empty_machines(self.hardware)
-        self.course = kernel.new_course(
+        self.course = new_course(
             self.hardware, jobs, self.changes, np.zeros(1, dtype=np.int64), start_cost_s=np.zeros(1)
         )
         kernel.begin_all(self.hardware, self.machines, jobs, self.changes, self.course, 0)
@@ -118,16 +119,16 @@ class World:
         Raises:
             RuntimeError: it has not.
         """
-        if self.course.status[0] != kernel.DONE:
+        if self.course.status[0] != DONE:
             raise RuntimeError("the list has not come to its end")
-        return float(self.course.totals[0, kernel.JOBS_S])
+        return float(self.course.totals[0, JOBS_S])
 
 
 def play_hold_greedy(world: World, load: float) -> None:
     """The base to the end."""
     base, first = base_policy(HoldGreedy(load).settings, world.hardware), room_for_candidates(1)
     arrays = (world.hardware, world.machines, world.jobs, world.course)
-    if world.course.status[0] == kernel.DECISION:
+    if world.course.status[0] == DECISION:
         find_candidates(*arrays, 0, base, first)
         play_base(*arrays[:3], world.changes, world.course, 0, first.job[0], first.gpu[0], base)
 
@@ -155,7 +156,7 @@ def play_honest(world: World, task: Task, scenario: Scenario) -> int:
     rollouts = GatedRollouts(world.hardware, world.jobs, HoldGreedy(task.load).settings)
     rng = np.random.default_rng([task.seed, FUTURES_STREAM, task.number])
     decisions = 0
-    while world.course.status[0] == kernel.DECISION:
+    while world.course.status[0] == DECISION:
         world.act(*rollouts.choose(world.hardware, world.machines, world.jobs, world.course, 0, history, rng))
         decisions += 1
     return decisions
@@ -168,7 +169,7 @@ def play_schedule(world: World, schedule: Schedule) -> None:
         RuntimeError: it cannot be played as it stands.
     """
     node_of = world.hardware.gpu_node[0]
-    while world.course.status[0] == kernel.DECISION:
+    while world.course.status[0] == DECISION:
         waiting = world.course.waiting[0, : world.course.waiting_count[0]]
         due = waiting[schedule.start_s[waiting] <= world.machines.time_s[0]]
         if not len(due):

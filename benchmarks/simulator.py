@@ -28,8 +28,9 @@ import simpy
 
 from adlro.cluster import Cluster, Gpu
 from adlro.sim.compiled import compiled
+from adlro.sim.course import DECISION, Changes, Course
 from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.kernel import DECISION, Changes, Course, advance, begin, start
+from adlro.sim.kernel import advance, begin, start
 from adlro.sim.machines import Hardware, Machines
 from adlro.sim.scenario import load_scenario
 from adlro.sim.speeds import speed

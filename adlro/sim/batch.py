@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from adlro.cluster import Cluster
 from adlro.errors import InvalidInput
 from adlro.sim import kernel
+from adlro.sim.course import DECISION, JOBS_S, STUCK, Changes, new_course
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.machines import IDLE, Hardware, empty_machines, hardware_of
 from adlro.sim.observation import Bools, Floats, Ints, Observation
@@ -109,7 +110,7 @@ class BatchSimulator:
         self._hardware = hardware_of(clusters, self.gpu_models)
         self._changes = change_arrays(gpu_changes or [[]] * lists, self._hardware.gpu_count)
         self._machines = empty_machines(self._hardware)
-        self._course = kernel.new_course(
+        self._course = new_course(
             self._hardware,
             jobs,
             self._changes,
@@ -120,7 +121,7 @@ class BatchSimulator:
         self._active = self._at_decision()
 
     def _at_decision(self) -> Ints:
-        return np.flatnonzero(self._course.status == kernel.DECISION)
+        return np.flatnonzero(self._course.status == DECISION)
 
     @property
     def active(self) -> Ints:
@@ -183,7 +184,7 @@ class BatchSimulator:
         )
         if wrong >= 0:
             raise ValueError(f"cluster {active[wrong]}: job {rows[wrong]} of the queue cannot start on {gpus[wrong]}")
-        self._active = active[self._course.status[active] == kernel.DECISION]
+        self._active = active[self._course.status[active] == DECISION]
 
     def outcome(self) -> Outcome:
         """What became of the lists (so far)."""
@@ -194,8 +195,8 @@ class BatchSimulator:
             end_s=course.job_end_s.copy(),
             gpu=course.job_gpu.copy(),
             attempts=course.job_attempts.copy(),
-            stuck=course.status == kernel.STUCK,
-            jobs_integral_s=course.totals[:, kernel.JOBS_S].copy(),
+            stuck=course.status == STUCK,
+            jobs_integral_s=course.totals[:, JOBS_S].copy(),
             _run_job=course.run_job.copy(),
             _run_gpu=course.run_gpu.copy(),
             _run_start_s=course.run_start_s.copy(),
@@ -243,7 +244,7 @@ def check_jobs(jobs: JobArrays, gpu_models: Sequence[str], start_cost_s: float) 
         )
 
 
-def change_arrays(gpu_changes: Sequence[Sequence[GpuChange]], gpu_count: Ints) -> kernel.Changes:
+def change_arrays(gpu_changes: Sequence[Sequence[GpuChange]], gpu_count: Ints) -> Changes:
     """Changes of GPUs as arrays.
 
     Raises:
@@ -252,7 +253,7 @@ def change_arrays(gpu_changes: Sequence[Sequence[GpuChange]], gpu_count: Ints) -
     if len(gpu_changes) != len(gpu_count):
         raise InvalidInput(f"changes for {len(gpu_changes)} of {len(gpu_count)} clusters", field="gpu_changes")
     size = (len(gpu_changes), max((len(changes) for changes in gpu_changes), default=0))
-    arrays = kernel.Changes(np.full(size, np.inf), np.zeros(size, dtype=np.int64), np.ones(size))
+    arrays = Changes(np.full(size, np.inf), np.zeros(size, dtype=np.int64), np.ones(size))
     for number, changes in enumerate(gpu_changes):
         before_s = 0.0
         for i, (time_s, gpu, speed) in enumerate(changes):

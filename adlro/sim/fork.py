@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.sim import kernel
 from adlro.sim.compiled import compiled_part
+from adlro.sim.course import Changes, Course, new_course
 from adlro.sim.job_arrays import JobArrays
-from adlro.sim.kernel import Changes, Course
 from adlro.sim.machines import Hardware, Machines, empty_machines
 
 
@@ -26,7 +25,7 @@ def scratch(hardware: Hardware, jobs: JobArrays, changes: Changes, rows: int) ->
         rows: copies at a time.
     """
     same = Hardware(*(np.repeat(column[:1], rows, axis=0) for column in hardware))
-    course = kernel.new_course(same, jobs, changes, np.zeros(rows, dtype=np.int64), start_cost_s=np.zeros(rows))
+    course = new_course(same, jobs, changes, np.zeros(rows, dtype=np.int64), start_cost_s=np.zeros(rows))
     return same, empty_machines(same), course
 
 

@@ -17,6 +17,7 @@ from adlro.errors import InvalidInput
 from adlro.sim import kernel
 from adlro.sim.batch import GpuChange, change_arrays, check_jobs
 from adlro.sim.compiled import compiled, compiled_part, fixed
+from adlro.sim.course import DECISION, STUCK, Changes, Course, new_course
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.machines import Hardware, Machines, empty_machines, hardware_of
 from adlro.sim.observation import Bools, Floats, Ints
@@ -98,7 +99,7 @@ class WindowSimulator:
         self._restart = restart
         self._next_list = next_list or self._in_turn
         first = np.array([self._next_list(n) for n in range(clusters)], dtype=np.int64)
-        self.course = kernel.new_course(
+        self.course = new_course(
             self.hardware,
             jobs,
             self.changes,
@@ -173,7 +174,7 @@ def _look(
     machines: Machines,
     jobs: JobArrays,
     planes: NDArray[np.float32],
-    course: kernel.Course,
+    course: Course,
     n: int,
     out: Window,
 ) -> None:
@@ -212,8 +213,8 @@ def begin_some(
     machines: Machines,
     jobs: JobArrays,
     planes: NDArray[np.float32],
-    changes: kernel.Changes,
-    course: kernel.Course,
+    changes: Changes,
+    course: Course,
     clusters: Ints,
     lists: Ints,
     out: Window,
@@ -231,8 +232,8 @@ def step_all(
     machines: Machines,
     jobs: JobArrays,
     planes: NDArray[np.float32],
-    changes: kernel.Changes,
-    course: kernel.Course,
+    changes: Changes,
+    course: Course,
     actions: Ints,
     out: Window,
     step: Step,
@@ -245,7 +246,7 @@ def step_all(
     window, gpus = course.window.shape[1], hardware.gpu_model.shape[1]
     for n in range(actions.shape[0]):
         if not 0 <= actions[n] <= window * gpus or (
-            actions[n] < window * gpus and course.status[n] == kernel.DECISION and not out.mask[n, actions[n]]
+            actions[n] < window * gpus and course.status[n] == DECISION and not out.mask[n, actions[n]]
         ):
             return n
     for n in range(actions.shape[0]):
@@ -253,7 +254,7 @@ def step_all(
         for part in range(step.parts.shape[1]):
             step.parts[n, part] = -course.totals[n, part]
         step.dt_s[n] = -machines.time_s[n]
-        if course.status[n] == kernel.DECISION:
+        if course.status[n] == DECISION:
             if action == window * gpus:
                 kernel.hold(hardware, machines, jobs, course, n)
             else:
@@ -263,8 +264,8 @@ def step_all(
         for part in range(step.parts.shape[1]):
             step.parts[n, part] += course.totals[n, part]
         step.dt_s[n] += machines.time_s[n]
-        step.done[n] = course.status[n] != kernel.DECISION
-        step.stuck[n] = course.status[n] == kernel.STUCK
+        step.done[n] = course.status[n] != DECISION
+        step.stuck[n] = course.status[n] == STUCK
         if step.done[n]:
             kernel.window_rows(course, n, window)  # as it is now, for what can be seen at the end
         _look(hardware, machines, jobs, planes, course, n, out)

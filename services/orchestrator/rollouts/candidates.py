@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.sim.compiled import compiled
+from adlro.sim.course import Course
 from adlro.sim.job_arrays import JobArrays
-from adlro.sim.kernel import Course, hold_is_allowed
+from adlro.sim.kernel import hold_is_allowed
 from adlro.sim.machines import Hardware, Machines
 from adlro.sim.observation import HOLD, Floats, Ints
 from services.orchestrator.rollouts.rule import Base, hold_greedy, like_the_one_before, score_waiting

@@ -10,8 +10,8 @@ import numpy as np
 
 from adlro.sim import fork, kernel
 from adlro.sim.compiled import compiled, compiled_part
+from adlro.sim.course import DECISION, DONE, JOBS_S, Changes, Course
 from adlro.sim.job_arrays import JobArrays
-from adlro.sim.kernel import DECISION, DONE, JOBS_S, Changes, Course
 from adlro.sim.machines import Hardware, Machines
 from services.orchestrator.rollouts.candidates import Candidates, find_candidates
 from services.orchestrator.rollouts.rule import Base, hold_greedy

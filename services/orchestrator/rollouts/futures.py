@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.errors import InvalidInput
-from adlro.sim import fork, kernel
+from adlro.sim import fork
 from adlro.sim.compiled import compiled, compiled_part
+from adlro.sim.course import DECISION, FUTURE, NOT_HOLDING, RUNNING, WAITING, Changes, Course, place_in_order
 from adlro.sim.job_arrays import JobArrays, empty_job_arrays
-from adlro.sim.kernel import DECISION, NOT_HOLDING, RUNNING, WAITING, Changes, Course
 from adlro.sim.machines import IDLE, Hardware, Machines, remaining_s
 from adlro.sim.observation import Floats
 
@@ -132,7 +132,7 @@ def imagine_now(machines: Machines, jobs: JobArrays, course: Course, n: int, ima
         target.waiting[0, i] = known
         known += 1
     for i in range(course.waiting_count[n]):
-        target.by_duration[0, i] = running + kernel.place_in_order(
+        target.by_duration[0, i] = running + place_in_order(
             course.waiting[n], course.waiting_count[n], course.by_duration[n, i]
         )
     target.list_of[0] = 0
@@ -182,5 +182,5 @@ def imagine_arrivals(
         else:
             copy_job(jobs, course.list_of[n], pick - earlier, believed, known + i)
         believed.submit_s[0, known + i] = time_s
-        target.job_state[0, known + i] = kernel.FUTURE
+        target.job_state[0, known + i] = FUTURE
     believed.job_count[0] = known + ahead

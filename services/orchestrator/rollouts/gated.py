@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from adlro.sim.compiled import compiled, compiled_part
+from adlro.sim.course import Course, place_in_order
 from adlro.sim.job_arrays import JobArrays
-from adlro.sim.kernel import Course, place_in_order
 from adlro.sim.machines import Hardware, Machines
 from adlro.sim.observation import Floats
 from services.orchestrator.policies.hold_greedy import HoldGreedySettings

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.sim.compiled import compiled_part
+from adlro.sim.course import Course
 from adlro.sim.hold_rule import HoldRule, Surroundings, look_around, room_to_look, score_job
 from adlro.sim.job_arrays import JobArrays
-from adlro.sim.kernel import Course, hold_is_allowed
+from adlro.sim.kernel import hold_is_allowed
 from adlro.sim.machines import IDLE, Hardware, Machines
 from adlro.sim.machines import remaining_s as run_remaining_s
 from adlro.sim.observation import HOLD, Bools, Floats, Ints

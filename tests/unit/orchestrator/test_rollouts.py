@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from adlro.sim import fork, kernel
+from adlro.sim import fork
 from adlro.sim.batch import BatchSimulator, GpuChange
+from adlro.sim.course import DONE, JOBS_S, Course
 from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.kernel import Course
 from adlro.sim.machines import Hardware, Machines
 from adlro.sim.observation import HOLD, Floats, Ints
 from adlro.sim.scenario import load_scenario
@@ -45,7 +45,7 @@ class Simulator(BatchSimulator):
     def play(self, policy: HoldGreedy) -> Floats:
         while len(self.active):
             self.act(policy.act(self.observe()))
-        return self._course.totals[:, kernel.JOBS_S]
+        return self._course.totals[:, JOBS_S]
 
     def actions(self, n: int, count: int, settings: HoldGreedySettings = FIXED) -> list[tuple[int, int]]:
         room = room_for_candidates(count)
@@ -140,8 +140,8 @@ def test_clairvoyant_rollouts_cost_no_more_than_the_base_and_somewhere_less() ->
         base, room = base_policy(FIXED, hardware), room_for_candidates(6)
         choices = play_clairvoyant(hardware, machines, jobs, sim._changes, course, n, base, *scratch, room)
         assert choices > 10
-    assert (course.status == kernel.DONE).all()
-    cost_s = course.totals[:, kernel.JOBS_S]
+    assert (course.status == DONE).all()
+    cost_s = course.totals[:, JOBS_S]
     assert (cost_s <= base_s * (1 + 1e-9)).all()
     assert cost_s.sum() < 0.99 * base_s.sum()
 

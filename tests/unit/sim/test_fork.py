@@ -8,8 +8,8 @@ import pytest
 from adlro.sim import fork, kernel
 from adlro.sim.batch import change_arrays
 from adlro.sim.compiled import compiled
+from adlro.sim.course import DECISION, DONE, Changes, Course, new_course
 from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.kernel import Changes, Course
 from adlro.sim.machines import Hardware, Machines, empty_machines, hardware_of
 from adlro.sim.scenario import load_scenario
 from adlro.sim.workload import draw_jobs
@@ -38,7 +38,7 @@ def place_first_that_fits(
     hardware: Hardware, machines: Machines, jobs: JobArrays, changes: Changes, course: Course, n: int, steps: int
 ) -> None:
     for _ in range(steps):
-        if course.status[n] != kernel.DECISION:
+        if course.status[n] != DECISION:
             return
         for row in range(int(course.waiting_count[n])):
             gpus = range(int(hardware.gpu_count[n]))
@@ -68,10 +68,10 @@ def test_a_copy_has_all_of_the_state_and_ends_as_its_source_does() -> None:
     hardware = hardware_of([scenario.cluster] * 2, scenario.cluster.gpu_models)
     changes = change_arrays([[], [(5.0, 3, 0.0), (9.0, 3, 1.0), (12.0, 0, 0.5)]], hardware.gpu_count)
     machines = empty_machines(hardware)
-    course = kernel.new_course(hardware, jobs, changes, np.arange(2), start_cost_s=np.array([0.0, 0.25]))
+    course = new_course(hardware, jobs, changes, np.arange(2), start_cost_s=np.array([0.0, 0.25]))
     kernel.begin_all(hardware, machines, jobs, changes, course, 0)
     place_first_that_fits(hardware, machines, jobs, changes, course, 1, 25)
-    assert course.status[1] == kernel.DECISION
+    assert course.status[1] == DECISION
     assert machines.time_s[1] > 9.0
 
     same, others_machines, others = fork.scratch(hardware, jobs, changes, 3)
@@ -91,7 +91,7 @@ def test_a_copy_has_all_of_the_state_and_ends_as_its_source_does() -> None:
     for column, earlier in zip((*machines, *course), before, strict=True):
         np.testing.assert_array_equal(column, earlier)  # the source stands where it stood
     place_first_that_fits(hardware, machines, jobs, changes, course, 1, 1000)
-    assert others.status[2] == course.status[1] == kernel.DONE
+    assert others.status[2] == course.status[1] == DONE
     np.testing.assert_array_equal(others.job_end_s[2], course.job_end_s[1])
     np.testing.assert_array_equal(others.job_gpu[2], course.job_gpu[1])
     np.testing.assert_array_equal(others.totals[2], course.totals[1])

@@ -1,0 +1,211 @@
+"""How far job lists have come on N clusters: the state of jobs and queues. numpy and numba only.
+
+What happens to it stands in adlro/sim/kernel.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.sim.compiled import compiled_part
+from adlro.sim.job_arrays import JobArrays
+from adlro.sim.machines import Hardware
+from adlro.sim.observation import Bools, Floats, Ints
+
+FUTURE, WAITING, RUNNING, FINISHED, IMPOSSIBLE = range(5)
+"""States of a job; IMPOSSIBLE: no GPU of the cluster can ever hold it."""
+
+DECISION, DONE, STUCK = range(3)
+"""What a cluster stands at: a decision, the end of its list, or for ever, with jobs that nothing will start."""
+
+NOT_HOLDING = -np.inf
+
+JOBS_S, PRIORITY_S, IDLE_S, FEASIBLE_IDLE_S = range(4)
+"""Integrals over time: jobs in the system, their priorities, idle GPUs, and GPUs that a hold leaves idle though some
+waiting job fits on them."""
+
+
+class Changes(NamedTuple):
+    """What happens to GPUs, L lists of up to C changes; padding has time inf.
+
+    Attributes:
+        time_s: (L, C) ascending.
+        gpu: (L, C).
+        speed: (L, C) against the model's own; 0: the GPU is lost.
+    """
+
+    time_s: Floats
+    gpu: Ints
+    speed: Floats
+
+
+class Course(NamedTuple):
+    """How far the lists of N clusters have come.
+
+    Attributes:
+        list_of: (N,) number of the job list, and of the changes, that the cluster runs.
+        start_cost_s: (N,) time that each start takes before the work begins.
+        status: (N,) DECISION, DONE or STUCK.
+        job_state: (N, J).
+        job_start_s, job_end_s: (N, J) of the last attempt; nan before.
+        job_gpu: (N, J) of the last attempt; -1 before.
+        job_attempts: (N, J) starts.
+        best_expected_s: (N, J) shortest expected duration on a GPU that can hold the job.
+        waiting: (N, J) numbers of the waiting jobs, in the order of submission.
+        by_duration: (N, J) the same in the order of `best_expected_s`.
+        window: (N, W) the jobs of the window, as chosen last (`window_rows`).
+        window_count: (N,) jobs in it.
+        waiting_count, arrived_count, finished_count, impossible_count: (N,).
+        next_change: (N,) the first change that has not happened.
+        hold_until_s: (N,) NOT_HOLDING, or when the hold ends.
+        last_event_s: (N,) when a job last arrived or ended, or a GPU was lost or came back.
+        feasible_idle: (N,) while a hold lasts: idle GPUs that some waiting job fits on.
+        priority_sum: (N,) of the jobs in the system.
+        known_speed: (N, G) the GPU's speed as the scheduler believes it: 1 until somebody writes another.
+        user_service_s: (N, U) GPU time of ended attempts.
+        run_job, run_gpu, run_start_s, run_end_s, run_completed: (N, J + C) ended attempts, in the order of their ends.
+        run_count: (N,).
+        totals: (N, 4) integrals over time since the begin, by JOBS_S and so on.
+    """
+
+    list_of: Ints
+    start_cost_s: Floats
+    status: Ints
+    job_state: NDArray[np.int8]
+    job_start_s: Floats
+    job_end_s: Floats
+    job_gpu: NDArray[np.int32]
+    job_attempts: NDArray[np.int32]
+    best_expected_s: Floats
+    waiting: NDArray[np.int32]
+    by_duration: NDArray[np.int32]
+    window: NDArray[np.int32]
+    window_count: Ints
+    waiting_count: Ints
+    arrived_count: Ints
+    finished_count: Ints
+    impossible_count: Ints
+    next_change: Ints
+    hold_until_s: Floats
+    last_event_s: Floats
+    feasible_idle: Ints
+    priority_sum: Floats
+    known_speed: Floats
+    user_service_s: Floats
+    run_job: NDArray[np.int32]
+    run_gpu: NDArray[np.int32]
+    run_start_s: Floats
+    run_end_s: Floats
+    run_completed: Bools
+    run_count: Ints
+    totals: Floats
+
+
+def new_course(
+    hardware: Hardware,
+    jobs: JobArrays,
+    changes: Changes,
+    list_of: Ints,
+    *,
+    start_cost_s: Floats,
+    window: int = 0,
+) -> Course:
+    """Nothing has begun; `begin` brings each cluster to its first decision."""
+    batch, gpus = hardware.gpu_model.shape
+    size = jobs.submit_s.shape[1]
+    runs = size + changes.time_s.shape[1]
+    users = int(jobs.user.max(initial=0)) + 1
+    return Course(
+        list_of=list_of.astype(np.int64),
+        start_cost_s=start_cost_s.astype(np.float64),
+        status=np.full(batch, DONE, dtype=np.int64),
+        job_state=np.zeros((batch, size), dtype=np.int8),
+        job_start_s=np.full((batch, size), np.nan),
+        job_end_s=np.full((batch, size), np.nan),
+        job_gpu=np.full((batch, size), -1, dtype=np.int32),
+        job_attempts=np.zeros((batch, size), dtype=np.int32),
+        best_expected_s=np.zeros((batch, size)),
+        waiting=np.zeros((batch, size), dtype=np.int32),
+        by_duration=np.zeros((batch, size), dtype=np.int32),
+        window=np.zeros((batch, max(window, 1)), dtype=np.int32),
+        window_count=np.zeros(batch, dtype=np.int64),
+        waiting_count=np.zeros(batch, dtype=np.int64),
+        arrived_count=np.zeros(batch, dtype=np.int64),
+        finished_count=np.zeros(batch, dtype=np.int64),
+        impossible_count=np.zeros(batch, dtype=np.int64),
+        next_change=np.zeros(batch, dtype=np.int64),
+        hold_until_s=np.full(batch, NOT_HOLDING),
+        last_event_s=np.zeros(batch),
+        feasible_idle=np.zeros(batch, dtype=np.int64),
+        priority_sum=np.zeros(batch),
+        known_speed=np.ones((batch, gpus)),
+        user_service_s=np.zeros((batch, users)),
+        run_job=np.zeros((batch, runs), dtype=np.int32),
+        run_gpu=np.zeros((batch, runs), dtype=np.int32),
+        run_start_s=np.zeros((batch, runs)),
+        run_end_s=np.zeros((batch, runs)),
+        run_completed=np.zeros((batch, runs), dtype=np.bool_),
+        run_count=np.zeros(batch, dtype=np.int64),
+        totals=np.zeros((batch, 4)),
+    )
+
+
+# ---- the queue: two orders of the same jobs
+
+
+@compiled_part
+def place_in_order(queue: NDArray[np.int32], length: int, job: int) -> int:
+    """Where a job stands, or would stand, in a queue in the order of submission."""
+    low, high = 0, length
+    while low < high:
+        middle = (low + high) >> 1
+        if queue[middle] < job:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled_part
+def _place_by_duration(queue: NDArray[np.int32], length: int, job: int, best_s: Floats) -> int:
+    low, high = 0, length
+    while low < high:
+        middle = (low + high) >> 1
+        other = queue[middle]
+        if best_s[other] < best_s[job] or (best_s[other] == best_s[job] and other < job):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled_part
+def join_queue(course: Course, n: int, job: int) -> None:
+    """A job of cluster n waits from now on."""
+    length = course.waiting_count[n]
+    queue, sorted_queue = course.waiting[n], course.by_duration[n]
+    place = place_in_order(queue, length, job)
+    for i in range(length, place, -1):
+        queue[i] = queue[i - 1]
+    queue[place] = job
+    place = _place_by_duration(sorted_queue, length, job, course.best_expected_s[n])
+    for i in range(length, place, -1):
+        sorted_queue[i] = sorted_queue[i - 1]
+    sorted_queue[place] = job
+    course.waiting_count[n] = length + 1
+    course.job_state[n, job] = WAITING
+
+
+@compiled_part
+def leave_queue(course: Course, n: int, job: int) -> None:
+    """A job of cluster n waits no longer; its state is the caller's."""
+    length = course.waiting_count[n] - 1
+    queue, sorted_queue = course.waiting[n], course.by_duration[n]
+    for i in range(place_in_order(queue, length + 1, job), length):
+        queue[i] = queue[i + 1]
+    for i in range(_place_by_duration(sorted_queue, length + 1, job, course.best_expected_s[n]), length):
+        sorted_queue[i] = sorted_queue[i + 1]
+    course.waiting_count[n] = length
