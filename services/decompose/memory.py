@@ -1,43 +1,44 @@
 """The memory of finished jobs: what ran, where, how long; bounded. Knows plain records and arrays only.
 
-Records are kept in a ring of `capacity`: the oldest gives way to the newest. Beside them:
+Jobs that hardly differ in what they asked for (`record_code`) are one *row*, with one packed hypervector: the search for
+what is like a job goes through rows, of which there are fewer than jobs. What is like it by the signs of the hypervectors is
+ranked by the similarity that they stand for.
 
-- *signatures*: the distinct combinations of a record's discrete variables, as rows of numbers. Similarity is computed
-  for signatures, of which there are far fewer than records.
-- *groups*: for each (user, application), application, job type and declaring user the newest log runtimes on the
-  reference GPU, from which `predict` takes medians and intervals.
+The memory forgets: jobs that ended `max_age_s` before the newest; and when it is full, the oldest job of the most crowded row
+(by redundancy), or the oldest of all where no row has more than `CROWDED`.
+
+Beside the rows stand *groups*: for each (user, application), application, job type and declaring user the newest log
+runtimes on the reference GPU, from which `predict.PlainPredictor` takes medians and intervals.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adlro.jobs import JobSpec
+from services.decompose.algebra import WORD_BITS
+from services.decompose.codebook import Codebook
+from services.decompose.columns import REAL_COUNT, Category, JobRows
+from services.decompose.kernel import Columns
+from services.decompose.packed import PackedIndex
+from services.decompose.record_code import RecordCode, rounded, similarity
 from services.decompose.speeds import Speeds
-from services.decompose.variables import NOT_STATED, JobCodes, Variables
+from services.decompose.variables import NOT_STATED, Variables
 
 GROUP_WINDOW = 256
 """A group keeps so many of its newest values."""
 
-# How much each variable says about whether two jobs run alike. Whole numbers: sums stay below 256 and fit in a byte.
-APPLICATION_WEIGHT = 40
-USER_WEIGHT = 25
-JOB_TYPE_WEIGHT = 15
-SIZE_CLASS_WEIGHT = 12
-PRIORITY_CLASS_WEIGHT = 8
-GPU_MODEL_WEIGHT = 20
-_JOB_WEIGHTS = (APPLICATION_WEIGHT, USER_WEIGHT, JOB_TYPE_WEIGHT, SIZE_CLASS_WEIGHT, PRIORITY_CLASS_WEIGHT)
-_GROWING = (True, True, False, False, False)  # which of them have the number NOT_STATED
-
-_SCORE_BLOCK = 1_000_000  # scores computed at a time: bytes that stay in the processor's cache
-_FREE = -2  # number in the rows of signatures that are not in use: equal to no query's
+CROWDED = 64
+"""Jobs of a row from which it is the first to forget when the memory is full."""
+SHORTLIST = 256
+"""Rows that the signs of hypervectors choose, of which the similarity itself chooses the nearest."""
+_DECLARED_MIN_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class FinishedJob:
     gpu_model: str
     runtime_s: float
     end_s: float
+    gpu_id: str = ""
 
 
 class Recollection(NamedTuple):
@@ -108,10 +110,14 @@ class Group:
         self._quantiles = None
 
     def drop(self, sequence: int) -> None:
-        """Forgets the value of a record, the oldest of the memory, if it is still here."""
-        if self._values and self._values[0][0] == sequence:
+        """Forgets the value of a record, if it is still here."""
+        if not self._values or sequence < self._values[0][0]:
+            return
+        if self._values[0][0] == sequence:
             self._values.popleft()
-            self._quantiles = None
+        else:
+            self._values = deque((each for each in self._values if each[0] != sequence), maxlen=GROUP_WINDOW)
+        self._quantiles = None
 
     def quantiles(self) -> tuple[float, float, float]:
         """The 0.1, 0.5 and 0.9 quantiles of the values; see `quantile`."""
@@ -141,59 +147,106 @@ class _Kept(NamedTuple):
 
 
 class OutcomeMemory:
-    """The newest finished jobs, their groups, and similarity over their discrete variables.
+    """The newest finished jobs, their groups, and what is like what.
 
     Args:
         variables: the vocabularies by which jobs are separated; they learn from what is added.
         speeds: brings runtimes to the reference GPU.
         capacity: finished jobs that are kept.
+        max_age_s: cluster time after which a job is forgotten, counted back from the newest end.
+        codebook: of the hypervectors.
     """
 
-    def __init__(self, variables: Variables, speeds: Speeds, capacity: int = 100_000) -> None:
+    def __init__(
+        self,
+        variables: Variables,
+        speeds: Speeds,
+        capacity: int = 100_000,
+        *,
+        max_age_s: float = math.inf,
+        codebook: Codebook | None = None,
+    ) -> None:
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, not {capacity}")
         self.revision = 0
+        self.rows = JobRows(variables)
         self._variables = variables
         self._speeds = speeds
         self._capacity = capacity
+        self._max_age_s = max_age_s
+        self._code = RecordCode(codebook or Codebook(), self.rows)
         self._empty()
 
     def _empty(self) -> None:
-        self._kept: deque[_Kept] = deque()
+        self._kept: dict[int, _Kept] = {}  # by sequence, oldest first
         self._job_ids: set[str] = set()
         self._next_sequence = 0
+        self._newest_end_s = -math.inf
         self._groups: dict[GroupKey, Group] = {}
-        self._row_of: dict[tuple[int, ...], int] = {}
+        self._row_of: dict[tuple[float | None, ...], int] = {}
         self._members: list[deque[_Kept]] = []  # by row, oldest first
+        self._keys: list[tuple[float | None, ...]] = []
         self._free_rows: list[int] = []
-        self._codes = np.full((6, 64), _FREE, dtype=np.int32)  # variable x row; the sixth is the GPU model
-        self._newest = np.full(64, -1, dtype=np.int64)  # by row, sequence of its newest record
+        self._crowded: set[int] = set()
+        self._categories = np.zeros((64, len(Category)), dtype=np.int32)
+        self._reals = np.zeros((64, REAL_COUNT + 1))
+        self._index = PackedIndex(self._code.codebook.dimension // WORD_BITS)
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    @property
+    def row_count(self) -> int:
+        """Rows in use: jobs that differ in what they asked for or ran on."""
+        return len(self._row_of)
+
+    def jobs(self) -> list[FinishedJob]:
+        """All finished jobs that are kept, in the order in which they were added."""
+        return [kept.job for kept in self._kept.values()]
 
     def clear(self) -> None:
         """Forgets everything; the revision still grows."""
         self._empty()
         self.revision += 1
 
+    def merge(self, others: Iterable[FinishedJob]) -> int:
+        """Takes what another memory knew, as if all had been added in the order of their ends.
+
+        Returns:
+            How many of the others' jobs were new and are kept.
+        """
+        mine = self.jobs()
+        known = {job.job_id for job in mine}
+        new = [job for job in others if job.job_id not in known]
+        self._empty()
+        for job in sorted([*mine, *new], key=lambda job: job.end_s):
+            self.add(job)
+        return sum(job.job_id in self._job_ids for job in new)
+
     def add(self, job: FinishedJob) -> bool:
-        """Learns from a finished job; one that is known (by its id) changes nothing.
+        """Learns from a finished job; one that is known (by its id) or too old changes nothing.
 
         Returns:
             Whether it was new.
         """
         if job.job_id in self._job_ids or not (math.isfinite(job.runtime_s) and job.runtime_s > 0):
             return False
+        if job.end_s < self._newest_end_s - self._max_age_s:
+            return False
         if len(self._kept) >= self._capacity:
-            self._forget_oldest()
+            self._forget(self._most_redundant())
         sequence = self._next_sequence
         self._next_sequence += 1
         kept = _Kept(sequence, job, self._row(job), self._add_to_groups(sequence, job))
-        self._kept.append(kept)
+        self._kept[sequence] = kept
         self._job_ids.add(job.job_id)
-        self._members[kept.row].append(kept)
-        self._newest[kept.row] = sequence
+        members = self._members[kept.row]
+        members.append(kept)
+        if len(members) > CROWDED:
+            self._crowded.add(kept.row)
+        if job.end_s > self._newest_end_s:
+            self._newest_end_s = job.end_s
+            self._forget_old()
         self.revision += 1
         return True
 
@@ -201,70 +254,51 @@ class OutcomeMemory:
         """The group of a key; None where no finished job belongs to it."""
         return self._groups.get(key)
 
-    def similarities(self, queries: Sequence[JobCodes]) -> NDArray[np.float64]:
-        """The similarity, 0..1, of the most similar finished job to each of Q jobs: Q; 0 where there is none."""
-        best = np.zeros(len(queries))
-        rows = len(self._members)
-        if not queries or not self._kept:
-            return best
-        codes = np.array(queries, dtype=np.int32)  # Q x 5
-        step = max(1, _SCORE_BLOCK // rows)
-        for start in range(0, len(queries), step):
-            block = codes[start : start + step]
-            best[start : start + step] = self._scores(block).max(axis=1)
-        weights = np.array([_stated_weight(query) for query in queries], dtype=np.float64)
-        best /= weights
-        return best
-
-    def nearest(self, query: JobCodes, k: int, gpu_model: str = "") -> list[Recollection]:
+    def nearest(self, job: JobSpec, k: int, gpu_model: str = "") -> list[Recollection]:
         """The k finished jobs most like a job, most similar first, newer before older.
 
-        Similarity is the share of the weight of the query's stated variables whose values are equal.
+        Similarity is the share of the weight of what the job states that is alike (`record_code.similarity`).
 
         Args:
-            query: the job's variables.
+            job: what was asked for.
             k: at most so many.
             gpu_model: also weigh whether it ran on this model; empty: the model doesn't count.
         """
         if k <= 0 or not self._kept:
             return []
-        scores = self._scores(np.array([query], dtype=np.int32))[0].astype(np.int64)
-        total = _stated_weight(query)
-        if gpu_model:
-            model = self._variables.gpu_model.number(gpu_model)
-            scores += (self._codes[5, : len(self._members)] == model) * GPU_MODEL_WEIGHT
-            total += GPU_MODEL_WEIGHT
-        # The k best records lie in the k rows that are best by (score, newest record).
-        newest = self._newest[: len(self._members)]
-        keys = np.where(newest >= 0, (scores << 48) + newest, -1)
-        rows = np.argpartition(-keys, k - 1)[:k] if k < len(keys) else np.arange(len(keys))
+        query = self._query(job, gpu_model)
+        packed = self._code.packed(query.categories[0].tolist(), query.reals[0].tolist())
+        rows = self._index.nearest(packed, max(SHORTLIST, 4 * k))
+        alike = similarity(query, Columns(self._categories[rows], self._reals[rows]))
+        # The k nearest jobs lie in the k rows that are best by similarity and newest job.
+        newest = np.array([self._members[row][-1].sequence for row in rows.tolist()])
+        best = np.lexsort((-newest, -alike))[:k]
         found = [
-            (int(scores[row]), kept.sequence, kept) for row in rows.tolist() for kept in _last(self._members[row], k)
+            (float(alike[at]), kept.sequence, kept.job) for at in best.tolist() for kept in _last(self._members[rows[at]], k)
         ]
         found.sort(key=lambda each: each[:2], reverse=True)
-        return [Recollection(kept.job, score / total) for score, _, kept in found[:k]]
+        return [Recollection(job, score) for score, _, job in found[:k]]
 
-    def _scores(self, codes: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Weights of equal variables summed, Q x rows. A value that is not stated or not known equals nothing."""
-        rows = len(self._members)
-        scores = np.zeros((len(codes), rows), dtype=np.uint8)
-        equal = np.empty((len(codes), rows), dtype=np.bool_)
-        weighted = equal.view(np.uint8)  # the same bytes: these two arrays are all that is written
-        for variable, (weight, growing) in enumerate(zip(_JOB_WEIGHTS, _GROWING, strict=True)):
-            wanted = codes[:, variable]
-            if growing:
-                wanted = np.where(wanted > NOT_STATED, wanted, _FREE - 1)
-            np.equal(wanted[:, None], self._codes[variable, :rows], out=equal)
-            np.multiply(weighted, np.uint8(weight), out=weighted)
-            np.add(scores, weighted, out=scores)
-        return scores
+    def _query(self, job: JobSpec, gpu_model: str) -> Columns:
+        categories, reals = self._numbers(job, learn=False)
+        categories[Category.GPU_MODEL] = NOT_STATED
+        if gpu_model:
+            categories[Category.GPU_MODEL] = self._variables.gpu_model.number(gpu_model)
+        return Columns(np.array([categories], dtype=np.int32), np.array([reals]))
+
+    def _numbers(self, job: JobSpec, *, learn: bool) -> tuple[list[int], list[float]]:
+        categories, reals = self.rows.row(job, learn=learn)
+        declared = math.nan
+        if job.expected_runtime is not None and 0 < job.expected_runtime.runtime_s < math.inf:
+            ratio = self._speeds.of(job, job.expected_runtime.gpu_model).ratio
+            declared = math.log2(max(_DECLARED_MIN_S, job.expected_runtime.runtime_s * ratio))
+        return categories, rounded([*reals, declared])
 
     def _row(self, job: FinishedJob) -> int:
-        signature = (
-            *self._variables.codes_of_job(job.spec, learn=True),
-            self._variables.gpu_model.learn(job.gpu_model),
-        )
-        row = self._row_of.get(signature)
+        categories, reals = self._numbers(job.spec, learn=True)
+        categories[Category.GPU_MODEL] = self._variables.gpu_model.learn(job.gpu_model)
+        key = (*categories, *(None if math.isnan(real) else real for real in reals))
+        row = self._row_of.get(key)
         if row is not None:
             return row
         if self._free_rows:
@@ -272,11 +306,14 @@ class OutcomeMemory:
         else:
             row = len(self._members)
             self._members.append(deque())
-            if row == len(self._newest):
-                self._codes = np.concatenate([self._codes, np.full_like(self._codes, _FREE)], axis=1)
-                self._newest = np.concatenate([self._newest, np.full_like(self._newest, -1)])
-        self._row_of[signature] = row
-        self._codes[:, row] = signature
+            self._keys.append(())
+            if row == len(self._categories):
+                self._categories = np.concatenate([self._categories, np.zeros_like(self._categories)])
+                self._reals = np.concatenate([self._reals, np.zeros_like(self._reals)])
+        self._row_of[key] = row
+        self._keys[row] = key
+        self._categories[row], self._reals[row] = categories, reals
+        self._index.put(row, self._code.packed(categories, reals))
         return row
 
     def _add_to_groups(self, sequence: int, job: FinishedJob) -> tuple[GroupKey, ...]:
@@ -292,32 +329,36 @@ class OutcomeMemory:
             self._groups.setdefault(key, Group()).add(sequence, value)
         return tuple(values)
 
-    def _forget_oldest(self) -> None:
-        oldest = self._kept.popleft()
-        self._job_ids.discard(oldest.job.job_id)
-        for key in oldest.groups:
+    def _most_redundant(self) -> _Kept:
+        if self._crowded:
+            return self._members[max(self._crowded, key=lambda row: len(self._members[row]))][0]
+        return next(iter(self._kept.values()))
+
+    def _forget_old(self) -> None:
+        # Jobs are added about in the order of their ends: one that was added late is forgotten a little late.
+        while self._kept:
+            oldest = next(iter(self._kept.values()))
+            if oldest.job.end_s >= self._newest_end_s - self._max_age_s:
+                break
+            self._forget(oldest)
+
+    def _forget(self, kept: _Kept) -> None:
+        """Forgets a job that is the oldest of its row."""
+        del self._kept[kept.sequence]
+        self._job_ids.discard(kept.job.job_id)
+        for key in kept.groups:
             group = self._groups[key]
-            group.drop(oldest.sequence)
+            group.drop(kept.sequence)
             if not len(group):
                 del self._groups[key]
-        members = self._members[oldest.row]
-        members.popleft()  # the oldest of all is the oldest of its row
+        members = self._members[kept.row]
+        members.popleft()
+        if len(members) <= CROWDED:
+            self._crowded.discard(kept.row)
         if not members:
-            signature = tuple(self._codes[:, oldest.row].tolist())
-            del self._row_of[signature]
-            self._codes[:, oldest.row] = _FREE
-            self._newest[oldest.row] = -1
-            self._free_rows.append(oldest.row)
-
-
-def _stated_weight(query: JobCodes) -> int:
-    """The weight of the variables that the job states: an empty application or user says nothing either way."""
-    total = sum(_JOB_WEIGHTS)
-    if query.application == NOT_STATED:
-        total -= APPLICATION_WEIGHT
-    if query.user == NOT_STATED:
-        total -= USER_WEIGHT
-    return total
+            del self._row_of[self._keys[kept.row]]
+            self._index.free(kept.row)
+            self._free_rows.append(kept.row)
 
 
 def _last(members: deque[_Kept], count: int) -> list[_Kept]:

@@ -32,7 +32,6 @@ from services.decompose.memory import (
     user_application_key,
 )
 from services.decompose.speeds import Speeds
-from services.decompose.variables import JobCodes, Variables
 
 INTERVAL_COVERAGE = 0.8
 """Intervals reach from the 0.1 to the 0.9 quantile."""
@@ -125,7 +124,6 @@ class PlainPredictor:
 
     Args:
         memory: the finished jobs.
-        variables: the vocabularies of the memory.
         speeds: brings runtimes from model to model.
         cluster_gpu_models: the models of all clusters; None while their descriptions are not read.
     """
@@ -133,12 +131,10 @@ class PlainPredictor:
     def __init__(
         self,
         memory: OutcomeMemory,
-        variables: Variables,
         speeds: Speeds,
         cluster_gpu_models: Callable[[], Collection[str] | None],
     ) -> None:
         self._memory = memory
-        self._variables = variables
         self._speeds = speeds
         self._cluster_gpu_models = cluster_gpu_models
 
@@ -157,7 +153,7 @@ class PlainPredictor:
 
     def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
         """Predicts each job on each model; see `Predictor.predict`."""
-        self._require_known(gpu_models)
+        require_known(gpu_models, self._speeds, self._cluster_gpu_models())
         estimates = [self._estimate(job) for job in jobs]
         # Jobs of an application run at the same speeds: these are looked up once.
         kinds = {(job.application, job.job_type): job for job in jobs}
@@ -179,21 +175,16 @@ class PlainPredictor:
             high_s=median_s * np.exp(np.sqrt(high_log**2 + added)),
             coverage=INTERVAL_COVERAGE,
             basis=[estimate.basis for estimate in estimates],
-            novelty=self._novelty(jobs),
+            novelty=np.array([self._novelty(job) for job in jobs]),
         )
 
     def evidence(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int) -> list[list[list[Recollection]]]:
         """For each job and model the k finished jobs most like it; the model they ran on counts as a variable."""
-        found: dict[JobCodes, list[list[Recollection]]] = {}
-        codes = [self._variables.codes_of_job(job) for job in jobs]
-        for code in codes:
-            if code not in found:
-                found[code] = [self._memory.nearest(code, k, model) for model in gpu_models]
-        return [found[code] for code in codes]
+        return [[self._memory.nearest(job, k, model) for model in gpu_models] for job in jobs]
 
     def recall(self, job: JobSpec, k: int) -> list[Recollection]:
         """The k finished jobs most like a job, whatever they ran on."""
-        return self._memory.nearest(self._variables.codes_of_job(job), k)
+        return self._memory.nearest(job, k)
 
     def _estimate(self, job: JobSpec) -> _Estimate:
         if job.expected_runtime is not None:
@@ -244,32 +235,47 @@ class PlainPredictor:
         high_log = weight * (high_quantile - median) + prior
         return _Estimate(math.exp(median), low_log, high_log, basis)
 
-    def _novelty(self, jobs: Sequence[JobSpec]) -> NDArray[np.float64]:
-        """1 less the similarity of the most similar finished job; jobs with the same variables are looked up once."""
-        codes = [self._variables.codes_of_job(job) for job in jobs]
-        distinct = {code: number for number, code in enumerate(dict.fromkeys(codes))}
-        similarity = self._memory.similarities(list(distinct))
-        return 1.0 - similarity[[distinct[code] for code in codes]]
+    def _novelty(self, job: JobSpec) -> float:
+        """By the closest group that has finished jobs."""
+        for key, novelty in (
+            (user_application_key(job), 0.0),
+            (application_key(job), 0.25),
+            (job_type_key(job), 0.65),
+        ):
+            if (job.application or key.kind == "job_type") and self._memory.group(key) is not None:
+                return novelty
+        return 1.0
 
-    def _require_known(self, gpu_models: Sequence[str]) -> None:
-        in_clusters = self._cluster_gpu_models()
-        for number, model in enumerate(gpu_models):
-            if model in self._speeds.gpu_models or (in_clusters is not None and model in in_clusters):
-                continue
-            field = f"gpu_models[{number}]"
-            if in_clusters is None:
-                raise Unavailable(
-                    f"{field}: the speed table does not list the GPU model {model!r}, and the clusters' descriptions "
-                    "are not read yet, so it can't be told whether one has it; try again",
-                    reason="CLUSTERS_NOT_READ",
-                    metadata={"gpu_model": model},
-                    retry_after_s=1.0,
-                )
-            known = list(dict.fromkeys([*self._speeds.gpu_models, *sorted(in_clusters)]))
-            raise InvalidInput(
-                f"{field}: no GPU model {model!r} is known; known are {', '.join(known)}. A model without speed "
-                "figures is taken once a cluster that has it is described (UpsertCluster)",
-                field=field,
-                reason="UNKNOWN_GPU_MODEL",
+
+def require_known(gpu_models: Sequence[str], speeds: Speeds, in_clusters: Collection[str] | None) -> None:
+    """Checks GPU models that a caller names.
+
+    Args:
+        gpu_models: as asked for.
+        speeds: lists the models with figures.
+        in_clusters: the models of all clusters; None while their descriptions are not read.
+
+    Raises:
+        InvalidInput: a model is not known; names it and those that are.
+        Unavailable: a model may be known, but the clusters' descriptions are not read yet.
+    """
+    for number, model in enumerate(gpu_models):
+        if model in speeds.gpu_models or (in_clusters is not None and model in in_clusters):
+            continue
+        field = f"gpu_models[{number}]"
+        if in_clusters is None:
+            raise Unavailable(
+                f"{field}: the speed table does not list the GPU model {model!r}, and the clusters' descriptions "
+                "are not read yet, so it can't be told whether one has it; try again",
+                reason="CLUSTERS_NOT_READ",
                 metadata={"gpu_model": model},
+                retry_after_s=1.0,
             )
+        known = list(dict.fromkeys([*speeds.gpu_models, *sorted(in_clusters)]))
+        raise InvalidInput(
+            f"{field}: no GPU model {model!r} is known; known are {', '.join(known)}. A model without speed "
+            "figures is taken once a cluster that has it is described (UpsertCluster)",
+            field=field,
+            reason="UNKNOWN_GPU_MODEL",
+            metadata={"gpu_model": model},
+        )
