@@ -18,6 +18,7 @@ import numpy as np
 
 from adlro.jobs import JobSpec, JobType
 from services.decompose.columns import REAL_COUNT, Category
+from services.decompose.drift import Drift
 from services.decompose.kernel import Columns, Floats, Term
 from services.decompose.learner import Learner, Settings
 from services.decompose.memory import (
@@ -44,6 +45,10 @@ WINDOW = 4096
 """Newest finished jobs that the regressions look at."""
 REFIT_SHARE = 0.02
 """Newly finished jobs, as a share of the window, after which the regressions are made anew."""
+LAZY_REFIT_SHARE = 0.2
+"""The same while nobody asks: what finished jobs are compared with may be a little older."""
+LEAST_SPREAD = 0.02
+"""Assumed standard deviation of the log runtime where predictions are exact."""
 NOVEL = 0.95
 """Novelty from which a job is flagged."""
 RANK_FROM = 20
@@ -118,7 +123,8 @@ class LearnedPredictor:
         variables: the vocabularies of the memory.
         speeds: brings runtimes from model to model.
         cluster_gpu_models: the models of all clusters; None while their descriptions are not read.
-        gpu_log_slowdown: how much slower than its model a GPU is at present, as a logarithm; 0 where nothing is known.
+        drift: told how each finished job's runtime compares with its prediction; knows which GPUs are slower than their
+            kind, so that their jobs are not taken for longer ones.
     """
 
     def __init__(
@@ -127,13 +133,13 @@ class LearnedPredictor:
         variables: Variables,
         speeds: Speeds,
         cluster_gpu_models: Callable[[], Collection[str] | None],
-        gpu_log_slowdown: Callable[[str], float] = lambda gpu_id: 0.0,
+        drift: Drift | None = None,
     ) -> None:
         self._memory = memory
         self._variables = variables
         self._speeds = speeds
         self._cluster_gpu_models = cluster_gpu_models
-        self._gpu_log_slowdown = gpu_log_slowdown
+        self.drift = drift or Drift()
         self._rows = memory.rows
         self._window = Window()
         self._outcomes = Learner(Settings())
@@ -150,6 +156,7 @@ class LearnedPredictor:
         if forget_memory:
             self._memory.clear()
         self._window.clear()
+        self.drift.start_over()
         self._outcomes.start_over()
         self._corrections.start_over()
         self._pending = 0
@@ -160,13 +167,16 @@ class LearnedPredictor:
 
     def learn(self, job: FinishedJob) -> bool:
         """Learns from a finished job. Returns whether it was new."""
+        if job.job_id in self._memory:
+            return False
+        self._compare(job)
         if not self._memory.add(job):
             return False
         spec = job.spec
         categories, reals = self._rows.row(spec, learn=True)
         categories[Category.GPU_MODEL] = self._variables.gpu_model.learn(job.gpu_model)
         log_s = math.log(job.runtime_s) + math.log(self._speeds.of(spec, job.gpu_model).ratio)
-        log_s -= self._gpu_log_slowdown(job.gpu_id)
+        log_s -= self.drift.gpus.log_slowdown(job.gpu_id)
         outcome = log_s - math.log(PRIOR_MEDIAN_S[spec.job_type])
         correction = math.nan
         declared_s = self._declared_s(spec)
@@ -178,6 +188,19 @@ class LearnedPredictor:
         self._seen_on[key] = self._seen_on.get(key, 0) + 1
         self._pending += 1
         return True
+
+    def _compare(self, job: FinishedJob) -> None:
+        """Tells the drift how a job went compared with what would have been predicted for it."""
+        spec = job.spec
+        self.drift.mix.observe((spec.job_type, spec.application, spec.user))
+        if not job.gpu_id or not len(self._window) or not (0 < job.runtime_s < math.inf):
+            return
+        if self._pending >= max(1.0, LAZY_REFIT_SHARE * len(self._window)):
+            self._refit()
+        predicted = self._predict([spec], [job.gpu_model])
+        low, median, high = (float(each[0, 0]) for each in (predicted.low_s, predicted.median_s, predicted.high_s))
+        residual = math.log(job.runtime_s / median)
+        self.drift.gpus.observe(job.gpu_id, job.gpu_model, residual, max(math.log(high / low) / (2 * _Z), LEAST_SPREAD))
 
     def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
         """Predicts each job on each model; see `Predictor.predict`."""

@@ -195,6 +195,9 @@ class OutcomeMemory:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._job_ids
+
     @property
     def row_count(self) -> int:
         """Rows in use: jobs that differ in what they asked for or ran on."""

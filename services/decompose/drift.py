@@ -1,0 +1,267 @@
+"""Has a GPU become slower than its kind, has the mix of jobs changed? Scores with a stated false-alarm rate. Arrays only.
+
+Both scores are 1 - p: the share of healthy looks that would show less. At FLAGGED and above something is flagged, so at any
+one look at most 1 % of healthy GPUs (or of unchanged mixes) are. Looks at one GPU follow each other with 19 of 20 jobs in
+common: over 20 jobs about 5 % of healthy GPUs are flagged at some time (benchmarks/decompose.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+FLAGGED = 0.99
+"""Score from which a GPU or the mix is flagged: a false-alarm rate of 1 % a look."""
+
+GPU_WINDOW = 20
+"""Newest jobs of a GPU that its score is made from."""
+SPEED_WINDOW = 60
+"""Newest jobs of a GPU that its speed may be estimated from, since it changed."""
+_LEAST_JOBS = 5
+_CLIP = 3.0  # a job that went wrong by more standard deviations than this counts as if it were this many
+_PEER_PRIOR = 20.0  # jobs; as many that say that a model's residuals are 0 on average
+# Before any job: one GPU in four runs at a speed of its own, slower by exp(N(0.15, 0.2)). Generous, since taking a healthy
+# GPU for 2 % slower costs a scheduler less than not knowing of a slow one.
+_PRIOR_CHANGED, _PRIOR_MEAN, _PRIOR_SIGMA = 0.25, 0.15, 0.2
+
+MIX_WINDOW = 256
+"""Newest jobs whose mix is compared with that of the jobs before them."""
+REFERENCE_WINDOW = 4096
+_REFERENCE_LEAST = 256
+_LEAST_EXPECTED = 5.0  # jobs of a value that the window should have; rarer values count as one
+
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDriftState:
+    """One GPU: score (0..1), estimated speed relative to its model, jobs that say so, whether it is flagged."""
+
+    score: float
+    speed_ratio: float
+    job_count: int
+
+    @property
+    def flagged(self) -> bool:
+        """Slower than its kind, at a false-alarm rate of 1 %."""
+        return self.score >= FLAGGED
+
+
+HEALTHY = GpuDriftState(0.0, 1.0, 0)
+
+
+class GpuDrift:
+    """Compares each GPU's jobs with what was predicted for its model, and with how its peers' jobs went."""
+
+    def __init__(self) -> None:
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forgets everything."""
+        self._jobs: dict[str, deque[tuple[float, float]]] = {}  # by GPU: residual, spread; oldest first
+        self._model: dict[str, str] = {}
+        self._states: dict[str, GpuDriftState] = {}
+        self._sums: dict[str, tuple[float, float]] = {}  # by GPU: of clipped residuals by precision, of precisions
+        self._unit: deque[float] = deque(maxlen=512)  # |residual| / spread of all GPUs' newest jobs
+        self._scale = 1.0
+
+    def observe(self, gpu_id: str, gpu_model: str, residual: float, spread: float) -> None:
+        """Takes a finished job.
+
+        Args:
+            gpu_id: where it ran; "" is ignored.
+            gpu_model: its model.
+            residual: log(observed runtime / median predicted for the model before it ran).
+            spread: standard deviation that was predicted for the residual.
+        """
+        if not gpu_id or not (math.isfinite(residual) and spread > 0):
+            return
+        if self._model.get(gpu_id) != gpu_model:
+            self._jobs[gpu_id] = deque(maxlen=SPEED_WINDOW)  # another card under the same name
+            self._model[gpu_id] = gpu_model
+        self._jobs[gpu_id].append((residual, spread))
+        self._unit.append(abs(residual) / spread)
+        if len(self._unit) >= 30 and len(self._unit) % 10 == 0:
+            # The predicted spread may be off by a factor: the median of |N(0, 1)| is 0.6745.
+            self._scale = float(np.clip(np.median(self._unit) / 0.6745, 0.3, 3.0))
+        jobs = np.array(self._jobs[gpu_id])
+        precision = 1 / (jobs[:, 1] * self._scale) ** 2
+        clip = _CLIP * jobs[:, 1] * self._scale
+        self._sums[gpu_id] = float((np.clip(jobs[:, 0], -clip, clip) * precision).sum()), float(precision.sum())
+        self._states.pop(gpu_id, None)
+
+    def state(self, gpu_id: str) -> GpuDriftState:
+        """What is known of a GPU."""
+        if gpu_id not in self._jobs:
+            return HEALTHY
+        found = self._states.get(gpu_id)
+        if found is None:
+            found = self._states[gpu_id] = self._judge(gpu_id)
+        return found
+
+    def states(self) -> Mapping[str, GpuDriftState]:
+        """What is known of every GPU that ran jobs."""
+        return {gpu_id: self.state(gpu_id) for gpu_id in self._jobs}
+
+    def log_slowdown(self, gpu_id: str) -> float:
+        """By how much, as a logarithm, jobs take longer on this GPU than on its model."""
+        return -math.log(self.state(gpu_id).speed_ratio)
+
+    def _judge(self, gpu_id: str) -> GpuDriftState:
+        jobs = np.array(self._jobs[gpu_id])  # n x (residual, spread)
+        count = len(jobs)
+        if count < _LEAST_JOBS:
+            return GpuDriftState(0.0, 1.0, count)
+        peers, peers_variance = self._peers(gpu_id)
+        spread = jobs[:, 1] * self._scale
+        residual = np.clip((jobs[:, 0] - peers) / spread, -_CLIP, _CLIP) * spread
+        precision = 1 / spread**2
+        # Sums over the newest 1, 2, ... n jobs.
+        weights = np.cumsum(precision[::-1])
+        sums = np.cumsum((residual * precision)[::-1])
+        at = min(count, GPU_WINDOW) - 1
+        z = sums[at] / math.sqrt(weights[at] * (1 + peers_variance * weights[at]))
+        return GpuDriftState(_NORMAL.cdf(float(z)), self._speed(sums, weights, peers_variance), count)
+
+    def _speed(
+        self, sums: np.ndarray[tuple[int], np.dtype[np.float64]], weights: np.ndarray[tuple[int], np.dtype[np.float64]],
+        peers_variance: float,
+    ) -> float:
+        """The speed by the jobs since the most probable moment of change, drawn to 1 by how probable a change is at all."""
+        starts = np.arange(_LEAST_JOBS - 1, len(sums))
+        variance = 1 / weights[starts] + peers_variance
+        mean = sums[starts] / weights[starts]
+        # How much more probable the mean is if the speed changed then than if it never did.
+        both = variance + _PRIOR_SIGMA**2
+        log_factor = 0.5 * np.log(variance / both) - (mean - _PRIOR_MEAN) ** 2 / (2 * both) + mean**2 / (2 * variance)
+        factor = _PRIOR_CHANGED / (1 - _PRIOR_CHANGED) * np.exp(np.minimum(log_factor, 50)) / len(starts)
+        changed = factor / (1 + factor.sum())
+        slowdown = (mean * _PRIOR_SIGMA**2 + _PRIOR_MEAN * variance) / both
+        return math.exp(-max(0.0, float((changed * slowdown).sum())))
+
+    def _peers(self, gpu_id: str) -> tuple[float, float]:
+        """Mean log residual of the other GPUs of the model that are not slow themselves, and its variance."""
+        total = weight = 0.0
+        for other, model in self._model.items():
+            if model != self._model[gpu_id] or other == gpu_id:
+                continue
+            known = self._states.get(other)
+            if known is not None and known.flagged:
+                continue
+            of_other = self._sums[other]
+            total += of_other[0]
+            weight += of_other[1]
+        if not weight:
+            return 0.0, 0.0
+        weight += _PEER_PRIOR / (self._jobs[gpu_id][-1][1] * self._scale) ** 2
+        return total / weight, 1 / weight
+
+
+@dataclass(frozen=True, slots=True)
+class MixDriftState:
+    """The mix: score (0..1), the total variation between the windows of the variable that changed most, its name."""
+
+    score: float
+    variable: str
+    total_variation: float
+
+    @property
+    def flagged(self) -> bool:
+        """The mix has changed, at a false-alarm rate of 1 %."""
+        return self.score >= FLAGGED
+
+
+UNCHANGED = MixDriftState(0.0, "", 0.0)
+
+
+class MixDrift:
+    """Compares the mix of the newest jobs with that of those before, variable by variable.
+
+    A test of two samples (chi-square of homogeneity) for each variable; the least p counts, times how many there are.
+
+    Args:
+        variables: names, in the order of the values that `observe` takes.
+    """
+
+    def __init__(self, variables: Sequence[str]) -> None:
+        self.variables = tuple(variables)
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forgets everything."""
+        self._window: deque[tuple[Hashable, ...]] = deque()
+        self._reference: deque[tuple[Hashable, ...]] = deque()
+        self._new: list[Counter[Hashable]] = [Counter() for _ in self.variables]
+        self._old: list[Counter[Hashable]] = [Counter() for _ in self.variables]
+
+    def observe(self, values: Sequence[Hashable]) -> None:
+        """Takes a job's values, one for each variable."""
+        job = tuple(values)
+        self._window.append(job)
+        _count(self._new, job, 1)
+        if len(self._window) > MIX_WINDOW:
+            moved = self._window.popleft()
+            _count(self._new, moved, -1)
+            self._reference.append(moved)
+            _count(self._old, moved, 1)
+            if len(self._reference) > REFERENCE_WINDOW:
+                _count(self._old, self._reference.popleft(), -1)
+
+    def state(self) -> MixDriftState:
+        """How the mix stands; unchanged as long as there are too few jobs to tell."""
+        if len(self._window) < MIX_WINDOW or len(self._reference) < _REFERENCE_LEAST:
+            return UNCHANGED
+        compared = [_compare(new, old) for new, old in zip(self._new, self._old, strict=True)]
+        number = min(range(len(compared)), key=lambda each: compared[each][0])
+        probability, variation = compared[number]
+        return MixDriftState(1.0 - min(1.0, probability * len(compared)), self.variables[number], variation)
+
+
+def _count(counters: Sequence[Counter[Hashable]], job: tuple[Hashable, ...], by: int) -> None:
+    for counter, value in zip(counters, job, strict=True):
+        counter[value] += by
+        if not counter[value]:
+            del counter[value]
+
+
+def _compare(new: Counter[Hashable], old: Counter[Hashable]) -> tuple[float, float]:
+    """The p of two samples' being of one mix, and their total variation."""
+    values = list(new.keys() | old.keys())
+    counts = np.array([[new[value] for value in values], [old[value] for value in values]], dtype=np.float64)
+    totals = counts.sum(axis=1)
+    variation = 0.5 * float(np.abs(counts[0] / totals[0] - counts[1] / totals[1]).sum())
+    expected = counts.sum(axis=0) * totals[0] / totals.sum()
+    rare = expected < _LEAST_EXPECTED
+    if rare.any():
+        counts = np.concatenate([counts[:, ~rare], counts[:, rare].sum(axis=1, keepdims=True)], axis=1)
+    if counts.shape[1] < 2:
+        return 1.0, variation
+    ratio = math.sqrt(totals[1] / totals[0])
+    statistic = float(((counts[0] * ratio - counts[1] / ratio) ** 2 / counts.sum(axis=0)).sum())
+    return chi_square_tail(statistic, counts.shape[1] - 1), variation
+
+
+def chi_square_tail(statistic: float, degrees: int) -> float:
+    """The probability of a greater chi-square: Wilson and Hilferty's cube root, good to a few percent of itself."""
+    if statistic <= 0:
+        return 1.0
+    scale = 2.0 / (9.0 * degrees)
+    return 1.0 - _NORMAL.cdf(((statistic / degrees) ** (1 / 3) - (1 - scale)) / math.sqrt(scale))
+
+
+class Drift:
+    """Both: of each GPU, and of the mix of job types, applications and users."""
+
+    def __init__(self) -> None:
+        self.gpus = GpuDrift()
+        self.mix = MixDrift(("job_type", "application", "user"))
+
+    def start_over(self) -> None:
+        """Forgets everything."""
+        self.gpus.start_over()
+        self.mix.start_over()
