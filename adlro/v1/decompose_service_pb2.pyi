@@ -181,16 +181,20 @@ class DecomposeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORDS_FIELD_NUMBER: _builtins.int
+    VOCABULARY_VERSION_FIELD_NUMBER: _builtins.int
+    vocabulary_version: _builtins.str
+    """The version of the vocabularies that the caller knows; another than this release's is refused. Empty: any."""
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___Record]: ...
     def __init__(
         self,
         *,
         records: _abc.Iterable[Global___Record] | None = ...,
+        vocabulary_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records", "vocabulary_version", b"vocabulary_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -201,6 +205,9 @@ class DecomposeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DECOMPOSITIONS_FIELD_NUMBER: _builtins.int
+    VOCABULARY_VERSION_FIELD_NUMBER: _builtins.int
+    vocabulary_version: _builtins.str
+    """Changes when variables, or the values of those that don't grow, change."""
     @_builtins.property
     def decompositions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decomposition]:
         """One for each record."""
@@ -209,10 +216,11 @@ class DecomposeResponse(_message.Message):
         self,
         *,
         decompositions: _abc.Iterable[Global___Decomposition] | None = ...,
+        vocabulary_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decompositions", b"decompositions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decompositions", b"decompositions", "vocabulary_version", b"vocabulary_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -227,6 +235,7 @@ class GpuState(_message.Message):
     GPU_MODEL_FIELD_NUMBER: _builtins.int
     SAMPLE_TIME_UNIX_S_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
+    DRIFT_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     node_id: _builtins.str
     gpu_model: _builtins.str
@@ -234,6 +243,10 @@ class GpuState(_message.Message):
     """Wall time of its newest sample; not set: never reported."""
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___Variable]: ...
+    @_builtins.property
+    def drift(self) -> Global___GpuDrift:
+        """Learned from how long its finished jobs took, compared with what was predicted for its model."""
+
     def __init__(
         self,
         *,
@@ -242,16 +255,142 @@ class GpuState(_message.Message):
         gpu_model: _builtins.str = ...,
         sample_time_unix_s: _builtins.float | None = ...,
         variables: _abc.Iterable[Global___Variable] | None = ...,
+        drift: Global___GpuDrift | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_sample_time_unix_s", b"_sample_time_unix_s", "sample_time_unix_s", b"sample_time_unix_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sample_time_unix_s", b"_sample_time_unix_s", "drift", b"drift", "sample_time_unix_s", b"sample_time_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sample_time_unix_s", b"_sample_time_unix_s", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "node_id", b"node_id", "sample_time_unix_s", b"sample_time_unix_s", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sample_time_unix_s", b"_sample_time_unix_s", "drift", b"drift", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "node_id", b"node_id", "sample_time_unix_s", b"sample_time_unix_s", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__sample_time_unix_s: _TypeAlias = _typing.Literal["sample_time_unix_s"]  # noqa: Y015
     _WhichOneofArgType__sample_time_unix_s: _TypeAlias = _typing.Literal["_sample_time_unix_s", b"_sample_time_unix_s"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sample_time_unix_s) -> _WhichOneofReturnType__sample_time_unix_s | None: ...
 
 Global___GpuState: _TypeAlias = GpuState  # noqa: Y015
+
+@_typing.final
+class GpuDrift(_message.Message):
+    """Has a GPU become slower than its kind?"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORE_FIELD_NUMBER: _builtins.int
+    FLAGGED_FIELD_NUMBER: _builtins.int
+    SPEED_RATIO_FIELD_NUMBER: _builtins.int
+    JOB_COUNT_FIELD_NUMBER: _builtins.int
+    score: _builtins.float
+    """0..1: the share of healthy GPUs that would look better than this at any one look."""
+    flagged: _builtins.bool
+    """The score is at least 0.99: a false-alarm rate of 1 % a look."""
+    speed_ratio: _builtins.float
+    """Estimated speed relative to its model; 1 where nothing is known. Runtimes on it are those of its model divided by this."""
+    job_count: _builtins.int
+    """Finished jobs that this rests on."""
+    def __init__(
+        self,
+        *,
+        score: _builtins.float = ...,
+        flagged: _builtins.bool = ...,
+        speed_ratio: _builtins.float = ...,
+        job_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flagged", b"flagged", "job_count", b"job_count", "score", b"score", "speed_ratio", b"speed_ratio"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuDrift: _TypeAlias = GpuDrift  # noqa: Y015
+
+@_typing.final
+class MixDrift(_message.Message):
+    """Has the mix of jobs changed? The newest 256 finished jobs against those before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORE_FIELD_NUMBER: _builtins.int
+    FLAGGED_FIELD_NUMBER: _builtins.int
+    VARIABLE_FIELD_NUMBER: _builtins.int
+    TOTAL_VARIATION_FIELD_NUMBER: _builtins.int
+    score: _builtins.float
+    """0..1: the share of looks at an unchanged mix that would show less."""
+    flagged: _builtins.bool
+    """The score is at least 0.99: a false-alarm rate of 1 % a look."""
+    variable: _builtins.str
+    """The variable that changed most: job_type, application or user; empty as long as there are too few jobs."""
+    total_variation: _builtins.float
+    """Total variation between the two mixes of that variable, 0..1."""
+    def __init__(
+        self,
+        *,
+        score: _builtins.float = ...,
+        flagged: _builtins.bool = ...,
+        variable: _builtins.str = ...,
+        total_variation: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flagged", b"flagged", "score", b"score", "total_variation", b"total_variation", "variable", b"variable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MixDrift: _TypeAlias = MixDrift  # noqa: Y015
+
+@_typing.final
+class ClusterBundle(_message.Message):
+    """The cluster as one hypervector: the sum over its GPUs of slot x record, a record being the product of one random atom
+    for each variable's value.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODEBOOK_VERSION_FIELD_NUMBER: _builtins.int
+    COMPONENTS_I32_FIELD_NUMBER: _builtins.int
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    codebook_version: _builtins.str
+    """Names the atoms; other versions can't be read."""
+    components_i32: _builtins.bytes
+    """d little-endian int32."""
+    @_builtins.property
+    def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___BundleVariable]:
+        """The variables of a record, in order, and how many values each has; the last value stands for "not known"."""
+
+    def __init__(
+        self,
+        *,
+        codebook_version: _builtins.str = ...,
+        components_i32: _builtins.bytes = ...,
+        variables: _abc.Iterable[Global___BundleVariable] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codebook_version", b"codebook_version", "components_i32", b"components_i32", "variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterBundle: _TypeAlias = ClusterBundle  # noqa: Y015
+
+@_typing.final
+class BundleVariable(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        values: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BundleVariable: _TypeAlias = BundleVariable  # noqa: Y015
 
 @_typing.final
 class StatePlane(_message.Message):
@@ -292,6 +431,8 @@ class ClusterState(_message.Message):
     PLANES_FIELD_NUMBER: _builtins.int
     NEWEST_SAMPLE_UNIX_S_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    MIX_DRIFT_FIELD_NUMBER: _builtins.int
+    BUNDLE_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     newest_sample_unix_s: _builtins.float
     """Wall time of the newest sample of all; not set: none yet."""
@@ -303,6 +444,14 @@ class ClusterState(_message.Message):
 
     @_builtins.property
     def planes(self) -> _containers.RepeatedCompositeFieldContainer[Global___StatePlane]: ...
+    @_builtins.property
+    def mix_drift(self) -> Global___MixDrift:
+        """Of all finished jobs, whichever cluster they ran on."""
+
+    @_builtins.property
+    def bundle(self) -> Global___ClusterBundle:
+        """Where it was asked for."""
+
     def __init__(
         self,
         *,
@@ -311,10 +460,12 @@ class ClusterState(_message.Message):
         planes: _abc.Iterable[Global___StatePlane] | None = ...,
         newest_sample_unix_s: _builtins.float | None = ...,
         revision: _builtins.int = ...,
+        mix_drift: Global___MixDrift | None = ...,
+        bundle: Global___ClusterBundle | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s", "newest_sample_unix_s", b"newest_sample_unix_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s", "bundle", b"bundle", "mix_drift", b"mix_drift", "newest_sample_unix_s", b"newest_sample_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s", "cluster", b"cluster", "gpus", b"gpus", "newest_sample_unix_s", b"newest_sample_unix_s", "planes", b"planes", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s", "bundle", b"bundle", "cluster", b"cluster", "gpus", b"gpus", "mix_drift", b"mix_drift", "newest_sample_unix_s", b"newest_sample_unix_s", "planes", b"planes", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__newest_sample_unix_s: _TypeAlias = _typing.Literal["newest_sample_unix_s"]  # noqa: Y015
     _WhichOneofArgType__newest_sample_unix_s: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s"]  # noqa: Y015
@@ -327,16 +478,20 @@ class GetClusterStateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_FIELD_NUMBER: _builtins.int
+    INCLUDE_BUNDLE_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """Empty: the default cluster."""
+    include_bundle: _builtins.bool
+    """Also the cluster as one hypervector."""
     def __init__(
         self,
         *,
         cluster: _builtins.str = ...,
+        include_bundle: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "include_bundle", b"include_bundle"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -449,6 +604,7 @@ class RuntimePrediction(_message.Message):
     BASIS_FIELD_NUMBER: _builtins.int
     NOVELTY_FIELD_NUMBER: _builtins.int
     EVIDENCE_FIELD_NUMBER: _builtins.int
+    GPU_ID_FIELD_NUMBER: _builtins.int
     gpu_model: _builtins.str
     median_s: _builtins.float
     low_s: _builtins.float
@@ -457,7 +613,11 @@ class RuntimePrediction(_message.Message):
     interval_coverage: _builtins.float
     basis: Global___PredictionBasis.ValueType
     novelty: _builtins.float
-    """0: much like what was seen; 1: unlike anything."""
+    """0: much like what was seen; 1: unlike anything.
+    From 0.95 a job is flagged as novel: at most 5 % of the configurations of known applications are that novel.
+    """
+    gpu_id: _builtins.str
+    """Set where a GPU was asked for by id: its own speed is counted."""
     @_builtins.property
     def evidence(self) -> _containers.RepeatedCompositeFieldContainer[Global___Evidence]: ...
     def __init__(
@@ -471,10 +631,11 @@ class RuntimePrediction(_message.Message):
         basis: Global___PredictionBasis.ValueType = ...,
         novelty: _builtins.float = ...,
         evidence: _abc.Iterable[Global___Evidence] | None = ...,
+        gpu_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["basis", b"basis", "evidence", b"evidence", "gpu_model", b"gpu_model", "high_s", b"high_s", "interval_coverage", b"interval_coverage", "low_s", b"low_s", "median_s", b"median_s", "novelty", b"novelty"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["basis", b"basis", "evidence", b"evidence", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "high_s", b"high_s", "interval_coverage", b"interval_coverage", "low_s", b"low_s", "median_s", b"median_s", "novelty", b"novelty"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -487,7 +648,7 @@ class JobPrediction(_message.Message):
     PREDICTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def predictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RuntimePrediction]:
-        """One for each GPU model of the request, in order."""
+        """One for each GPU model of the request, in order, then one for each GPU id."""
 
     def __init__(
         self,
@@ -509,8 +670,12 @@ class PredictRuntimeRequest(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     GPU_MODELS_FIELD_NUMBER: _builtins.int
     MAX_EVIDENCE_FIELD_NUMBER: _builtins.int
+    GPU_IDS_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
     max_evidence: _builtins.int
     """At most so many past jobs as evidence for each prediction. 0: none."""
+    cluster: _builtins.str
+    """Where gpu_ids are. Empty: the default cluster."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobSpec]: ...
     @_builtins.property
@@ -519,16 +684,22 @@ class PredictRuntimeRequest(_message.Message):
         One without figures counts as fast as the reference GPU (v100_sxm2), with a wide interval.
         """
 
+    @_builtins.property
+    def gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Also predict for these GPUs of `cluster`, each at its own speed if it is slower than its kind."""
+
     def __init__(
         self,
         *,
         jobs: _abc.Iterable[_job_pb2.JobSpec] | None = ...,
         gpu_models: _abc.Iterable[_builtins.str] | None = ...,
         max_evidence: _builtins.int = ...,
+        gpu_ids: _abc.Iterable[_builtins.str] | None = ...,
+        cluster: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_models", b"gpu_models", "jobs", b"jobs", "max_evidence", b"max_evidence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "gpu_ids", b"gpu_ids", "gpu_models", b"gpu_models", "jobs", b"jobs", "max_evidence", b"max_evidence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,7 +1,7 @@
 """The algebra of hypervectors, MAP-I (multiply, add, permute; integers). Knows arrays only.
 
-A hypervector is an array whose last axis has d components: int8 of -1 and 1 for atoms and what is bound from them, wider
-integers for bundles. Leading axes are batches. Source of the operations: Gayler 1998, "Multiplicative binding,
+A hypervector is an array whose last axis has d components: int8 of -1 and 1 for atoms and what is bound from them,
+wider integers for bundles. Leading axes are batches. Source of the operations: Gayler 1998, "Multiplicative binding,
 representation operators and analogy"; of the terms: Kanerva 2009, "Hyperdimensional computing".
 
 Packed: one sign bit a component (1 for below 0), little-endian words of 64; similarity by counting bits.
@@ -33,7 +33,7 @@ def bind(first: Signs, *others: Signs) -> Signs:
 
 
 def unbind(bound: Bundle, *factors: Signs) -> Bundle:
-    """What is left when factors are taken out of a product or of a bundle of products: -1 and 1 are their own inverse."""
+    """What is left when factors are taken out of a product, or of a bundle of products: each is its own inverse."""
     return reduce(np.multiply, factors, bound)
 
 
@@ -81,7 +81,9 @@ def pack(vectors: Bundle) -> Words:
 
 def unpack(words: Words) -> Signs:
     """The signs that were packed: ... x d/64 words to ... x d of -1 and 1."""
-    bits = np.unpackbits(np.ascontiguousarray(words).astype("<u8", copy=False).view(np.uint8), axis=-1, bitorder="little")
+    bits = np.unpackbits(
+        np.ascontiguousarray(words).astype("<u8", copy=False).view(np.uint8), axis=-1, bitorder="little"
+    )
     return (1 - 2 * bits.astype(np.int8)).astype(np.int8)
 
 
@@ -94,8 +96,8 @@ def packed_similarity(query: Words, words: Words) -> NDArray[np.float64]:
 def recovery_probability(dimension: int, bundled: int, candidates: int, flipped_ratio: float = 0.0) -> float:
     """The capacity formula: how often cleanup finds the right one of `candidates` in a bundle of `bundled` products.
 
-    The right candidate's dot product is normal about d, every other's about 0, both with a variance of d for each vector
-    bundled (the right one's without its own); the right one must be the greatest:
+    The right candidate's dot product is normal about d, every other's about 0, both with a variance of d for each
+    vector bundled (the right one's without its own); the right one must be the greatest:
 
         p = E_z [ Phi((a d + sqrt((K - 1) d) z) / sqrt(K d)) ^ (C - 1) ],  a = 1 - 2 x flipped share
 

@@ -142,6 +142,7 @@ def decode_outcome(body: bytes) -> FinishedJob | None:
         gpu_model=entry.gpu_model,
         runtime_s=entry.runtime_s,
         end_s=entry.end_s,
+        gpu_id=entry.gpu_id,
     )
 
 

@@ -50,9 +50,7 @@ class RecordCode:
         exhaustive_limit: combinations up to which `decode` compares with every one.
     """
 
-    def __init__(
-        self, codebook: Codebook, sizes: Mapping[str, int], exhaustive_limit: int = EXHAUSTIVE_LIMIT
-    ) -> None:
+    def __init__(self, codebook: Codebook, sizes: Mapping[str, int], exhaustive_limit: int = EXHAUSTIVE_LIMIT) -> None:
         if not sizes or min(sizes.values()) < 1:
             raise ValueError(f"every variable needs at least one value, not {dict(sizes)}")
         self.codebook = codebook

@@ -25,7 +25,8 @@ from services.decompose.algebra import WORD_BITS, Signs
 
 DIMENSION = 4096
 CODE_VERSION = "adlro-1"
-"""Part of every key: another version is another set of atoms. What was kept under one version is not read by another."""
+"""Part of every key: another version is another set of atoms. What was kept under one version is not read by
+another."""
 
 
 class Codebook:
@@ -76,12 +77,13 @@ class Codebook:
         codes.flags.writeable = False
         return codes
 
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - the same
     def fractional(self, name: str, length_scale: float = 1.0) -> Fractional:
         """Fractional-power codes of a real variable; values a `length_scale` apart are half as alike as can be."""
         return Fractional(self, name, length_scale)
 
     def uniform(self, name: str) -> NDArray[np.float64]:
-        """d numbers in (0, 1) that belong to a name."""
+        """D numbers in (0, 1) that belong to a name."""
         raw = self._generator(name).random_raw(self.dimension)
         return ((raw >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
 
@@ -97,12 +99,18 @@ class Codebook:
         return np.random.Philox(key=np.frombuffer(key, dtype="<u8"))
 
 
+@functools.cache
+def default_codebook() -> Codebook:
+    """The codebook of DIMENSION that a process shares, so that each atom is made once."""
+    return Codebook()
+
+
 class Fractional:
     """Codes whose similarity depends on the distance of two values alone: sign(cos(x w + b)), one random w and b each.
 
     A fractional power of a unitary phasor hypervector (Plate 1994; Frady et al. 2021, "Computing on functions") read as
-    signs by a random dither (Raginsky, Lazebnik 2009), so that it lives among the other codes. With Cauchy-distributed w
-    (inverse distribution function of `Codebook.uniform`) the similarity falls smoothly, without long-range ripples.
+    signs by a random dither (Raginsky, Lazebnik 2009), so that it lives among the other codes. With Cauchy-distributed
+    w (inverse distribution function of `Codebook.uniform`) the similarity falls smoothly, without long-range ripples.
 
     Args:
         codebook: gives w and b.
@@ -114,8 +122,18 @@ class Fractional:
         if not (length_scale > 0 and math.isfinite(length_scale)):
             raise ValueError(f"length_scale must be above 0 and finite, not {length_scale}")
         uniform = codebook.uniform(f"fractional/{name}/frequency")
+        self._code = functools.lru_cache(maxsize=4096)(self._make_code)
         self._frequency = np.tan(np.pi * (uniform - 0.5)) / length_scale  # d
         self._phase = 2 * np.pi * codebook.uniform(f"fractional/{name}/phase")  # d
+
+    def code_of(self, value: float) -> Signs:
+        """The code of one value: d. Read-only, shared."""
+        return self._code(value)
+
+    def _make_code(self, value: float) -> Signs:
+        code = self.code(value)
+        code.flags.writeable = False
+        return code
 
     def code(self, value: float | NDArray[np.float64]) -> Signs:
         """The codes of values of shape ...: ... x d.

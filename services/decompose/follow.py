@@ -95,6 +95,11 @@ class StreamFollower:
         self._seed_wanted = True
         self._added_count = -1
 
+    @property
+    def cursor(self) -> str:
+        """The last entry that was folded."""
+        return self._cursor or START
+
     def seed_again(self) -> None:
         """Folds the seed once more: something that it left out may be wanted now."""
         self._seed_wanted = True
@@ -171,6 +176,7 @@ class Followers:
         metrics: counts.
         log: a structlog logger.
         on_state: called with what is being waited for (see `waiting_for`) after it may have changed.
+        outcomes_after: the entry of the outcomes up to which the predictor has learned already.
     """
 
     def __init__(
@@ -184,8 +190,10 @@ class Followers:
         metrics: Metrics,
         log: Any,
         on_state: Callable[[str], None],
+        outcomes_after: str = START,
     ) -> None:
         self._reader = reader
+        self._outcomes_after = outcomes_after
         self._predictor = predictor
         self._clusters = clusters
         self._poll_s = poll_s
@@ -198,6 +206,7 @@ class Followers:
             OUTCOMES,
             self._fold_outcomes,
             self._forget_outcomes,
+            self._outcomes_seed,
             batch_count=OUTCOMES_BATCH_COUNT,
             on_state=self._report,
         )
@@ -336,6 +345,14 @@ class Followers:
             on_state=self._report,
         )
 
+    @property
+    def outcomes_cursor(self) -> str:
+        """The last entry of the outcomes that was folded."""
+        return self._outcomes.cursor
+
+    async def _outcomes_seed(self) -> str:
+        return self._outcomes_after
+
     def _fold_outcomes(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             try:
@@ -350,6 +367,7 @@ class Followers:
 
     def _forget_outcomes(self) -> None:
         self._log.warning("the stream of outcomes began anew; what was learned from the old one is forgotten")
+        self._outcomes_after = START
         self._predictor.start_over()
 
     def _bad_entry(self, stream: str, entry_id: str, error: BadEntry) -> None:

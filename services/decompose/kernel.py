@@ -1,4 +1,4 @@
-"""Similarity of records as an algebra of kernels: what hypervectors compute in the limit of infinite dimension. Arrays only.
+"""Similarity of records as an algebra of kernels: hypervectors in the limit of infinite dimension. Arrays only.
 
 Binding multiplies similarities and bundling adds them, so the expected similarity of two records' hypervectors is a sum
 over terms, each a product over variables:

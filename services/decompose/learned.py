@@ -3,10 +3,11 @@
 Knows plain records and arrays only. Three parts, all learned from the newest finished jobs:
 
 - *outcomes*: log runtime on the reference GPU, by a regression over similarity (`learner`);
-- *declarations*: log(observed / declared), by a regression over users and applications. A declared runtime is corrected by
-  it, and mixed with what outcomes say in the share that would have predicted the finished jobs best;
-- *calibration*: residuals of finished jobs predicted without them make the intervals; how little was known of those whose
-  configuration was left out makes novelty a rank: at or above NOVEL are at most 5 % of configurations of known kinds.
+- *declarations*: log(observed / declared), by a regression over users and applications. A declared runtime is
+  corrected by it, and mixed with what outcomes say in the share that would have predicted the finished jobs best;
+- *calibration*: residuals of finished jobs predicted without them make the intervals; how little was known of those
+  whose configuration was left out makes novelty a rank: at or above NOVEL are at most 5 % of configurations of known
+  kinds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from adlro.jobs import JobSpec, JobType
+from adlro.jobs import JobSpec
+from adlro.sim.estimates import PRIOR_WORK_S
 from services.decompose.columns import REAL_COUNT, Category
 from services.decompose.drift import Drift
 from services.decompose.kernel import Columns, Floats, Term
@@ -32,7 +34,6 @@ from services.decompose.memory import (
 from services.decompose.predict import (
     INTERVAL_COVERAGE,
     PRIOR_LOG_SIGMA,
-    PRIOR_MEDIAN_S,
     Basis,
     Predictions,
     require_known,
@@ -177,7 +178,7 @@ class LearnedPredictor:
         categories[Category.GPU_MODEL] = self._variables.gpu_model.learn(job.gpu_model)
         log_s = math.log(job.runtime_s) + math.log(self._speeds.of(spec, job.gpu_model).ratio)
         log_s -= self.drift.gpus.log_slowdown(job.gpu_id)
-        outcome = log_s - math.log(PRIOR_MEDIAN_S[spec.job_type])
+        outcome = log_s - math.log(PRIOR_WORK_S[spec.job_type])
         correction = math.nan
         declared_s = self._declared_s(spec)
         if declared_s is not None:
@@ -223,14 +224,14 @@ class LearnedPredictor:
         models = [self._variables.gpu_model.number(model) for model in gpu_models]
         estimates = self._outcomes.estimate(columns, (Category.GPU_MODEL, models))
         mean, variance, unexplained = (each.reshape(shape) for each in estimates)
-        mean = mean + np.log([PRIOR_MEDIAN_S[job.job_type] for job in jobs])[:, None]
+        mean = mean + np.log([PRIOR_WORK_S[job.job_type] for job in jobs])[:, None]
         if not len(self._window):
             variance = np.full(shape, PRIOR_LOG_SIGMA[Basis.PRIOR] ** 2)
         speeds, speed_variance = self._model_speeds(jobs, gpu_models)  # J x M
         seen = self._outcomes.seen(columns)
-        ends = np.array(
-            [kind.ends(_LOW, _HIGH, -_Z, _Z) for kind in (self._outcomes.unseen, self._outcomes.known)]
-        )[seen.astype(np.intp)]
+        ends = np.array([kind.ends(_LOW, _HIGH, -_Z, _Z) for kind in (self._outcomes.unseen, self._outcomes.known)])[
+            seen.astype(np.intp)
+        ]
         spread = np.sqrt(variance + speed_variance)
         low, high = mean + ends[:, :1] * spread, mean + ends[:, 1:] * spread
         median_s, low_s, high_s = (np.exp(each) / speeds for each in (mean, low, high))
@@ -265,7 +266,9 @@ class LearnedPredictor:
         """
         declared_s = np.array([self._declared_s(job) for job in jobs], dtype=np.float64)
         correction = np.zeros(len(jobs)) if self._exact else self._corrections.estimate(columns)[0]
-        corrected_s = (declared_s * np.exp(correction))[:, None]  # exp(0) is 1: an exact declaration stays to the last bit
+        corrected_s = (declared_s * np.exp(correction))[
+            :, None
+        ]  # exp(0) is 1: an exact declaration stays to the last bit
         mixed = np.where(
             np.isnan(outcome) | (self._share == 1.0),
             corrected_s,

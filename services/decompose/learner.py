@@ -1,8 +1,8 @@
 """A regression over similarity that follows a window of observations: settings, calibration, residuals. Arrays only.
 
-Settings (prior variances, noise, which reals count) are those by which the observations are most probable; they are looked
-for again as the observations grow. The regression holds at most CELL_LIMIT cells; what a user and application add beyond
-them is retrieved from the residuals of the others.
+Settings (prior variances, noise, which reals count) are those by which the observations are most probable; they are
+looked for again as the observations grow. The regression holds at most CELL_LIMIT cells; what a user and application
+add beyond them is retrieved from the residuals of the others.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TUNING_CELL_LIMIT = 192
 TUNING_WINDOW = 512
 FIRST_TUNING = 12
 GAIN = {0: 0.1, 1: 4.0, -1: -2.0}
-"""By how much the log evidence must grow for a step: to take one more real into account, and to leave one out (it may fall
-a little: the fewer count, the fewer cells there are)."""
+"""By how much the log evidence must grow for a step: to take one more real into account, and to leave one out (it may
+fall a little: the fewer count, the fewer cells there are)."""
 _CONFIGURATION = (Category.JOB_TYPE, Category.APPLICATION, Category.USER, Category.LABELS)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of a regression: prior variance of jobs and of what GPU models change, length of reals, noise, reals that count."""
+    """Prior variance of jobs and of what GPU models change, length of reals, noise, reals that count."""
 
     jobs: float = 0.3
     gpus: float = 0.03
@@ -120,7 +120,9 @@ class Learner:
         cells, cell = make_cells(columns, targets, _CONFIGURATION, settings.counting(self.present))
         self._configurations = set(self._configuration_keys(cells.columns))
         held = _most_telling(cells, cell, CELL_LIMIT)
-        self.model = Regression(cells.rows(held), self._make_terms(settings, self.present), settings.length, settings.noise)
+        self.model = Regression(
+            cells.rows(held), self._make_terms(settings, self.present), settings.length, settings.noise
+        )
         number = np.full(len(cells), -1, dtype=np.intp)
         number[held] = np.arange(len(held))
         inside = number[cell] >= 0
@@ -150,7 +152,9 @@ class Learner:
         if self._rest:
             noise = self.settings.noise**2
             keys = columns.categories[:, [Category.APPLICATION, Category.USER]].tolist()
-            rest = np.repeat([self._rest.get((key[0], key[1]), (0.0, 0.0)) for key in keys], values, axis=0)  # count, mean
+            rest = np.repeat(
+                [self._rest.get((key[0], key[1]), (0.0, 0.0)) for key in keys], values, axis=0
+            )  # count, mean
             latent = variance - noise
             share = latent * rest[:, 0] / (latent * rest[:, 0] + noise)
             mean = mean + share * rest[:, 1]
@@ -185,11 +189,11 @@ class Learner:
                 break
 
     def _evidence(self, settings: Settings, columns: Columns, targets: Floats) -> float:
-        cells, cell = make_cells(columns, targets, _CONFIGURATION, settings.counting(self.present))
+        cells, _ = make_cells(columns, targets, _CONFIGURATION, settings.counting(self.present))
         if len(cells) > TUNING_CELL_LIMIT:
             # Settings are compared by the same observations, or not at all: the newest.
             newest = slice(-TUNING_CELL_LIMIT, None)
-            cells, cell = make_cells(
+            cells, _ = make_cells(
                 columns.rows(newest), targets[newest], _CONFIGURATION, settings.counting(self.present)
             )
         return log_evidence(cells, self._make_terms(settings, self.present), settings.length, settings.noise)

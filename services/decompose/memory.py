@@ -1,11 +1,11 @@
 """The memory of finished jobs: what ran, where, how long; bounded. Knows plain records and arrays only.
 
-Jobs that hardly differ in what they asked for (`record_code`) are one *row*, with one packed hypervector: the search for
-what is like a job goes through rows, of which there are fewer than jobs. What is like it by the signs of the hypervectors is
-ranked by the similarity that they stand for.
+Jobs that hardly differ in what they asked for (`record_code`) are one *row*, with one packed hypervector: the search
+for what is like a job goes through rows, of which there are fewer than jobs. What is like it by the signs of the
+hypervectors is ranked by the similarity that they stand for.
 
-The memory forgets: jobs that ended `max_age_s` before the newest; and when it is full, the oldest job of the most crowded row
-(by redundancy), or the oldest of all where no row has more than `CROWDED`.
+The memory forgets: jobs that ended `max_age_s` before the newest; and when it is full, the oldest job of the most
+crowded row (by redundancy), or the oldest of all where no row has more than `CROWDED`.
 
 Beside the rows stand *groups*: for each (user, application), application, job type and declaring user the newest log
 runtimes on the reference GPU, from which `predict.PlainPredictor` takes medians and intervals.
@@ -23,7 +23,7 @@ import numpy as np
 
 from adlro.jobs import JobSpec
 from services.decompose.algebra import WORD_BITS
-from services.decompose.codebook import Codebook
+from services.decompose.codebook import Codebook, default_codebook
 from services.decompose.columns import REAL_COUNT, Category, JobRows
 from services.decompose.kernel import Columns
 from services.decompose.packed import PackedIndex
@@ -174,7 +174,7 @@ class OutcomeMemory:
         self._speeds = speeds
         self._capacity = capacity
         self._max_age_s = max_age_s
-        self._code = RecordCode(codebook or Codebook(), self.rows)
+        self._code = RecordCode(codebook or default_codebook(), self.rows)
         self._empty()
 
     def _empty(self) -> None:
@@ -277,7 +277,9 @@ class OutcomeMemory:
         newest = np.array([self._members[row][-1].sequence for row in rows.tolist()])
         best = np.lexsort((-newest, -alike))[:k]
         found = [
-            (float(alike[at]), kept.sequence, kept.job) for at in best.tolist() for kept in _last(self._members[rows[at]], k)
+            (float(alike[at]), kept.sequence, kept.job)
+            for at in best.tolist()
+            for kept in _last(self._members[rows[at]], k)
         ]
         found.sort(key=lambda each: each[:2], reverse=True)
         return [Recollection(job, score) for score, _, job in found[:k]]

@@ -28,3 +28,16 @@ class Metrics:
             buckets=(1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.5),
             registry=registry,
         )
+        self.unreadable_memory_files = Counter(
+            "adlro_decompose_unreadable_memory_files", "memory files put aside at start", registry=registry
+        )
+        self.flagged_gpus = Gauge(
+            "adlro_decompose_flagged_gpus",
+            "GPUs slower than their kind, at a false-alarm rate of 1 % a look",
+            registry=registry,
+        )
+        self.mix_drift = Gauge(
+            "adlro_decompose_mix_drift_score",
+            "how unlike the newest jobs' mix is, 0..1; flagged from 0.99",
+            registry=registry,
+        )

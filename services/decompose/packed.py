@@ -1,7 +1,7 @@
 """Packed hypervectors by row, and the rows nearest to one by counting bits. Knows arrays only.
 
-A row takes d/8 bytes and an eighth of as much again for its first PREFIX_WORDS words, which lie together for all rows: a
-query compares the prefix with every row, and all words with the best of these.
+A row takes d/8 bytes and an eighth of as much again for its first PREFIX_WORDS words, which lie together for all rows:
+a query compares the prefix with every row, and all words with the best of these.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from services.decompose.algebra import WORD_BITS, Words
+from services.decompose.algebra import Words
 
 PREFIX_WORDS = 16
 """Words (of 64 bits) that every row is compared by."""
@@ -85,7 +85,6 @@ class PackedIndex:
             distance = np.bitwise_count(self._all[rows] ^ query).sum(axis=1, dtype=np.int64)
         best = _least(distance, count)
         return rows[best[np.argsort(distance[best], kind="stable")]]
-
 
 
 def _least(values: NDArray[np.integer], count: int) -> NDArray[np.intp]:

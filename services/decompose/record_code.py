@@ -3,8 +3,8 @@
     job = sum over variables of  sqrt(weight) * role * code(value)
 
 with random codes for categories and fractional-power codes for reals, so that the dot product of two jobs is about the
-weighted similarity of their variables. A variable that a job does not state is left out of the sum: it says nothing either
-way. Signs of the sum are packed for the search; the best are ranked by the similarity itself.
+weighted similarity of their variables. A variable that a job does not state is left out of the sum: it says nothing
+either way. Signs of the sum are packed for the search; the best are ranked by the similarity itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REAL_WEIGHTS = {
     Real.GPU_COUNT: 2,
     Real.CPU_CORES: 2,
     DECLARED: 4,
-    **{label: 10 for label in range(len(Real), REAL_COUNT)},
+    **dict.fromkeys(range(len(Real), REAL_COUNT), 10),
 }
 LENGTH = 2.0
 """Distance at which two reals (logarithms to the base 2) are a third as alike."""
@@ -50,7 +50,8 @@ class RecordCode:
 
     Args:
         codebook: gives the atoms.
-        rows: knows the names behind the numbers of categories and labels: atoms are made from names, so that hypervectors
+        rows: knows the names behind the numbers of categories and labels: atoms are made from names, so that
+        hypervectors
             are the same in every process, whatever it saw first.
     """
 
@@ -86,7 +87,7 @@ class RecordCode:
         return self.codebook.atom(f"category/{Category(column).name}/{self._rows.category_name(column, value)}")
 
     def _make_real(self, real: int, value: float) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
-        return self._fractional(real).code(value)
+        return self._fractional(real).code_of(value)
 
     def _make_fractional(self, real: int) -> Fractional:
         name = "declared_runtime" if real == DECLARED else self._rows.real_name(real)
@@ -112,6 +113,8 @@ def similarity(query: Columns, records: Columns) -> Floats:
         for column, weight in (*CATEGORY_WEIGHTS.items(), (Category.GPU_MODEL, GPU_MODEL_WEIGHT))
         if column == Category.JOB_TYPE or query.categories[0, column] != NOT_STATED
     ]
-    terms += [Term(float(weight), (), (real,)) for real, weight in REAL_WEIGHTS.items() if not np.isnan(query.reals[0, real])]
+    terms += [
+        Term(float(weight), (), (real,)) for real, weight in REAL_WEIGHTS.items() if not np.isnan(query.reals[0, real])
+    ]
     total = sum(term.weight for term in terms)
     return kernel(query, records, terms, LENGTH)[0] / total if total else np.zeros(len(records))

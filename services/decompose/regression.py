@@ -5,9 +5,9 @@ with the expected similarity (`services.decompose.kernel`) it is Gaussian-proces
 ch. 2). Records with the same values are one *cell*, its mean known the better the more they are, so that the work grows
 with distinct records and not with all.
 
-How far predictions are off is taken from leaving out, in closed form (ibid. eq. 5.12): each cell once by itself, once with
-all cells of its *configuration*, that is as if its like had never been seen. The residuals over their predicted spread are
-what intervals are made from, so that these cover what they claim also where the model is wrong.
+How far predictions are off is taken from leaving out, in closed form (ibid. eq. 5.12): each cell once by itself, once
+with all cells of its *configuration*, that is as if its like had never been seen. The residuals over their predicted
+spread are what intervals are made from, so that these cover what they claim also where the model is wrong.
 """
 
 from __future__ import annotations
@@ -46,11 +46,16 @@ class Cells:
     def rows(self, which: NDArray[np.intp]) -> Cells:
         """Some of the cells."""
         return Cells(
-            self.columns.rows(which), self.configuration[which], self.count[which], self.mean[which], self.deviation[which]
+            self.columns.rows(which),
+            self.configuration[which],
+            self.count[which],
+            self.mean[which],
+            self.deviation[which],
         )
 
 
-def make_cells(columns: Columns, targets: Floats, configuration_columns: Sequence[int], active: Sequence[int]
+def make_cells(
+    columns: Columns, targets: Floats, configuration_columns: Sequence[int], active: Sequence[int]
 ) -> tuple[Cells, NDArray[np.intp]]:
     """Brings N records together that are equal in all categories and in the `active` reals.
 
@@ -116,7 +121,7 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Of N records: mean and variance of what would be observed, and how much of the prior's variance is left (0..1)."""
+    """Of N records: mean and variance of what would be observed; the share of the prior's variance that is left."""
 
     mean: Floats
     variance: Floats

@@ -4,8 +4,8 @@ Each factor's estimate is what is left of the product when the others' estimates
 codebook; all are improved in turn until they stay. Source: Frady, Kent, Olshausen, Sommer 2020, "Resonator networks for
 factoring distributed representations of data structures".
 
-Two estimates may both be negative: their signs cancel in the product, so the network settles there as happily. The read-out
-therefore takes the greatest |similarity| of each factor, never the greatest similarity.
+Two estimates may both be negative: their signs cancel in the product, so the network settles there as happily. The
+read-out therefore takes the greatest |similarity| of each factor, never the greatest similarity.
 """
 
 from __future__ import annotations

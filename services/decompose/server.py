@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,15 +20,19 @@ from adlro.kit.server import ServiceContext
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
 from adlro.wire import spec_from_proto, spec_to_proto
+from services.decompose.bundle import ClusterBundle
 from services.decompose.clients import RedisReader
-from services.decompose.follow import Followers
+from services.decompose.drift import Drift, GpuDriftState
+from services.decompose.follow import START, Followers
+from services.decompose.learned import LearnedPredictor
 from services.decompose.memory import OutcomeMemory, Recollection
 from services.decompose.metrics import Metrics
 from services.decompose.predict import PlainPredictor, Predictor
 from services.decompose.settings import DecomposeSettings
+from services.decompose.snapshot import MemorySnapshot, load, save
 from services.decompose.speeds import Speeds
 from services.decompose.state import METRIC_UNITS, Clusters, Snapshot
-from services.decompose.variables import Variable, Variables
+from services.decompose.variables import VOCABULARY_VERSION, Variable, Variables
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -35,6 +41,7 @@ DEFAULT_RECALL_COUNT = 8
 DEFAULT_WATCH_INTERVAL_S = 0.1
 # Work between two looks at other calls: a few milliseconds each.
 _JOBS_AT_A_TIME, _JOBS_WITH_EVIDENCE_AT_A_TIME, _RECORDS_AT_A_TIME = 250, 8, 500
+_OUTCOMES_AT_A_TIME = 50
 
 
 class DecomposeServer(pb_grpc.DecomposeServiceServicer):
@@ -48,9 +55,20 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         self._variables = Variables()
         self._clusters = Clusters()
         speeds = Speeds()
-        self._memory = OutcomeMemory(self._variables, speeds, settings.memory_capacity)
-        self._predictor: Predictor = PlainPredictor(self._memory, self._variables, speeds, self._clusters.gpu_models)
-        self._states: dict[str, tuple[Snapshot, pb.ClusterState]] = {}
+        self._memory = OutcomeMemory(
+            self._variables, speeds, settings.memory_capacity, max_age_s=settings.memory_max_age_s
+        )
+        self._drift = Drift()
+        self._predictor: Predictor
+        if settings.predictor == "plain":
+            self._predictor = PlainPredictor(self._memory, speeds, self._clusters.gpu_models)
+        else:
+            self._predictor = LearnedPredictor(
+                self._memory, self._variables, speeds, self._clusters.gpu_models, self._drift
+            )
+        self._states: dict[str, tuple[Snapshot, int, pb.ClusterState]] = {}
+        self._bundles: dict[str, ClusterBundle] = {}
+        self._saved_revision = 0
         self._followers: Followers
         self._metrics: Metrics
         self._draining: asyncio.Event
@@ -65,6 +83,12 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         self._draining = context.draining
         self._metrics = Metrics(context.registry)
         self._metrics.remembered.set_function(lambda: len(self._memory))
+        self._log = context.log
+        self._metrics.flagged_gpus.set_function(
+            lambda: sum(each.flagged for each in self._drift.gpus.states().values())
+        )
+        self._metrics.mix_drift.set_function(lambda: self._drift.mix.state().score)
+        outcomes_after = START if settings.memory_path is None else await self._load_memory(settings.memory_path)
         redis = connect(settings.redis_url)
         self._reader = RedisReader(redis, connect_blocking(settings.redis_url))
         self._followers = Followers(
@@ -75,9 +99,12 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             telemetry_tail_count=settings.telemetry_tail_count,
             metrics=self._metrics,
             log=context.log,
+            outcomes_after=outcomes_after,
             on_state=lambda waiting_for: context.health.set_serving(not waiting_for, waiting_for, source="streams"),
         )
         context.health.set_serving(False, "nothing has been folded yet", source="streams")
+        if settings.memory_path is not None:
+            context.spawn(self._keep_memory(settings.memory_path), "keep memory")
         context.spawn(watch_redis(context, redis), "watch redis")
         self._life = context.spawn(self._followers.run(), "follow streams")
 
@@ -86,13 +113,65 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         self._life.cancel()
         await asyncio.wait([self._life], timeout=1.0)
         await self._reader.close()
+        if self._settings.memory_path is not None:
+            await self._save_memory(self._settings.memory_path)
+
+    async def _load_memory(self, path: Path) -> str:
+        """Takes up what a file holds; one that can't be read is put aside. Returns after which outcome to go on."""
+        try:
+            snapshot = await asyncio.to_thread(load, path)
+            self._variables.restore(snapshot.vocabularies)
+        except FileNotFoundError:
+            return START
+        except (InvalidInput, OSError) as error:
+            aside = path.with_name(path.name + ".unreadable")
+            self._log.error("the memory file can't be read; it is put aside, and outcomes are folded anew",
+                            problem=str(error), put_aside=str(aside))  # fmt: skip
+            self._metrics.unreadable_memory_files.inc()
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(path.replace, aside)
+            return START
+        for number, job in enumerate(snapshot.jobs):
+            self._predictor.learn(job)
+            if not number % _OUTCOMES_AT_A_TIME:
+                await asyncio.sleep(0)
+        self._saved_revision = self._predictor.revision
+        return snapshot.cursor
+
+    async def _keep_memory(self, path: Path) -> None:
+        while not self._draining.is_set():
+            try:
+                async with asyncio.timeout(self._settings.memory_save_interval_s):
+                    await self._draining.wait()
+            except TimeoutError:
+                await self._save_memory(path)
+
+    async def _save_memory(self, path: Path) -> None:
+        """Writes the file where there is something new; a disk that is full must not stop the service."""
+        revision = self._predictor.revision
+        if revision == self._saved_revision:
+            return
+        snapshot = MemorySnapshot(self._memory.jobs(), self._variables.growing(), self._followers.outcomes_cursor)
+        try:
+            await asyncio.to_thread(save, path, snapshot)
+            self._saved_revision = revision
+        except OSError as error:
+            self._log.error("the memory can't be written", path=str(path), problem=str(error))
 
     # ---- DecomposeService
 
     async def Decompose(self, request: pb.DecomposeRequest, context: Context) -> pb.DecomposeResponse:
         """Records to variables."""
         _refuse_unknown_fields(request)
-        response = pb.DecomposeResponse()
+        if request.vocabulary_version not in {"", VOCABULARY_VERSION}:
+            raise InvalidInput(
+                f"vocabulary_version: this release has version {VOCABULARY_VERSION!r}, not "
+                f"{request.vocabulary_version!r}: numbers of values of another version mean other values; leave it out, "
+                "and read them anew",
+                field="vocabulary_version",
+                reason="ANOTHER_VOCABULARY",
+            )
+        response = pb.DecomposeResponse(vocabulary_version=VOCABULARY_VERSION)
         for number, record in enumerate(request.records):
             if number and not number % _RECORDS_AT_A_TIME:
                 await asyncio.sleep(0)
@@ -112,7 +191,18 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
     async def GetClusterState(self, request: pb.GetClusterStateRequest, context: Context) -> pb.GetClusterStateResponse:
         """The GPU matrix."""
         matrix = await self._followers.matrix(request.cluster or DEFAULT_CLUSTER)
-        return pb.GetClusterStateResponse(state=self._state(matrix.snapshot()))
+        snapshot = matrix.snapshot()
+        state = self._state(snapshot)
+        if request.include_bundle:
+            # A copy: the message that is kept is shared by all who did not ask for it.
+            state = pb.ClusterState.FromString(state.SerializeToString())
+            bundle = self._bundles.setdefault(snapshot.cluster, ClusterBundle())
+            components = bundle.fold(snapshot)
+            state.bundle.codebook_version = bundle.codebook_version
+            state.bundle.components_i32 = components.astype("<i4").tobytes()
+            for name, values in bundle.variables(self._variables).items():
+                state.bundle.variables.add(name=name, values=values)
+        return pb.GetClusterStateResponse(state=state)
 
     async def WatchClusterState(
         self, request: pb.WatchClusterStateRequest, context: Context
@@ -139,6 +229,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
     async def PredictRuntime(self, request: pb.PredictRuntimeRequest, context: Context) -> pb.PredictRuntimeResponse:
         """Jobs x GPU models."""
         models = list(request.gpu_models)
+        gpus = await self._gpus(request)
         response = pb.PredictRuntimeResponse(memory_revision=self._predictor.revision)
         step = _JOBS_WITH_EVIDENCE_AT_A_TIME if request.max_evidence else _JOBS_AT_A_TIME
         for start in range(0, len(request.jobs), step):
@@ -171,10 +262,13 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                         for model, median, low, high in zip(models, medians, lows, highs, strict=True)
                     ]
                 )
+                if gpus:
+                    _add_gpus(response.predictions[-1], gpus)
             if request.max_evidence:
                 evidence = self._predictor.evidence(jobs, models, request.max_evidence)
                 for number, of_job in enumerate(evidence, start):
-                    for prediction, of_model in zip(response.predictions[number].predictions, of_job, strict=True):
+                    # Those of single GPUs, which follow, rest on the same jobs as those of their models.
+                    for prediction, of_model in zip(response.predictions[number].predictions, of_job, strict=False):
                         prediction.evidence.extend(_evidence(of_model))
         return response
 
@@ -194,12 +288,35 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             ]
         )
 
+    async def _gpus(self, request: pb.PredictRuntimeRequest) -> list[tuple[str, int, float]]:
+        """The GPUs asked for: id, which of the request's models, speed relative to it."""
+        if not request.gpu_ids:
+            return []
+        name = request.cluster or DEFAULT_CLUSTER
+        model_of = {gpu_id: model for gpu_id, _, model in (await self._followers.matrix(name)).snapshot().gpus}
+        number_of = {model: number for number, model in enumerate(request.gpu_models)}
+        gpus = []
+        for number, gpu_id in enumerate(request.gpu_ids):
+            field = f"gpu_ids[{number}]"
+            model = model_of.get(gpu_id)
+            if model is None:
+                raise InvalidInput(
+                    f"{field}: cluster {name!r} has no GPU {gpu_id!r}", field=field, reason="UNKNOWN_GPU"
+                )
+            if model not in number_of:
+                raise InvalidInput(
+                    f"{field}: GPU {gpu_id!r} is a {model}, which gpu_models does not name; add it", field=field
+                )
+            gpus.append((gpu_id, number_of[model], self._drift.gpus.state(gpu_id).speed_ratio))
+        return gpus
+
     def _state(self, snapshot: Snapshot) -> pb.ClusterState:
-        """The message of a snapshot; made once for all who ask for it."""
+        """The message of a snapshot; made once for all who ask for it, until something is learned."""
         made = self._states.get(snapshot.cluster)
-        if made is None or made[0] is not snapshot:
-            made = self._states[snapshot.cluster] = snapshot, self._state_message(snapshot)
-        return made[1]
+        if made is None or made[0] is not snapshot or made[1] != self._predictor.revision:
+            made = snapshot, self._predictor.revision, self._state_message(snapshot)
+            self._states[snapshot.cluster] = made
+        return made[2]
 
     def _state_message(self, snapshot: Snapshot) -> pb.ClusterState:
         message = pb.ClusterState(
@@ -213,7 +330,11 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 gpu_model=gpu_model,
                 sample_time_unix_s=None if math.isnan(sample_time) else sample_time,
                 variables=_variables(self._variables.of_gpu_levels(gpu_model, *of_gpu)),
+                drift=_drift(self._drift.gpus.state(gpu_id)),
             )
+        mix = self._drift.mix.state()
+        message.mix_drift.score, message.mix_drift.flagged = mix.score, mix.flagged
+        message.mix_drift.variable, message.mix_drift.total_variation = mix.variable, mix.total_variation
         for plane in snapshot.planes:
             message.planes.add(
                 metric=int(plane.metric),
@@ -226,6 +347,22 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
 
 def _variables(variables: Iterable[Variable]) -> list[pb.Variable]:
     return [pb.Variable(name=each.name, value=each.value, index=each.index) for each in variables]
+
+
+def _drift(state: GpuDriftState) -> pb.GpuDrift:
+    return pb.GpuDrift(
+        score=state.score, flagged=state.flagged, speed_ratio=state.speed_ratio, job_count=state.job_count
+    )
+
+
+def _add_gpus(prediction: pb.JobPrediction, gpus: Sequence[tuple[str, int, float]]) -> None:
+    """Predictions for single GPUs: those of their models at their own speed."""
+    of_models = list(prediction.predictions)
+    for gpu_id, number, speed_ratio in gpus:
+        own = prediction.predictions.add()
+        own.CopyFrom(of_models[number])
+        own.gpu_id = gpu_id
+        own.median_s, own.low_s, own.high_s = (each / speed_ratio for each in (own.median_s, own.low_s, own.high_s))
 
 
 def _evidence(recollections: Iterable[Recollection]) -> list[pb.Evidence]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,6 +17,14 @@ class DecomposeSettings(ServiceSettings):
 
     # Finished jobs that are kept; the oldest give way.
     memory_capacity: int = Field(default=100_000, ge=1, le=1_000_000)
+    # Cluster time after which a finished job is forgotten, counted back from the newest end: 180 days.
+    memory_max_age_s: float = Field(default=15_552_000.0, gt=0)
+    # File that keeps the memory; empty: it is made anew from the stream of outcomes at every start.
+    memory_path: Path | None = None
+    # How often the file is written while there is something new.
+    memory_save_interval_s: float = Field(default=60.0, ge=0.1, le=86_400)
+    # What predicts: "learned", or "plain", medians of groups.
+    predictor: Literal["learned", "plain"] = "learned"
     # How often the clusters' descriptions are looked at; telemetry of a GPU that none names asks for a look at once.
     descriptions_poll_s: float = Field(default=1.0, ge=0.05, le=60)
     # Entries of a telemetry stream folded at start, beside the latest block of each source.

@@ -17,13 +17,14 @@ A value's number never changes while the process lives; another process may numb
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adlro.errors import InvalidInput
 from adlro.jobs import JobSpec, JobType
 
 UNKNOWN = -1
@@ -31,6 +32,8 @@ UNKNOWN = -1
 NOT_STATED = 0
 """The number of the empty value in a growing vocabulary."""
 
+VOCABULARY_VERSION = "1"
+"""Names the variables and the values of those that don't grow. Changes with any of them."""
 VOCABULARY_LIMIT = 65_536
 """Values that a growing vocabulary takes; later ones stay UNKNOWN, so that no caller can fill the memory."""
 
@@ -106,6 +109,23 @@ class Vocabulary:
         self._index[value] = index
         return index
 
+    def values(self) -> list[str]:
+        """All values, by number."""
+        return list(self._values)
+
+    def restore(self, values: Sequence[str]) -> None:
+        """Takes these values, by number, in place of its own.
+
+        Raises:
+            InvalidInput: they don't begin with the empty value, or one is there twice.
+        """
+        if not values or values[0] != "" or len(set(values)) != len(values) or len(values) > self._limit:
+            raise InvalidInput(
+                f"{self.name}: not a vocabulary: it begins with '' and has each value once", field=self.name
+            )
+        self._values = list(values)
+        self._index = {value: index for index, value in enumerate(self._values)}
+
     def value(self, index: int) -> str:
         """The value of a number.
 
@@ -149,6 +169,19 @@ class Variables:
         self.size_class = Vocabulary(
             "size_class", [f"{runtime}/{memory}" for runtime in _RUNTIME_CLASSES for memory in _MEMORY_CLASSES]
         )
+
+    def growing(self) -> dict[str, list[str]]:
+        """The values of the vocabularies that grow, by number: kept so that numbers stay across restarts."""
+        return {each.name: each.values() for each in (self.gpu_model, self.application, self.user)}
+
+    def restore(self, growing: Mapping[str, Sequence[str]]) -> None:
+        """Takes up where another process was; what this one has seen since keeps no number.
+
+        Raises:
+            InvalidInput: not the values of growing vocabularies.
+        """
+        for vocabulary in (self.gpu_model, self.application, self.user):
+            vocabulary.restore(growing.get(vocabulary.name, [""]))
 
     def codes_of_job(self, spec: JobSpec, *, learn: bool = False) -> JobCodes:
         """A job's variables as numbers.

@@ -142,11 +142,13 @@ class Store:
     async def describe(self, cluster: Cluster = CLUSTER) -> None:
         await self.redis.hset(PREFIX + "clusters", cluster.name, cluster_to_proto(cluster).SerializeToString())
 
-    async def finish(self, number: int, spec: JobSpec, gpu_model: str, runtime_s: float, succeeded=True) -> None:
+    async def finish(
+        self, number: int, spec: JobSpec, gpu_model: str, runtime_s: float, succeeded=True, gpu_id="volta-0/0"
+    ) -> None:
         entry = stream_pb2.OutcomeStreamEntry(
             job_id=f"job-{number}",
             spec=spec_to_proto(spec),
-            gpu_id="volta-0/0",
+            gpu_id=gpu_id,
             gpu_model=gpu_model,
             runtime_s=runtime_s,
             end_s=float(number),

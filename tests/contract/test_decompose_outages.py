@@ -59,7 +59,8 @@ async def test_without_redis_it_answers_what_it_can_and_says_that_it_is_not_read
             jobs = [spec(expected_runtime=ExpectedRuntime("v100_sxm2", 7.0)), spec()]
             first, second = (await caller.predict(jobs)).predictions
             assert [each.median_s for each in first.predictions] == [7.0, 7.0 / 0.7, 7.0 / 0.97]
-            assert (second.predictions[0].median_s, second.predictions[0].basis) == (18.0, pb.PREDICTION_BASIS_PRIOR)
+            assert second.predictions[0].median_s == pytest.approx(18.0)
+            assert second.predictions[0].basis == pb.PREDICTION_BASIS_PRIOR
             assert await caller.recall(spec()) == []
             assert await caller.decompose(pb.Record(job=spec_to_proto(spec())))
             for call in (caller.state(), caller.predict(jobs, ["a100_pcie"])):
@@ -103,7 +104,9 @@ async def test_a_restart_of_redis_is_survived(implementation, tmp_path):
             assert revision == 1  # nothing was folded again
             await store.finish(2, spec(), "v100_sxm2", 40.0)
             await learned(caller, 2)
-            assert (await caller.predict([spec()])).predictions[0].predictions[0].median_s == pytest.approx(20.0)
+            assert (await caller.predict([spec()])).predictions[0].predictions[0].median_s == pytest.approx(
+                20.0, rel=0.05
+            )
 
             # Its data lost: what was learned goes, and learning begins anew.
             await store.redis.flushall()

@@ -101,7 +101,7 @@ class Suite:
         self.clusters = Clusters()
         variables, speeds = Variables(), Speeds()
         self.memory = OutcomeMemory(variables, speeds)
-        predictor = PlainPredictor(self.memory, variables, speeds, self.clusters.gpu_models)
+        predictor = PlainPredictor(self.memory, speeds, self.clusters.gpu_models)
         self.registry = CollectorRegistry()
         self.followers = Followers(
             self.redis,

@@ -11,6 +11,7 @@ import pytest
 from adlro.jobs import ExpectedRuntime, JobSpec, JobType
 from services.decompose.memory import (
     ALL_DECLARED,
+    CROWDED,
     GROUP_WINDOW,
     FinishedJob,
     Group,
@@ -41,54 +42,62 @@ def memory_of(*jobs: FinishedJob, capacity=1000) -> tuple[OutcomeMemory, Variabl
     return memory, variables
 
 
-def test_similarity_is_the_weight_of_equal_variables():
-    memory, variables = memory_of(
+def test_similarity_is_the_weight_of_what_is_alike():
+    # Stated: application 40, user 25, job type 15, priority 8, GPU count and cores 2 each: 92 in all.
+    memory, _ = memory_of(
         finished(1, spec()),
-        finished(2, spec(user="bob")),  # all but the user: 75
-        finished(3, spec(application="neutral")),  # all but the application: 60
-        finished(4, spec(user="bob", application="neutral", priority=1.0, gpu_memory_mib=9000)),  # job type: 15
-        finished(5, spec(user="bob", application="x", job_type=JobType.MACHINE_LEARNING, priority=1.0)),  # size: 12
+        finished(2, spec(user="bob")),
+        finished(3, spec(application="neutral")),
+        finished(4, spec(user="bob", application="neutral", cpu_cores=4)),  # two doublings: exp(-2 / 2) as alike
+        finished(5, spec(user="bob", application="x", job_type=JobType.MACHINE_LEARNING, priority=1.0)),
     )
-    found = memory.nearest(variables.codes_of_job(spec()), 10)
-    assert [(each.job.job_id, each.similarity) for each in found] == [
-        ("job-1", 1.0),
-        ("job-2", 0.75),
-        ("job-3", 0.6),
-        ("job-4", 0.15),
-        ("job-5", 0.12),
-    ]
+    found = memory.nearest(spec(), 10)
+    assert [each.job.job_id for each in found] == ["job-1", "job-2", "job-3", "job-4", "job-5"]
+    assert [each.similarity for each in found] == pytest.approx(
+        [
+            1.0,
+            67 / 92,
+            52 / 92,
+            (15 + 8 + 2 + 2 * math.exp(-1)) / 92,
+            (8 * math.exp(-1) + 2 + 2) / 92,
+        ]
+    )
 
 
 def test_the_gpu_model_counts_where_asked_for():
-    memory, variables = memory_of(finished(1, gpu_model="v100_sxm2"), finished(2, gpu_model="radeon_vii"))
-    codes = variables.codes_of_job(spec())
-    assert [each.job.job_id for each in memory.nearest(codes, 2)] == ["job-2", "job-1"]  # equal: the newer first
-    found = memory.nearest(codes, 2, "v100_sxm2")
-    assert [(each.job.job_id, each.similarity) for each in found] == [("job-1", 1.0), ("job-2", 100 / 120)]
+    memory, _ = memory_of(finished(1, gpu_model="v100_sxm2"), finished(2, gpu_model="radeon_vii"))
+    assert [each.job.job_id for each in memory.nearest(spec(), 2)] == ["job-2", "job-1"]  # equal: the newer first
+    found = memory.nearest(spec(), 2, "v100_sxm2")
+    assert [each.job.job_id for each in found] == ["job-1", "job-2"]
+    assert [each.similarity for each in found] == pytest.approx([1.0, 92 / 112])
 
 
 def test_an_unknown_user_or_application_equals_nothing_and_one_not_stated_does_not_count():
-    memory, variables = memory_of(finished(1, spec(application="")), finished(2, spec()))
-    unknown = memory.nearest(variables.codes_of_job(spec(application="unseen")), 2)
-    assert [each.similarity for each in unknown] == [0.6, 0.6]
-    not_stated = memory.nearest(variables.codes_of_job(spec(application="")), 2)
-    assert [each.similarity for each in not_stated] == [1.0, 1.0]  # 60 of 60
-    assert memory.similarities([variables.codes_of_job(spec(user="zoe", application="unseen"))]).tolist() == [0.35]
+    memory, _ = memory_of(finished(1, spec(application="")), finished(2, spec()))
+    unknown = memory.nearest(spec(application="unseen"), 2)
+    assert [each.similarity for each in unknown] == pytest.approx([52 / 92] * 2)
+    not_stated = memory.nearest(spec(application=""), 2)
+    assert [each.similarity for each in not_stated] == pytest.approx([1.0, 1.0])
+
+
+def test_labels_count_by_value():
+    jobs = [finished(number, spec(labels={"batch_size": str(2**number)})) for number in range(1, 8)]
+    memory, _ = memory_of(*jobs)
+    found = memory.nearest(spec(labels={"batch_size": "32"}), 3)
+    assert found[0].job.job_id == "job-5"
+    assert {each.job.job_id for each in found[1:]} == {"job-4", "job-6"}
 
 
 def test_no_more_than_asked_for_newest_first_among_equals():
-    memory, variables = memory_of(*(finished(i) for i in range(10)))
-    found = memory.nearest(variables.codes_of_job(spec()), 3)
+    memory, _ = memory_of(*(finished(i) for i in range(10)))
+    found = memory.nearest(spec(), 3)
     assert [each.job.job_id for each in found] == ["job-9", "job-8", "job-7"]
-    assert memory.nearest(variables.codes_of_job(spec()), 0) == []
+    assert memory.nearest(spec(), 0) == []
 
 
 def test_an_empty_memory_recalls_nothing():
-    memory, variables = memory_of()
-    codes = variables.codes_of_job(spec())
-    assert memory.nearest(codes, 5) == []
-    assert memory.similarities([codes, codes]).tolist() == [0.0, 0.0]
-    assert memory.similarities([]).tolist() == []
+    memory, _ = memory_of()
+    assert memory.nearest(spec(), 5) == []
 
 
 def random_job(rng: random.Random, number: int) -> FinishedJob:
@@ -108,15 +117,13 @@ def test_after_forgetting_it_is_as_if_it_had_only_seen_the_newest(seed):
     rng = random.Random(seed)
     jobs = [random_job(rng, number) for number in range(400)]
     queries = [random_job(rng, 0).spec for _ in range(30)]
-    bounded, bounded_variables = memory_of(*jobs, capacity=60)
-    fresh, fresh_variables = memory_of(*jobs[-60:], capacity=60)
+    bounded, _ = memory_of(*jobs, capacity=60)
+    fresh, _ = memory_of(*jobs[-60:], capacity=60)
     assert len(bounded) == 60
 
     for query in queries:
         for model in ("", "radeon_vii", "unseen"):
-            # The vocabularies differ: a user that only forgotten jobs had is known to one, and equals nothing in both.
-            found = bounded.nearest(bounded_variables.codes_of_job(query), 7, model)
-            assert found == fresh.nearest(fresh_variables.codes_of_job(query), 7, model)
+            assert bounded.nearest(query, 7, model) == fresh.nearest(query, 7, model)
         for key in (user_application_key(query), application_key(query), job_type_key(query), declared_key(query)):
             old, new = bounded.group(key), fresh.group(key)
             assert (old and old.quantiles()) == (new and new.quantiles())
@@ -130,27 +137,45 @@ def test_after_forgetting_it_is_as_if_it_had_only_seen_the_newest(seed):
 def test_the_nearest_are_those_of_a_search_through_everything(seed):
     rng = random.Random(seed)
     jobs = [random_job(rng, number) for number in range(300)]
-    memory, variables = memory_of(*jobs)
-    for _ in range(30):
+    memory, _ = memory_of(*jobs)
+    for _ in range(20):
         query = random_job(rng, 0)
+        everything = memory.nearest(query.spec, 300, query.gpu_model)
+        assert len(everything) == 300
+        found = memory.nearest(query.spec, 9, query.gpu_model)
+        assert [each.similarity for each in found] == [each.similarity for each in everything[:9]]
 
-        def similarity(job: FinishedJob, query=query) -> float:
-            asked, has = query.spec, job.spec
-            pairs = [
-                (40 * bool(asked.application), asked.application == has.application),
-                (25, asked.user == has.user),
-                (15, asked.job_type == has.job_type),
-                (12, variables.codes_of_job(asked).size_class == variables.codes_of_job(has).size_class),
-                (8, asked.priority == has.priority),
-                (20, query.gpu_model == job.gpu_model),
-            ]
-            return sum(weight for weight, equal in pairs if equal) / sum(weight for weight, _ in pairs)
 
-        expected = sorted(jobs, key=lambda job: (similarity(job), job.end_s), reverse=True)[:9]
-        found = memory.nearest(variables.codes_of_job(query.spec), 9, query.gpu_model)
-        assert [(each.job, each.similarity) for each in found] == [(job, similarity(job)) for job in expected]
-        best = memory.nearest(variables.codes_of_job(query.spec), 1)[0].similarity
-        assert memory.similarities([variables.codes_of_job(query.spec)])[0] == pytest.approx(best)
+def test_a_crowded_row_is_forgotten_first():
+    rare = [finished(number, spec(user=f"rare-{number}")) for number in range(10)]
+    crowd = [finished(100 + number) for number in range(CROWDED + 50)]
+    memory, _ = memory_of(*rare, *crowd, capacity=CROWDED + 20)
+    assert len(memory) == CROWDED + 20
+    kept = {job.job_id for job in memory.jobs()}
+    assert {job.job_id for job in rare} <= kept  # the oldest, but each the only one of its kind
+    assert crowd[-1].job_id in kept
+    assert crowd[0].job_id not in kept
+
+
+def test_old_jobs_are_forgotten():
+    variables = Variables()
+    memory = OutcomeMemory(variables, Speeds(), max_age_s=100.0)
+    for number in range(0, 300, 10):
+        assert memory.add(finished(number))
+    assert [job.end_s for job in memory.jobs()] == [float(end) for end in range(190, 300, 10)]
+    assert not memory.add(finished(5))
+    assert memory.row_count == 1
+
+
+def test_merged_memories_are_one_that_saw_all():
+    rng = random.Random(2)
+    jobs = [random_job(rng, number) for number in range(120)]
+    first, _ = memory_of(*jobs[0::2], *jobs[3:30:4])
+    all_of_them, _ = memory_of(*jobs)
+    assert first.merge(jobs[1::2]) == 120 - 60 - 7
+    for _ in range(10):
+        query = random_job(rng, 0).spec
+        assert first.nearest(query, 9) == all_of_them.nearest(query, 9)
 
 
 def test_a_job_counts_once_and_one_without_runtime_not_at_all():
@@ -163,11 +188,11 @@ def test_a_job_counts_once_and_one_without_runtime_not_at_all():
 
 
 def test_the_revision_grows_also_when_all_is_forgotten():
-    memory, variables = memory_of(finished(1), finished(2))
+    memory, _ = memory_of(finished(1), finished(2))
     assert memory.revision == 2
     memory.clear()
     assert (memory.revision, len(memory)) == (3, 0)
-    assert memory.nearest(variables.codes_of_job(spec()), 5) == []
+    assert memory.nearest(spec(), 5) == []
     assert memory.add(finished(1))
 
 

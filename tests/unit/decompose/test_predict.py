@@ -28,7 +28,7 @@ def spec(user="ann", application="tealeaf", **changes) -> JobSpec:
 
 def predictor(*runs: tuple[JobSpec, str, float], in_clusters: Collection[str] | None = ()) -> PlainPredictor:
     variables, speeds = Variables(), Speeds()
-    plain = PlainPredictor(OutcomeMemory(variables, speeds), variables, speeds, lambda: in_clusters)
+    plain = PlainPredictor(OutcomeMemory(variables, speeds), speeds, lambda: in_clusters)
     for number, (job, gpu_model, runtime_s) in enumerate(runs):
         assert plain.learn(FinishedJob(f"job-{number}", job, gpu_model, runtime_s, float(number)))
     return plain
@@ -183,18 +183,19 @@ def test_before_the_clusters_are_read_only_listed_models_can_be_judged():
         plain.predict([spec()], ["a100"])
 
 
-def test_novelty_is_what_the_most_similar_job_lacks():
+def test_novelty_is_the_closest_group_that_has_jobs():
     plain = predictor((spec(), "v100_sxm2", 10.0))
-    jobs = [spec(), spec("bob"), spec(application="unseen"), spec("bob", "unseen"), spec(), spec("ann", "")]
-    # Missing: nothing; user 25; application 40; both; nothing; nothing that it states.
-    assert plain.predict(jobs, MODELS).novelty == pytest.approx([0.0, 0.25, 0.4, 0.65, 0.0, 0.0])
+    jobs = [spec(), spec("bob"), spec(application="unseen"), spec("ann", "", job_type=JobType.DATA_PROCESSING)]
+    assert plain.predict(jobs, MODELS).novelty.tolist() == [0.0, 0.25, 0.65, 1.0]
 
 
 def test_evidence_prefers_the_model_asked_for():
     plain = predictor((spec(), "v100_sxm2", 10.0), (spec(), "radeon_vii", 11.0), (spec("bob"), "v100_sxm2", 12.0))
     [[on_v100, on_radeon]] = plain.evidence([spec()], ["v100_sxm2", "radeon_vii"], 2)
-    assert [(each.job.job_id, each.similarity) for each in on_v100] == [("job-0", 1.0), ("job-1", 100 / 120)]
-    assert [(each.job.job_id, each.similarity) for each in on_radeon] == [("job-1", 1.0), ("job-0", 100 / 120)]
+    assert [each.job.job_id for each in on_v100] == ["job-0", "job-1"]
+    assert [each.job.job_id for each in on_radeon] == ["job-1", "job-0"]
+    for first, second in (on_v100, on_radeon):
+        assert (first.similarity, second.similarity) == pytest.approx((1.0, 92 / 112))
     assert [each.job.job_id for each in plain.recall(spec(), 5)] == ["job-1", "job-0", "job-2"]
 
 

@@ -1,0 +1,143 @@
+"""The memory of finished jobs as a file: written whole or not at all, read only when whole and of this version.
+
+    {"format": "adlro-outcomes", "version": 1, "vocabulary": "1", "cursor": ..., "bytes": ..., "blake2b": ...}
+    <zlib: JSON of {"vocabularies": {name: [values]}, "jobs": [...]}>
+
+It carries the place in the stream of outcomes up to which it was folded, so that a process goes on from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adlro.errors import InvalidInput
+from adlro.jobs import ExpectedRuntime, JobSpec, JobType
+from services.decompose.memory import FinishedJob
+from services.decompose.variables import VOCABULARY_VERSION
+
+FORMAT, VERSION = "adlro-outcomes", 1
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """What a file holds: finished jobs, oldest first; the growing vocabularies; the id of the last entry folded."""
+
+    jobs: Sequence[FinishedJob]
+    vocabularies: Mapping[str, Sequence[str]]
+    cursor: str
+
+
+def save(path: Path, snapshot: MemorySnapshot) -> int:
+    """Writes a file in place of the one that may be there, by way of a temporary one beside it.
+
+    Returns:
+        Bytes written.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    content = {"vocabularies": dict(snapshot.vocabularies), "jobs": [_plain(job) for job in snapshot.jobs]}
+    body = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), level=1)
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "vocabulary": VOCABULARY_VERSION,
+        "cursor": snapshot.cursor,
+        "bytes": len(body),
+        "blake2b": hashlib.blake2b(body, digest_size=16).hexdigest(),
+    }
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(json.dumps(header).encode() + b"\n" + body)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path.stat().st_size
+
+
+def load(path: Path) -> MemorySnapshot:
+    """Reads a file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        InvalidInput: it is no such file, of another version, cut short or damaged; says which and what to do.
+    """
+    head, newline, body = path.read_bytes().partition(b"\n")
+    way_out = "move the file away: what it held is learned again from the stream of outcomes"
+    try:
+        header = json.loads(head)
+        known = isinstance(header, dict) and header.get("format") == FORMAT and bool(newline)
+    except ValueError:
+        known = False
+    if not known:
+        raise _unreadable(path, f"is not a memory of finished jobs; {way_out}", "NOT_A_MEMORY_FILE")
+    if header.get("version") != VERSION or header.get("vocabulary") != VOCABULARY_VERSION:
+        found = f"version {header.get('version')} with vocabulary {header.get('vocabulary')}"
+        raise _unreadable(
+            path,
+            f"is of {found}; this release reads version {VERSION} with vocabulary {VOCABULARY_VERSION}; {way_out}",
+            "ANOTHER_VERSION",
+        )
+    if len(body) != header.get("bytes"):
+        raise _unreadable(
+            path, f"has {len(body)} of {header.get('bytes')} bytes: it is cut short; {way_out}", "CUT_SHORT"
+        )
+    if hashlib.blake2b(body, digest_size=16).hexdigest() != header.get("blake2b"):
+        raise _unreadable(path, f"is damaged: its checksum does not fit; {way_out}", "DAMAGED")
+    try:
+        content = json.loads(zlib.decompress(body))
+        jobs = [_job(each) for each in content["jobs"]]
+        return MemorySnapshot(jobs, content["vocabularies"], str(header["cursor"]))
+    except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(path, f"is damaged: {error!r}; {way_out}", "DAMAGED") from error
+
+
+def _unreadable(path: Path, problem: str, reason: str) -> InvalidInput:
+    return InvalidInput(f"{path}: {problem}", field="memory_path", reason=reason)
+
+
+def _plain(job: FinishedJob) -> dict[str, Any]:
+    spec = dataclasses.asdict(dataclasses.replace(job.spec, simulated_work=None))
+    defaults = _SPEC_DEFAULTS
+    spec = {name: value for name, value in spec.items() if name not in defaults or value != defaults[name]}
+    return {
+        "id": job.job_id,
+        "spec": spec,
+        "gpu_model": job.gpu_model,
+        "gpu_id": job.gpu_id,
+        "runtime_s": job.runtime_s,
+        "end_s": job.end_s,
+    }
+
+
+def _job(plain: Mapping[str, Any]) -> FinishedJob:
+    spec = dict(plain["spec"])
+    spec["job_type"] = JobType(spec["job_type"])
+    if spec.get("expected_runtime") is not None:
+        spec["expected_runtime"] = ExpectedRuntime(**spec["expected_runtime"])
+    return FinishedJob(
+        job_id=str(plain["id"]),
+        spec=JobSpec(**spec),
+        gpu_model=str(plain["gpu_model"]),
+        runtime_s=float(plain["runtime_s"]),
+        end_s=float(plain["end_s"]),
+        gpu_id=str(plain["gpu_id"]),
+    )
+
+
+_SPEC_DEFAULTS: dict[str, Any] = {
+    field.name: {} if field.name == "labels" else field.default
+    for field in dataclasses.fields(JobSpec)
+    if field.default is not dataclasses.MISSING or field.name == "labels"
+}

@@ -1,0 +1,109 @@
+"""The memory as a file: comes back as it was, and says what is wrong with one that can't be read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from adlro.errors import InvalidInput
+from adlro.jobs import ExpectedRuntime, JobSpec, JobType
+from services.decompose.memory import FinishedJob, OutcomeMemory
+from services.decompose.snapshot import MemorySnapshot, load, save
+from services.decompose.speeds import Speeds
+from services.decompose.variables import Variables
+
+
+def finished(number: int) -> FinishedJob:
+    spec = JobSpec(
+        name="ä",
+        user=f"user-{number % 3}",
+        job_type=JobType(1 + number % 3),
+        application="tealeaf",
+        labels={"batch_size": str(number)},
+        expected_runtime=ExpectedRuntime("v100_sxm2", 1.5) if number % 2 else None,
+    )
+    return FinishedJob(f"job-{number}", spec, "radeon_vii", 0.1 + number, float(number), "n/0")
+
+
+JOBS = [finished(number) for number in range(50)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "memory"
+    save(path, MemorySnapshot(JOBS, {"user": ["", "user-0"]}, "17-3"))
+    return path
+
+
+def test_it_comes_back_as_it_was(path, tmp_path):
+    found = load(path)
+    assert list(found.jobs) == JOBS
+    assert found.vocabularies == {"user": ["", "user-0"]}
+    assert found.cursor == "17-3"
+    assert [each.name for each in tmp_path.iterdir()] == ["memory"]
+    memory = OutcomeMemory(Variables(), Speeds())
+    for job in found.jobs:
+        assert memory.add(job)
+
+
+def test_vocabularies_keep_their_numbers():
+    before, after = Variables(), Variables()
+    for name in ("zoe", "ann", "bob"):
+        before.user.learn(name)
+    after.user.learn("someone before")
+    after.restore(before.growing())
+    assert [after.user.number(name) for name in ("zoe", "ann", "bob")] == [1, 2, 3]
+    assert after.user.learn("new") == 4
+    with pytest.raises(InvalidInput, match="not a vocabulary"):
+        after.restore({"user": ["no empty value first"]})
+
+
+def bad(path, change) -> str:
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(InvalidInput) as caught:
+        load(path)
+    assert str(path) in caught.value.message
+    assert "move the file away" in caught.value.message
+    return caught.value.reason
+
+
+def with_header(content: bytes, **changes) -> bytes:
+    head, _, body = content.partition(b"\n")
+    return json.dumps({**json.loads(head), **changes}).encode() + b"\n" + body
+
+
+def test_a_file_cut_short_is_refused(path):
+    assert bad(path, lambda content: content[:-7]) == "CUT_SHORT"
+
+
+@pytest.mark.parametrize("length", [0, 1, 20])
+def test_a_file_cut_within_its_header_is_refused(path, length):
+    assert bad(path, lambda content: content[:length]) == "NOT_A_MEMORY_FILE"
+
+
+def test_a_damaged_file_is_refused(path):
+    assert bad(path, lambda content: content[:-9] + b"x" + content[-8:]) == "DAMAGED"
+
+
+@pytest.mark.parametrize("changes", [{"version": 2}, {"vocabulary": "0"}])
+def test_another_version_is_refused_by_name(path, changes):
+    assert bad(path, lambda content: with_header(content, **changes)) == "ANOTHER_VERSION"
+
+
+@pytest.mark.parametrize("content", [b"[]\n", b"not json\n", b'{"format": "other"}\n'])
+def test_other_files_are_refused(path, content):
+    assert bad(path, lambda _: content) == "NOT_A_MEMORY_FILE"
+
+
+def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
+    before = path.read_bytes()
+
+    def full(_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("services.decompose.snapshot.os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        save(path, MemorySnapshot([], {}, "0-0"))
+    assert path.read_bytes() == before
+    assert [each.name for each in path.parent.iterdir()] == ["memory"]
