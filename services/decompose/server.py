@@ -166,8 +166,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         if request.vocabulary_version not in {"", VOCABULARY_VERSION}:
             raise InvalidInput(
                 f"vocabulary_version: this release has version {VOCABULARY_VERSION!r}, not "
-                f"{request.vocabulary_version!r}: numbers of values of another version mean other values; leave it out, "
-                "and read them anew",
+                f"{request.vocabulary_version!r}: numbers of values of another version mean other values; leave it "
+                "out, and read them anew",
                 field="vocabulary_version",
                 reason="ANOTHER_VOCABULARY",
             )
