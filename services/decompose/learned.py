@@ -136,6 +136,8 @@ class LearnedPredictor:
         cluster_gpu_models: Callable[[], Collection[str] | None],
         drift: Drift | None = None,
     ) -> None:
+        self.fit_count = 0
+        """Grows whenever the regressions are made anew: predictions asked for before may be another now."""
         self._memory = memory
         self._variables = variables
         self._speeds = speeds
@@ -287,6 +289,7 @@ class LearnedPredictor:
 
     def _refit(self) -> None:
         self._pending = 0
+        self.fit_count += 1
         columns, outcomes, corrections = self._window.view()
         self._outcomes.fit(columns, outcomes)
         declared = np.flatnonzero(~np.isnan(corrections))

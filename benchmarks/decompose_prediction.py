@@ -1,0 +1,231 @@
+"""Runtime prediction against its references on Gavel's tables, `paper` and Philly; part of benchmarks/decompose.py.
+
+References: the mean of the GPU model, k nearest neighbours, gradient boosting (scikit-learn, extra `bench`), the hypervector
+ridge with retrieval of the residual, and for `paper` the oracle that knows the mean of each user and application.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.jobs import JobSpec, JobType
+from benchmarks.decompose_baselines import Floats, boosting, hypervector_ridge, nearest_neighbours
+from services.decompose.kernel import Columns, Term
+from services.decompose.learned import NOVEL, LearnedPredictor
+from services.decompose.memory import FinishedJob, OutcomeMemory
+from services.decompose.regression import NOISES, Regression, log_evidence, make_cells
+from services.decompose.speeds import Speeds
+from services.decompose.variables import Variables
+
+SPLITS = 10
+TEST_SHARE = 0.2
+GAVEL_MODELS = ("v100", "p100", "k80")
+
+
+class Row(NamedTuple):
+    """One measured entry: a step's seconds of a configuration on a GPU model."""
+
+    spec: JobSpec
+    gpu_model: str
+    step_s: float
+    configuration: str
+
+
+def gavel_rows(folder: Path) -> list[Row]:
+    """The alone entries above 0."""
+    rows = []
+    with (folder / "isolated_throughputs_flat.csv").open(newline="") as file:
+        for line in csv.DictReader(file):
+            spec = gavel_spec(line["job_type"], int(line["scale_factor"]))
+            for model in GAVEL_MODELS:
+                steps_per_s = float(line[f"{model}_steps_per_s"])
+                if steps_per_s > 0:
+                    rows.append(Row(spec, model, 1 / steps_per_s, f"{line['job_type']}/{line['scale_factor']}"))
+    return rows
+
+
+def gavel_spec(job_type: str, scale_factor: int) -> JobSpec:
+    """A job configuration as a user would submit it: the family is the application, the batch size a label."""
+    match = re.fullmatch(r"(.+?)(?: \(batch size (\d+)\))?", job_type)
+    assert match is not None
+    labels = {} if match[2] is None else {"batch_size": match[2]}
+    return JobSpec(
+        name="gavel",
+        user="gavel",
+        job_type=JobType.MACHINE_LEARNING,
+        application=match[1],
+        gpu_count=scale_factor,
+        labels=labels,
+    )
+
+
+def learned_predictor(rows: Sequence[Row]) -> LearnedPredictor:
+    """The default predictor after these outcomes."""
+    variables, speeds = Variables(), Speeds()
+    predictor = LearnedPredictor(OutcomeMemory(variables, speeds), variables, speeds, lambda: GAVEL_MODELS)
+    for number, row in enumerate(rows):
+        predictor.learn(FinishedJob(str(number), row.spec, row.gpu_model, row.step_s, float(number)))
+    return predictor
+
+
+def gavel_splits(rows: Sequence[Row], kind: str, seed: int) -> Iterator[tuple[list[Row], list[Row]]]:
+    """Training and test rows: `entry` leaves out entries, `configuration` all entries of a configuration, `application`
+    all of an application, each in turn."""
+    groups = {
+        "entry": [str(number) for number in range(len(rows))],
+        "configuration": [row.configuration for row in rows],
+        "application": [row.spec.application for row in rows],
+    }[kind]
+    distinct = sorted(set(groups))
+    for split in range(len(distinct) if kind == "application" else SPLITS):
+        rng = np.random.default_rng([seed, split])
+        if kind == "application":
+            left_out = {distinct[split]}
+        else:
+            left_out = set(rng.permutation(distinct)[: round(TEST_SHARE * len(distinct))].tolist())
+        train = [row for row, group in zip(rows, groups, strict=True) if group not in left_out]
+        test = [row for row, group in zip(rows, groups, strict=True) if group in left_out]
+        rng.shuffle(train)  # type: ignore[arg-type]
+        yield train, test
+
+
+def features(rows: Sequence[Row], train: Sequence[Row]) -> tuple[Floats, Floats]:
+    """Explicit features for boosting and neighbours, scaled by eye to like spreads; and log seconds."""
+    applications = sorted({row.spec.application for row in train})
+    table = [
+        [float(row.spec.application == name) * 4 for name in applications]
+        + [float(row.gpu_model == model) * 2 for model in GAVEL_MODELS]
+        + [math.log2(float(row.spec.labels.get("batch_size", 1))), math.log2(row.spec.gpu_count)]
+        for row in rows
+    ]
+    return np.array(table), np.log([row.step_s for row in rows])
+
+
+def gavel(folder: Path, seed: int) -> dict[str, Any]:
+    """Errors, coverage and flags over the splits."""
+    rows = gavel_rows(folder)
+    result: dict[str, Any] = {}
+    for kind in ("entry", "configuration", "application"):
+        errors: dict[str, list[float]] = {}
+        covered: list[bool] = []
+        flagged: list[bool] = []
+        for train, test in gavel_splits(rows, kind, seed):
+            predictor = learned_predictor(train)
+            answers = [predictor.predict([row.spec], [row.gpu_model]) for row in test]
+            true_s = np.array([row.step_s for row in test])
+            predicted = {"adlro": np.array([float(each.median_s[0, 0]) for each in answers])}
+            covered += [
+                bool(each.low_s[0, 0] <= row.step_s <= each.high_s[0, 0])
+                for row, each in zip(test, answers, strict=True)
+            ]
+            flagged += [bool(each.novelty[0] >= NOVEL) for each in answers]
+            x, y = features(train, train)
+            x_test, _ = features(test, train)
+            for name, method in baselines().items():
+                found = method(x, y, x_test)
+                if found is not None:
+                    predicted[name] = np.exp(found)
+            predicted["hypervector ridge + residual retrieval"] = np.exp(hypervector_ridge(train, test))
+            for name, values in predicted.items():
+                errors.setdefault(name, []).append(float(np.median(np.abs(values / true_s - 1))))
+        result[kind] = {
+            "median_relative_error": {name: float(np.mean(values)) for name, values in errors.items()},
+            "coverage": float(np.mean(covered)),
+            "flagged_novel": float(np.mean(flagged)),
+        }
+    return result
+
+
+def baselines() -> dict[str, Callable[[Floats, Floats, Floats], Floats | None]]:
+    """Predictors of log seconds from explicit features; None where a package is not installed."""
+    return {
+        "mean": lambda x, y, x_test: np.full(len(x_test), y.mean()),
+        "k-NN": lambda x, y, x_test: nearest_neighbours(x, y, x_test, 3),
+        "boosting": boosting,
+    }
+
+
+def gavel_pairs(folder: Path, seed: int) -> dict[str, float]:
+    """The slowdown of a job that shares a GPU: mean absolute error on pairs that were not seen, in shares of its speed."""
+    table = json.loads((folder / "simulation_throughputs.json").read_text())
+    names: dict[str, int] = {}
+    categories, reals, slowdown, pair_of = [], [], [], []
+    for number, model in enumerate(GAVEL_MODELS):
+        for one, entries in table[model].items():
+            for other, rates in entries.items():
+                alone = float(entries["null"])
+                if other == "null" or alone <= 0:
+                    continue
+                pair = [gavel_spec(*_configuration(each)) for each in (one, other)]
+                families = [names.setdefault(spec.application, len(names)) for spec in pair]
+                exact = [names.setdefault(each, len(names)) for each in (one, other)]
+                categories.append([number, *families, *exact])
+                reals.append([math.log2(float(spec.labels.get("batch_size", 1))) for spec in pair])
+                slowdown.append(float(rates[0]) / alone)
+                pair_of.append((number, *sorted((one, other))))
+    columns = Columns(np.array(categories, dtype=np.int32), np.array(reals))
+    y = np.array(slowdown)
+    pairs = sorted(set(pair_of))
+    errors: dict[str, list[float]] = {}
+    for split in range(3):
+        chosen = np.random.default_rng([seed, split]).permutation(len(pairs))[: len(pairs) // 5].tolist()
+        left_out = {pairs[each] for each in chosen}
+        test = np.array([each in left_out for each in pair_of])
+        train = np.flatnonzero(~test)
+        test_rows = np.flatnonzero(test)
+        mean = y[train].mean()
+        cells, _ = make_cells(columns.rows(train), y[train] - mean, range(5), (0, 1))
+        scale, noise = max(
+            ((s, n) for s in (0.003, 0.01, 0.03) for n in (NOISES[0], NOISES[2], NOISES[4])),
+            key=lambda each: log_evidence(cells, pair_terms(each[0]), 4.0, each[1]),
+        )
+        model = Regression(cells, pair_terms(scale), 4.0, noise)
+        predicted = {"adlro": model.estimate(columns.rows(test_rows)).mean + mean, "mean": np.full(len(test_rows), mean)}
+        x = np.concatenate(
+            [np.eye(3)[columns.categories[:, 0]], columns.categories[:, 1:].astype(float), columns.reals], axis=1
+        )
+        boosted = boosting(x[train], y[train], x[test_rows])
+        if boosted is not None:
+            predicted["boosting"] = boosted
+        for name, values in predicted.items():
+            errors.setdefault(name, []).append(float(np.abs(np.clip(values, 0, 1) - y[test_rows]).mean()))
+    return {name: float(np.mean(values)) for name, values in errors.items()}
+
+
+def pair_terms(scale: float) -> list[Term]:
+    """Similarity of ordered pairs: GPU model x (family, exact configuration, batch size) of the one and of the other."""
+    gpu, family, other_family, exact, other_exact = range(5)
+    terms = []
+    for shared in ((), (gpu,)):
+        terms += [
+            Term(scale, shared),
+            Term(scale, (*shared, family)),
+            Term(scale, (*shared, other_family)),
+            Term(scale, (*shared, family, other_family)),
+            Term(scale, (*shared, exact)),
+            Term(scale, (*shared, other_exact)),
+            Term(scale, (*shared, family), (0,)),
+            Term(scale, (*shared, other_family), (1,)),
+            Term(scale, (*shared, family, other_family), (0,)),
+            Term(scale, (*shared, family, other_family), (1,)),
+            Term(scale, (*shared, family, other_family), (0, 1)),
+        ]
+    return terms
+
+
+def _configuration(key: str) -> tuple[str, int]:
+    match = re.fullmatch(r"\('(.+)', (\d+)\)", key)
+    assert match is not None
+    return match[1], int(match[2])
+
+
+Numbers = NDArray[np.float64]
