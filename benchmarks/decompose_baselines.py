@@ -63,7 +63,8 @@ def hypervector_ridge(train: Sequence[Observed], test: Sequence[Observed], dimen
             gpus = count.code(np.log2(row.spec.gpu_count))
             terms = (
                 (1.0, model), (2.0, family), (1.0, size), (1.0, gpus), (1.0, bind(family, model)),
-                (2.0, bind(family, size)), (1.0, bind(family, gpus)), (0.5, bind(model, size)), (0.5, bind(model, gpus)),
+                (2.0, bind(family, size)), (1.0, bind(family, gpus)), (0.5, bind(model, size)),
+                (0.5, bind(model, gpus)),
                 (0.5, bind(family, model, size)), (0.5, bind(family, model, gpus)), (0.5, bind(family, size, gpus)),
             )  # fmt: skip
             made.append(sum(np.sqrt(weight) * vector for weight, vector in terms))

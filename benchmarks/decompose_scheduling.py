@@ -1,9 +1,10 @@
 """What predictions learned online are worth to a scheduler; part of benchmarks/decompose.py.
 
-Job lists of the scenario `paper` (populations of their own) run in the simulator under a policy. What the policy believes of
-a job's runtimes is, in turn, everything (`true`), the mean of its user and application (`group`), its type's median (`type`),
-nothing (`none`), or what decompose's predictor says that has seen nothing but this list's finished jobs (`online`: asked
-when the job arrives, and again for the jobs that wait whenever its regression was made anew).
+Job lists of the scenario `paper` (populations of their own) run in the simulator under a policy. What the policy
+believes of a job's runtimes is, in turn, everything (`true`), the mean of its user and application (`group`), its
+type's median (`type`), nothing (`none`), or what decompose's predictor says that has seen nothing but this list's
+finished jobs (`online`: asked when the job arrives, and again for the jobs that wait whenever its regression was made
+anew).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Online:
         self._fit = -1
 
     def follow(self, now_s: float, outcome: Outcome) -> None:
-        """Learns from what ended by now, then predicts what arrived, and what waits if there is something new to say."""
+        """Learns from what ended by now, then predicts what arrived, and what waits if there is something new."""
         ended = np.flatnonzero(outcome.end_s[0] <= now_s)
         if len(ended) > self._learned:
             order = ended[np.argsort(outcome.end_s[0, ended], kind="stable")][self._learned :]
@@ -83,7 +84,9 @@ class Online:
             wanted = sorted({*wanted, *waiting})
         if wanted:
             models = list(self.cluster.gpu_models)
-            self.believed_s[wanted] = self.predictor.predict([self._specs[number] for number in wanted], models).median_s
+            self.believed_s[wanted] = self.predictor.predict(
+                [self._specs[number] for number in wanted], models
+            ).median_s
 
 
 def run(
@@ -92,7 +95,7 @@ def run(
     believed_s: Floats | None,
     *,
     gpu_changes: Sequence[GpuChange] = (),
-    slowdowns: Mapping[int, float] | None = None,
+    known_speeds: Mapping[int, tuple[float, float]] | None = None,
     correct_speeds: bool = False,
 ) -> tuple[Floats, LearnedPredictor | None]:
     """One list under one policy.
@@ -102,13 +105,12 @@ def run(
         policy_name: of the orchestrator's policies.
         believed_s: J x K; None: learned online.
         gpu_changes: to GPUs, in the course of the run.
-        slowdowns: unused GPUs' speeds that the policy is told at once; None: none.
+        known_speeds: by GPU, from when the policy is told which speed; None: nothing.
         correct_speeds: tell the policy the speeds of GPUs that the predictor's drift estimates.
 
     Returns:
         JCT of each job in s, and the predictor where there was one.
     """
-    del slowdowns
     cluster = load_scenario("paper").cluster
     arrays = pack_jobs([jobs], cluster, None if believed_s is None else [believed_s])
     simulator = BatchSimulator(cluster, arrays, gpu_changes=[list(gpu_changes)])
@@ -125,6 +127,9 @@ def run(
         if correct_speeds and online is not None:
             slow = np.array([online.predictor.drift.gpus.state(gpu_id).speed_ratio for gpu_id in gpu_ids])
             observation.duration_s[...] = observation.duration_s / slow
+        for number, (from_s, speed) in (known_speeds or {}).items():
+            if observation.time_s[0] >= from_s:
+                observation.duration_s[..., number] /= speed
         simulator.act(policy.act(observation))
     outcome = simulator.outcome()
     return outcome.end_s[0] - arrays.submit_s[0], None if online is None else online.predictor

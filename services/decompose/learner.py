@@ -115,7 +115,7 @@ class Learner:
         self.present = _telling(columns.reals)
         if len(targets) >= self._next_tuning:
             self._tune(columns, targets)
-            self._next_tuning = math.ceil(1.5 * len(targets))
+            self._next_tuning = math.ceil(1.25 * len(targets))
         settings = self.settings
         cells, cell = make_cells(columns, targets, _CONFIGURATION, settings.counting(self.present))
         self._configurations = set(self._configuration_keys(cells.columns))
