@@ -22,6 +22,7 @@ CELL_LIMIT = 512
 TUNING_CELL_LIMIT = 192
 TUNING_WINDOW = 512
 FIRST_TUNING = 12
+MOST_PASSES = 4
 GAIN = {0: 0.1, 1: 4.0, -1: -2.0}
 """By how much the log evidence must grow for a step: to take one more real into account, and to leave one out (it may
 fall a little: the fewer count, the fewer cells there are)."""
@@ -175,7 +176,7 @@ class Learner:
         """Climbs to settings by which the observations are more probable, one step of one setting at a time."""
         columns, targets = columns.rows(slice(-TUNING_WINDOW, None)), targets[-TUNING_WINDOW:]
         best = self._evidence(self.settings, columns, targets)
-        for _ in range(3 if len(targets) < TUNING_CELL_LIMIT else 1):
+        for _ in range(MOST_PASSES):
             before = self.settings
             for number in range(len(before.neighbours(self.present))):
                 around = self.settings.neighbours(self.present)
