@@ -260,7 +260,7 @@ def paper(seed: int, count: int = 3) -> dict[str, float]:
 
 
 def philly(path: Path, train: int = 4000, test: int = 500, places: int = 6) -> dict[str, float]:
-    """Median factor by which predictions are off, on jobs of the Philly trace at several places, after those before them.
+    """Median factor by which predictions are off on the Philly trace, at several places, after the jobs before.
 
     Only GPU count and virtual cluster are known of a job.
     """

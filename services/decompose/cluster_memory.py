@@ -10,7 +10,7 @@ EXHAUSTIVE_LIMIT; beyond that by a resonator network (`services.decompose.resona
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +25,8 @@ from services.decompose.resonator import resonate
 
 EXHAUSTIVE_LIMIT = 100_000
 """Combinations up to which decoding compares with every one."""
+CLEAR_MARGIN = 1.2
+"""Standard deviations by which the best must lead after half the components to be taken."""
 _BLOCK_COMBINATIONS = 2_048  # of the product codebook that are compared at a time
 _KEPT_BYTES = 64 * 2**20  # a product codebook up to this size is kept as floats
 
@@ -60,7 +62,6 @@ class RecordCode:
         ]
         self.combinations = math.prod(self.sizes.values())
         self.exhaustive = self.combinations <= exhaustive_limit
-        self._kept: NDArray[np.float32] | None = None
 
     def encode(self, values: NDArray[Any]) -> Signs:
         """The records of N x V numbers of values: N x d.
@@ -84,27 +85,54 @@ class RecordCode:
             found = [resonate(vector, self.factors) for vector in vectors]
             numbers = np.array([each.values for each in found], dtype=np.intp).reshape(len(vectors), len(self.factors))
             return Decoded(numbers, np.array([each.similarity for each in found]))
+        which = self._in_blocks(vectors) if self._kept_halves is None else self._by_halves(vectors, *self._kept_halves)
+        numbers = np.stack(np.unravel_index(which, tuple(self.sizes.values())), axis=1)
+        found = self.encode(numbers)
+        return Decoded(numbers, np.einsum("nd,nd->n", vectors, found, dtype=np.float64) / self.codebook.dimension)
+
+    def _by_halves(
+        self, vectors: NDArray[np.float32], first: NDArray[np.float32], second: NDArray[np.float32]
+    ) -> NDArray[np.intp]:
+        """The most similar combinations; what half the components settle clearly is not compared by the other half."""
+        half = len(first)
+        left, right = vectors[:, :half], vectors[:, half:]
+        dots = left @ first  # N x combinations
+        which: NDArray[np.intp] = dots.argmax(axis=1)
+        rows = np.arange(len(vectors))
+        best = dots[rows, which].copy()
+        dots[rows, which] = -np.inf
+        margin = best - dots.max(axis=1)
+        dots[rows, which] = best
+        # The difference of two wrong ones' dot products has this standard deviation. With a margin of more than it, the
+        # right one would have to lie five of them lower than expected where a bundle is full, more where it is not.
+        spread = np.sqrt(2.0 * np.einsum("nd,nd->n", left, left))
+        unclear = np.flatnonzero(margin <= CLEAR_MARGIN * spread)
+        if len(unclear):
+            which[unclear] = (dots[unclear] + right[unclear] @ second).argmax(axis=1)
+        return which
+
+    def _in_blocks(self, vectors: NDArray[np.float32]) -> NDArray[np.intp]:
+        """The most similar combinations of a product codebook that is made block by block."""
         best = np.full(len(vectors), -np.inf, dtype=np.float32)
         which = np.zeros(len(vectors), dtype=np.intp)
         rows = np.arange(len(vectors))
-        start = 0
-        for products in self._products():
+        for start in range(0, self.combinations, _BLOCK_COMBINATIONS):
+            products = self._block(start, min(start + _BLOCK_COMBINATIONS, self.combinations))
             dots = vectors @ products.T  # N x combinations of the block
             at = dots.argmax(axis=1)
             better = dots[rows, at] > best
             best = np.where(better, dots[rows, at], best)
             which = np.where(better, start + at, which)
-            start += len(products)
-        numbers = np.stack(np.unravel_index(which, tuple(self.sizes.values())), axis=1)
-        return Decoded(numbers, best.astype(np.float64) / self.codebook.dimension)
+        return which
 
-    def _products(self) -> list[NDArray[np.float32]] | itertools.chain[NDArray[np.float32]]:
-        if self._kept is None and self.combinations * self.codebook.dimension * 4 <= _KEPT_BYTES:
-            self._kept = self._block(0, self.combinations)
-        if self._kept is not None:
-            return [self._kept]
-        starts = range(0, self.combinations, _BLOCK_COMBINATIONS)
-        return itertools.chain(self._block(at, min(at + _BLOCK_COMBINATIONS, self.combinations)) for at in starts)
+    @functools.cached_property
+    def _kept_halves(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """The product codebook by halves of the components, d/2 x combinations each; None where it is too large."""
+        if self.combinations * self.codebook.dimension * 4 > _KEPT_BYTES:
+            return None
+        products = self._block(0, self.combinations)
+        half = self.codebook.dimension // 2
+        return np.ascontiguousarray(products[:, :half].T), np.ascontiguousarray(products[:, half:].T)
 
     def _block(self, start: int, stop: int) -> NDArray[np.float32]:
         numbers = np.stack(np.unravel_index(np.arange(start, stop), tuple(self.sizes.values())), axis=1)
