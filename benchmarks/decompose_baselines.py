@@ -67,8 +67,8 @@ def hypervector_ridge(train: Sequence[Observed], test: Sequence[Observed], dimen
                 (0.5, bind(model, gpus)),
                 (0.5, bind(family, model, size)), (0.5, bind(family, model, gpus)), (0.5, bind(family, size, gpus)),
             )  # fmt: skip
-            made.append(sum(np.sqrt(weight) * vector for weight, vector in terms))
-        return np.array(made) / np.sqrt(dimension)
+            made.append(np.sum([np.sqrt(weight) * vector for weight, vector in terms], axis=0))
+        return np.asarray(np.array(made) / np.sqrt(dimension), dtype=np.float64)
 
     vectors, asked = encode(train), encode(test)
     y = np.log([row.step_s for row in train])

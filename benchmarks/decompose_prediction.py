@@ -98,7 +98,7 @@ def gavel_splits(rows: Sequence[Row], kind: str, seed: int) -> Iterator[tuple[li
             left_out = set(rng.permutation(distinct)[: round(TEST_SHARE * len(distinct))].tolist())
         train = [row for row, group in zip(rows, groups, strict=True) if group not in left_out]
         test = [row for row, group in zip(rows, groups, strict=True) if group in left_out]
-        rng.shuffle(train)  # type: ignore[arg-type]
+        rng.shuffle(train)
         yield train, test
 
 
@@ -198,9 +198,9 @@ def gavel_pairs(folder: Path, seed: int) -> dict[str, float]:
             ((s, n) for s in (0.003, 0.01, 0.03) for n in (NOISES[0], NOISES[2], NOISES[4])),
             key=lambda each: log_evidence(some, pair_terms(each[0]), 4.0, each[1]),
         )
-        model = Regression(cells, pair_terms(scale), 4.0, noise)
+        fitted = Regression(cells, pair_terms(scale), 4.0, noise)
         predicted = {
-            "adlro": model.estimate(columns.rows(test_rows)).mean + mean,
+            "adlro": fitted.estimate(columns.rows(test_rows)).mean + mean,
             "mean": np.full(len(test_rows), mean),
         }
         x = np.concatenate(

@@ -19,7 +19,7 @@ from adlro.cluster import Cluster
 from adlro.sim.batch import BatchSimulator, GpuChange, Outcome
 from adlro.sim.estimates import expected_s
 from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.scenario import load_scenario
+from adlro.sim.scenario import Group, load_scenario
 from adlro.sim.workload import WorkloadJob, draw_groups, draw_jobs
 from services.decompose.learned import LearnedPredictor
 from services.decompose.memory import FinishedJob, OutcomeMemory
@@ -135,7 +135,7 @@ def run(
     return outcome.end_s[0] - arrays.submit_s[0], None if online is None else online.predictor
 
 
-def lists(count: int, seed: int, jobs: int = JOBS) -> list[tuple[list[WorkloadJob], Sequence[object]]]:
+def lists(count: int, seed: int, jobs: int = JOBS) -> list[tuple[list[WorkloadJob], tuple[Group, ...]]]:
     """Job lists, each of a population of its own."""
     scenario = load_scenario("paper")
     made = []
@@ -158,7 +158,7 @@ def measure(count: int, seed: int) -> dict[str, dict[str, dict[str, float]]]:
             for jobs, groups in drawn:
                 believed = None
                 if knowledge != "online":
-                    believed = expected_s(jobs, scenario.cluster.gpu_models, knowledge, scenario, seed, groups=groups)  # type: ignore[arg-type]
+                    believed = expected_s(jobs, scenario.cluster.gpu_models, knowledge, scenario, seed, groups=groups)
                 jcts.append(run(jobs, policy, believed)[0])
             all_s = np.array(jcts)
             result[policy][knowledge] = {"all_s": float(all_s.mean()), "late_s": float(all_s[:, LATE].mean())}

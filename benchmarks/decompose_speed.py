@@ -32,7 +32,7 @@ K = 8
 def p50_ms(work: Callable[[], object], seconds: float = 1.5, least: int = 15) -> float:
     """The median time of a call."""
     work()
-    took = []
+    took: list[float] = []
     until = time.perf_counter() + seconds
     while len(took) < least or time.perf_counter() < until:
         began = time.perf_counter()

@@ -32,7 +32,7 @@ def bind(first: Signs, *others: Signs) -> Signs:
     return reduce(np.multiply, others, first)
 
 
-def unbind(bound: Bundle, *factors: Signs) -> Bundle:
+def unbind(bound: Bundle, *factors: Bundle) -> Bundle:
     """What is left when factors are taken out of a product, or of a bundle of products: each is its own inverse."""
     return reduce(np.multiply, factors, bound)
 
@@ -49,7 +49,8 @@ def bundle(vectors: Bundle, weights: NDArray[Any] | None = None) -> Bundle:
     """
     if weights is None:
         return np.asarray(vectors).sum(axis=0, dtype=np.int32)
-    return np.tensordot(weights, vectors, axes=1)
+    weighted: Bundle = np.tensordot(weights, vectors, axes=1)
+    return weighted
 
 
 def permute(vector: Bundle, steps: int = 1) -> Bundle:
@@ -64,7 +65,8 @@ def similarity(first: Bundle, second: Bundle) -> NDArray[np.float64]:
     """
     left, right = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     lengths = np.multiply.outer(np.linalg.norm(left, axis=-1), np.linalg.norm(right, axis=-1))
-    return np.divide(left @ right.T, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    cosine: NDArray[np.float64] = np.divide(left @ right.T, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return cosine
 
 
 def signs(vectors: Bundle, ties: Signs) -> Signs:
@@ -90,7 +92,8 @@ def unpack(words: Words) -> Signs:
 def packed_similarity(query: Words, words: Words) -> NDArray[np.float64]:
     """The cosine of signs: d/64 words against N x d/64 give N."""
     different = np.bitwise_count(words ^ query).sum(axis=-1, dtype=np.int64)
-    return 1.0 - 2.0 * different / (words.shape[-1] * WORD_BITS)
+    cosine: NDArray[np.float64] = 1.0 - 2.0 * different / (words.shape[-1] * WORD_BITS)
+    return cosine
 
 
 def recovery_probability(dimension: int, bundled: int, candidates: int, flipped_ratio: float = 0.0) -> float:

@@ -87,8 +87,8 @@ class RecordCode:
             return Decoded(numbers, np.array([each.similarity for each in found]))
         which = self._in_blocks(vectors) if self._kept_halves is None else self._by_halves(vectors, *self._kept_halves)
         numbers = np.stack(np.unravel_index(which, tuple(self.sizes.values())), axis=1)
-        found = self.encode(numbers)
-        return Decoded(numbers, np.einsum("nd,nd->n", vectors, found, dtype=np.float64) / self.codebook.dimension)
+        similarity = (vectors * self.encode(numbers)).sum(axis=1, dtype=np.float64) / self.codebook.dimension
+        return Decoded(numbers, similarity)
 
     def _by_halves(
         self, vectors: NDArray[np.float32], first: NDArray[np.float32], second: NDArray[np.float32]

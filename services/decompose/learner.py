@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.decompose.columns import REAL_COUNT, Category, Real
-from services.decompose.kernel import Columns, Floats, Term
+from services.decompose.kernel import Columns, Floats, Term, self_similarity
 from services.decompose.regression import NOISES, Cells, Regression, Residuals, log_evidence, make_cells
 
 CELL_LIMIT = 512
@@ -145,9 +145,9 @@ class Learner:
         """
         values = 1 if by_value is None else len(by_value[1])
         if self.model is None:
-            variance = sum(term.weight for term in self._make_terms(self.settings, ())) + self.settings.noise**2
+            prior = self_similarity(self._make_terms(self.settings, ())) + self.settings.noise**2
             count = values * len(columns)
-            return np.zeros(count), np.full(count, variance), np.ones(count)
+            return np.zeros(count), np.full(count, prior), np.ones(count)
         found = self.model.estimate(columns, by_value)
         mean, variance, unexplained = found.mean, found.variance, found.unexplained
         if self._rest:

@@ -78,7 +78,7 @@ def make_cells(
     _, configuration = _unique_rows(np.ascontiguousarray(rows[first][:, shared]))
     count = np.bincount(cell).astype(np.float64)
     mean = np.bincount(cell, targets) / count
-    deviation = np.bincount(cell, (targets - mean[cell]) ** 2)
+    deviation: Floats = np.bincount(cell, (targets - mean[cell]) ** 2).astype(np.float64)
     return Cells(Columns(columns.categories[first], reals[first]), configuration, count, mean, deviation), cell
 
 

@@ -53,7 +53,8 @@ def test_permuting_marks_order_and_is_undone():
 def test_packing_keeps_signs_and_similarity():
     vectors = BOOK.atoms([f"x{i}" for i in range(9)])
     words = pack(vectors)
-    assert (words.shape, words.dtype) == ((9, 16), np.uint64)
+    assert words.shape == (9, 16)
+    assert words.dtype == np.uint64
     assert (unpack(words) == vectors).all()
     assert packed_similarity(words[0], words) == pytest.approx(similarity(vectors[0], vectors))
     with pytest.raises(ValueError, match="multiple of 64"):

@@ -107,9 +107,8 @@ def test_declarations_are_corrected_by_user():
     for _ in range(40):
         declared = {"expected_runtime": ExpectedRuntime("v100_sxm2", 10 * math.exp(world.rng.gauss(0, 1.0)))}
         for user, factor in (("ann", 0.25), ("bob", 1.0)):
-            job = spec(user, **declared)
-            work_s = job.expected_runtime.runtime_s * factor * math.exp(world.rng.gauss(0, 0.2))
-            world.run(job, work_s)
+            work_s = declared["expected_runtime"].runtime_s * factor * math.exp(world.rng.gauss(0, 0.2))
+            world.run(spec(user, **declared), work_s)
     declared = {"expected_runtime": ExpectedRuntime("v100_sxm2", 100.0)}
     assert world.median(spec("ann", **declared)) == pytest.approx(25, rel=0.2)
     assert world.median(spec("bob", **declared)) == pytest.approx(100, rel=0.2)
