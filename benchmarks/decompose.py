@@ -143,6 +143,12 @@ def show_speed(seed: int) -> Any:
     )
     result["million"] = speed.recall_of_a_million(seed)
     show("Search through 1,000,000 records", result["million"], {"recall_of_1m_ms": "goal < 100"})
+    result["state"] = speed.state()
+    show(
+        "GetClusterState of 1,000 GPUs after a block of telemetry",
+        result["state"],
+        {"fold_and_answer_ms": "goal < 250, all in all"},
+    )
     result["predict"] = speed.predict(seed)
     show(
         "PredictRuntime for three models at 10,000 records",

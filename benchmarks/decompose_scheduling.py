@@ -78,8 +78,8 @@ class Online:
         arrived = int(np.searchsorted(self._submit_s, now_s, side="right"))
         wanted = list(range(self._arrived, arrived))
         self._arrived = arrived
-        if self.predictor.fit_count != self._fit:
-            self._fit = self.predictor.fit_count
+        if self.predictor.prediction_revision != self._fit:
+            self._fit = self.predictor.prediction_revision
             waiting = np.flatnonzero(np.isnan(outcome.start_s[0, :arrived])).tolist()
             wanted = sorted({*wanted, *waiting})
         if wanted:

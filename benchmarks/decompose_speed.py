@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from adlro.cluster import Cluster, Gpu, Node
 from adlro.jobs import JobSpec
 from adlro.sim.scenario import load_scenario
 from adlro.sim.workload import draw_groups, draw_jobs
@@ -20,7 +21,10 @@ from services.decompose.learned import LearnedPredictor
 from services.decompose.memory import FinishedJob, OutcomeMemory
 from services.decompose.packed import PackedIndex
 from services.decompose.record_code import similarity
+from services.decompose.server import DecomposeServer
+from services.decompose.settings import DecomposeSettings
 from services.decompose.speeds import Speeds
+from services.decompose.state import Block, ClusterMatrix, Column, Metric
 from services.decompose.variables import Variables
 
 GPUS = 64
@@ -157,6 +161,31 @@ def recall_of_a_million(seed: int, records: int = 1_000_000) -> dict[str, float]
         "near_copies_found": float(np.mean(hits)),
         "bytes_a_record": index.nbytes / records,
     }
+
+
+def state(gpus: int = 1000) -> dict[str, float]:
+    """What stands between a block of telemetry and the answer of GetClusterState: folding, and the message."""
+    nodes = tuple(
+        Node(f"n{number}", 32, 262144, tuple(Gpu(f"n{number}/{i}", MODELS[number % 3], 16160) for i in range(8)))
+        for number in range(gpus // 8)
+    )
+    server = DecomposeServer(DecomposeSettings())
+    matrix = ClusterMatrix(Cluster("default", nodes))
+    ids = tuple(gpu.gpu_id for node in nodes for gpu in node.gpus)
+    rng = np.random.default_rng(0)
+    clock = [0.0]
+
+    def block() -> Block:
+        clock[0] += 1.0
+        values = rng.random((1, len(ids)), dtype=np.float32)
+        columns = [Column(metric, values * 50, values) for metric in Metric]
+        return Block(ids, np.array([clock[0]]), columns)
+
+    def fold_and_answer() -> None:
+        matrix.fold(block())
+        server._state(matrix.snapshot()).SerializeToString()
+
+    return {"fold_1000_gpus_ms": p50_ms(lambda: matrix.fold(block())), "fold_and_answer_ms": p50_ms(fold_and_answer)}
 
 
 def predict(seed: int) -> dict[str, Any]:

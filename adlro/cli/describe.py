@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from adlro.client import Client, Decision, RuntimePrediction
 
 _EVIDENCE = 3
+_NOVEL = 0.95  # from which decompose flags a job
 
 describe = typer.Typer(help="Everything about one job.", no_args_is_help=True)
 
@@ -123,6 +124,12 @@ def _print_job(console: Console, job: Job) -> None:
         console.print(table)
 
 
+def _novelty_in_words(novelty: float) -> str:
+    if novelty >= _NOVEL:
+        return "unlike what was seen: do not rely on the prediction"
+    return "0: much like what was seen, 1: unlike anything"
+
+
 def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePrediction, ...]) -> None:
     console.print(
         "\n[bold]Predicted runtime[/]" + (" [dim](as it would be predicted now)[/]" if job.state.final else "")
@@ -145,7 +152,7 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
         console.print(f"  [dim]evidence[/]   {told}")
     novelty = max(each.novelty for each in predictions)
     if math.isfinite(novelty) and novelty > 0:
-        console.print(f"  [dim]novelty[/]    {novelty:.2f} [dim](0: much like what was seen, 1: unlike anything)[/]")
+        console.print(f"  [dim]novelty[/]    {novelty:.2f} [dim]({_novelty_in_words(novelty)})[/]")
 
 
 def _print_decision(console: Console, decision: Decision) -> None:

@@ -108,6 +108,29 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuDrift:
+    """Whether a GPU is slower than its kind; flagged at a false-alarm rate of 1 % a look.
+
+    `speed_ratio` is its estimated speed relative to its model, from `job_count` finished jobs.
+    """
+
+    score: float = 0.0
+    flagged: bool = False
+    speed_ratio: float = 1.0
+    job_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MixDrift:
+    """Whether the mix of finished jobs has changed, in which variable most, and by what total variation."""
+
+    score: float = 0.0
+    flagged: bool = False
+    variable: str = ""
+    total_variation: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class GpuState:
     """One GPU of the cluster's state; `sample_time_unix_s` is None while it has never reported."""
 
@@ -116,6 +139,7 @@ class GpuState:
     gpu_model: str
     sample_time_unix_s: float | None
     variables: tuple[Variable, ...]
+    drift: GpuDrift = GpuDrift()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +160,7 @@ class ClusterState:
     planes: Mapping[Metric, StatePlane]
     newest_sample_unix_s: float | None
     revision: int
+    mix_drift: MixDrift = MixDrift()
 
     def value(self, metric: Metric, gpu_index: int) -> float:
         """The raw value of one metric of one GPU; NaN where it is not known."""

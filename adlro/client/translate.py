@@ -11,12 +11,14 @@ from adlro.client.records import (
     Decision,
     Evidence,
     FloatArray,
+    GpuDrift,
     GpuState,
     JobEvent,
     JobEventKind,
     JobFilter,
     MaskedCandidate,
     MetricColumn,
+    MixDrift,
     OrchestratorStatus,
     Policy,
     PredictionBasis,
@@ -112,6 +114,7 @@ def cluster_state(message: decompose_service_pb2.ClusterState) -> ClusterState:
                 gpu_model=gpu.gpu_model,
                 sample_time_unix_s=gpu.sample_time_unix_s if gpu.HasField("sample_time_unix_s") else None,
                 variables=tuple(Variable(each.name, each.value, each.index) for each in gpu.variables),
+                drift=_gpu_drift(gpu),
             )
             for gpu in message.gpus
         ),
@@ -123,7 +126,19 @@ def cluster_state(message: decompose_service_pb2.ClusterState) -> ClusterState:
         },
         newest_sample_unix_s=message.newest_sample_unix_s if message.HasField("newest_sample_unix_s") else None,
         revision=message.revision,
+        mix_drift=MixDrift(
+            message.mix_drift.score,
+            message.mix_drift.flagged,
+            message.mix_drift.variable,
+            message.mix_drift.total_variation,
+        ),
     )
+
+
+def _gpu_drift(gpu: decompose_service_pb2.GpuState) -> GpuDrift:
+    if not gpu.HasField("drift"):
+        return GpuDrift()
+    return GpuDrift(gpu.drift.score, gpu.drift.flagged, gpu.drift.speed_ratio, gpu.drift.job_count)
 
 
 def predictions(message: decompose_service_pb2.PredictRuntimeResponse) -> list[tuple[RuntimePrediction, ...]]:

@@ -711,8 +711,11 @@ class PredictRuntimeResponse(_message.Message):
 
     PREDICTIONS_FIELD_NUMBER: _builtins.int
     MEMORY_REVISION_FIELD_NUMBER: _builtins.int
+    PREDICTION_REVISION_FIELD_NUMBER: _builtins.int
     memory_revision: _builtins.int
     """Grows as finished jobs are learned from."""
+    prediction_revision: _builtins.int
+    """Grows when enough has been learned to make predictions anew: those asked for at a lower one may be others now."""
     @_builtins.property
     def predictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobPrediction]:
         """One for each job."""
@@ -722,10 +725,11 @@ class PredictRuntimeResponse(_message.Message):
         *,
         predictions: _abc.Iterable[Global___JobPrediction] | None = ...,
         memory_revision: _builtins.int = ...,
+        prediction_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_revision", b"memory_revision", "predictions", b"predictions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_revision", b"memory_revision", "prediction_revision", b"prediction_revision", "predictions", b"predictions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -136,8 +136,7 @@ class LearnedPredictor:
         cluster_gpu_models: Callable[[], Collection[str] | None],
         drift: Drift | None = None,
     ) -> None:
-        self.fit_count = 0
-        """Grows whenever the regressions are made anew: predictions asked for before may be another now."""
+        self._fit_count = 0
         self._memory = memory
         self._variables = variables
         self._speeds = speeds
@@ -154,6 +153,15 @@ class LearnedPredictor:
         """Grows as finished jobs are learned from."""
         return self._memory.revision
 
+    @property
+    def prediction_revision(self) -> int:
+        """Grows whenever the regressions are made anew, or would be if something were asked."""
+        return self._fit_count + int(self._due)
+
+    @property
+    def _due(self) -> bool:
+        return self._pending >= max(1.0, REFIT_SHARE * len(self._window))
+
     def start_over(self, *, forget_memory: bool = True) -> None:
         """Forgets all finished jobs."""
         if forget_memory:
@@ -166,6 +174,7 @@ class LearnedPredictor:
         self._exact = True  # declarations, so far as they were seen to be
         self._share = 1.0  # of the corrected declaration, beside what outcomes say
         self._declared_residuals = Residuals(np.empty(0))
+        self._fit_count += 1  # what was predicted before is another now
         self._seen_on: dict[tuple[str, str], int] = {}
 
     def learn(self, job: FinishedJob) -> bool:
@@ -208,7 +217,7 @@ class LearnedPredictor:
     def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
         """Predicts each job on each model; see `Predictor.predict`."""
         require_known(gpu_models, self._speeds, self._cluster_gpu_models())
-        if self._pending >= max(1.0, REFIT_SHARE * len(self._window)):
+        if self._due:
             self._refit()
         return self._predict(jobs, gpu_models)
 
@@ -289,7 +298,7 @@ class LearnedPredictor:
 
     def _refit(self) -> None:
         self._pending = 0
-        self.fit_count += 1
+        self._fit_count += 1
         columns, outcomes, corrections = self._window.view()
         self._outcomes.fit(columns, outcomes)
         declared = np.flatnonzero(~np.isnan(corrections))

@@ -86,6 +86,10 @@ class Predictor(Protocol):
     def revision(self) -> int:
         """Grows as finished jobs are learned from."""
 
+    @property
+    def prediction_revision(self) -> int:
+        """Grows when predictions may have become others: those asked for before are worth asking for again."""
+
     def learn(self, job: FinishedJob) -> bool:
         """Learns from a finished job. Returns whether it was new."""
 
@@ -141,6 +145,11 @@ class PlainPredictor:
     @property
     def revision(self) -> int:
         """Grows as finished jobs are learned from."""
+        return self._memory.revision
+
+    @property
+    def prediction_revision(self) -> int:
+        """The same: every finished job moves its groups' medians."""
         return self._memory.revision
 
     def learn(self, job: FinishedJob) -> bool:

@@ -230,7 +230,9 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         """Jobs x GPU models."""
         models = list(request.gpu_models)
         gpus = await self._gpus(request)
-        response = pb.PredictRuntimeResponse(memory_revision=self._predictor.revision)
+        response = pb.PredictRuntimeResponse(
+            memory_revision=self._predictor.revision, prediction_revision=self._predictor.prediction_revision
+        )
         step = _JOBS_WITH_EVIDENCE_AT_A_TIME if request.max_evidence else _JOBS_AT_A_TIME
         for start in range(0, len(request.jobs), step):
             if start:
