@@ -82,7 +82,7 @@ def recovery(count: int, seed: int, policy: str = "hold_greedy_fixed") -> dict[s
     """Mean JCT of the jobs after two V100s lose 20 % of their speed, by what the policy knows of it."""
     jcts: dict[str, list[float]] = {"uncorrected": [], "corrected": [], "known": []}
     slow = (0, 5)
-    for jobs, _ in lists(count, seed, 1000):
+    for jobs in lists(count, seed, 1000):
         at_s = jobs[250].submit_s
         changes = [(at_s, number, 0.8) for number in slow]
         for name, values in jcts.items():

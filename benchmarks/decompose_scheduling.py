@@ -1,6 +1,6 @@
 """What predictions learned online are worth to a scheduler; part of benchmarks/decompose.py.
 
-Job lists of the scenario `paper` (populations of their own) run in the simulator under a policy. What the policy
+Job lists of the scenario `paper` run in the simulator under a policy. What the policy
 believes of a job's runtimes is, in turn, everything (`true`), the mean of its user and application (`group`), its
 type's median (`type`), nothing (`none`), or what decompose's predictor says that has seen nothing but this list's
 finished jobs (`online`: asked when the job arrives, and again for the jobs that wait whenever its regression was made
@@ -19,8 +19,8 @@ from adlro.cluster import Cluster
 from adlro.sim.batch import BatchSimulator, GpuChange, Outcome
 from adlro.sim.estimates import expected_s
 from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.scenario import Group, load_scenario
-from adlro.sim.workload import WorkloadJob, draw_groups, draw_jobs
+from adlro.sim.scenario import load_scenario
+from adlro.sim.workload import WorkloadJob, draw_jobs
 from services.decompose.learned import LearnedPredictor
 from services.decompose.memory import FinishedJob, OutcomeMemory
 from services.decompose.speeds import Speeds
@@ -135,15 +135,12 @@ def run(
     return outcome.end_s[0] - arrays.submit_s[0], None if online is None else online.predictor
 
 
-def lists(count: int, seed: int, jobs: int = JOBS) -> list[tuple[list[WorkloadJob], tuple[Group, ...]]]:
-    """Job lists, each of a population of its own."""
+def lists(count: int, seed: int, jobs: int = JOBS) -> list[list[WorkloadJob]]:
+    """Job lists of the scenario's own population, of which the load is what it says."""
     scenario = load_scenario("paper")
-    made = []
-    for number in range(count):
-        rng = np.random.default_rng([seed, number])
-        groups = draw_groups(scenario, rng)
-        made.append((draw_jobs(scenario, load=LOAD, rng=rng, count=jobs, groups=groups), groups))
-    return made
+    return [
+        draw_jobs(scenario, load=LOAD, rng=np.random.default_rng([seed, number]), count=jobs) for number in range(count)
+    ]
 
 
 def measure(count: int, seed: int) -> dict[str, dict[str, dict[str, float]]]:
@@ -155,10 +152,10 @@ def measure(count: int, seed: int) -> dict[str, dict[str, dict[str, float]]]:
         result[policy] = {}
         for knowledge in KNOWLEDGE:
             jcts = []
-            for jobs, groups in drawn:
+            for jobs in drawn:
                 believed = None
                 if knowledge != "online":
-                    believed = expected_s(jobs, scenario.cluster.gpu_models, knowledge, scenario, seed, groups=groups)
+                    believed = expected_s(jobs, scenario.cluster.gpu_models, knowledge, scenario, seed)
                 jcts.append(run(jobs, policy, believed)[0])
             all_s = np.array(jcts)
             result[policy][knowledge] = {"all_s": float(all_s.mean()), "late_s": float(all_s[:, LATE].mean())}

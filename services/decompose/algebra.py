@@ -48,7 +48,8 @@ def bundle(vectors: Bundle, weights: NDArray[Any] | None = None) -> Bundle:
         ... x d; int32 without weights, the weights' kind of float otherwise.
     """
     if weights is None:
-        return np.asarray(vectors).sum(axis=0, dtype=np.int32)
+        total: Bundle = np.asarray(vectors).sum(axis=0, dtype=np.int32)
+        return total
     weighted: Bundle = np.tensordot(weights, vectors, axes=1)
     return weighted
 

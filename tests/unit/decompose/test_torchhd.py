@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from services.decompose.algebra import bind, bundle, permute, similarity
+from services.decompose.algebra import bind, bundle, permute, similarity, unbind
 from services.decompose.cluster_memory import ClusterMemory, RecordCode
 from services.decompose.codebook import Codebook
 
@@ -35,6 +35,6 @@ def test_the_decoded_record_is_that_of_torchhds_cleanup():
     numbers = np.stack(np.unravel_index(np.arange(code.combinations), tuple(sizes.values())), axis=1)
     products = theirs(code.encode(numbers))
     for slot, values in zip(memory.slots, memory.decode().values.tolist(), strict=True):
-        noisy = theirs(bind(memory.record.codebook.atom(f"slot/{slot}"), memory.bundle))
+        noisy = theirs(unbind(memory.bundle, code.codebook.atom(f"slot/{slot}")))
         found = torchhd.dot_similarity(noisy, products).argmax()
         assert numbers[int(found)].tolist() == values
