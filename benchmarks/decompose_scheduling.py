@@ -64,8 +64,12 @@ class Online:
         self._learned = self._arrived = 0
         self._fit = -1
 
-    def follow(self, now_s: float, outcome: Outcome) -> None:
-        """Learns from what ended by now, then predicts what arrived, and what waits if there is something new."""
+    def follow(self, now_s: float, outcome: Outcome) -> bool:
+        """Learns from what ended by now, then predicts what arrived, and what waits if there is something new.
+
+        Returns:
+            Whether what is believed has changed.
+        """
         ended = np.flatnonzero(outcome.end_s[0] <= now_s)
         if len(ended) > self._learned:
             order = ended[np.argsort(outcome.end_s[0, ended], kind="stable")][self._learned :]
@@ -121,9 +125,9 @@ def run(
     policy = POLICIES[policy_name].for_load(LOAD)
     gpu_ids = [gpu.gpu_id for _, gpu in cluster.gpus()]
     while len(simulator.active):
-        if online is not None:
-            online.follow(float(simulator.observe().time_s[0]), simulator.outcome())
         observation = simulator.observe()
+        if online is not None and online.follow(float(observation.time_s[0]), simulator.outcome()):
+            observation = simulator.observe()
         if correct_speeds and online is not None:
             slow = np.array([online.predictor.drift.gpus.state(gpu_id).speed_ratio for gpu_id in gpu_ids])
             observation.duration_s[...] = observation.duration_s / slow
