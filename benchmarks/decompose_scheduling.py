@@ -9,14 +9,14 @@ anew).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adlro.cluster import Cluster
-from adlro.sim.batch import BatchSimulator, GpuChange, Outcome
+from adlro.sim.batch import BatchSimulator, Outcome
 from adlro.sim.estimates import expected_s
 from adlro.sim.job_arrays import pack_jobs
 from adlro.sim.scenario import load_scenario
@@ -97,10 +97,6 @@ def run(
     jobs: Sequence[WorkloadJob],
     policy_name: str,
     believed_s: Floats | None,
-    *,
-    gpu_changes: Sequence[GpuChange] = (),
-    known_speeds: Mapping[int, tuple[float, float]] | None = None,
-    correct_speeds: bool = False,
 ) -> tuple[Floats, LearnedPredictor | None]:
     """One list under one policy.
 
@@ -108,32 +104,22 @@ def run(
         jobs: the list.
         policy_name: of the orchestrator's policies.
         believed_s: J x K; None: learned online.
-        gpu_changes: to GPUs, in the course of the run.
-        known_speeds: by GPU, from when the policy is told which speed; None: nothing.
-        correct_speeds: tell the policy the speeds of GPUs that the predictor's drift estimates.
 
     Returns:
         JCT of each job in s, and the predictor where there was one.
     """
     cluster = load_scenario("paper").cluster
     arrays = pack_jobs([jobs], cluster, None if believed_s is None else [believed_s])
-    simulator = BatchSimulator(cluster, arrays, gpu_changes=[list(gpu_changes)])
+    simulator = BatchSimulator(cluster, arrays)
     online = None
     if believed_s is None:
         arrays.expected_s[0] = 1.0  # replaced before any job of it can be seen
         online = Online(new_predictor(), jobs, cluster, arrays.expected_s[0])
     policy = POLICIES[policy_name].for_load(LOAD)
-    gpu_ids = [gpu.gpu_id for _, gpu in cluster.gpus()]
     while len(simulator.active):
         observation = simulator.observe()
         if online is not None and online.follow(float(observation.time_s[0]), simulator.outcome()):
             observation = simulator.observe()
-        if correct_speeds and online is not None:
-            slow = np.array([online.predictor.drift.gpus.state(gpu_id).speed_ratio for gpu_id in gpu_ids])
-            observation.duration_s[...] = observation.duration_s / slow
-        for number, (from_s, speed) in (known_speeds or {}).items():
-            if observation.time_s[0] >= from_s:
-                observation.duration_s[..., number] /= speed
         simulator.act(policy.act(observation))
     outcome = simulator.outcome()
     return outcome.end_s[0] - arrays.submit_s[0], None if online is None else online.predictor
