@@ -10,8 +10,8 @@ from services.decompose.algebra import recovery_probability
 from services.decompose.cluster_memory import ClusterMemory, RecordCode
 from services.decompose.codebook import Codebook
 
-SIZES = {"gpu_model": 4, "utilization_level": 21, "priority_class": 4}
-"""Three models, 20 levels and three classes, each with one more value for "not known": 336 combinations."""
+SIZES = {"gpu_model": 3, "utilization_level": 21, "priority_class": 3}
+"""The paper's variables on its cluster: three models, 20 levels and "not known", three classes; 189 combinations."""
 LEAST_DECODED = 6000
 
 

@@ -87,7 +87,7 @@ class RecordCode:
             return Decoded(numbers, np.array([each.similarity for each in found]))
         which = self._in_blocks(vectors) if self._kept_halves is None else self._by_halves(vectors, *self._kept_halves)
         numbers = np.stack(np.unravel_index(which, tuple(self.sizes.values())), axis=1)
-        similarity = (vectors * self.encode(numbers)).sum(axis=1, dtype=np.float64) / self.codebook.dimension
+        similarity = (vectors * self.encode(numbers)).sum(axis=1).astype(np.float64) / self.codebook.dimension
         return Decoded(numbers, similarity)
 
     def _by_halves(
