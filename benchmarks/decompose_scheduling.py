@@ -91,6 +91,7 @@ class Online:
             self.believed_s[wanted] = self.predictor.predict(
                 [self._specs[number] for number in wanted], models
             ).median_s
+        return bool(wanted)
 
 
 def run(
