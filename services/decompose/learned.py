@@ -19,18 +19,16 @@ import numpy as np
 
 from adlro.jobs import JobSpec
 from adlro.sim.estimates import PRIOR_WORK_S
-from services.decompose.columns import REAL_COUNT, Category
+from services.decompose.columns import Category
 from services.decompose.drift import Drift
-from services.decompose.kernel import Columns, Floats, Term
-from services.decompose.learner import Learner, Settings
-from services.decompose.memory import (
-    FinishedJob,
-    OutcomeMemory,
-    Recollection,
+from services.decompose.groups import (
     application_key,
     job_type_key,
     user_application_key,
 )
+from services.decompose.kernel import Columns, Floats, Term
+from services.decompose.learner import Learner, Settings
+from services.decompose.memory import FinishedJob, OutcomeMemory, Recollection
 from services.decompose.predict import (
     INTERVAL_COVERAGE,
     PRIOR_LOG_SIGMA,
@@ -41,9 +39,8 @@ from services.decompose.predict import (
 from services.decompose.regression import Residuals
 from services.decompose.speeds import Speeds
 from services.decompose.variables import Variables
+from services.decompose.window import Window
 
-WINDOW = 4096
-"""Newest finished jobs that the regressions look at."""
 REFIT_SHARE = 0.02
 """Newly finished jobs, as a share of the window, after which the regressions are made anew."""
 LAZY_REFIT_SHARE = 0.2
@@ -62,45 +59,6 @@ LISTED_FROM = 4
 """Finished jobs of an application on a GPU model from which the speed table's own uncertainty no longer counts."""
 _LOW, _HIGH = (1 - INTERVAL_COVERAGE) / 2, (1 + INTERVAL_COVERAGE) / 2
 _Z = 1.2815515655446004
-
-
-class Window:
-    """The newest observations, as arrays.
-
-    Args:
-        capacity: how many.
-    """
-
-    def __init__(self, capacity: int = WINDOW) -> None:
-        self._capacity = capacity
-        self._categories = np.zeros((2 * capacity, len(Category)), dtype=np.int32)
-        self._values = np.zeros((2 * capacity, REAL_COUNT + 2))
-        self._start = self._end = 0
-
-    def __len__(self) -> int:
-        return self._end - self._start
-
-    def add(self, categories: Sequence[int], reals: Sequence[float], outcome: float, correction: float) -> None:
-        """Takes an observation; the oldest gives way."""
-        if self._end == len(self._values):
-            # The newest to the front: once in `capacity` observations, so that all of them always lie in one piece.
-            self._categories[: len(self)] = self._categories[self._start :].copy()
-            self._values[: len(self)] = self._values[self._start :].copy()
-            self._start, self._end = 0, len(self)
-        self._categories[self._end] = categories
-        self._values[self._end] = (*reals, outcome, correction)
-        self._end += 1
-        self._start = max(self._start, self._end - self._capacity)
-
-    def view(self) -> tuple[Columns, Floats, Floats]:
-        """Columns, outcomes, corrections (NaN where nothing was declared), oldest first."""
-        rows = slice(self._start, self._end)
-        values = self._values[rows]
-        return Columns(self._categories[rows], values[:, :-2]), values[:, -2], values[:, -1]
-
-    def clear(self) -> None:
-        """Forgets all."""
-        self._start = self._end = 0
 
 
 def correction_terms(settings: Settings, present: Collection[int]) -> list[Term]:

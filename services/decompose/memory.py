@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,14 +25,20 @@ from adlro.jobs import JobSpec
 from services.decompose.algebra import WORD_BITS
 from services.decompose.codebook import Codebook, default_codebook
 from services.decompose.columns import REAL_COUNT, Category, JobRows
+from services.decompose.groups import (
+    ALL_DECLARED,
+    Group,
+    GroupKey,
+    application_key,
+    declared_key,
+    job_type_key,
+    user_application_key,
+)
 from services.decompose.kernel import Columns
 from services.decompose.packed import PackedIndex
 from services.decompose.record_code import RecordCode, rounded, similarity
 from services.decompose.speeds import Speeds
 from services.decompose.variables import NOT_STATED, Variables
-
-GROUP_WINDOW = 256
-"""A group keeps so many of its newest values."""
 
 CROWDED = 64
 """Jobs of a row from which it is the first to forget when the memory is full."""
@@ -58,85 +64,6 @@ class Recollection(NamedTuple):
 
     job: FinishedJob
     similarity: float
-
-
-class GroupKey(NamedTuple):
-    """What the jobs of a group have in common; parts that don't count are empty."""
-
-    kind: str
-    first: str = ""
-    second: str = ""
-
-
-def user_application_key(spec: JobSpec) -> GroupKey:
-    """The group of jobs of the same user and application."""
-    return GroupKey("user_application", spec.user, spec.application)
-
-
-def application_key(spec: JobSpec) -> GroupKey:
-    """The group of jobs of the same application."""
-    return GroupKey("application", spec.application)
-
-
-def job_type_key(spec: JobSpec) -> GroupKey:
-    """The group of jobs of the same type."""
-    return GroupKey("job_type", spec.job_type.label)
-
-
-def declared_key(spec: JobSpec) -> GroupKey:
-    """The group of jobs with a declared runtime by the same user; its values are log(observed / declared)."""
-    return GroupKey("declared", spec.user)
-
-
-ALL_DECLARED = GroupKey("all_declared")
-"""The group of all jobs with a declared runtime; its values are log(observed / declared)."""
-
-
-class Group:
-    """The newest GROUP_WINDOW values of a group and their quantiles."""
-
-    __slots__ = ("_quantiles", "_values")
-
-    def __init__(self) -> None:
-        self._values: deque[tuple[int, float]] = deque(maxlen=GROUP_WINDOW)
-        self._quantiles: tuple[float, float, float] | None = None
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def add(self, sequence: int, value: float) -> None:
-        """Takes a value of record number `sequence`; the oldest gives way when the window is full."""
-        self._values.append((sequence, value))
-        self._quantiles = None
-
-    def drop(self, sequence: int) -> None:
-        """Forgets the value of a record, if it is still here."""
-        if not self._values or sequence < self._values[0][0]:
-            return
-        if self._values[0][0] == sequence:
-            self._values.popleft()
-        else:
-            self._values = deque((each for each in self._values if each[0] != sequence), maxlen=GROUP_WINDOW)
-        self._quantiles = None
-
-    def quantiles(self) -> tuple[float, float, float]:
-        """The 0.1, 0.5 and 0.9 quantiles of the values; see `quantile`."""
-        if self._quantiles is None:
-            ordered = sorted(value for _, value in self._values)
-            self._quantiles = (quantile(ordered, 0.1), quantile(ordered, 0.5), quantile(ordered, 0.9))
-        return self._quantiles
-
-
-def quantile(ordered: Sequence[float], probability: float) -> float:
-    """The quantile of sorted values that a next value of their kind undercuts with this probability.
-
-    Linear between neighbours at p (n + 1) - 1, numpy's "weibull": its default would make intervals of ten values cover
-    0.65 instead of 0.8. Beyond the ends: the end.
-    """
-    position = min(max(probability * (len(ordered) + 1) - 1, 0.0), len(ordered) - 1)
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
 class _Kept(NamedTuple):

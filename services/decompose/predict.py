@@ -20,17 +20,15 @@ from numpy.typing import NDArray
 from adlro.errors import InvalidInput, Unavailable
 from adlro.jobs import JobSpec
 from adlro.sim.estimates import PRIOR_WORK_S
-from services.decompose.memory import (
+from services.decompose.groups import (
     ALL_DECLARED,
-    FinishedJob,
     GroupKey,
-    OutcomeMemory,
-    Recollection,
     application_key,
     declared_key,
     job_type_key,
     user_application_key,
 )
+from services.decompose.memory import FinishedJob, OutcomeMemory, Recollection
 from services.decompose.speeds import Speeds
 
 INTERVAL_COVERAGE = 0.8

@@ -12,11 +12,12 @@ import pytest
 from adlro.errors import InvalidInput
 from adlro.jobs import ExpectedRuntime, JobSpec, JobType
 from adlro.sim.speeds import APPLICATIONS, JOB_TYPE_OF, speed
-from services.decompose.learned import NOVEL, LearnedPredictor, Window
+from services.decompose.learned import NOVEL, LearnedPredictor
 from services.decompose.memory import FinishedJob, OutcomeMemory
 from services.decompose.predict import Basis
 from services.decompose.speeds import Speeds
 from services.decompose.variables import Variables
+from services.decompose.window import Window
 
 MODELS = ["v100_sxm2", "rtx_2080_ti", "radeon_vii"]
 

@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 
 from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from services.decompose.memory import (
+from services.decompose.groups import (
     ALL_DECLARED,
-    CROWDED,
     GROUP_WINDOW,
-    FinishedJob,
     Group,
-    OutcomeMemory,
     application_key,
     declared_key,
     job_type_key,
     quantile,
     user_application_key,
 )
+from services.decompose.memory import CROWDED, FinishedJob, OutcomeMemory
 from services.decompose.speeds import Speeds
 from services.decompose.variables import Variables
 

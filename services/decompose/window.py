@@ -1,0 +1,52 @@
+"""The newest observations of finished jobs as arrays, for the regressions. Arrays only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from services.decompose.columns import REAL_COUNT, Category
+from services.decompose.kernel import Columns, Floats
+
+WINDOW = 4096
+"""Newest finished jobs that the regressions look at."""
+
+
+class Window:
+    """The newest observations, as arrays.
+
+    Args:
+        capacity: how many.
+    """
+
+    def __init__(self, capacity: int = WINDOW) -> None:
+        self._capacity = capacity
+        self._categories = np.zeros((2 * capacity, len(Category)), dtype=np.int32)
+        self._values = np.zeros((2 * capacity, REAL_COUNT + 2))
+        self._start = self._end = 0
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def add(self, categories: Sequence[int], reals: Sequence[float], outcome: float, correction: float) -> None:
+        """Takes an observation; the oldest gives way."""
+        if self._end == len(self._values):
+            # The newest to the front: once in `capacity` observations, so that all of them always lie in one piece.
+            self._categories[: len(self)] = self._categories[self._start :].copy()
+            self._values[: len(self)] = self._values[self._start :].copy()
+            self._start, self._end = 0, len(self)
+        self._categories[self._end] = categories
+        self._values[self._end] = (*reals, outcome, correction)
+        self._end += 1
+        self._start = max(self._start, self._end - self._capacity)
+
+    def view(self) -> tuple[Columns, Floats, Floats]:
+        """Columns, outcomes, corrections (NaN where nothing was declared), oldest first."""
+        rows = slice(self._start, self._end)
+        values = self._values[rows]
+        return Columns(self._categories[rows], values[:, :-2]), values[:, -2], values[:, -1]
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._start = self._end = 0
