@@ -34,6 +34,7 @@ MIX_WINDOW = 256
 REFERENCE_WINDOW = 4096
 _REFERENCE_LEAST = 256
 _LEAST_EXPECTED = 5.0  # jobs of a value that the window should have; rarer values count as one
+_HIGHEST = 0.99  # p above this count as this
 
 _NORMAL = NormalDist()
 
@@ -68,6 +69,7 @@ class GpuDrift:
         self._states: dict[str, GpuDriftState] = {}
         self._sums: dict[str, tuple[float, float]] = {}  # by GPU: of clipped residuals by precision, of precisions
         self._unit: deque[float] = deque(maxlen=512)  # |residual| / spread of all GPUs' newest jobs
+        self._unit_count = 0  # taken so far; the deque's length stands still once it is full
         self._scale = 1.0
 
     def observe(self, gpu_id: str, gpu_model: str, residual: float, spread: float) -> None:
@@ -86,7 +88,8 @@ class GpuDrift:
             self._model[gpu_id] = gpu_model
         self._jobs[gpu_id].append((residual, spread))
         self._unit.append(abs(residual) / spread)
-        if len(self._unit) >= 30 and len(self._unit) % 10 == 0:
+        self._unit_count += 1
+        if self._unit_count >= 30 and self._unit_count % 10 == 0:
             # The predicted spread may be off by a factor: the median of |N(0, 1)| is 0.6745.
             self._scale = float(np.clip(np.median(self._unit) / 0.6745, 0.3, 3.0))
         jobs = np.array(self._jobs[gpu_id])
@@ -222,11 +225,18 @@ class MixDrift:
         if len(self._window) < MIX_WINDOW or len(self._reference) < _REFERENCE_LEAST:
             return UNCHANGED
         compared = [_compare(new, old) for new, old in zip(self._new, self._old, strict=True)]
-        number = min(range(len(compared)), key=lambda each: compared[each][0])
-        variation = compared[number][1]
-        return MixDriftState(
-            1.0 - _combined([each[0] for each in compared], self._weights), self.variables[number], variation
-        )
+        # A variable of one value says nothing either way, and must not outweigh those that do.
+        told = [
+            (p, weight, name, variation)
+            for (p, variation), weight, name in zip(compared, self._weights, self.variables, strict=True)
+            if p is not None
+        ]
+        if not told:
+            return UNCHANGED
+        _, _, variable, variation = min(told, key=lambda each: each[0])
+        total = sum(weight for _, weight, _, _ in told)
+        combined = _combined([p for p, _, _, _ in told], [weight / total for _, weight, _, _ in told])
+        return MixDriftState(1.0 - combined, variable, variation)
 
 
 def _count(counters: Sequence[Counter[Hashable]], job: tuple[Hashable, ...], by: int) -> None:
@@ -236,8 +246,8 @@ def _count(counters: Sequence[Counter[Hashable]], job: tuple[Hashable, ...], by:
             del counter[value]
 
 
-def _compare(new: Counter[Hashable], old: Counter[Hashable]) -> tuple[float, float]:
-    """The p of two samples' being of one mix, and their total variation."""
+def _compare(new: Counter[Hashable], old: Counter[Hashable]) -> tuple[float | None, float]:
+    """The p of two samples' being of one mix, None where there is nothing to compare, and their total variation."""
     values = list(new.keys() | old.keys())
     counts = np.array([[new[value] for value in values], [old[value] for value in values]], dtype=np.float64)
     totals = counts.sum(axis=1)
@@ -247,7 +257,7 @@ def _compare(new: Counter[Hashable], old: Counter[Hashable]) -> tuple[float, flo
     if rare.any():
         counts = np.concatenate([counts[:, ~rare], counts[:, rare].sum(axis=1, keepdims=True)], axis=1)
     if counts.shape[1] < 2:
-        return 1.0, variation
+        return None, variation
     ratio = math.sqrt(totals[1] / totals[0])
     statistic = float(((counts[0] * ratio - counts[1] / ratio) ** 2 / counts.sum(axis=0)).sum())
     return chi_square_tail(statistic, counts.shape[1] - 1), variation
@@ -255,7 +265,8 @@ def _compare(new: Counter[Hashable], old: Counter[Hashable]) -> tuple[float, flo
 
 def _combined(probabilities: Sequence[float], weights: Sequence[float]) -> float:
     """One p of several that may depend on each other; weights sum to 1."""
-    clipped = [min(max(each, 1e-15), 1 - 1e-15) for each in probabilities]
+    # Not above _HIGHEST: one p next to 1 would outweigh, as Cauchy variables do, any number of small ones.
+    clipped = [min(max(each, 1e-15), _HIGHEST) for each in probabilities]
     mean = sum(weight * math.tan((0.5 - each) * math.pi) for each, weight in zip(clipped, weights, strict=True))
     return 0.5 - math.atan(mean) / math.pi
 

@@ -11,8 +11,10 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from adlro.cluster import Cluster
-from adlro.errors import Unavailable
+from adlro.errors import InvalidInput, Unavailable
 from adlro.jobstore import OUTCOMES
 from services.decompose.clients import (
     TELEMETRY,
@@ -29,8 +31,12 @@ from services.decompose.predict import Predictor
 from services.decompose.state import ClusterMatrix, Clusters
 
 START = "0-0"
-# Entries folded between two looks at other work: about ten milliseconds of outcomes, or of blocks of 1,000 GPUs.
+# Entries read at a time.
 OUTCOMES_BATCH_COUNT, TELEMETRY_BATCH_COUNT = 200, 20
+FOLD_COUNT = 20
+"""Entries folded between two looks at other work."""
+UNLEARNABLE = (ValueError, ArithmeticError, np.linalg.LinAlgError, InvalidInput)
+"""What learning from a job may raise whose figures no arithmetic can take."""
 BLOCK_MS = 500
 CHECK_INTERVAL_S = 2.0  # how late at most it is noticed that a stream began anew
 _FOLD_TIMEOUT_S = 1.0
@@ -65,7 +71,7 @@ class StreamFollower:
         fold: takes entries, oldest first; must take an entry again without harm.
         start_over: forgets what was folded.
         seed: folds what may be folded at once and says after which entry to go on; None: the whole stream.
-        batch_count: entries read and folded at a time.
+        batch_count: entries read at a time; FOLD_COUNT of them are folded between two looks at other work.
         on_state: called after `caught_up` or `problem` may have changed.
     """
 
@@ -135,9 +141,12 @@ class StreamFollower:
         entries = await self._reader.read(
             self.stream, self._cursor or START, self._batch_count, BLOCK_MS if self.caught_up.is_set() else None
         )
-        if entries:
-            self._fold(entries)
-            self._cursor = entries[-1].entry_id
+        for start in range(0, len(entries), FOLD_COUNT):
+            if start:
+                await asyncio.sleep(0)
+            some = entries[start : start + FOLD_COUNT]
+            self._fold(some)
+            self._cursor = some[-1].entry_id
         if len(entries) < self._batch_count:
             self.caught_up.set()
         return bool(entries)
@@ -177,6 +186,7 @@ class Followers:
         log: a structlog logger.
         on_state: called with what is being waited for (see `waiting_for`) after it may have changed.
         outcomes_after: the entry of the outcomes up to which the predictor has learned already.
+        keep_outcomes: keep what was learned though the stream of outcomes vanished or began anew: a file holds it too.
     """
 
     def __init__(
@@ -191,9 +201,11 @@ class Followers:
         log: Any,
         on_state: Callable[[str], None],
         outcomes_after: str = START,
+        keep_outcomes: bool = False,
     ) -> None:
         self._reader = reader
         self._outcomes_after = outcomes_after
+        self._keep_outcomes = keep_outcomes
         self._predictor = predictor
         self._clusters = clusters
         self._poll_s = poll_s
@@ -357,19 +369,22 @@ class Followers:
         for entry in entries:
             try:
                 job = decode_outcome(entry.payload)
-            except BadEntry as error:
+                result = "failed" if job is None else "learned" if self._predictor.learn(job) else "left_out"
+            except UNLEARNABLE as error:  # BadEntry is a ValueError
                 self._bad_entry(OUTCOMES, entry.entry_id, error)
                 continue
-            if job is None:
-                self._metrics.outcomes.labels("failed").inc()
-            else:
-                self._metrics.outcomes.labels("learned" if self._predictor.learn(job) else "left_out").inc()
+            self._metrics.outcomes.labels(result).inc()
 
     def _forget_outcomes(self) -> None:
-        self._log.warning("the stream of outcomes began anew; what was learned from the old one is forgotten")
         self._outcomes_after = START
+        if self._keep_outcomes:
+            # Jobs that the new stream brings again are known by their ids.
+            self._log.warning("the stream of outcomes began anew; what the memory file holds is kept")
+            return
+        self._log.warning("the stream of outcomes began anew; what was learned from the old one is forgotten")
         self._predictor.start_over()
 
-    def _bad_entry(self, stream: str, entry_id: str, error: BadEntry) -> None:
+    def _bad_entry(self, stream: str, entry_id: str, error: Exception) -> None:
         self._metrics.bad_entries.inc()
-        self._log.warning("stream entry left out", stream=stream, entry_id=entry_id, problem=str(error))
+        problem = str(error) or type(error).__name__
+        self._log.warning("stream entry left out", stream=stream, entry_id=entry_id, problem=problem)

@@ -134,6 +134,7 @@ class LearnedPredictor:
         self._declared_residuals = Residuals(np.empty(0))
         self._fit_count += 1  # what was predicted before is another now
         self._seen_on: dict[tuple[str, str], int] = {}
+        self._gpus_of: dict[tuple[str, str], set[str]] = {}  # by application and model: the GPUs that ran such jobs
 
     def learn(self, job: FinishedJob) -> bool:
         """Learns from a finished job. Returns whether it was new."""
@@ -146,7 +147,13 @@ class LearnedPredictor:
         categories, reals = self._rows.row(spec, learn=True)
         categories[Category.GPU_MODEL] = self._variables.gpu_model.learn(job.gpu_model)
         log_s = math.log(job.runtime_s) + math.log(self._speeds.of(spec, job.gpu_model).ratio)
-        log_s -= self.drift.gpus.log_slowdown(job.gpu_id)
+        key = (spec.application, job.gpu_model)
+        gpus = self._gpus_of.setdefault(key, set())
+        if gpus - {job.gpu_id}:
+            # Where no other GPU ran such jobs, that they became longer can't be told from that their GPU became slow.
+            log_s -= self.drift.gpus.log_slowdown(job.gpu_id)
+        if job.gpu_id:
+            gpus.add(job.gpu_id)
         outcome = log_s - math.log(PRIOR_WORK_S[spec.job_type])
         correction = math.nan
         declared_s = self._declared_s(spec)
@@ -154,7 +161,6 @@ class LearnedPredictor:
             # Rounded, so that the last bits of end - start don't look like an error of the declaration.
             correction = round(log_s - math.log(declared_s), 6)
         self._window.add(categories, reals, outcome, correction)
-        key = (spec.application, job.gpu_model)
         self._seen_on[key] = self._seen_on.get(key, 0) + 1
         self._pending += 1
         return True
@@ -258,7 +264,7 @@ class LearnedPredictor:
         self._pending = 0
         self._fit_count += 1
         columns, outcomes, corrections = self._window.view()
-        self._outcomes.fit(columns, outcomes)
+        self._outcomes.fit(columns, outcomes, self._window.added_count)
         declared = np.flatnonzero(~np.isnan(corrections))
         if not len(declared):
             return
@@ -267,7 +273,7 @@ class LearnedPredictor:
         if self._exact:
             self._share, self._declared_residuals = 1.0, Residuals(observed)
             return
-        self._corrections.fit(columns.rows(declared), observed)
+        self._corrections.fit(columns.rows(declared), observed, self._window.declared_count)
         by_declared = self._corrections.left_out_residual
         by_outcomes = self._outcomes.left_out_residual[declared]
         both = ~(np.isnan(by_declared) | np.isnan(by_outcomes))

@@ -111,12 +111,19 @@ class Learner:
         self._rest: dict[tuple[int, int], tuple[float, float]] = {}
         self._next_tuning = FIRST_TUNING
 
-    def fit(self, columns: Columns, targets: Floats) -> None:
-        """Learns N observations, oldest first, in place of those learned before."""
+    def fit(self, columns: Columns, targets: Floats, observed_count: int | None = None) -> None:
+        """Learns N observations, oldest first, in place of those learned before.
+
+        Args:
+            columns: N rows.
+            targets: N.
+            observed_count: observations that there were so far, those that gave way to newer ones too; None: N.
+        """
         self.present = _telling(columns.reals)
-        if len(targets) >= self._next_tuning:
+        observed_count = len(targets) if observed_count is None else observed_count
+        if observed_count >= self._next_tuning:
             self._tune(columns, targets)
-            self._next_tuning = math.ceil(1.25 * len(targets))
+            self._next_tuning = observed_count + math.ceil(0.25 * len(targets))
         settings = self.settings
         cells, cell = make_cells(columns, targets, _CONFIGURATION, settings.counting(self.present))
         self._configurations = set(self._configuration_keys(cells.columns))

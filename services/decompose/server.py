@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -23,13 +22,13 @@ from adlro.wire import spec_from_proto, spec_to_proto
 from services.decompose.bundle import ClusterBundle
 from services.decompose.clients import RedisReader
 from services.decompose.drift import Drift, GpuDriftState
-from services.decompose.follow import START, Followers
+from services.decompose.follow import START, UNLEARNABLE, Followers
 from services.decompose.learned import LearnedPredictor
 from services.decompose.memory import OutcomeMemory, Recollection
 from services.decompose.metrics import Metrics
 from services.decompose.predict import PlainPredictor, Predictor
 from services.decompose.settings import DecomposeSettings
-from services.decompose.snapshot import MemorySnapshot, load, save
+from services.decompose.snapshot import MemorySnapshot, load, put_aside, save
 from services.decompose.speeds import Speeds
 from services.decompose.state import METRIC_UNITS, Clusters, Snapshot
 from services.decompose.variables import VOCABULARY_VERSION, Variable, Variables
@@ -41,7 +40,10 @@ DEFAULT_RECALL_COUNT = 8
 DEFAULT_WATCH_INTERVAL_S = 0.1
 # Work between two looks at other calls: a few milliseconds each.
 _JOBS_AT_A_TIME, _JOBS_WITH_EVIDENCE_AT_A_TIME, _RECORDS_AT_A_TIME = 250, 8, 500
-_OUTCOMES_AT_A_TIME = 50
+_PREDICTIONS_AT_A_TIME, _PREDICTIONS_WITH_EVIDENCE_AT_A_TIME = 1000, 24
+_OUTCOMES_AT_A_TIME = 20
+PREDICTION_LIMIT = 100_000
+"""Predictions of one call, jobs x (models + GPUs): their message is some 10 MB."""
 
 
 class DecomposeServer(pb_grpc.DecomposeServiceServicer):
@@ -100,6 +102,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             metrics=self._metrics,
             log=context.log,
             outcomes_after=outcomes_after,
+            keep_outcomes=settings.memory_path is not None,
             on_state=lambda waiting_for: context.health.set_serving(not waiting_for, waiting_for, source="streams"),
         )
         context.health.set_serving(False, "nothing has been folded yet", source="streams")
@@ -117,22 +120,36 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             await self._save_memory(self._settings.memory_path)
 
     async def _load_memory(self, path: Path) -> str:
-        """Takes up what a file holds; one that can't be read is put aside. Returns after which outcome to go on."""
+        """Takes up what a file holds; one that is damaged or of another version is put aside.
+
+        Returns:
+            After which outcome to go on.
+
+        Raises:
+            InvalidInput: the path is a directory, or the file can't be opened or put aside; it is left as it is.
+        """
         try:
             snapshot = await asyncio.to_thread(load, path)
             self._variables.restore(snapshot.vocabularies)
         except FileNotFoundError:
             return START
-        except (InvalidInput, OSError) as error:
-            aside = path.with_name(path.name + ".unreadable")
+        except OSError as error:
+            raise _unusable(path, "can't be read", error) from error
+        except InvalidInput as error:
+            try:
+                aside = await asyncio.to_thread(put_aside, path)
+            except OSError as failed:
+                raise _unusable(path, f"is unusable ({error.message}), and can't be put aside", failed) from failed
             self._log.error("the memory file can't be read; it is put aside, and outcomes are folded anew",
                             problem=str(error), put_aside=str(aside))  # fmt: skip
             self._metrics.unreadable_memory_files.inc()
-            with contextlib.suppress(OSError):
-                await asyncio.to_thread(path.replace, aside)
             return START
         for number, job in enumerate(snapshot.jobs):
-            self._predictor.learn(job)
+            try:
+                self._predictor.learn(job)
+            except UNLEARNABLE as error:
+                self._metrics.bad_entries.inc()
+                self._log.warning("a job of the memory file is left out", job_id=job.job_id, problem=repr(error))
             if not number % _OUTCOMES_AT_A_TIME:
                 await asyncio.sleep(0)
         self._saved_revision = self._predictor.revision
@@ -229,11 +246,23 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
     async def PredictRuntime(self, request: pb.PredictRuntimeRequest, context: Context) -> pb.PredictRuntimeResponse:
         """Jobs x GPU models."""
         models = list(request.gpu_models)
+        width = len(models) + len(request.gpu_ids)  # predictions of a job
+        if len(request.jobs) * width > PREDICTION_LIMIT:
+            raise InvalidInput(
+                f"jobs: {len(request.jobs)} jobs for {len(models)} models and {len(request.gpu_ids)} GPUs are "
+                f"{len(request.jobs) * width} predictions, more than {PREDICTION_LIMIT}; ask for at most "
+                f"{PREDICTION_LIMIT // width} jobs at a time, or name fewer gpu_ids",
+                field="jobs",
+                reason="TOO_MANY_PREDICTIONS",
+            )
         gpus = await self._gpus(request)
         response = pb.PredictRuntimeResponse(
             memory_revision=self._predictor.revision, prediction_revision=self._predictor.prediction_revision
         )
-        step = _JOBS_WITH_EVIDENCE_AT_A_TIME if request.max_evidence else _JOBS_AT_A_TIME
+        step = min(_JOBS_AT_A_TIME, _PREDICTIONS_AT_A_TIME // width)
+        if request.max_evidence:
+            step = min(step, _JOBS_WITH_EVIDENCE_AT_A_TIME, _PREDICTIONS_WITH_EVIDENCE_AT_A_TIME // len(models))
+        step = max(1, step)
         for start in range(0, len(request.jobs), step):
             if start:
                 await asyncio.sleep(0)
@@ -345,6 +374,16 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 unit=METRIC_UNITS[plane.metric],
             )
         return message
+
+
+def _unusable(path: Path, problem: str, error: OSError) -> InvalidInput:
+    why = error.strerror or str(error)
+    return InvalidInput(
+        f"memory_path: {path} {problem}: {why}. It is left as it is; let ADLRO_DECOMPOSE_MEMORY_PATH name a file that "
+        "may be read and written, or leave it empty to keep no file",
+        field="memory_path",
+        reason="MEMORY_FILE_UNUSABLE",
+    )
 
 
 def _variables(variables: Iterable[Variable]) -> list[pb.Variable]:

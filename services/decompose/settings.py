@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from adlro.kit.settings import ServiceSettings
 
@@ -29,3 +29,8 @@ class DecomposeSettings(ServiceSettings):
     descriptions_poll_s: float = Field(default=1.0, ge=0.05, le=60)
     # Entries of a telemetry stream folded at start, beside the latest block of each source.
     telemetry_tail_count: int = Field(default=64, ge=1, le=10_000)
+
+    @field_validator("memory_path", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return None if value == "" else value

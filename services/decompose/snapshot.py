@@ -103,6 +103,24 @@ def load(path: Path) -> MemorySnapshot:
         raise _unreadable(path, f"is damaged: {error!r}; {way_out}", "DAMAGED") from error
 
 
+def put_aside(path: Path) -> Path:
+    """Renames a file that can't be read to `.unreadable`, or `.unreadable.2`, ... where files are put aside already.
+
+    Returns:
+        Where it is now.
+
+    Raises:
+        OSError: it can't be renamed.
+    """
+    aside = path.with_name(f"{path.name}.unreadable")
+    number = 1
+    while os.path.lexists(aside):
+        number += 1
+        aside = path.with_name(f"{path.name}.unreadable.{number}")
+    path.rename(aside)
+    return aside
+
+
 def _unreadable(path: Path, problem: str, reason: str) -> InvalidInput:
     return InvalidInput(f"{path}: {problem}", field="memory_path", reason=reason)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,10 @@ class Window:
         self._categories = np.zeros((2 * capacity, len(Category)), dtype=np.int32)
         self._values = np.zeros((2 * capacity, REAL_COUNT + 2))
         self._start = self._end = 0
+        self.added_count = 0
+        """Observations taken so far, those that gave way too."""
+        self.declared_count = 0
+        """Those of them with a correction."""
 
     def __len__(self) -> int:
         return self._end - self._start
@@ -39,6 +44,8 @@ class Window:
         self._categories[self._end] = categories
         self._values[self._end] = (*reals, outcome, correction)
         self._end += 1
+        self.added_count += 1
+        self.declared_count += not math.isnan(correction)
         self._start = max(self._start, self._end - self._capacity)
 
     def view(self) -> tuple[Columns, Floats, Floats]:
@@ -50,3 +57,4 @@ class Window:
     def clear(self) -> None:
         """Forgets all."""
         self._start = self._end = 0
+        self.added_count = self.declared_count = 0

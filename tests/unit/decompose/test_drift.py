@@ -146,3 +146,56 @@ def test_starting_over_forgets():
 )
 def test_the_chi_square_tail_is_the_tables(statistic, degrees, probability):
     assert chi_square_tail(statistic, degrees) == pytest.approx(probability, rel=0.1)
+
+
+CHANGED = EVEN + np.where(np.arange(15) < 7, 0.3 / 7, -0.3 / 8)
+
+
+@pytest.mark.parametrize("constant", ["type", "user", "neither"])
+def test_a_variable_of_one_value_does_not_hide_that_another_changed(constant):
+    rng = np.random.default_rng(8)
+    states = []
+    for _ in range(20):
+        drift = MixDrift({"type": 0.2, "application": 0.6, "user": 0.2})
+        for number, application in enumerate([*rng.choice(15, 2048, p=EVEN), *rng.choice(15, MIX_WINDOW, p=CHANGED)]):
+            job_type = 1 if constant == "type" else int(rng.integers(3))
+            user = "ann" if constant == "user" else int(rng.integers(10))
+            drift.observe((job_type, int(application), user))
+            if number == 2047:
+                before = drift.state()
+        assert before.score < drift.state().score
+        states.append(drift.state())
+    assert np.mean([state.flagged for state in states]) >= 0.9
+    assert {state.variable for state in states if state.flagged} == {"application"}
+
+
+def test_a_variable_that_fits_too_well_does_not_hide_that_another_changed():
+    rng = np.random.default_rng(9)
+    flagged = []
+    for _ in range(20):
+        drift = MixDrift({"type": 1.0, "application": 3.0})
+        for number, application in enumerate([*rng.choice(15, 2048, p=EVEN), *rng.choice(15, MIX_WINDOW, p=CHANGED)]):
+            drift.observe((number % 32, int(application)))  # types are evener than chance allows: their p is 1
+        flagged.append(drift.state().flagged)
+    assert np.mean(flagged) >= 0.9
+
+
+def test_nothing_to_compare_is_unchanged():
+    drift = MixDrift({"type": 1.0, "application": 1.0})
+    for _ in range(1024):
+        drift.observe((1, "a"))
+    assert drift.state() == UNCHANGED
+
+
+def test_the_scale_of_spreads_is_followed_however_many_jobs_there_were():
+    rng = np.random.default_rng(7)
+    drift = GpuDrift()
+    for number in range(600):
+        drift.observe(f"gpu-{number % 6}", "v100_sxm2", 0.4 * rng.standard_normal(), 0.4)
+    flagged = []
+    for number in range(3000):  # from now on jobs scatter by more than is claimed
+        gpu = f"gpu-{number % 6}"
+        drift.observe(gpu, "v100_sxm2", 0.4 * rng.standard_normal(), 0.16)
+        if number >= 1000:
+            flagged.append(drift.state(gpu).flagged)
+    assert np.mean(flagged) < 0.03

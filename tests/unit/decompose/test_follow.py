@@ -19,7 +19,7 @@ from adlro.telemetry import Metric
 from adlro.v1 import stream_pb2, telemetry_pb2
 from adlro.wire import cluster_to_proto, spec_to_proto
 from services.decompose import follow
-from services.decompose.clients import TELEMETRY, Entry, StreamInfo
+from services.decompose.clients import TELEMETRY, Entry, StreamInfo, decode_outcome
 from services.decompose.follow import Followers
 from services.decompose.memory import OutcomeMemory
 from services.decompose.metrics import Metrics
@@ -95,7 +95,7 @@ class FakeRedis:
 class Suite:
     """Followers of a fake Redis, and what they fold into."""
 
-    def __init__(self, tail_count: int = 4) -> None:
+    def __init__(self, tail_count: int = 4, **followers) -> None:
         self.redis = FakeRedis()
         self.states: list[str] = []
         self.clusters = Clusters()
@@ -112,6 +112,7 @@ class Suite:
             metrics=Metrics(self.registry),
             log=structlog.get_logger(),
             on_state=self.states.append,
+            **followers,
         )
 
     @asynccontextmanager
@@ -314,3 +315,47 @@ async def test_a_description_that_cannot_be_read_does_not_hide_the_others():
         assert list(suite.clusters.matrices) == ["default"]
         with pytest.raises(NotFound, match="known: default"):
             await suite.followers.matrix("broken")
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), OverflowError("no"), np.linalg.LinAlgError("no")])
+async def test_a_job_that_cannot_be_learned_is_left_out_and_the_rest_goes_on(error, monkeypatch):
+    suite = Suite()
+    learn = suite.memory.add
+
+    def add(job):
+        if job.job_id == "job-1":
+            raise error
+        return learn(job)
+
+    monkeypatch.setattr(suite.memory, "add", add)
+    for number in range(3):
+        suite.redis.add(OUTCOMES, outcome(number))
+    async with suite.running():
+        await until(lambda: not suite.followers.waiting_for())
+        assert [job.job_id for job in suite.memory.jobs()] == ["job-0", "job-2"]
+        assert suite.count("bad_entries") == 1
+
+
+async def test_other_work_has_its_turn_while_many_outcomes_are_folded():
+    suite = Suite()
+    for number in range(follow.OUTCOMES_BATCH_COUNT):
+        suite.redis.add(OUTCOMES, outcome(number))
+    seen = [0]
+    async with suite.running():
+        while len(suite.memory) < follow.OUTCOMES_BATCH_COUNT:
+            await asyncio.sleep(0)
+            seen.append(len(suite.memory))
+            assert suite.followers.outcomes_cursor in {follow.START, f"{seen[-1]}-0"}
+    assert max(np.diff(seen)) <= 20
+
+
+async def test_what_a_file_holds_is_kept_though_the_stream_is_empty_or_began_anew():
+    suite = Suite(keep_outcomes=True, outcomes_after="170000-0")
+    suite.memory.add(decode_outcome(outcome(1)))
+    async with suite.running():
+        await until(lambda: not suite.followers.waiting_for())
+        await until(lambda: suite.followers.outcomes_cursor == follow.START)
+        assert len(suite.memory) == 1
+        suite.redis.add(OUTCOMES, outcome(1))
+        suite.redis.add(OUTCOMES, outcome(2))
+        await until(lambda: len(suite.memory) == 2)

@@ -12,7 +12,9 @@ import pytest
 from adlro.errors import InvalidInput
 from adlro.jobs import ExpectedRuntime, JobSpec, JobType
 from adlro.sim.speeds import APPLICATIONS, JOB_TYPE_OF, speed
+from services.decompose.columns import REAL_COUNT
 from services.decompose.learned import NOVEL, LearnedPredictor
+from services.decompose.learner import Learner, Settings
 from services.decompose.memory import FinishedJob, OutcomeMemory
 from services.decompose.predict import Basis
 from services.decompose.speeds import Speeds
@@ -262,3 +264,34 @@ def test_a_window_keeps_the_newest():
         assert columns.categories[:, 0].tolist() == outcomes.tolist()
     window.clear()
     assert len(window) == 0
+
+
+def test_settings_are_looked_for_again_once_the_window_is_full():
+    settings, tuned = Settings(), []
+
+    class Counting(Learner):
+        def _tune(self, columns, targets):
+            tuned.append(len(targets))
+
+    learner, window = Counting(settings), Window(40)
+    for number in range(200):
+        window.add((0, 1, 1, 0, 0), [1.0] * REAL_COUNT, 0.1 * (number % 7), math.nan)
+        columns, outcomes, _ = window.view()
+        learner.fit(columns, outcomes, window.added_count)
+    assert window.declared_count == 0
+    # Every quarter of the window: 10 jobs.
+    assert tuned[-10:] == [40] * 10
+    assert 20 <= len(tuned) < 30
+
+
+def test_a_gpu_whose_jobs_no_other_ran_is_not_taken_to_be_slow():
+    # All jobs of an application run on one GPU, and become twice as long: that is the jobs.
+    world = World(1)
+    for _ in range(60):
+        for gpu in range(3):
+            world.run(spec(application="neutral"), 20 * math.exp(world.rng.gauss(0, 0.1)), gpu_id=f"n/{gpu}")
+        world.run(spec(), 20 * math.exp(world.rng.gauss(0, 0.1)), gpu_id="n/9")
+    for _ in range(200):
+        world.run(spec(), 40 * math.exp(world.rng.gauss(0, 0.1)), gpu_id="n/9")
+    newest = world.predictor._window.view()[1][-100:]
+    assert math.exp(np.median(newest)) * 18.0 == pytest.approx(40, rel=0.05)

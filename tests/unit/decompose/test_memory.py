@@ -131,6 +131,40 @@ def test_after_forgetting_it_is_as_if_it_had_only_seen_the_newest(seed):
     assert old.quantiles() == new.quantiles()
 
 
+def similarity_by_hand(query: FinishedJob, job: FinishedJob) -> float:
+    asked, has = query.spec, job.spec
+
+    def declared_log(spec: JobSpec) -> float | None:
+        if spec.expected_runtime is None:
+            return None
+        ratio = Speeds().of(spec, spec.expected_runtime.gpu_model).ratio
+        return round(math.log2(spec.expected_runtime.runtime_s * ratio) * 4) / 4
+
+    def memory_log(spec: JobSpec) -> float | None:
+        return round(math.log2(spec.gpu_memory_mib) * 4) / 4 if spec.gpu_memory_mib else None
+
+    equal = [
+        (40, asked.application or None, has.application),
+        (25, asked.user, has.user),
+        (15, asked.job_type, has.job_type),
+        (20, query.gpu_model, job.gpu_model),
+    ]
+    near = [
+        (8, 4 * asked.priority, 4 * has.priority),
+        (4, memory_log(asked), memory_log(has)),
+        (2, math.log2(asked.gpu_count), math.log2(has.gpu_count)),
+        (2, math.log2(asked.cpu_cores), math.log2(has.cpu_cores)),
+        (4, declared_log(asked), declared_log(has)),
+    ]
+    alike = sum(weight for weight, wanted, found in equal if wanted is not None and wanted == found)
+    alike += sum(
+        weight * math.exp(-abs(wanted - found) / 2)
+        for weight, wanted, found in near
+        if wanted is not None and found is not None
+    )
+    return alike / sum(weight for weight, wanted, _ in [*equal, *near] if wanted is not None)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_nearest_are_those_of_a_search_through_everything(seed):
     rng = random.Random(seed)
@@ -142,6 +176,10 @@ def test_the_nearest_are_those_of_a_search_through_everything(seed):
         assert len(everything) == 300
         found = memory.nearest(query.spec, 9, query.gpu_model)
         assert [each.similarity for each in found] == [each.similarity for each in everything[:9]]
+        # Not asked of the memory: the stated weights, variable by variable, over all jobs.
+        by_hand = {job.job_id: similarity_by_hand(query, job) for job in jobs}
+        assert [each.similarity for each in found] == pytest.approx(sorted(by_hand.values(), reverse=True)[:9])
+        assert [each.similarity for each in found] == pytest.approx([by_hand[each.job.job_id] for each in found])
 
 
 def test_a_crowded_row_is_forgotten_first():
