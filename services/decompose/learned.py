@@ -57,6 +57,8 @@ MIX_FROM = 16
 """Finished jobs with a declared runtime from which it is mixed with what outcomes say."""
 LISTED_FROM = 4
 """Finished jobs of an application on a GPU model from which the speed table's own uncertainty no longer counts."""
+NOTED_LIMIT = 16_384
+"""Users' applications on GPU models of which it is noted on which GPUs they ran."""
 _LOW, _HIGH = (1 - INTERVAL_COVERAGE) / 2, (1 + INTERVAL_COVERAGE) / 2
 _Z = 1.2815515655446004
 
@@ -134,7 +136,7 @@ class LearnedPredictor:
         self._declared_residuals = Residuals(np.empty(0))
         self._fit_count += 1  # what was predicted before is another now
         self._seen_on: dict[tuple[str, str], int] = {}
-        self._gpus_of: dict[tuple[str, str], set[str]] = {}  # by application and model: the GPUs that ran such jobs
+        self._gpus_of: dict[tuple[str, str, str], set[str]] = {}  # by user, application, model: which ran such jobs
 
     def learn(self, job: FinishedJob) -> bool:
         """Learns from a finished job. Returns whether it was new."""
@@ -147,13 +149,8 @@ class LearnedPredictor:
         categories, reals = self._rows.row(spec, learn=True)
         categories[Category.GPU_MODEL] = self._variables.gpu_model.learn(job.gpu_model)
         log_s = math.log(job.runtime_s) + math.log(self._speeds.of(spec, job.gpu_model).ratio)
-        key = (spec.application, job.gpu_model)
-        gpus = self._gpus_of.setdefault(key, set())
-        if gpus - {job.gpu_id}:
-            # Where no other GPU ran such jobs, that they became longer can't be told from that their GPU became slow.
+        if self._ran_elsewhere(job):
             log_s -= self.drift.gpus.log_slowdown(job.gpu_id)
-        if job.gpu_id:
-            gpus.add(job.gpu_id)
         outcome = log_s - math.log(PRIOR_WORK_S[spec.job_type])
         correction = math.nan
         declared_s = self._declared_s(spec)
@@ -161,9 +158,24 @@ class LearnedPredictor:
             # Rounded, so that the last bits of end - start don't look like an error of the declaration.
             correction = round(log_s - math.log(declared_s), 6)
         self._window.add(categories, reals, outcome, correction)
+        key = (spec.application, job.gpu_model)
         self._seen_on[key] = self._seen_on.get(key, 0) + 1
         self._pending += 1
         return True
+
+    def _ran_elsewhere(self, job: FinishedJob) -> bool:
+        """Whether another GPU of the model ran the user's jobs of the application; notes that this one did.
+
+        Where none did, that the jobs became longer can't be told from that their GPU became slow.
+        """
+        key = (job.spec.user, job.spec.application, job.gpu_model)
+        gpus = self._gpus_of.pop(key, set())
+        self._gpus_of[key] = gpus  # at the end: those that ran nothing for longest go first
+        if len(self._gpus_of) > NOTED_LIMIT:
+            del self._gpus_of[next(iter(self._gpus_of))]
+        if job.gpu_id:
+            gpus.add(job.gpu_id)
+        return bool(gpus - {job.gpu_id})
 
     def _compare(self, job: FinishedJob) -> None:
         """Tells the drift how a job went compared with what would have been predicted for it."""

@@ -12,7 +12,7 @@ import pytest
 from adlro.errors import InvalidInput
 from adlro.jobs import ExpectedRuntime, JobSpec, JobType
 from adlro.sim.speeds import APPLICATIONS, JOB_TYPE_OF, speed
-from services.decompose.columns import REAL_COUNT
+from services.decompose.columns import REAL_COUNT, Category
 from services.decompose.learned import NOVEL, LearnedPredictor
 from services.decompose.learner import Learner, Settings
 from services.decompose.memory import FinishedJob, OutcomeMemory
@@ -284,14 +284,28 @@ def test_settings_are_looked_for_again_once_the_window_is_full():
     assert 20 <= len(tuned) < 30
 
 
-def test_a_gpu_whose_jobs_no_other_ran_is_not_taken_to_be_slow():
-    # All jobs of an application run on one GPU, and become twice as long: that is the jobs.
+@pytest.mark.parametrize("others", [spec(application="neutral"), spec("bob")])
+def test_a_gpu_whose_jobs_no_other_ran_is_not_taken_to_be_slow(others):
+    # All of ann's jobs of an application run on one GPU, and become twice as long: that is the jobs.
     world = World(1)
-    for _ in range(60):
-        for gpu in range(3):
-            world.run(spec(application="neutral"), 20 * math.exp(world.rng.gauss(0, 0.1)), gpu_id=f"n/{gpu}")
-        world.run(spec(), 20 * math.exp(world.rng.gauss(0, 0.1)), gpu_id="n/9")
-    for _ in range(200):
-        world.run(spec(), 40 * math.exp(world.rng.gauss(0, 0.1)), gpu_id="n/9")
-    newest = world.predictor._window.view()[1][-100:]
-    assert math.exp(np.median(newest)) * 18.0 == pytest.approx(40, rel=0.05)
+    for longer in (1.0, 2.0):
+        for _ in range(80):
+            for gpu in range(3):
+                world.run(others, 20 * math.exp(world.rng.gauss(0, 0.1)), gpu_id=f"n/{gpu}")
+            world.run(spec(), 20 * longer * math.exp(world.rng.gauss(0, 0.1)), gpu_id="n/9")
+    columns, outcomes, _ = world.predictor._window.view()
+    own = columns.categories == world.predictor._rows.row(spec(), learn=False)[0]
+    own = own[:, Category.USER] & own[:, Category.APPLICATION]
+    assert math.exp(np.median(outcomes[own][-60:])) * 18.0 == pytest.approx(40, rel=0.05)
+
+
+def test_jobs_on_a_slow_gpu_are_not_taken_for_longer_ones_where_others_ran_them_too():
+    world = World(1)
+    for slowdown in (1.0, 1.4):
+        for _ in range(80):
+            for gpu in range(4):
+                work_s = 20 * math.exp(world.rng.gauss(0, 0.1))
+                world.run(spec(), work_s, gpu_id=f"n/{gpu}", slowdown=slowdown if gpu == 3 else 1.0)
+    outcomes = world.predictor._window.view()[1]
+    # Not the whole of it, since a GPU is taken to be healthy till its jobs say otherwise, but most.
+    assert math.exp(np.median(outcomes[3::4][-40:])) * 18.0 < 20 * math.sqrt(1.4)
