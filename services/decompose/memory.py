@@ -167,7 +167,9 @@ class OutcomeMemory:
             self._forget(self._most_redundant())
         sequence = self._next_sequence
         self._next_sequence += 1
-        kept = _Kept(sequence, job, self._row(job), self._add_to_groups(sequence, job))
+        # Groups first: a runtime of which no logarithm can be taken raises before anything is changed.
+        groups = self._add_to_groups(sequence, job)
+        kept = _Kept(sequence, job, self._row(job), groups)
         self._kept[sequence] = kept
         self._job_ids.add(job.job_id)
         members = self._members[kept.row]
