@@ -279,7 +279,7 @@ def test_capacity_must_hold_a_job():
 
 def test_a_job_that_cannot_be_learned_leaves_no_trace():
     memory, _ = memory_of(finished(1))
-    with pytest.raises(ValueError, match="math domain|positive"):
+    with pytest.raises(ValueError, match=r"math domain|positive"):
         memory.add(finished(2, spec("bob", "cloverleaf_fp64"), "k80", runtime_s=5e-324))
     assert [each.job.job_id for each in memory.nearest(spec(user="bob"), 5)] == ["job-1"]
     assert memory.row_count == len(memory) == 1
