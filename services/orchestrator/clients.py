@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import TypeVar
 
 import grpc
@@ -12,7 +12,6 @@ from adlro.events import Clock, ClusterDescription, EventBatch
 from adlro.jobs import JobSpec
 from adlro.kit.channel import open_channel
 from adlro.kit.status import from_rpc_error
-from adlro.sim.observation import Floats
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,
@@ -20,6 +19,7 @@ from adlro.v1 import (
     decompose_service_pb2_grpc,
 )
 from adlro.wire import batch_from_proto, clock_from_proto, description_from_proto, spec_to_proto
+from services.orchestrator.ports import Predicted
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class ClusterClient:
 
 
 class DecomposeClient:
-    """A DecomposeService, for runtime predictions."""
+    """A DecomposeService, for runtime predictions and the speeds of single GPUs."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
         self.address = address
@@ -121,8 +121,8 @@ class DecomposeClient:
         """Closes the connection."""
         await self._channel.close(None)
 
-    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
-        """(J, M) the median runtime of each job on each model, seconds.
+    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
+        """How long each job would take on each model.
 
         Raises:
             adlro.errors.AdlroError: decompose does not answer, or not in time.
@@ -131,4 +131,15 @@ class DecomposeClient:
             jobs=[spec_to_proto(spec) for spec in specs], gpu_models=gpu_models
         )
         answer = await _answer(self._stub.PredictRuntime(request, timeout=self._timeout_s))
-        return np.array([[each.median_s for each in row.predictions] for row in answer.predictions])
+        median_s = np.array([[each.median_s for each in row.predictions] for row in answer.predictions])
+        return Predicted(median_s, answer.prediction_revision)
+
+    async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
+        """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its kind.
+
+        Raises:
+            adlro.errors.AdlroError: decompose does not answer, not in time, or does not know the cluster.
+        """
+        request = decompose_service_pb2.GetClusterStateRequest(cluster=cluster)
+        answer = await _answer(self._stub.GetClusterState(request, timeout=self._timeout_s))
+        return {gpu.gpu_id: gpu.drift.speed_ratio for gpu in answer.state.gpus if gpu.drift.flagged}

@@ -94,7 +94,7 @@ class Made:
             attempt=entry.job.attempt_count,
             decision_us=0.0,
             scores=scores.copy(),
-            durations_s=entry.durations_s,
+            durations_s=ledger.durations_s(entry),
             occupancy=ledger.occupancy.copy(),
             summary="",
         )

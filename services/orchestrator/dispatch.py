@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import structlog
 
 from adlro.errors import Conflict, Stale, Unavailable, Unsupported
-from adlro.events import NOT_BLOCKING, Clock, ClusterDescription, ClusterEvent, EventBatch, EventKind
+from adlro.events import NOT_BLOCKING, Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
 from adlro.jobs import Job, JobState, PendingReason
 from adlro.jobstore import Cursor, JobChange, JobStore, sequence_of
 from adlro.sim.observation import Floats
@@ -29,6 +29,7 @@ from services.orchestrator import transitions
 from services.orchestrator.acting import Acting
 from services.orchestrator.book import Book
 from services.orchestrator.decisions import Made
+from services.orchestrator.expecting import Expectations
 from services.orchestrator.holding import Holding
 from services.orchestrator.launching import Launches, Refused
 from services.orchestrator.ledger import Entry, Ledger, Phase
@@ -40,6 +41,8 @@ from services.orchestrator.reconcile import Reconciled, reconcile
 REASON_REFRESH_S = 1.0
 REASONS_AT_ONCE = 500
 WAKE_UPS_AT_ONCE = 50_000
+# How often decompose is asked which GPUs it found slower than their kind.
+GPU_SPEEDS_S = 1.0
 # A round of decisions lets others have the loop after so long.
 ROUND_SLICE_S = 0.005
 # What may change what a policy wants: it ends a hold. So does a job that joins the queue.
@@ -116,6 +119,7 @@ class Session:
         self._refresh_from = 0
         self._launches: Launches
         self._book: Book
+        self._expectations: Expectations
         self._holding: Holding
 
     @property
@@ -141,6 +145,9 @@ class Session:
         found = reconcile(
             description, cursor, records, list(durations_s), self.acting.drained, self._max_attempts, attained_s
         )
+        for entry in found.book.ledger.entries.values():
+            entry.generation = self._predictions.generation
+        self._expectations = Expectations(self._predictions)
         newest = max((sequence_of(job.job_id) for _, job in records), default=0)
         self._holding = Holding(found.now_s)
         if cursor is not None and found.same:
@@ -156,6 +163,7 @@ class Session:
                 self._launches = Launches(self._cluster, self.acting, self.token, group, self._inbox.put_nowait)
                 group.create_task(self._follow_cluster(), name="follow cluster")
                 group.create_task(self._follow_jobs(job_revision, newest), name="follow jobs")
+                group.create_task(self._follow_gpu_speeds(), name="follow GPU speeds")
                 group.create_task(self._act(), name="act")
                 # What an earlier session had written down and perhaps not launched; then what it had applied and
                 # perhaps not acknowledged.
@@ -239,6 +247,14 @@ class Session:
                 if event.change is JobChange.CANCEL_REQUESTED:
                     self._inbox.put_nowait(CancelRequested(event.job.job_id))
 
+    async def _follow_gpu_speeds(self) -> None:
+        """A GPU that was found slower than its kind is expected to take longer, from the next event on."""
+        while True:
+            speed_of = await self._predictions.gpu_speeds(self.ledger.layout.cluster.name)
+            if speed_of is not None:
+                self._expectations.gpu_speeds = speed_of
+            await asyncio.sleep(GPU_SPEEDS_S)
+
     # ---- jobs come and go
 
     async def _take_up(self, jobs: Sequence[tuple[Job, int, Floats]]) -> None:
@@ -246,6 +262,7 @@ class Session:
         entries = [self.ledger.enter(job, version, row) for job, version, row in jobs]
         present_s = await self._wake_at({entry.job.spec.begin_time_s or 0.0 for entry in entries})
         for entry in entries:
+            entry.generation = self._predictions.generation
             begin_s = entry.job.spec.begin_time_s
             if begin_s is None or begin_s <= present_s:
                 entry.arrived_s = present_s
@@ -312,7 +329,12 @@ class Session:
         self.now_s = max(self.now_s, events[-1].time_s)
         if all(event.kind in NOT_BLOCKING for event in events):
             return  # written with the next batch, or when nothing else waits
-        fresh = self._join_queue()
+        fresh, begun = self._join_queue()
+        clock = self.acting.clock()
+        virtual = clock is not None and clock.mode is ClockMode.VIRTUAL
+        if await self._expectations.bring_up_to_date(self.ledger, begun, virtual=virtual):
+            self._holding.ask_again()  # what it held for may not be worth it
+        self._expectations.use_gpu_speeds(self.ledger)
         picks = await self._decide()
         self._tell_reasons([entry for entry in fresh if entry.phase is Phase.QUEUED])
         await self._write(self._cursor())
@@ -338,6 +360,7 @@ class Session:
                     self.ledger.runs_since(entry, event.time_s)
             case EventKind.FINISHED:
                 book.end(entry, transitions.succeeded(job, event.time_s), learn=True)
+                self._expectations.ended()
             case EventKind.FAILED:
                 book.end(entry, transitions.failed(job, event.time_s, event.message), learn=True)
             case EventKind.STOPPED:
@@ -345,8 +368,13 @@ class Session:
             case EventKind.LOST:
                 book.lose(entry, event.message or "its GPU was lost", event.time_s)
 
-    def _join_queue(self) -> list[Entry]:
-        """What arrived, and what begins by now, joins the queue; what was cancelled leaves. Returns what arrived."""
+    def _join_queue(self) -> tuple[list[Entry], list[Entry]]:
+        """What arrived, and what begins by now, joins the queue; what was cancelled leaves.
+
+        Returns:
+            What arrived just now, and what had waited for its begin time, as far as it is not cancelled.
+        """
+        begun = []
         fresh, self._arriving = self._arriving, []
         for entry in fresh:
             job = entry.job
@@ -356,6 +384,7 @@ class Session:
             entry = heapq.heappop(self._begins)[2]
             if entry.phase is Phase.BEGIN:
                 self._enqueue(entry)
+                begun.append(entry)
         cancelling, self._cancelling = self._cancelling, []
         for job_id in cancelling:
             cancelled = self.ledger.entries.get(job_id)
@@ -363,7 +392,7 @@ class Session:
                 job = transitions.cancelled_while_waiting(cancelled.job, self.now_s)
                 self._book.end(cancelled, job, learn=False)
                 self._holding.ask_again()  # perhaps it was what the policy held for
-        return fresh
+        return fresh, [entry for entry in begun if entry.phase is Phase.QUEUED]
 
     def _enqueue(self, entry: Entry) -> None:
         self.ledger.enqueue(entry)

@@ -40,10 +40,10 @@ class Entry:
     job: Job
     version: int
     expected_s: Floats  # (K,) expected duration on each of the cluster's GPU models
-    durations_s: Floats  # (G,) the same on each GPU; inf where the GPU can never hold it
     phase: Phase = Phase.ARRIVING
     row: int = -1
     gpu: int = -1
+    generation: int = 0  # of the predictions (`Predictions.generation`) that expected_s is from
     arrived_s: float = 0.0  # cluster time at which it was taken up, where it has no begin time to come
 
     @property
@@ -67,7 +67,7 @@ class Ledger:
         self.layout = Layout(cluster)
         self.occupancy = Occupancy.empty(self.layout)
         self.entries: dict[str, Entry] = {}
-        # Grows when GPUs or nodes come or go: observations made before are no longer true.
+        # Grows when GPUs or nodes come or go, or durations are expected anew: observations made before are old.
         self.changes = 0
         self._queue: list[tuple[tuple[float, int], str, int]] = []
         self.attained = AttainedService(attained_s or {})
@@ -85,10 +85,21 @@ class Ledger:
         Args:
             expected_s: (K,) expected duration on each of the cluster's GPU models.
         """
-        able = self.layout.can_ever_hold(job.spec)
-        entry = Entry(job, version, expected_s, np.where(able, expected_s[self.layout.gpu_model], np.inf))
+        entry = Entry(job, version, expected_s)
         self.entries[job.job_id] = entry
         return entry
+
+    def expect(self, entry: Entry, expected_s: Floats) -> None:
+        """Other durations, (K,), are expected of a job that is not placed."""
+        entry.expected_s = expected_s
+        if entry.row >= 0:
+            self._columns.jobs.expected_s[0, entry.row] = expected_s
+            self.changes += 1
+
+    def durations_s(self, entry: Entry) -> Floats:
+        """(G,) a job's expected duration on each GPU; inf where the GPU can never hold it."""
+        able = self.layout.can_ever_hold(entry.job.spec)
+        return np.where(able, entry.expected_s[self.layout.gpu_model] / self.occupancy.speed, np.inf)
 
     def enqueue(self, entry: Entry) -> None:
         """Puts a job into the queue, at its place by `Entry.order`."""
@@ -99,7 +110,8 @@ class Ledger:
 
     def place(self, entry: Entry, gpu: int, time_s: float) -> None:
         """Takes a GPU, cores and memory for a job; it leaves the queue if it stood there."""
-        self.occupancy.take(gpu, entry.job.job_id, entry.job.spec, time_s + float(entry.durations_s[gpu]))
+        duration_s = float(entry.expected_s[self.layout.gpu_model[gpu]] / self.occupancy.speed[gpu])
+        self.occupancy.take(gpu, entry.job.job_id, entry.job.spec, time_s + duration_s)
         self._leave_queue(entry)
         entry.phase, entry.gpu = Phase.PLACED, gpu
         self._holder_user[gpu] = self.attained.number_of(entry.job.spec.user)
@@ -140,6 +152,13 @@ class Ledger:
         for gpu_id in gpu_ids:
             if gpu_id in self.layout.gpu_number:
                 self.occupancy.lost[self.layout.gpu_number[gpu_id]] = lost
+
+    def set_speeds(self, speed_of: Mapping[str, float]) -> None:
+        """Exactly these GPUs, by id, are believed to run at such shares of their model's speed."""
+        speeds = np.array([speed_of.get(gpu_id, 1.0) for gpu_id in self.layout.gpu_ids])
+        if not np.array_equal(speeds, self.occupancy.speed):
+            self.changes += 1
+            self.occupancy.speed[:] = speeds
 
     def set_drained(self, node_ids: Iterable[str]) -> None:
         """Exactly these nodes are drained."""

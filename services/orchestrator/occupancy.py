@@ -64,6 +64,7 @@ class Occupancy:
         expected_end_s: (G,) cluster time at which the holder is expected to end.
         cores_held, memory_held_mib: (G,) what the holder takes of the GPU's node; 0 where it is idle.
         lost: (G,) the GPU is away.
+        speed: (G,) speed relative to its model, as believed; 1 unless it was found slower than its kind.
         drained: (M,) nothing more is started on the node.
         cores_free, memory_free_mib: (M,) what the node has left.
     """
@@ -74,6 +75,7 @@ class Occupancy:
     cores_held: Ints
     memory_held_mib: Ints
     lost: Bools
+    speed: Floats
     drained: Bools
     cores_free: Ints
     memory_free_mib: Ints
@@ -89,6 +91,7 @@ class Occupancy:
             np.zeros(gpus, dtype=np.int64),
             np.zeros(gpus, dtype=np.int64),
             np.zeros(gpus, dtype=np.bool_),
+            np.ones(gpus),
             np.zeros(nodes, dtype=np.bool_),
             layout.node_cores.copy(),
             layout.node_memory_mib.copy(),
@@ -103,6 +106,7 @@ class Occupancy:
             self.cores_held.copy(),
             self.memory_held_mib.copy(),
             self.lost.copy(),
+            self.speed.copy(),
             self.drained.copy(),
             self.cores_free.copy(),
             self.memory_free_mib.copy(),
@@ -151,7 +155,7 @@ class Occupancy:
             gpu_job=np.where(self.idle, IDLE, 0)[None],
             gpu_start_s=start_s[None],
             gpu_expected_end_s=self.expected_end_s[None],
-            known_speed=np.ones((1, len(self.holder))),
+            known_speed=self.speed[None].copy(),
             cores_free=self.cores_free[None].copy(),
             memory_free_mib=self.memory_free_mib[None].copy(),
             gpu_cores=self.cores_held[None],

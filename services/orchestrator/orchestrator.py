@@ -250,7 +250,9 @@ class Orchestrator:
 
     def _on_prediction_fallback(self, error: AdlroError) -> None:
         self._metrics.prediction_fallbacks.inc()
-        self._log.warning("decompose does not answer; declared runtimes serve instead", problem=str(error))
+        self._log.warning(
+            "decompose does not answer; what it said before, or declared runtimes, serve instead", problem=str(error)
+        )
 
     # ---- questions and orders
 

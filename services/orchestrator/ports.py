@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from adlro.events import Clock, ClusterDescription, EventBatch
 from adlro.jobs import JobSpec
@@ -35,8 +35,23 @@ class ClusterPort(Protocol):
         """The events after a revision, then new ones."""
 
 
-class Predictor(Protocol):
-    """Predicts runtimes."""
+class Predicted(NamedTuple):
+    """An answer about J jobs on M GPU models.
 
-    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
-        """(J, M) the median runtime of each job on each model, seconds."""
+    Attributes:
+        median_s: (J, M) the median runtime of each job on each model, seconds.
+        revision: another one than before: predictions asked for before may be others now.
+    """
+
+    median_s: Floats
+    revision: int
+
+
+class Predictor(Protocol):
+    """Predicts runtimes. Every call raises `adlro.errors.AdlroError` where it can't be answered."""
+
+    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
+        """How long each job would take on each model."""
+
+    async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
+        """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its kind."""

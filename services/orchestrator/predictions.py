@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,19 +15,37 @@ from adlro.sim.speeds import REFERENCE_GPU_MODEL, speed
 from services.orchestrator.ports import Predictor
 
 CHUNK = 1000
+# Who does not answer is left alone for a second, or for ten times as long as it kept us waiting: a decompose that
+# hangs must not hold up every event of the cluster.
+LEAST_PAUSE_S = 1.0
+PAUSE_RATIO = 10.0
 
 
 class Predictions:
-    """A predictor that always answers.
+    """A predictor that always answers where there is nothing to fall back on, and else says that it can't.
 
     Args:
         predictor: asked first.
         on_fallback: called with the error when it does not answer.
+        clock_s: seconds that pass steadily.
+
+    Attributes:
+        generation: grows whenever an answer is seen to come from a memory that has learned enough to predict anew:
+            what was predicted in an earlier one is worth asking for again.
     """
 
-    def __init__(self, predictor: Predictor, on_fallback: Callable[[AdlroError], None]) -> None:
+    def __init__(
+        self,
+        predictor: Predictor,
+        on_fallback: Callable[[AdlroError], None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.generation = 0
         self._predictor = predictor
         self._on_fallback = on_fallback
+        self._clock_s = clock_s
+        self._revision: int | None = None
+        self._ask_from_s = -np.inf
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
         """(J, M) the median runtime of each job on each model, seconds."""
@@ -35,15 +54,51 @@ class Predictions:
         parts = [await self._part(specs[i : i + CHUNK], gpu_models) for i in range(0, len(specs), CHUNK)]
         return np.concatenate(parts)
 
+    async def ask(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats | None:
+        """The same of at most CHUNK jobs of which something is known already.
+
+        Returns:
+            None where the predictor does not answer, or did not a moment ago.
+        """
+        if self._clock_s() < self._ask_from_s:
+            return None
+        try:
+            return await self._asked(specs, gpu_models)
+        except AdlroError as error:
+            self._on_fallback(error)
+            return None
+
+    async def gpu_speeds(self, cluster: str) -> Mapping[str, float] | None:
+        """By id, the speed relative to its model of each GPU that was found slower than its kind; None: no answer."""
+        try:
+            found = await self._predictor.gpu_speeds(cluster)
+        except AdlroError:
+            return None  # predictions tell of the outage
+        return {gpu_id: ratio for gpu_id, ratio in found.items() if 0 < ratio < 1}
+
     async def _part(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
         try:
-            predicted = await self._predictor.predict(specs, gpu_models)
-            if predicted.shape != (len(specs), len(gpu_models)) or not (np.isfinite(predicted) & (predicted > 0)).all():
-                raise InternalError("decompose answered with runtimes that cannot be")
-            return predicted
+            return await self._asked(specs, gpu_models)
         except AdlroError as error:
             self._on_fallback(error)
             return np.array([[declared_runtime_s(spec, model) for model in gpu_models] for spec in specs])
+
+    async def _asked(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
+        began_s = self._clock_s()
+        try:
+            median_s, revision = await self._predictor.predict(specs, gpu_models)
+            if median_s.shape != (len(specs), len(gpu_models)) or not (np.isfinite(median_s) & (median_s > 0)).all():
+                raise InternalError("decompose answered with runtimes that cannot be")
+        except AdlroError:
+            now_s = self._clock_s()
+            self._ask_from_s = now_s + max(LEAST_PAUSE_S, PAUSE_RATIO * (now_s - began_s))
+            self._revision = None  # whatever it answers next is newer than what serves meanwhile
+            raise
+        # Not only greater: one that was started anew counts from the beginning.
+        if revision != self._revision:
+            self._revision = revision
+            self.generation += 1
+        return median_s
 
 
 def declared_runtime_s(spec: JobSpec, gpu_model: str) -> float:

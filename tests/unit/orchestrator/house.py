@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import numpy as np
 import redis.asyncio as aioredis
@@ -16,9 +16,9 @@ from adlro.events import Clock, ClockMode
 from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob, PendingReason, SimulatedWork
 from adlro.jobstore import JobStore
 from adlro.kit.redis import connect, connect_blocking
-from adlro.sim.observation import Floats
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.orchestrator import Orchestrator
+from services.orchestrator.ports import Predicted
 from tests.unit.orchestrator.fake_cluster import FakeCluster
 
 PATIENCE_S = 20.0
@@ -30,22 +30,27 @@ class Declared:
     def __init__(self) -> None:
         self.away = False
 
-    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
+    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
         if self.away:
             raise Unavailable("decompose does not answer")
         rows = [spec.expected_runtime.runtime_s if spec.expected_runtime else 1.0 for spec in specs]
-        return np.repeat(np.array(rows, dtype=float)[:, None], len(gpu_models), axis=1)
+        return Predicted(np.repeat(np.array(rows, dtype=float)[:, None], len(gpu_models), axis=1), 1)
+
+    async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
+        if self.away:
+            raise Unavailable("decompose does not answer")
+        return {}
 
 
 class House:
     """One Redis, one cluster, and an orchestrator that can be killed and started again."""
 
-    def __init__(self, url: str, cluster: Cluster) -> None:
+    def __init__(self, url: str, cluster: Cluster, predictor: Declared | None = None) -> None:
         self.redis: aioredis.Redis = connect(url)
         self.blocking: aioredis.Redis = connect_blocking(url)
         self.store = JobStore(self.redis, self.blocking)
         self.cluster = FakeCluster(cluster)
-        self.predictor = Declared()
+        self.predictor = predictor or Declared()
         self.lives = 0
         self.life: asyncio.Task[None] | None = None
         self.orchestrator: Orchestrator

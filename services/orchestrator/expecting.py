@@ -1,0 +1,123 @@
+"""When expected durations are asked for anew: as jobs join the queue, and as finished jobs have taught enough.
+
+A job may be submitted long before it begins, as all jobs of a replay are: what was predicted then is kept in case that
+nobody answers. No gRPC, no Redis; wall time only bounds how often others are asked, and plays no part in virtual time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from services.orchestrator.ledger import Entry, Ledger
+from services.orchestrator.predictions import CHUNK, Predictions, declared_runtime_s
+
+# Where time is not virtual, the queue's expectations are brought up to date at most this often.
+REFRESH_S = 1.0
+REFRESH_AT_ONCE = 500
+# Nobody joins: still, whether something was learned is asked after so many more ends, as a share of all ends.
+ENDED_SHARE = 0.02
+
+
+class Expectations:
+    """Keeps what is expected of waiting jobs up to date.
+
+    Args:
+        predictions: asked.
+        clock_s: seconds of wall time that pass steadily.
+
+    Attributes:
+        gpu_speeds: by id, the speed relative to its model of each GPU that was found slower than its kind.
+    """
+
+    def __init__(self, predictions: Predictions, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self.gpu_speeds: Mapping[str, float] = {}
+        self._speeds_used = False
+        self._predictions = predictions
+        self._clock_s = clock_s
+        self._ended = 0
+        self._ended_since = 0  # the last answer
+        self._caught_up = predictions.generation  # the whole queue is of this one, or a later one
+        self._not_before_s = -np.inf
+
+    def ended(self) -> None:
+        """A job ended by itself: decompose will learn from it."""
+        self._ended += 1
+        self._ended_since += 1
+
+    async def bring_up_to_date(self, ledger: Ledger, joined: Sequence[Entry], *, virtual: bool) -> bool:
+        """Asks about those that join the queue at this event and, where that is due, about those that wait.
+
+        Args:
+            ledger: its queue holds `joined` already.
+            joined: jobs whose last prediction may be old.
+            virtual: nothing depends on wall time.
+
+        Returns:
+            Whether what is expected of a job that waited before has changed.
+        """
+        for start in range(0, len(joined), CHUNK):
+            # The first answer shows whether something was learned since they were submitted; if not, the rest stands.
+            part = [entry for entry in joined[start : start + CHUNK] if not start or self._is_old(entry)]
+            if part and await self._ask(ledger, part) is None:
+                break
+        if not ledger.queue_length or not (virtual or self._clock_s() >= self._not_before_s):
+            return False
+        if not joined and self._ended_since >= max(1.0, ENDED_SHARE * self._ended):
+            self._refreshed()
+            await self._ask(ledger, ledger.queued(0, 1))
+        return await self._refresh(ledger)
+
+    def use_gpu_speeds(self, ledger: Ledger) -> None:
+        """Brings the speeds of single GPUs into a ledger before its decisions.
+
+        Where all that wait are expected to take exactly what was declared, declarations were exact so far, on every
+        GPU: then none is slower than declared, and a false alarm about one must not make their schedule another.
+        """
+        wanted = bool(self.gpu_speeds) and not _all_as_declared(ledger)
+        if wanted or self._speeds_used:
+            ledger.set_speeds(self.gpu_speeds if wanted else {})
+            self._speeds_used = wanted
+
+    async def _refresh(self, ledger: Ledger) -> bool:
+        generation = self._predictions.generation
+        if generation == self._caught_up:
+            return False
+        self._refreshed()
+        old = sorted(filter(self._is_old, ledger.queued()), key=lambda entry: entry.generation)
+        changed = await self._ask(ledger, old[:REFRESH_AT_ONCE]) if old else False
+        if changed is not None and len(old) <= REFRESH_AT_ONCE:
+            self._caught_up = generation
+        return bool(changed)
+
+    def _refreshed(self) -> None:
+        self._not_before_s = self._clock_s() + REFRESH_S
+
+    def _is_old(self, entry: Entry) -> bool:
+        return entry.generation != self._predictions.generation
+
+    async def _ask(self, ledger: Ledger, entries: Sequence[Entry]) -> bool | None:
+        """Whether an expectation changed; None: nobody answered."""
+        expected_s = await self._predictions.ask([entry.job.spec for entry in entries], ledger.layout.gpu_models)
+        if expected_s is None:
+            return None
+        self._ended_since = 0
+        changed = False
+        for entry, row in zip(entries, expected_s, strict=True):
+            entry.generation = self._predictions.generation
+            if not np.array_equal(row, entry.expected_s):
+                ledger.expect(entry, row)
+                changed = True
+        return changed
+
+
+def _all_as_declared(ledger: Ledger) -> bool:
+    model = ledger.layout.gpu_models[0]
+    return all(
+        entry.job.spec.expected_runtime is not None
+        and math.isclose(entry.expected_s[0], declared_runtime_s(entry.job.spec, model), rel_tol=1e-9)
+        for entry in ledger.queued()
+    )
