@@ -15,8 +15,8 @@ from adlro.sim.speeds import REFERENCE_GPU_MODEL, speed
 from services.orchestrator.ports import Predictor
 
 CHUNK = 1000
-# Who does not answer is left alone for a second, or for ten times as long as it kept us waiting: a decompose that
-# hangs must not hold up every event of the cluster.
+# Who does not answer is left alone for a second, or as long as it kept us waiting, and twice as long each time that it
+# still does not, up to ten times: one that hangs must not hold up every event, one that was slow once is soon back.
 LEAST_PAUSE_S = 1.0
 PAUSE_RATIO = 10.0
 
@@ -46,6 +46,7 @@ class Predictions:
         self._clock_s = clock_s
         self._revision: int | None = None
         self._ask_from_s = -np.inf
+        self._failed = 0  # questions in a row, of those that hold up events
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
         """(J, M) the median runtime of each job on each model, seconds."""
@@ -60,11 +61,18 @@ class Predictions:
         Returns:
             None where the predictor does not answer, or did not a moment ago.
         """
-        if self._clock_s() < self._ask_from_s:
+        began_s = self._clock_s()
+        if began_s < self._ask_from_s:
             return None
         try:
-            return await self._asked(specs, gpu_models)
+            answer = await self._asked(specs, gpu_models)
+            self._failed = 0
+            return answer
         except AdlroError as error:
+            now_s = self._clock_s()
+            ratio = min(2.0**self._failed, PAUSE_RATIO)
+            self._ask_from_s = now_s + max(LEAST_PAUSE_S, ratio * (now_s - began_s))
+            self._failed = min(self._failed + 1, 10)
             self._on_fallback(error)
             return None
 
@@ -84,14 +92,11 @@ class Predictions:
             return np.array([[declared_runtime_s(spec, model) for model in gpu_models] for spec in specs])
 
     async def _asked(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
-        began_s = self._clock_s()
         try:
             median_s, revision = await self._predictor.predict(specs, gpu_models)
             if median_s.shape != (len(specs), len(gpu_models)) or not (np.isfinite(median_s) & (median_s > 0)).all():
                 raise InternalError("decompose answered with runtimes that cannot be")
         except AdlroError:
-            now_s = self._clock_s()
-            self._ask_from_s = now_s + max(LEAST_PAUSE_S, PAUSE_RATIO * (now_s - began_s))
             self._revision = None  # whatever it answers next is newer than what serves meanwhile
             raise
         # Not only greater: one that was started anew counts from the beginning.

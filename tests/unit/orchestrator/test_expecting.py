@@ -14,7 +14,7 @@ from adlro.jobs import ExpectedRuntime, Job, JobSpec
 from services.orchestrator.expecting import REFRESH_AT_ONCE, REFRESH_S, Expectations
 from services.orchestrator.ledger import Entry, Ledger
 from services.orchestrator.ports import Predicted
-from services.orchestrator.predictions import CHUNK, LEAST_PAUSE_S, PAUSE_RATIO, Predictions
+from services.orchestrator.predictions import CHUNK, PAUSE_RATIO, Predictions
 from tests.unit.orchestrator.conftest import MODELS, job, queue
 from tests.unit.orchestrator.house import Declared, House
 
@@ -191,11 +191,17 @@ async def test_while_nobody_answers_what_was_predicted_at_submission_stands(benc
         await bench.event(bench.enqueue(1))
     assert bench.learning.asked == [2]
     assert len(bench.errors) == 1
+    # Each time that it still hangs it is left alone for longer.
+    bench.learning.time_s += 2.0
+    await bench.event(bench.enqueue(1))
+    bench.learning.time_s += 2.0
+    await bench.event(bench.enqueue(1))
+    assert bench.learning.asked == [2, 1]
     # Once it is back, those that it was not asked about are made up for.
     bench.learning.error, bench.learning.takes_s = None, 0.0
-    bench.learning.time_s += max(LEAST_PAUSE_S, PAUSE_RATIO * 2.0)
+    bench.learning.time_s += PAUSE_RATIO * 2.0
     await bench.event(bench.enqueue(1))
-    assert bench.expected_s() == [20.0] * 13
+    assert bench.expected_s() == [20.0] * 15
 
 
 async def test_answers_that_cannot_be_are_not_believed(bench: Bench) -> None:
