@@ -128,6 +128,16 @@ class BatchSimulator:
         """Numbers of the clusters that stand at a decision; none: all have come to their end."""
         return self._active
 
+    @property
+    def time_s(self) -> Floats:
+        """(N,) cluster time of each cluster, active or not; a view."""
+        return self._machines.time_s
+
+    @property
+    def totals(self) -> Floats:
+        """(N, 4) integrals over each cluster's time so far, by `adlro.sim.course.JOBS_S` and so on; a view."""
+        return self._course.totals
+
     def observe(self) -> Observation:
         """The decision points of the active clusters, one row for each."""
         n, machines, course = self._active, self._machines, self._course

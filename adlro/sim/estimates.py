@@ -123,6 +123,29 @@ def expected_s(
     return expected
 
 
+def claimed_spread(jobs: Sequence[WorkloadJob], true_s: Floats, expected: Floats) -> Floats:
+    """How unsure a well-calibrated predictor would say it is of each job.
+
+    It knows how far it has been off for jobs of the type, not for this job: the root mean square of
+    ln(true / expected) over the list's jobs of the type and all models.
+
+    Args:
+        jobs: J jobs.
+        true_s, expected: (J, K) seconds on each model; inf where a job cannot run.
+
+    Returns:
+        (J,) from 0.
+    """
+    spread = np.zeros(len(jobs))
+    job_types = np.array([int(job.job_type) for job in jobs])
+    known = np.isfinite(true_s) & np.isfinite(expected)
+    off = np.log(np.where(known, true_s, 1.0) / np.where(known, expected, 1.0))
+    for job_type in np.unique(job_types):
+        of_type = job_types == job_type
+        spread[of_type] = np.sqrt((off[of_type] ** 2).sum() / max(known[of_type].sum(), 1))
+    return spread
+
+
 def _group_means_s(jobs: Sequence[WorkloadJob], scenario: Scenario, groups: Sequence[Group]) -> Floats:
     means: dict[tuple[str, str], float] = {}
     if not isinstance(scenario.arrivals, FromTrace):

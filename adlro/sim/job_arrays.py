@@ -22,6 +22,7 @@ class JobArrays(NamedTuple):
         submit_s: (L, J) ascending; inf in padding.
         duration_s: (L, J, K) true seconds on each model, at its own speed; inf where the job cannot run on the model.
         expected_s: (L, J, K) the seconds that a scheduler believes.
+        expected_spread: (L, J) how unsure it is of them: standard deviation of ln(true / expected); 0: exact.
         cores: (L, J) CPU cores.
         memory_mib: (L, J) main memory.
         gpu_memory_mib: (L, J) GPU memory.
@@ -34,6 +35,7 @@ class JobArrays(NamedTuple):
     submit_s: Floats
     duration_s: Floats
     expected_s: Floats
+    expected_spread: Floats
     cores: Ints
     memory_mib: Ints
     gpu_memory_mib: Ints
@@ -49,6 +51,7 @@ def empty_job_arrays(lists: int, jobs: int, models: int) -> JobArrays:
         submit_s=np.full((lists, jobs), np.inf),
         duration_s=np.full((lists, jobs, models), np.inf),
         expected_s=np.full((lists, jobs, models), np.inf),
+        expected_spread=np.zeros((lists, jobs)),
         cores=np.zeros((lists, jobs), dtype=np.int64),
         memory_mib=np.zeros((lists, jobs), dtype=np.int64),
         gpu_memory_mib=np.zeros((lists, jobs), dtype=np.int64),
@@ -63,6 +66,7 @@ def pack_jobs(
     gpu_models: Sequence[str] | Cluster,
     expected_s: Sequence[Floats] | None = None,
     *,
+    expected_spread: Sequence[Floats] | None = None,
     speed_table: SpeedTable = SHIPPED,
 ) -> JobArrays:
     """Job lists as arrays.
@@ -71,11 +75,12 @@ def pack_jobs(
         lists: jobs in the order of submission.
         gpu_models: the models to run on, or a cluster with them.
         expected_s: for each list (jobs, K), what a scheduler believes; the truth where left out.
+        expected_spread: for each list (jobs,), how unsure of it the scheduler is; not at all where left out.
         speed_table: how fast applications run on the models.
 
     Raises:
-        InvalidInput: submissions out of order, a model without speeds, or expectations of another shape or not
-            above 0.
+        InvalidInput: submissions out of order, a model without speeds, expectations of another shape or not above 0,
+            or a spread of another shape or not a number from 0.
     """
     models = tuple(gpu_models.gpu_models if isinstance(gpu_models, Cluster) else gpu_models)
     arrays = empty_job_arrays(len(lists), max((len(jobs) for jobs in lists), default=0), len(models))
@@ -104,6 +109,15 @@ def pack_jobs(
                     field="expected_s",
                 )
             arrays.expected_s[row] = believed
+        if expected_spread is not None:
+            spread = expected_spread[number]
+            if spread.shape != (size,) or not ((spread >= 0) & (spread < np.inf)).all():
+                raise InvalidInput(
+                    f"list {number}: the spread of expected runtimes must be numbers from 0, of shape {(size,)}, not "
+                    f"{spread.shape}",
+                    field="expected_spread",
+                )
+            arrays.expected_spread[row] = spread
         arrays.cores[row] = [job.cpu_cores for job in jobs]
         arrays.memory_mib[row] = [job.memory_mib for job in jobs]
         arrays.gpu_memory_mib[row] = [job.gpu_memory_mib for job in jobs]

@@ -67,6 +67,7 @@ class Observation:
         job_cores: (N, J) CPU cores asked for.
         job_memory_mib: (N, J) main memory asked for.
         job_gpu_memory_mib: (N, J) GPU memory asked for.
+        job_spread: (N, J) how unsure the expected duration is: standard deviation of ln(true / expected); 0: exact.
         duration_s: (N, J, G) expected duration; inf where the GPU, or its node when empty, is too small.
         fits_now: (N, J, G) the job can start there now.
         hold_allowed: (N,) something runs or will arrive. Where False nothing would ever end a hold: a policy that
@@ -92,6 +93,7 @@ class Observation:
     job_cores: Ints
     job_memory_mib: Ints
     job_gpu_memory_mib: Ints
+    job_spread: Floats
     duration_s: Floats
     fits_now: Bools
     hold_allowed: Bools

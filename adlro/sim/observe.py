@@ -117,6 +117,7 @@ def whole_queue(
         job_cores=jobs.cores[lists, taken],
         job_memory_mib=jobs.memory_mib[lists, taken],
         job_gpu_memory_mib=jobs.gpu_memory_mib[lists, taken],
+        job_spread=jobs.expected_spread[lists, taken],
         duration_s=duration_s,
         fits_now=fits,
         hold_allowed=hold_allowed,

@@ -24,7 +24,7 @@ from adlro.sim.arrivals import Batch
 from adlro.sim.capacity import offered_load, scenario_on, stretched
 from adlro.sim.cluster_files import read_cluster_file
 from adlro.sim.demand import demand_warnings, find_unplaceable
-from adlro.sim.estimates import expected_s
+from adlro.sim.estimates import claimed_spread, expected_s
 from adlro.sim.job_arrays import JobArrays, pack_jobs
 from adlro.sim.observation import Floats, Ints
 from adlro.sim.scenario import Scenario, load_scenario
@@ -136,7 +136,11 @@ class Case:
         models = self.cluster.gpu_models
         lists = [self.job_list(number) for number in range(first, last)]
         expected = [self.expected_s(first + i, jobs) for i, jobs in enumerate(lists)]
-        return pack_jobs(lists, models, expected, speed_table=self.speeds)
+        packed = pack_jobs(lists, models, expected, speed_table=self.speeds)
+        for i, jobs in enumerate(lists):
+            row = (i, slice(0, len(jobs)))
+            packed.expected_spread[row] = claimed_spread(jobs, packed.duration_s[row], expected[i])
+        return packed
 
     def _seeds(self, number: int, stream: int) -> np.random.SeedSequence:
         return np.random.SeedSequence(self.seed, spawn_key=(number, stream))

@@ -52,6 +52,7 @@ def job_list(submit_s: list[float], work_s: list[float], cores: list[int]) -> Jo
         submit_s=np.array([submit_s]),
         duration_s=np.array([work_s])[:, :, None],
         expected_s=np.array([work_s])[:, :, None],
+        expected_spread=np.zeros((1, count)),
         job_type=ones,
         cores=np.array([cores]),
         memory_mib=ones,

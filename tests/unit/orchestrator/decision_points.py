@@ -75,6 +75,7 @@ def decision(
         job_cores=asked[None],
         job_memory_mib=asked_mib[None],
         job_gpu_memory_mib=np.full((1, len(jobs)), 1000),
+        job_spread=np.zeros((1, len(jobs))),
         duration_s=duration[None],
         fits_now=(waiting[:, None] & np.isfinite(duration) & idle & enough)[None],
         hold_allowed=np.array([hold_allowed]),

@@ -9,7 +9,8 @@ import pytest
 
 from adlro.errors import InvalidInput
 from adlro.jobs import JobSpec, JobType
-from adlro.sim.estimates import PRIOR_WORK_S, RuntimeKnowledge, expected_s, parse_runtime
+from adlro.sim.estimates import PRIOR_WORK_S, RuntimeKnowledge, claimed_spread, expected_s, parse_runtime
+from adlro.sim.job_arrays import pack_jobs
 from adlro.sim.scenario import load_scenario
 from adlro.sim.speeds import GPU_MODELS, SHIPPED, speed
 from adlro.sim.workload import draw_groups, draw_jobs
@@ -134,3 +135,33 @@ def test_the_prior_is_the_scenarios_median():
 def test_the_services_know_no_other_prior(job_type):
     spec = JobSpec(name="n", user="u", job_type=job_type)
     assert declared_runtime_s(spec, "v100_sxm2") == PRIOR_WORK_S[job_type]
+
+
+@pytest.mark.parametrize(("runtime", "least", "most"), [("true", 0.0, 1e-9), ("noise:0.5", 0.42, 0.58)])
+def test_a_calibrated_predictor_says_how_far_it_is_off(runtime, least, most):
+    scenario = load_scenario("paper")
+    jobs = draw_jobs(scenario, load=0.9, rng=np.random.default_rng(5), count=600)
+    models = scenario.cluster.gpu_models
+    packed = pack_jobs([jobs], models, [expected_s(jobs, models, runtime, scenario, seed=3)])
+    spread = claimed_spread(jobs, packed.duration_s[0], packed.expected_s[0])
+    assert spread.shape == (600,)
+    assert ((least <= spread) & (spread <= most)).all()
+
+
+def test_who_knows_less_is_less_sure():
+    scenario = load_scenario("paper")
+    jobs = draw_jobs(scenario, load=0.9, rng=np.random.default_rng(6), count=600)
+    models = scenario.cluster.gpu_models
+    sure = []
+    for runtime in ("group", "type"):
+        packed = pack_jobs([jobs], models, [expected_s(jobs, models, runtime, scenario, seed=3)])
+        sure.append(claimed_spread(jobs, packed.duration_s[0], packed.expected_s[0]))
+    assert (sure[0] > 0).all()
+    assert (sure[0] < sure[1]).all()
+
+
+def test_a_spread_must_be_a_number_from_0_for_each_job():
+    jobs = draw_jobs(load_scenario("paper"), load=0.9, rng=np.random.default_rng(6), count=3)
+    for wrong in (np.zeros(2), np.array([0.1, -0.1, 0.0]), np.array([0.1, np.inf, 0.0])):
+        with pytest.raises(InvalidInput, match="spread"):
+            pack_jobs([jobs], load_scenario("paper").cluster, expected_spread=[wrong])
