@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from threading import Thread
+from concurrent.futures import Future
+from threading import Thread, get_ident
+from typing import Generic, TypeVar
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -11,8 +14,13 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from adlro import __version__
 from adlro.kit.addresses import check_listenable, join_address, listen_error, split_address
 
+T = TypeVar("T")
+
+# A loop that is busy for longer fails the scrape: Prometheus then says that the service is down, which it nearly is.
+ON_LOOP_TIMEOUT_S = 5.0
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -23,6 +31,48 @@ def process_registry() -> CollectorRegistry:
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
     return registry
+
+
+def describe_process(registry: CollectorRegistry, service_name: str, is_serving: Callable[[], bool]) -> None:
+    """adlro_service_info{service,version}, and adlro_service_serving as the health protocol has it."""
+    info = Gauge("adlro_service_info", "1; which service, of which version", ["service", "version"], registry=registry)
+    info.labels(service_name, __version__).set(1)
+    serving = Gauge("adlro_service_serving", "1 while calls are expected to succeed", registry=registry)
+    serving.set_function(is_serving)
+
+
+class OnLoop(Generic[T]):
+    """Lets the thread that is scraped take something that belongs to the event loop.
+
+    Made on the loop, called from any thread.
+
+    Args:
+        take: runs on the loop, between other work, so that it sees nothing half changed; must be quick.
+    """
+
+    def __init__(self, take: Callable[[], T]) -> None:
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+
+    def __call__(self) -> T:
+        """What `take` gives.
+
+        Raises:
+            TimeoutError: the loop is busy.
+        """
+        if get_ident() == self._thread:
+            return self._take()
+        taken: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                taken.set_result(self._take())
+            except Exception as error:  # it belongs to who asked
+                taken.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return taken.result(ON_LOOP_TIMEOUT_S)
 
 
 class MethodMetrics:

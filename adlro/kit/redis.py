@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import redis.asyncio as aioredis
+from prometheus_client import Counter, Gauge, Histogram
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
@@ -29,6 +30,8 @@ SOCKET_TIMEOUT_S = 5.0
 MAX_BLOCK_S = 1.0
 CONNECTIONS = 64
 BLOCKING_CONNECTIONS = 1024
+
+PING_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1.0, 2.0)
 
 _PING_TIMEOUT_S = 2.0
 _CHECK_EVERY_S = 1.0
@@ -124,14 +127,26 @@ def watch_redis(context: ServiceContext, client: aioredis.Redis) -> Coroutine[An
     """
     url = redacted(context.settings.redis_url)
     context.health.set_serving(False, "", source="redis")
+    registry = context.registry
+    answers = Gauge("adlro_redis_up", "1 while Redis answers", registry=registry)
+    failed = Counter("adlro_redis_failed_pings", "pings that Redis did not answer", registry=registry)
+    took_s = Histogram(
+        "adlro_redis_ping_seconds", "time to an answered ping", buckets=PING_BUCKETS_S, registry=registry
+    )
 
     async def watch() -> None:
         was_up: bool | None = None
         while not context.draining.is_set():
+            began_s = time.perf_counter()
             problem = await _ping(client, _PING_TIMEOUT_S)
             if context.draining.is_set():
                 return
             up = not problem
+            answers.set(up)
+            if up:
+                took_s.observe(time.perf_counter() - began_s)
+            else:
+                failed.inc()
             if up and was_up is not True:
                 context.log.info("redis answers", redis_url=url)
             elif not up and was_up is not False:

@@ -1,8 +1,17 @@
-"""The orchestrator's own metrics."""
+"""The orchestrator's own metrics. Knows prometheus_client and plain records; what feeds them is in `measured`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from adlro.jobs import JobState, JobType
+
+# Six steps a decade, from a second to twelve days: quantiles are interpolated between them.
+CLUSTER_TIME_BUCKETS_S = (*(step * 10.0**power for power in range(6) for step in (1, 1.5, 2, 3, 5, 7)), 1e6)
 
 
 class Metrics:
@@ -13,10 +22,20 @@ class Metrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
         self.acting = Gauge("adlro_orchestrator_acting", "1 while this instance places jobs", registry=registry)
+        self.fencing_token = Gauge(
+            "adlro_orchestrator_fencing_token", "token of the last lease that this instance took", registry=registry
+        )
         self.queue_length = Gauge("adlro_orchestrator_queue_length_jobs", "jobs that wait for a GPU", registry=registry)
         self.running = Gauge("adlro_orchestrator_running_jobs", "jobs launched or running", registry=registry)
         self.sessions = Counter("adlro_orchestrator_sessions", "acting sessions begun", registry=registry)
+        self.failed_sessions = Counter(
+            "adlro_orchestrator_failed_sessions", "acting sessions that failed, by what failed", ["cause"],
+            registry=registry,
+        )  # fmt: skip
+        for cause in ("superseded", "redis", "cluster", "bug"):
+            self.failed_sessions.labels(cause)
         self.prediction_fallbacks = Counter(
             "adlro_orchestrator_prediction_fallbacks", "predictions made without decompose", registry=registry
         )
@@ -26,7 +45,134 @@ class Metrics:
             buckets=(25e-6, 50e-6, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25),
             registry=registry,
         )
+        self.placements = Counter(
+            "adlro_orchestrator_placements", "attempts written down to be launched", ["gpu_model"], registry=registry
+        )
+        self.repeated_placements = Counter(
+            "adlro_orchestrator_repeated_placements", "those of jobs whose attempt before was lost", registry=registry
+        )
+        self.launches = Counter(
+            "adlro_orchestrator_launches",
+            "launches asked of the cluster: accepted, refused, stale_token, unanswered",
+            ["result"],
+            registry=registry,
+        )
+        for result in ("accepted", "refused", "stale_token", "unanswered"):
+            self.launches.labels(result)
+        self.launch_s = Histogram(
+            "adlro_orchestrator_launch_seconds",
+            "time until the cluster answered a launch",
+            buckets=(5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.5, 2.0, 10.0),
+            registry=registry,
+        )
+        self.ended = Counter(
+            "adlro_orchestrator_ended_jobs", "jobs that reached a final state", ["job_type", "state"], registry=registry
+        )
+        self.jct_s = Histogram(
+            "adlro_orchestrator_jct_seconds",
+            "cluster time from a job's submission to its end, of jobs that succeeded",
+            ["job_type"],
+            buckets=CLUSTER_TIME_BUCKETS_S,
+            registry=registry,
+        )
+        self.waiting_s = Histogram(
+            "adlro_orchestrator_waiting_seconds",
+            "cluster time from a job's submission to the start of its first attempt",
+            ["job_type"],
+            buckets=CLUSTER_TIME_BUCKETS_S,
+            registry=registry,
+        )
+        for job_type in JobType:  # a series that begins at its first event hides that event from rate()
+            self.jct_s.labels(job_type.label)
+            self.waiting_s.labels(job_type.label)
+            for state in (state for state in JobState if state.final):
+                self.ended.labels(job_type.label, state.name.lower())
 
     def observe_decision(self, took_s: float) -> None:
         """Notes one policy call."""
         self.decision_s.observe(took_s)
+
+
+class GpuView(NamedTuple):
+    """One GPU as the ledger has it."""
+
+    gpu_id: str
+    node_id: str
+    gpu_model: str
+    occupied: bool
+    lost: bool
+    drained: bool
+
+
+class View(NamedTuple):
+    """What is shown of an orchestrator; a standby knows no GPUs.
+
+    Attributes:
+        policy: the one that decides.
+        gpus: of the cluster.
+        cluster_time_s: of the last event.
+        oldest_wait_s: cluster time for which the first of the queue has waited; 0 without a queue.
+    """
+
+    policy: str
+    gpus: Sequence[GpuView]
+    cluster_time_s: float
+    oldest_wait_s: float
+
+
+class ViewCollector:
+    """Shows GPUs, policy and clock as they are when the process is scraped.
+
+    Args:
+        view: gives them; called from the thread that is scraped.
+        registry: where it is registered.
+    """
+
+    def __init__(self, view: Callable[[], View], registry: CollectorRegistry) -> None:
+        self._view = view
+        registry.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        """The metrics' names."""
+        return self._metrics(View("", (), 0.0, 0.0))
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics as they are now."""
+        return self._metrics(self._view())
+
+    @staticmethod
+    def _metrics(view: View) -> Iterator[Metric]:
+        policy = GaugeMetricFamily("adlro_orchestrator_policy_info", "1; the policy that decides", labels=["policy"])
+        if view.policy:
+            policy.add_metric([view.policy], 1)
+        yield policy
+        yield GaugeMetricFamily(
+            "adlro_orchestrator_cluster_time_seconds", "cluster time of the last event", value=view.cluster_time_s
+        )
+        yield GaugeMetricFamily(
+            "adlro_orchestrator_oldest_wait_seconds",
+            "cluster time for which the first job of the queue has waited",
+            value=view.oldest_wait_s,
+        )
+        labels = ["gpu_id", "node_id", "gpu_model"]
+        occupied = GaugeMetricFamily("adlro_orchestrator_gpu_occupied", "1 while a job holds the GPU", labels=labels)
+        lost = GaugeMetricFamily("adlro_orchestrator_gpu_lost", "1 while the cluster lacks the GPU", labels=labels)
+        counts: dict[tuple[str, str], int] = {}
+        for gpu in view.gpus:
+            names = [gpu.gpu_id, gpu.node_id, gpu.gpu_model]
+            occupied.add_metric(names, gpu.occupied)
+            lost.add_metric(names, gpu.lost)
+            for state in ("occupied", "idle", "drained", "lost"):
+                counts.setdefault((gpu.gpu_model, state), 0)
+            state = "lost" if gpu.lost else "occupied" if gpu.occupied else "drained" if gpu.drained else "idle"
+            counts[gpu.gpu_model, state] += 1
+        yield occupied
+        yield lost
+        gpus = GaugeMetricFamily(
+            "adlro_orchestrator_gpus",
+            "GPUs: lost, else occupied, else drained with their node, else idle",
+            labels=["gpu_model", "state"],
+        )
+        for key, count in counts.items():
+            gpus.add_metric(key, count)
+        yield gpus

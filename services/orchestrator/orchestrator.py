@@ -22,8 +22,8 @@ from services.orchestrator.acting import Acting
 from services.orchestrator.decisions import Decision, DecisionLog, explain_waiting
 from services.orchestrator.dispatch import Session, failures
 from services.orchestrator.lease import Lease
-from services.orchestrator.ledger import Phase
-from services.orchestrator.metrics import Metrics
+from services.orchestrator.ledger import Ledger, Phase
+from services.orchestrator.metrics import GpuView, Metrics, View
 from services.orchestrator.policies import DEFAULT_POLICY, POLICIES, Policy
 from services.orchestrator.ports import ClusterPort, Predictor
 from services.orchestrator.predictions import Predictions
@@ -152,6 +152,7 @@ class Orchestrator:
                     await asyncio.sleep(self._lease.duration_s / 4)
                     continue
                 self._token, self._holder = token, self._lease.instance_id
+                self._metrics.fencing_token.set(token)
                 await self._load_choices()
                 await self._act(token)
             except asyncio.CancelledError:
@@ -227,6 +228,7 @@ class Orchestrator:
         expected = all(isinstance(leaf, (AdlroError, OSError, aioredis.RedisError, TimeoutError)) for leaf in leaves)
         text = "; ".join(dict.fromkeys(str(leaf) or type(leaf).__name__ for leaf in leaves))
         self._problem = text
+        self._metrics.failed_sessions.labels(_cause(leaves)).inc()
         if any(isinstance(leaf, Stale) for leaf in leaves):
             self._log.warning("session ended, starting anew", problem=text)
         elif expected:
@@ -278,6 +280,17 @@ class Orchestrator:
             drained_node_ids=tuple(sorted(self.acting.drained)),
             problem=self._problem,
         )
+
+    def view(self) -> View:
+        """What metrics show of the cluster; one that stands by shows its policy alone."""
+        session = self._ready_session()
+        if session is None:
+            return View(self.acting.policy.name, (), 0.0, 0.0)
+        clock = self.acting.clock()
+        now_s = session.now_s if clock is None else clock.time_s
+        submitted_s = [entry.job.submit_s for entry in session.ledger.queued(0, 1) if entry.job.submit_s is not None]
+        waited_s = max(now_s - submitted_s[0], 0.0) if submitted_s else 0.0
+        return View(self.acting.policy.name, gpu_views(session.ledger), now_s, waited_s)
 
     async def set_policy(self, name: str) -> str:
         """Changes the acting policy; returns the one before.
@@ -371,6 +384,31 @@ class Orchestrator:
         if node_id not in session.ledger.layout.node_ids:
             known = ", ".join(session.ledger.layout.node_ids)
             raise NotFound(f"node_id: there is no node {node_id!r}; the nodes are {known}", field="node_id")
+
+
+def gpu_views(ledger: Ledger) -> list[GpuView]:
+    """Each GPU as the ledger has it."""
+    layout, occupancy = ledger.layout, ledger.occupancy
+    return [
+        GpuView(
+            gpu_id,
+            layout.node_ids[layout.gpu_node[gpu]],
+            layout.model_of(gpu),
+            bool(occupancy.holder[gpu]),
+            bool(occupancy.lost[gpu]),
+            bool(occupancy.drained[layout.gpu_node[gpu]]),
+        )
+        for gpu, gpu_id in enumerate(layout.gpu_ids)
+    ]
+
+
+def _cause(leaves: list[BaseException]) -> str:
+    """Why a session failed, as its metric names it."""
+    if any(isinstance(leaf, Stale) for leaf in leaves):
+        return "superseded"
+    if any(isinstance(leaf, (aioredis.RedisError, OSError, TimeoutError)) for leaf in leaves):
+        return "redis"  # the cluster's client raises nothing but AdlroErrors
+    return "cluster" if all(isinstance(leaf, AdlroError) for leaf in leaves) else "bug"
 
 
 def _policy(name: str) -> Policy:

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from adlro.jobstore import JobStore
+from adlro.kit.metrics import OnLoop
 from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
 from adlro.v1 import orchestrator_service_pb2 as pb
@@ -19,7 +19,8 @@ from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from services.orchestrator.clients import ClusterClient, DecomposeClient
 from services.orchestrator.decisions import Decision
 from services.orchestrator.ledger import warm
-from services.orchestrator.metrics import Metrics
+from services.orchestrator.measured import MeasuredCluster, MeasuredStore
+from services.orchestrator.metrics import Metrics, ViewCollector
 from services.orchestrator.orchestrator import Orchestrator
 from services.orchestrator.policies import POLICIES
 from services.orchestrator.settings import OrchestratorSettings
@@ -51,22 +52,24 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         await asyncio.to_thread(warm)
         redis = connect(settings.redis_url)
         self._redis = (redis, connect_blocking(settings.redis_url))
-        cluster = ClusterClient(settings.cluster_address)
-        decompose = DecomposeClient(settings.decompose_address, settings.prediction_timeout_s)
+        cluster = ClusterClient(settings.cluster_address, context.credentials)
+        decompose = DecomposeClient(settings.decompose_address, settings.prediction_timeout_s, context.credentials)
         self._clients = [cluster, decompose]
+        metrics = Metrics(context.registry)
         self._orchestrator = Orchestrator(
             redis,
-            JobStore(*self._redis),
-            cluster,
+            MeasuredStore(*self._redis, metrics),
+            MeasuredCluster(cluster, metrics),
             decompose,
             f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
             policy=settings.policy,
             lease_s=settings.lease_s,
             max_attempts=settings.max_attempts,
             decisions_kept=settings.decisions_kept,
-            metrics=Metrics(context.registry),
+            metrics=metrics,
             log=context.log,
         )
+        ViewCollector(OnLoop(self._orchestrator.view), context.registry)
         context.spawn(watch_redis(context, redis), "watch redis")
         context.spawn(self._orchestrator.run(), "orchestrate")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 import urllib.request
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import grpc
 import pytest
 
+from adlro import __version__
 from adlro.errors import InvalidInput, Unavailable
 from adlro.kit.addresses import ListenFailed, check_listenable, join_address, split_address
 from adlro.kit.channel import open_channel
+from adlro.kit.metrics import OnLoop
 from adlro.kit.server import start_server
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import ServiceEnded, serve
@@ -214,3 +217,35 @@ async def test_a_hundred_calls_at_once(served):
     answers = await asyncio.gather(*calls)
     assert {answer.job.job_id for answer in answers} == {"job-1"}
     await until(lambda: served.service.context.health.serving)
+
+
+async def test_metrics_say_which_service_it_is_and_whether_it_serves():
+    settings = FakeSettings()
+    running = await start_server(FakeService(settings), settings)
+    try:
+        registry = running.context.registry
+        assert registry.get_sample_value("adlro_service_info", {"service": "ingest", "version": __version__}) == 1
+        assert registry.get_sample_value("adlro_service_serving") == 1
+        running.context.health.set_serving(False, "Redis is away", source="redis")
+        assert registry.get_sample_value("adlro_service_serving") == 0
+    finally:
+        await running.stop(0)
+
+
+async def test_what_belongs_to_the_loop_is_taken_on_the_loop():
+    seen: list[int] = []
+
+    def note() -> int:
+        seen.append(threading.get_ident())
+        return len(seen)
+
+    take = OnLoop(note)
+    assert await asyncio.to_thread(take) == 1
+    assert take() == 2  # from the loop itself, without waiting for it
+    assert seen == [threading.get_ident()] * 2
+
+    def fail() -> None:
+        raise ValueError("what take raises")
+
+    with pytest.raises(ValueError, match="what take raises"):
+        await asyncio.to_thread(OnLoop(fail))

@@ -14,8 +14,8 @@ from adlro.cluster import Cluster
 from adlro.errors import Unavailable
 from adlro.events import Clock, ClockMode
 from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob, PendingReason, SimulatedWork
-from adlro.jobstore import JobStore
 from adlro.kit.redis import connect, connect_blocking
+from services.orchestrator.measured import MeasuredCluster, MeasuredStore
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.orchestrator import Orchestrator
 from services.orchestrator.ports import Predicted
@@ -48,7 +48,9 @@ class House:
     def __init__(self, url: str, cluster: Cluster, predictor: Declared | None = None) -> None:
         self.redis: aioredis.Redis = connect(url)
         self.blocking: aioredis.Redis = connect_blocking(url)
-        self.store = JobStore(self.redis, self.blocking)
+        self.registry = CollectorRegistry()
+        self.metrics = Metrics(self.registry)
+        self.store = MeasuredStore(self.redis, self.blocking, self.metrics)
         self.cluster = FakeCluster(cluster)
         self.predictor = predictor or Declared()
         self.lives = 0
@@ -60,14 +62,14 @@ class House:
         self.orchestrator = Orchestrator(
             self.redis,
             self.store,
-            self.cluster,
+            MeasuredCluster(self.cluster, self.metrics),
             self.predictor,
             f"instance-{self.lives}",
             policy=policy,
             lease_s=lease_s,
             max_attempts=max_attempts,
             decisions_kept=100,
-            metrics=Metrics(CollectorRegistry()),
+            metrics=self.metrics,
             log=structlog.get_logger(),
         )
         self.life = asyncio.create_task(self.orchestrator.run())
