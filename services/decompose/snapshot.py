@@ -4,16 +4,21 @@
     <zlib: JSON of {"vocabularies": {name: [values]}, "jobs": [...]}>
 
 It carries the place in the stream of outcomes up to which it was folded, so that a process goes on from there.
+
+Replicas fold the same stream, so they may share a file: one writes at a time, and what reaches less far into the stream
+never replaces what reaches further.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,11 +44,50 @@ def save(path: Path, snapshot: MemorySnapshot) -> int:
     """Writes a file in place of the one that may be there, by way of a temporary one beside it.
 
     Returns:
-        Bytes written.
+        Bytes written; 0 where another process is writing it just now, or its file reaches further into the stream.
 
     Raises:
         OSError: it can't be written.
     """
+    with _alone(path.parent) as alone:
+        if not alone or _reach(_header_on_disk(path).get("cursor")) > _reach(snapshot.cursor):
+            return 0
+        return _write(path, snapshot)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[bool]:
+    """Whether no other process is in here: by a lock on the directory, which a killed process leaves free."""
+    held = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(held)
+
+
+def _header_on_disk(path: Path) -> Mapping[str, Any]:
+    """Of a file that this release reads; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.readline())
+    except (OSError, ValueError):
+        return {}
+    wanted = {"format": FORMAT, "version": VERSION, "vocabulary": VOCABULARY_VERSION}
+    return header if isinstance(header, dict) and wanted.items() <= header.items() else {}
+
+
+def _reach(cursor: object) -> tuple[int, int]:
+    """Orders entry ids ("<ms>-<n>"); what is none comes first."""
+    ms, _, number = cursor.partition("-") if isinstance(cursor, str) else ("", "", "")
+    return (int(ms), int(number or 0)) if ms.isdecimal() and (number or "0").isdecimal() else (-1, 0)
+
+
+def _write(path: Path, snapshot: MemorySnapshot) -> int:
     content = {"vocabularies": dict(snapshot.vocabularies), "jobs": [_plain(job) for job in snapshot.jobs]}
     body = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), level=1)
     header = {
@@ -54,7 +98,7 @@ def save(path: Path, snapshot: MemorySnapshot) -> int:
         "bytes": len(body),
         "blake2b": hashlib.blake2b(body, digest_size=16).hexdigest(),
     }
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    beside = path.with_name(f"{path.name}.tmp")  # nobody else is writing; what a killed process left is written over
     try:
         with beside.open("wb") as file:
             file.write(json.dumps(header).encode() + b"\n" + body)
