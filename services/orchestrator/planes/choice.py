@@ -1,0 +1,92 @@
+"""What a network says to actions: the best that is allowed, where it is better enough than the base's. numpy only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from adlro.sim.compiled import compiled
+from adlro.sim.observation import HOLD, Bools, Ints
+from services.orchestrator.planes.layout import Float32s, Planes
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """By how much an action's Q must exceed that of the base's choice, to be taken instead; 0: the highest Q wins.
+
+    Estimates are noisy, and the highest of several noisy ones is mostly too high. To hold is the most dangerous: what
+    it costs shows late, and a policy that overrates it a little holds for ever.
+
+    Attributes:
+        start: of a pair.
+        hold: of a hold where the base would start something.
+    """
+
+    start: float = 0.0
+    hold: float = 0.0
+
+
+def choose(planes: Planes, q_pairs: Float32s, q_hold: Float32s, margins: Margins) -> Ints:
+    """Actions.
+
+    Args:
+        planes: of N decisions.
+        q_pairs: (P,) of the pairs.
+        q_hold: (N,) of holding.
+        margins: of the gate.
+
+    Returns:
+        (N, 2) the job's place in the observation and the GPU's number, or (HOLD, HOLD). Of equals the base's choice,
+        then the earlier submitted job, then the lower-numbered GPU. Where no hold is allowed and something fits, it is
+        started, whatever the margins.
+    """
+    index = best_of(planes, q_pairs, q_hold, margins)
+    actions = np.full((len(index), 2), HOLD, dtype=np.int64)
+    starts = np.flatnonzero(index >= 0)
+    actions[starts, 0] = planes.pair_queue[index[starts]]
+    actions[starts, 1] = planes.pair_gpu[index[starts]]
+    return actions
+
+
+def best_of(planes: Planes, q_pairs: Float32s, q_hold: Float32s, margins: Margins) -> Ints:
+    """(N,) which of the P pairs `choose` takes; -1: hold."""
+    index = np.empty(len(planes.base), dtype=np.int64)
+    _best_of(
+        planes.first_pair,
+        planes.base,
+        planes.hold_allowed,
+        np.require(q_pairs, np.float32, ["C", "W"]),
+        np.require(q_hold, np.float32, ["C", "W"]),
+        float(margins.start),
+        float(margins.hold),
+        index,
+    )
+    return index
+
+
+@compiled
+def _best_of(
+    first_pair: Ints,
+    base: Ints,
+    hold_allowed: Bools,
+    q_pairs: Float32s,
+    q_hold: Float32s,
+    start: float,
+    hold: float,
+    index: Ints,
+) -> None:
+    for n in range(base.shape[0]):
+        # The base's own choice has no margin to clear, whatever it is.
+        best_pair = base[n]
+        best = q_pairs[best_pair] if best_pair >= 0 else q_hold[n]
+        if best_pair < 0 and not hold_allowed[n]:
+            best = -np.inf
+        if best != best:
+            best = -np.inf  # what is no number is worth nothing
+        for pair in range(first_pair[n], first_pair[n + 1]):
+            if pair != base[n] and q_pairs[pair] - start > best:
+                best, best_pair = q_pairs[pair] - start, pair
+        if base[n] >= 0 and hold_allowed[n] and q_hold[n] - hold > best:
+            best_pair = -1
+        index[n] = best_pair
