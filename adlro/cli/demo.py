@@ -14,7 +14,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from adlro.cli import render
-from adlro.cli.shell import Output, OutputOption, cancel_on_sigterm, emit_json, say, stderr, stdout
+from adlro.cli.shell import (
+    Output,
+    OutputOption,
+    ServerOption,
+    cancel_on_sigterm,
+    connect_async,
+    emit_json,
+    say,
+    stderr,
+    stdout,
+)
 
 if TYPE_CHECKING:
     from adlro.client import AsyncClient
@@ -25,6 +35,8 @@ REFERENCE_POLICY = "fcfs"
 # How long the round that is there to be watched takes, and about how much later than the last submission its jobs end.
 _WATCH_S = 12.0
 _TAIL_S = 80.0
+# How long a service may be away.
+_PATIENCE_S = 30.0
 # Often enough to be watched when cluster time runs fast.
 _SETTINGS = {"ADLRO_SIMCLUSTER_TELEMETRY_HZ": "8"}
 
@@ -38,6 +50,11 @@ def demo(
     fast: Annotated[
         bool, typer.Option("--fast", help="As fast as it goes, instead of slowly enough to watch.")
     ] = False,
+    running: Annotated[
+        bool,
+        typer.Option("--running", help="On the suite that runs (--server, ADLRO_SERVER), instead of one of its own."),
+    ] = False,
+    server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Place a few hundred jobs on 16 simulated GPUs, and compare policies.
@@ -45,19 +62,19 @@ def demo(
     Starts a suite of its own, and runs the same jobs once more first come, first served. All through the real
     services, in under a minute; everything is stopped and removed at the end.
     """
-    report = asyncio.run(_demo(jobs, load, seed, fast=fast))
+    if server is not None and not running:
+        raise typer.BadParameter("the demo starts a suite of its own; add --running", param_hint="--server")
+    report = asyncio.run(_demo(jobs, load, seed, fast=fast, running=running, server=server))
     if output is Output.JSON:
         emit_json(report)
     else:
-        _print(stdout(), report)
+        _print(stdout(), report, go_on=not running)
 
 
-async def _demo(count: int, load: float, seed: int, *, fast: bool) -> dict[str, Any]:
+async def _demo(count: int, load: float, seed: int, *, fast: bool, running: bool, server: str | None) -> dict[str, Any]:
     import numpy as np
 
     from adlro.cli.replaying import replay_specs
-    from adlro.cli.suite import StartFailed, Suite, SuitePlan
-    from adlro.client import AsyncClient
     from adlro.sim.scenario import load_scenario
     from adlro.sim.workload import draw_jobs
 
@@ -66,6 +83,24 @@ async def _demo(count: int, load: float, seed: int, *, fast: bool) -> dict[str, 
     workload = draw_jobs(load_scenario("paper"), load=load, rng=np.random.default_rng(seed), count=count)
     specs = replay_specs(workload)
     scale = 0.0 if fast else max((workload[-1].submit_s + _TAIL_S) / _WATCH_S, 1.0)
+    if running:
+        async with connect_async(server, patience_s=_PATIENCE_S) as client:
+            reports = await _rounds(client, specs, scale)
+    else:
+        reports = await _in_a_suite_of_its_own(specs, scale, began_s)
+    return {
+        "jobs": count,
+        "load": load,
+        "seed": seed,
+        "policies": {report["policy"]: report for report in reports},
+        "elapsed_s": time.monotonic() - began_s,
+    }
+
+
+async def _in_a_suite_of_its_own(specs: Sequence[JobSpec], scale: float, began_s: float) -> list[dict[str, Any]]:
+    from adlro.cli.suite import StartFailed, Suite, SuitePlan
+    from adlro.client import AsyncClient
+
     with tempfile.TemporaryDirectory(prefix="adlro-demo-") as folder:
         suite = Suite(
             SuitePlan(Path(folder), base_port=0, settings=_SETTINGS), lambda text: say(f"[yellow]{escape(text)}[/]")
@@ -76,22 +111,20 @@ async def _demo(count: int, load: float, seed: int, *, fast: bool) -> dict[str, 
             if problem := await suite.problem():
                 raise StartFailed(problem)
             say(f"[dim]ready after {time.monotonic() - began_s:.1f} s; ingest answers at {suite.server}[/]")
-            async with AsyncClient(suite.server, patience_s=30.0) as client:
-                policy = (await client.status()).policy
-                rounds = [(policy, scale)]
-                if policy != REFERENCE_POLICY:
-                    rounds.append((REFERENCE_POLICY, 0.0))
-                reports = [await _round(client, name, specs, at_scale) for name, at_scale in rounds]
+            async with AsyncClient(suite.server, patience_s=_PATIENCE_S) as client:
+                return await _rounds(client, specs, scale)
         finally:
             say("[dim]stopping the services ...[/]")
             await asyncio.shield(suite.stop())
-    return {
-        "jobs": count,
-        "load": load,
-        "seed": seed,
-        "policies": {report["policy"]: report for report in reports},
-        "elapsed_s": time.monotonic() - began_s,
-    }
+
+
+async def _rounds(client: AsyncClient, specs: Sequence[JobSpec], scale: float) -> list[dict[str, Any]]:
+    """The policy that acts, slowly enough to be watched; then the reference, as fast as it goes."""
+    policy = (await client.status()).policy
+    rounds = [(policy, scale)]
+    if policy != REFERENCE_POLICY:
+        rounds.append((REFERENCE_POLICY, 0.0))
+    return [await _round(client, name, specs, at_scale) for name, at_scale in rounds]
 
 
 async def _round(client: AsyncClient, policy: str, specs: Sequence[JobSpec], scale: float) -> dict[str, Any]:
@@ -111,7 +144,7 @@ async def _round(client: AsyncClient, policy: str, specs: Sequence[JobSpec], sca
     return build_report(result, {"drawn": True}, ["expected runtimes are the true ones"])
 
 
-def _print(console: Console, report: dict[str, Any]) -> None:
+def _print(console: Console, report: dict[str, Any], *, go_on: bool) -> None:
     from adlro.cli.report import comparison_table, whole_table
 
     reports = list(report["policies"].values())
@@ -136,7 +169,7 @@ def _print(console: Console, report: dict[str, Any]) -> None:
     console.print(
         "[dim]JCT: job completion time, from submission to end, in cluster time."
         " Users' expected runtimes are the true ones.\n"
-        f"Took {report['elapsed_s']:.0f} s. Go on with: adlro up[/]",
+        f"Took {report['elapsed_s']:.0f} s.{' Go on with: adlro up' if go_on else ''}[/]",
     )
 
 

@@ -24,6 +24,8 @@ from adlro.sim.speeds import REFERENCE_GPU_MODEL
 from adlro.sim.workload import WorkloadJob
 
 LABEL = "adlro-replay"
+# On the jobs of `adlro workload`, which are there to be looked at only: a replay sets them aside.
+WORKLOAD_LABEL = "adlro-workload"
 # The phase in which the clock goes; before it jobs are submitted and taken up.
 RUNNING = "running"
 
@@ -31,6 +33,8 @@ _BEGIN_DIGITS = 6
 _CLOCK_LOOK_S = 1.0
 _CLEAN_UP_S = 20.0
 _CANCELS_AT_ONCE = 16
+_ASIDE_LOOK_S = 0.2
+_OPEN = JobFilter(states=(JobState.PENDING, JobState.RUNNING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +194,8 @@ async def replay(
         # A whole second, and begin times on whole microseconds: what belongs to one instant in the list belongs to one
         # instant here too, whatever the clock showed.
         begin_s = float(math.ceil((await client.set_clock(paused=True)).time_s))
+        if not options.force:
+            await _set_workload_aside(client, options.patience_s)
         board.begin_s = board.cluster_time_s = begin_s
         job_ids = await _submit(client, specs, begin_s, options)
         on_change(board)
@@ -210,12 +216,28 @@ async def replay(
 
 
 async def _refuse_a_busy_cluster(client: AsyncClient) -> None:
-    busy = [job async for job in client.list(JobFilter(states=(JobState.PENDING, JobState.RUNNING)))]
+    busy = [job async for job in client.list(_OPEN) if WORKLOAD_LABEL not in job.spec.labels]
     if busy:
         raise Conflict(
             f"{len(busy)} other jobs are queued or running ({busy[0].job_id} is one), and would mix with the replay; "
             "wait for their end, cancel them with `adlro cancel --all`, or replay all the same with --force"
         )
+
+
+async def _set_workload_aside(client: AsyncClient, patience_s: float) -> None:
+    """Cancels what `adlro workload` has submitted; while the clock stands still, it submits nothing more.
+
+    Raises:
+        DeadlineExceeded: it is not gone in that time.
+    """
+    end_s = time.monotonic() + patience_s
+    while mine := [job async for job in client.list(_OPEN) if WORKLOAD_LABEL in job.spec.labels]:
+        if time.monotonic() > end_s:
+            raise DeadlineExceeded(f"{len(mine)} jobs of the workload are still there; stop `adlro workload`")
+        for job in mine:
+            with contextlib.suppress(Conflict):  # it has just ended by itself
+                await client.cancel(job.job_id)
+        await asyncio.sleep(_ASIDE_LOOK_S)
 
 
 async def _submit(

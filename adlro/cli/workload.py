@@ -1,0 +1,162 @@
+"""`adlro workload`: a steady stream of a scenario's jobs into the running services, so that there is something to see.
+
+Jobs come in cluster time, and step aside for a replay: while the clock is paused or virtual none come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from adlro.cli.shell import ServerOption, cancel_on_sigterm, connect_async, say
+from adlro.cli.up import ScenarioChoice
+from adlro.errors import AdlroError
+
+if TYPE_CHECKING:
+    from adlro.client import AsyncClient, Clock
+    from adlro.sim.workload import WorkloadJob
+
+_LOOK_S = 0.5
+_AWAY_S = 2.0
+_REPORT_S = 10.0
+_DRAWN_AT_ONCE = 256
+
+
+def workload(
+    load: Annotated[
+        float, typer.Option("--load", min=0.01, max=10.0, help="Arrivals as a share of what the cluster can carry.")
+    ] = 0.5,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-n", min=0, help="So many jobs, then only the reports go on; 0: no end.")
+    ] = 0,
+    scenario: Annotated[ScenarioChoice, typer.Option("--scenario", help="Whose jobs.")] = ScenarioChoice.PAPER,
+    seed: Annotated[int, typer.Option("--seed", help="Of the job list.")] = 0,
+    server: ServerOption = None,
+) -> None:
+    """Submit a steady stream of jobs, and tell every 10 s how things stand, until Ctrl-C.
+
+    While the simulated cluster's clock is paused or virtual, as during a replay, no jobs come. Finished jobs stay
+    recorded: a stream without end fills the store.
+    """
+    asyncio.run(_stream(server, str(scenario), load, jobs, seed))
+
+
+async def _stream(server: str | None, scenario: str, load: float, limit: int, seed: int) -> None:
+    cancel_on_sigterm()
+    async with connect_async(server, patience_s=_AWAY_S) as client:
+        stream = Stream(client, scenario, load, limit, seed)
+        reporting = asyncio.create_task(_report(client, stream))
+        try:
+            await stream.run()
+            say(f"all {stream.submitted} jobs are submitted; no more come")
+            await reporting
+        finally:
+            reporting.cancel()
+
+
+class Stream:
+    """Submits jobs as their time comes.
+
+    Args:
+        client: to the suite.
+        scenario: whose jobs.
+        load: share of its capacity.
+        limit: so many jobs; 0: no end.
+        seed: of the job list.
+    """
+
+    def __init__(self, client: AsyncClient, scenario: str, load: float, limit: int, seed: int) -> None:
+        self._client = client
+        self._limit = limit
+        self._jobs = drawn(scenario, load, seed)
+        self.submitted = 0
+
+    async def run(self) -> None:
+        """Returns when all jobs are submitted."""
+        last_submit_s = 0.0
+        due_s: float | None = None  # not known while the clock did not run
+        for job in self._jobs:
+            if self._limit and self.submitted >= self._limit:
+                return
+            gap_s, last_submit_s = job.submit_s - last_submit_s, job.submit_s
+            due_s = await self._submit(job, None if due_s is None else due_s + gap_s, gap_s)
+
+    async def _submit(self, job: WorkloadJob, due_s: float | None, gap_s: float) -> float:
+        """Submits a job when it is due; the cluster time at which it was due."""
+        from adlro.cli.replaying import WORKLOAD_LABEL
+
+        while True:
+            try:
+                clock = await self._client.clock()
+                if not runs_by_itself(clock):
+                    due_s = None
+                    await asyncio.sleep(_LOOK_S)
+                    continue
+                if due_s is None or due_s < clock.time_s - gap_s:  # jobs are not caught up on
+                    due_s = clock.time_s + gap_s
+                if clock.time_s < due_s:
+                    await asyncio.sleep(min((due_s - clock.time_s) / clock.scale, _LOOK_S))
+                    continue
+                spec = replace(
+                    job.spec(f"workload-{self.submitted}"),
+                    begin_time_s=None,
+                    labels={WORKLOAD_LABEL: f"{self.submitted}"},
+                )
+                submitted = await self._client.submit(spec)
+                self.submitted += 1
+                # A replay may have begun between the look at the clock and now: it does not count on this job.
+                if not runs_by_itself(await self._client.clock()):
+                    await self._client.cancel(submitted.job_id)
+                return due_s
+            except AdlroError as error:
+                say(f"[yellow]no job is submitted: {escape(error.message)}[/]")
+                await asyncio.sleep(_AWAY_S)
+
+
+def runs_by_itself(clock: Clock) -> bool:
+    """Whether cluster time passes with wall time: neither paused nor driven by a replay."""
+    from adlro.client import ClockMode
+
+    return not clock.paused and clock.mode is not ClockMode.VIRTUAL
+
+
+def drawn(scenario: str, load: float, seed: int) -> Iterator[WorkloadJob]:
+    """The scenario's jobs without end, one list after the other; their `submit_s` never goes back."""
+    import numpy as np
+
+    from adlro.sim.scenario import load_scenario
+    from adlro.sim.workload import draw_jobs
+
+    rules = load_scenario(scenario)
+    rng = np.random.default_rng(seed)
+    begin_s = 0.0
+    while True:
+        jobs = draw_jobs(rules, load=load, rng=rng, count=_DRAWN_AT_ONCE)
+        for job in jobs:
+            yield replace(job, submit_s=begin_s + job.submit_s)
+        begin_s += jobs[-1].submit_s
+
+
+async def _report(client: AsyncClient, stream: Stream) -> None:
+    """A line every 10 s: what was submitted and placed since the last one, what runs, what waits."""
+    submitted_before, placed_before = 0, 0
+    while True:
+        try:
+            status = await client.status()
+        except AdlroError as error:
+            say(f"[yellow]{escape(error.message)}[/]")
+        else:
+            # A new session of the orchestrator counts from nothing.
+            placed = status.decision_count - (placed_before if status.decision_count >= placed_before else 0)
+            say(
+                f"cluster time {status.cluster_time_s:,.0f} s: {stream.submitted - submitted_before} jobs submitted,"
+                f" {placed} placed by {escape(status.policy)}; {status.running_count} run, {status.queue_length} wait"
+                + (f"; [yellow]{escape(status.problem)}[/]" if status.problem else "")
+            )
+            submitted_before, placed_before = stream.submitted, status.decision_count
+        await asyncio.sleep(_REPORT_S)
