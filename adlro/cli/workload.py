@@ -29,7 +29,8 @@ _DRAWN_AT_ONCE = 256
 
 def workload(
     load: Annotated[
-        float, typer.Option("--load", min=0.01, max=10.0, help="Arrivals as a share of what the cluster can carry.")
+        float,
+        typer.Option("--load", min=0.0, max=10.0, help="Arrivals as a share of what the cluster can carry; 0: none."),
     ] = 0.5,
     jobs: Annotated[
         int, typer.Option("--jobs", "-n", min=0, help="So many jobs, then only the reports go on; 0: no end.")
@@ -52,8 +53,9 @@ async def _stream(server: str | None, scenario: str, load: float, limit: int, se
         stream = Stream(client, scenario, load, limit, seed)
         reporting = asyncio.create_task(_report(client, stream))
         try:
-            await stream.run()
-            say(f"all {stream.submitted} jobs are submitted; no more come")
+            if load > 0:
+                await stream.run()
+                say(f"all {stream.submitted} jobs are submitted; no more come")
             await reporting
         finally:
             reporting.cancel()
