@@ -2,6 +2,8 @@
 
     AdlroError
     ├── InvalidInput       INVALID_ARGUMENT      the caller sent something wrong; `field` says where
+    ├── Unauthenticated    UNAUTHENTICATED       no token, or one that nobody has
+    ├── PermissionDenied   PERMISSION_DENIED     the caller's role does not allow it
     ├── NotFound           NOT_FOUND
     ├── AlreadyExists      ALREADY_EXISTS        a request_id was reused with another payload
     ├── Conflict           FAILED_PRECONDITION   right in itself, but not in the present state
@@ -67,6 +69,18 @@ class InvalidInput(AdlroError):
     """The caller sent something wrong; sending it again will not help."""
 
     default_reason = "INVALID_INPUT"
+
+
+class Unauthenticated(AdlroError):
+    """The caller did not show who he is."""
+
+    default_reason = "UNAUTHENTICATED"
+
+
+class PermissionDenied(AdlroError):
+    """The caller is known, and may not do this."""
+
+    default_reason = "PERMISSION_DENIED"
 
 
 class NotFound(AdlroError):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+import os
 from typing import Annotated
 
 import typer
 
+from adlro import __version__
 from adlro.cli import cluster, describe, gpus, jobs
+from adlro.cli.certs import certs
 from adlro.cli.demo import demo
 from adlro.cli.evaluate import SETTINGS as EVALUATE_SETTINGS
 from adlro.cli.evaluate import evaluate
 from adlro.cli.replay import replay
 from adlro.cli.shell import ReportingGroup
+from adlro.cli.token import token
 from adlro.cli.up import up
+from adlro.cli.workload import workload
 
 app = typer.Typer(
     cls=ReportingGroup,
@@ -24,13 +28,14 @@ app = typer.Typer(
     help="ADLRO places jobs on the GPUs of a mixed cluster. Begin with [bold]adlro demo[/], or [bold]adlro up[/] and "
     "[bold]adlro submit[/].",
     epilog="Exit codes: 0 all right, 1 an error, 2 wrong usage, 3 nothing answers. Environment: ADLRO_SERVER, "
-    "ADLRO_DECOMPOSE_SERVER, ADLRO_ORCHESTRATOR_SERVER, ADLRO_CLUSTER_SERVER (host:port each), ADLRO_REDIS_URL.",
+    "ADLRO_DECOMPOSE_SERVER, ADLRO_ORCHESTRATOR_SERVER, ADLRO_CLUSTER_SERVER (host:port each), ADLRO_REDIS_URL, "
+    "ADLRO_TLS_CA_FILE, ADLRO_TLS_CERT_FILE, ADLRO_TLS_KEY_FILE, ADLRO_TOKEN_FILE.",
 )
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"adlro {metadata.version('adlro')}")
+        typer.echo(f"adlro {__version__}")
         raise typer.Exit
 
 
@@ -39,7 +44,27 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
-) -> None: ...
+    tls_ca: Annotated[
+        str,
+        typer.Option(
+            "--tls-ca", metavar="FILE", envvar="ADLRO_TLS_CA_FILE", help="Speak TLS; who signs the servers (PEM)."
+        ),
+    ] = "",
+    tls_cert: Annotated[
+        str,
+        typer.Option("--tls-cert", metavar="FILE", envvar="ADLRO_TLS_CERT_FILE", help="Your own certificate (PEM)."),
+    ] = "",
+    tls_key: Annotated[
+        str, typer.Option("--tls-key", metavar="FILE", envvar="ADLRO_TLS_KEY_FILE", help="Its key (PEM).")
+    ] = "",
+    token_file: Annotated[
+        str, typer.Option("--token-file", metavar="FILE", envvar="ADLRO_TOKEN_FILE", help="Your token.")
+    ] = "",
+) -> None:
+    # Through the environment, from which the client takes them: so that services and programs started here get them.
+    for name, path in (("TLS_CA", tls_ca), ("TLS_CERT", tls_cert), ("TLS_KEY", tls_key), ("TOKEN", token_file)):
+        if path:
+            os.environ[f"ADLRO_{name}_FILE"] = path
 
 
 SUITE, JOBS, CLUSTER = "The suite", "Jobs", "Cluster and policies"
@@ -47,6 +72,8 @@ SUITE, JOBS, CLUSTER = "The suite", "Jobs", "Cluster and policies"
 app.command(rich_help_panel=SUITE)(up)
 app.command(rich_help_panel=SUITE)(demo)
 app.command(rich_help_panel=SUITE)(cluster.status)
+app.command(rich_help_panel=SUITE)(certs)
+app.command(rich_help_panel=SUITE)(token)
 
 app.command(rich_help_panel=JOBS)(jobs.submit)
 app.command(rich_help_panel=JOBS)(jobs.queue)
@@ -54,6 +81,7 @@ app.add_typer(describe.describe, name="describe", rich_help_panel=JOBS)
 app.command(rich_help_panel=JOBS)(jobs.watch)
 app.command(rich_help_panel=JOBS)(jobs.cancel)
 app.command(rich_help_panel=JOBS)(replay)
+app.command(rich_help_panel=JOBS)(workload)
 
 app.command(rich_help_panel=CLUSTER)(gpus.gpus)
 app.command(rich_help_panel=CLUSTER)(cluster.policy)

@@ -23,6 +23,7 @@ from adlro.cli.shell import (
     report,
     say,
     stdout,
+    token_user,
 )
 from adlro.errors import AdlroError
 from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, SimulatedWork
@@ -96,7 +97,12 @@ def submit(
     name: Annotated[
         str, typer.Option(help="A name for people; need not be unique. Default: the application or the type.")
     ] = "",
-    user: Annotated[str, typer.Option(help="Who submits; you, unless named.", show_default=False)] = "",
+    user: Annotated[
+        str,
+        typer.Option(
+            help="Who submits; you (the user of your token, if you have one), unless named.", show_default=False
+        ),
+    ] = "",
     application: Annotated[
         str, typer.Option("--application", "-a", help="What it runs, such as resnet50_fp16: it helps predictions.")
     ] = "",
@@ -148,7 +154,7 @@ def submit(
     """
     spec = JobSpec(
         name=name or application or _job_type(job_type).label,
-        user=user or getpass.getuser(),
+        user=user or token_user() or getpass.getuser(),
         job_type=_job_type(job_type),
         application=application,
         priority=priority,

@@ -132,6 +132,13 @@ def connect_async(server: str | None, *, patience_s: float = PATIENCE_S) -> Asyn
     return _checked(lambda: AsyncClient(server, patience_s=patience_s))
 
 
+def token_user() -> str:
+    """The user of the token that this process shows; empty without one."""
+    from adlro.client import Credentials
+
+    return _checked(Credentials.from_environment).user
+
+
 def _checked(make: Callable[[], T]) -> T:
     try:
         return make()

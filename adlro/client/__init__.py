@@ -41,6 +41,7 @@ from adlro.client.records import (
 )
 from adlro.client.transport import NO_ANSWER
 from adlro.events import Clock, ClockMode, ClusterDescription, RunningJob
+from adlro.kit.credentials import Credentials
 from adlro.telemetry import Metric, Unit
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "ClockMode",
     "ClusterDescription",
     "ClusterState",
+    "Credentials",
     "Decision",
     "Endpoints",
     "Evidence",
@@ -84,7 +86,7 @@ __all__ = [
 
 
 def connect(server: str | None = None) -> Client:
-    """A blocking client of the suite at `server`.
+    """A blocking client of the suite at `server`; it shows what `Credentials.from_environment` finds.
 
     Args:
         server: `host:port` of ingest; None: `ADLRO_SERVER`, or 127.0.0.1:7701.

@@ -34,6 +34,7 @@ from adlro.errors import AdlroError, Conflict, DeadlineExceeded
 from adlro.events import Clock, ClockMode, ClusterDescription
 from adlro.jobs import Job, JobSpec, JobState
 from adlro.kit.channel import open_channel
+from adlro.kit.credentials import Credentials
 
 T = TypeVar("T")
 
@@ -50,6 +51,8 @@ class AsyncClient:
         endpoints: all addresses, in place of `server`.
         timeout_s: for one try of a call.
         patience_s: how long to go on trying while a service does not answer. 0: one try.
+        credentials: certificates and token to show; None: those of the files that `ADLRO_TLS_CA_FILE`,
+            `ADLRO_TLS_CERT_FILE`, `ADLRO_TLS_KEY_FILE` and `ADLRO_TOKEN_FILE` name.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class AsyncClient:
         endpoints: Endpoints | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         patience_s: float = DEFAULT_PATIENCE_S,
+        credentials: Credentials | None = None,
     ) -> None:
         self.endpoints = endpoints or Endpoints.resolve(server)
+        self._credentials = Credentials.from_environment() if credentials is None else credentials
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -264,7 +269,7 @@ class AsyncClient:
     def _method(self, service: ServiceName, stub: type[Any], name: str) -> Any:
         address = self.endpoints.address(service)
         if address not in self._channels:
-            self._channels[address] = open_channel(address)
+            self._channels[address] = open_channel(address, self._credentials)
         return getattr(stub(self._channels[address]), name)
 
     def _error(self, error: grpc.RpcError, service: ServiceName) -> AdlroError:

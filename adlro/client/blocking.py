@@ -34,6 +34,7 @@ from adlro.errors import AdlroError, Conflict, DeadlineExceeded
 from adlro.events import Clock, ClockMode, ClusterDescription
 from adlro.jobs import Job, JobSpec, JobState
 from adlro.kit.channel import open_blocking_channel
+from adlro.kit.credentials import Credentials
 
 T = TypeVar("T")
 
@@ -50,6 +51,8 @@ class Client:
         endpoints: all addresses, in place of `server`.
         timeout_s: for one try of a call.
         patience_s: how long to go on trying while a service does not answer. 0: one try.
+        credentials: certificates and token to show; None: those of the files that `ADLRO_TLS_CA_FILE`,
+            `ADLRO_TLS_CERT_FILE`, `ADLRO_TLS_KEY_FILE` and `ADLRO_TOKEN_FILE` name.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class Client:
         endpoints: Endpoints | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         patience_s: float = DEFAULT_PATIENCE_S,
+        credentials: Credentials | None = None,
     ) -> None:
         self.endpoints = endpoints or Endpoints.resolve(server)
+        self._credentials = Credentials.from_environment() if credentials is None else credentials
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._channels: dict[str, grpc.Channel] = {}
@@ -263,7 +268,7 @@ class Client:
         address = self.endpoints.address(service)
         with self._lock:
             if address not in self._channels:
-                self._channels[address] = open_blocking_channel(address)
+                self._channels[address] = open_blocking_channel(address, self._credentials)
             channel = self._channels[address]
         return getattr(stub(channel), name)
 

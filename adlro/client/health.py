@@ -1,4 +1,4 @@
-"""Waits for services by the standard gRPC health protocol."""
+"""Waits for services by the standard gRPC health protocol; with the certificates that the environment names."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adlro.errors import DeadlineExceeded
 from adlro.kit.channel import open_channel
+from adlro.kit.credentials import Credentials
 
 _RETRY_S = 0.1
 
 
 async def check(address: str, timeout_s: float = 1.0) -> bool:
     """Whether the service at an address answers and says that it is serving."""
-    async with open_channel(address) as channel:
+    async with open_channel(address, Credentials.from_environment()) as channel:
         return await _check(channel, timeout_s)
 
 
 async def wait_until_serving(address: str, timeout_s: float) -> None:
     """Returns when the service at an address says that it is serving. Raises DeadlineExceeded."""
     try:
-        async with asyncio.timeout(timeout_s), open_channel(address) as channel:
+        async with asyncio.timeout(timeout_s), open_channel(address, Credentials.from_environment()) as channel:
             while True:
                 if await _check(channel, 1.0):
                     return

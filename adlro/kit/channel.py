@@ -1,14 +1,23 @@
-"""Channels to services: keepalive, message limits, and a quick return after a service was away. Knows gRPC only."""
+"""Channels to services: TLS and token, keepalive, message limits, a quick return after a service was away.
+
+Knows gRPC only.
+"""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
 
 import grpc
 
 from adlro.kit.addresses import is_loopback
+from adlro.kit.credentials import Credentials
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 KEEPALIVE_S = 30.0
 KEEPALIVE_TIMEOUT_S = 10.0
+# What replicas of decompose have learned differs by moments: asking one after the other would look like news each time.
+_ONE_OF_SEVERAL = '{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":true}}]}'
 
 
 def channel_options(address: str, max_message_bytes: int = MAX_MESSAGE_BYTES) -> list[tuple[str, str | int]]:
@@ -25,6 +34,10 @@ def channel_options(address: str, max_message_bytes: int = MAX_MESSAGE_BYTES) ->
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1000),
         ("grpc.max_reconnect_backoff_ms", 1000),
+        # Of several replicas behind one name a channel takes one, at random, and keeps it until the connection breaks.
+        ("grpc.service_config", _ONE_OF_SEVERAL),
+        # A replica that was put in the place of another has another address (gRPC's default: it is not asked for 30 s).
+        ("grpc.dns_min_time_between_resolutions_ms", 1000),
         # Else a new channel would inherit the back-off of an earlier one to the same address.
         ("grpc.use_local_subchannel_pool", 1),
     ]
@@ -33,11 +46,82 @@ def channel_options(address: str, max_message_bytes: int = MAX_MESSAGE_BYTES) ->
     return options
 
 
-def open_channel(address: str, max_message_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Channel:
-    """A channel for asyncio to `host:port`; it connects at the first call."""
-    return grpc.aio.insecure_channel(address, options=channel_options(address, max_message_bytes))
+def open_channel(
+    address: str, credentials: Credentials | None = None, max_message_bytes: int = MAX_MESSAGE_BYTES
+) -> grpc.aio.Channel:
+    """A channel for asyncio to `host:port`; it connects at the first call.
+
+    Args:
+        address: `host:port`.
+        credentials: certificates and token to show; none: plain text, without a token.
+        max_message_bytes: the largest message that is sent or taken.
+    """
+    options = channel_options(address, max_message_bytes)
+    credentials = credentials or Credentials()
+    tls = credentials.for_channel()
+    channel = (
+        grpc.aio.insecure_channel(address, options=options)
+        if tls is None
+        else grpc.aio.secure_channel(address, tls, options=options)
+    )
+    return cast(grpc.aio.Channel, _TokenChannel(channel, credentials.token)) if credentials.token else channel
 
 
-def open_blocking_channel(address: str, max_message_bytes: int = MAX_MESSAGE_BYTES) -> grpc.Channel:
-    """A channel for threads to `host:port`; it connects at the first call."""
-    return grpc.insecure_channel(address, options=channel_options(address, max_message_bytes))
+def open_blocking_channel(
+    address: str, credentials: Credentials | None = None, max_message_bytes: int = MAX_MESSAGE_BYTES
+) -> grpc.Channel:
+    """A channel for threads to `host:port`; it connects at the first call. Arguments as of `open_channel`."""
+    options = channel_options(address, max_message_bytes)
+    credentials = credentials or Credentials()
+    tls = credentials.for_channel()
+    channel = (
+        grpc.insecure_channel(address, options=options)
+        if tls is None
+        else grpc.secure_channel(address, tls, options=options)
+    )
+    return cast(grpc.Channel, _TokenChannel(channel, credentials.token)) if credentials.token else channel
+
+
+class _TokenChannel:
+    """A channel whose calls carry a token.
+
+    gRPC's own call credentials would start a thread for each call, and refuse to work without TLS; its interceptors
+    make every call of asyncio a task.
+    """
+
+    def __init__(self, channel: Any, token: str) -> None:
+        self._channel = channel
+        self._metadata = (("authorization", f"Bearer {token}"),)
+
+    def unary_unary(self, *args: Any, **options: Any) -> Any:
+        """As of the channel."""
+        return partial(self._channel.unary_unary(*args, **options), metadata=self._metadata)
+
+    def unary_stream(self, *args: Any, **options: Any) -> Any:
+        """As of the channel."""
+        return partial(self._channel.unary_stream(*args, **options), metadata=self._metadata)
+
+    def stream_unary(self, *args: Any, **options: Any) -> Any:
+        """As of the channel."""
+        return partial(self._channel.stream_unary(*args, **options), metadata=self._metadata)
+
+    def stream_stream(self, *args: Any, **options: Any) -> Any:
+        """As of the channel."""
+        return partial(self._channel.stream_stream(*args, **options), metadata=self._metadata)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def __enter__(self) -> Any:
+        self._channel.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._channel.__exit__(*error)
+
+    async def __aenter__(self) -> Any:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._channel.__aexit__(*error)

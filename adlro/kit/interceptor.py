@@ -1,4 +1,4 @@
-"""The one interceptor around every handler: deadline, field rules, errors, metrics, and the log's request and job ids.
+"""The one interceptor around every handler: who calls, deadline, field rules, errors, metrics, the log's ids.
 
 One instead of five: in Python each costs a coroutine and a wrapper for every call. What is wrapped around a method is
 built at its first call and kept.
@@ -18,8 +18,11 @@ from google.protobuf.message import Message
 from google.rpc import status_pb2
 from structlog.contextvars import bind_contextvars
 
+from adlro.errors import AdlroError, LimitExceeded
+from adlro.kit.access import ROLES, Guard
 from adlro.kit.deadline import require_deadline
 from adlro.kit.errors import to_adlro_error
+from adlro.kit.identity import current_caller
 from adlro.kit.log import get_logger
 from adlro.kit.metrics import CallMetrics, MethodMetrics
 from adlro.kit.status import to_code, to_status, to_trailing_metadata
@@ -31,6 +34,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _EXEMPT = "/grpc."
 _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _LOGGED_FIELDS = ("request_id", "job_id")
+_STREAM_RETRY_S = 5.0
 
 
 class OpenCalls:
@@ -57,6 +61,43 @@ class OpenCalls:
         await self._none.wait()
 
 
+class UserStreams:
+    """Counts the open streams of each user.
+
+    Args:
+        limit: of one user; 0: none.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: dict[str, int] = {}
+
+    def began(self) -> str:
+        """One more, of the current caller; gives his name, for `ended`. Raises LimitExceeded."""
+        caller = current_caller()
+        if caller is None or not self._limit:
+            return ""
+        count = self._open.get(caller.user, 0)
+        if count >= self._limit:
+            raise LimitExceeded(
+                f"{caller.user} has {count} streams open here, which is as many as a user may have; end one first",
+                reason="TOO_MANY_STREAMS",
+                metadata={"limit": str(self._limit)},
+                retry_after_s=_STREAM_RETRY_S,
+            )
+        self._open[caller.user] = count + 1
+        return caller.user
+
+    def ended(self, user: str) -> None:
+        """One less."""
+        if user:
+            left = self._open[user] - 1
+            if left:
+                self._open[user] = left
+            else:
+                del self._open[user]
+
+
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # not generic at run time
     """What the kit does around every handler.
 
@@ -64,17 +105,32 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
         metrics: where calls are counted.
         open_calls: counts what runs.
         deadline_required: refuse unary calls without deadline.
+        guard: asks callers for their token; None: everybody may do all.
+        max_streams_per_user: streams that a user of the guard may have open; 0: no limit.
     """
 
-    def __init__(self, metrics: CallMetrics, open_calls: OpenCalls, deadline_required: bool) -> None:
+    def __init__(
+        self,
+        metrics: CallMetrics,
+        open_calls: OpenCalls,
+        deadline_required: bool,
+        guard: Guard | None = None,
+        max_streams_per_user: int = 0,
+    ) -> None:
         self._metrics = metrics
         self._open_calls = open_calls
         self._deadline_required = deadline_required
+        self._guard = guard
+        self._user_streams = UserStreams(max_streams_per_user)
         self._wrapped: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         """The method's handler, wrapped; None where there is none, which gRPC answers with UNIMPLEMENTED."""
         method: str = handler_call_details.method
+        if self._guard is not None:
+            refusal = self._guard.refusal(method, handler_call_details.invocation_metadata)
+            if refusal is not None:
+                return self._refuse(method, refusal)
         wrapped = self._wrapped.get(method)
         if wrapped is not None:
             return wrapped
@@ -83,6 +139,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
             return handler
         self._wrapped[method] = wrapped = self._wrap(method, handler)
         return wrapped
+
+    def _refuse(self, method: str, refusal: AdlroError) -> grpc.RpcMethodHandler[Any, Any]:
+        """A handler that ends the call with an error, before any message is read."""
+        # Names of methods are the caller's to choose here: they must not fill the metrics.
+        self._metrics.of_method(method if method in ROLES else "other").count(to_code(refusal).name)
+
+        async def refuse(_requests: Any, context: Context) -> None:
+            await _abort(context, to_status(refusal))
+
+        # Of a unary call gRPC reads the message before it asks the handler; of a stream it does not.
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _wrap(self, method: str, handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
         metrics = self._metrics.of_method(method)
@@ -137,13 +204,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
     def _collecting(
         self, method: str, metrics: MethodMetrics, behavior: Callable[[Any, Context], Any]
     ) -> Callable[[Any, Context], Awaitable[Any]]:
-        open_calls = self._open_calls
+        open_calls, user_streams = self._open_calls, self._user_streams
 
         async def call(requests: Any, context: Context) -> Any:
-            code = "OK"
+            code, user = "OK", ""
             open_calls.began()
             metrics.stream_opened()
             try:
+                user = user_streams.began()
                 answer = behavior(CheckedStream(requests), context)
                 return await answer if isawaitable(answer) else answer
             except BaseException as error:
@@ -153,6 +221,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
                 raise
             finally:
                 open_calls.ended()
+                user_streams.ended(user)
                 metrics.stream_closed()
                 metrics.count(code)
 
@@ -161,14 +230,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
     def _streaming(
         self, method: str, metrics: MethodMetrics, behavior: Callable[[Any, Context], Any], *, request_streaming: bool
     ) -> Callable[[Any, Context], Awaitable[None]]:
-        open_calls = self._open_calls
+        open_calls, user_streams = self._open_calls, self._user_streams
         logged_fields = _LoggedFields()
 
         async def call(request: Any, context: Context) -> None:
-            code = "OK"
+            code, user = "OK", ""
             open_calls.began()
             metrics.stream_opened()
             try:
+                user = user_streams.began()
                 if request_streaming:
                     request = CheckedStream(request)
                 else:
@@ -189,6 +259,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
                 raise
             finally:
                 open_calls.ended()
+                user_streams.ended(user)
                 metrics.stream_closed()
                 metrics.count(code)
 

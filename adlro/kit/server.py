@@ -24,13 +24,17 @@ from typing import NoReturn, TypeVar
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from adlro.errors import AdlroError
-from adlro.kit.addresses import ListenFailed, check_listenable, join_address, split_address
+from adlro.errors import AdlroError, InvalidInput
+from adlro.kit.access import Guard
+from adlro.kit.addresses import ListenFailed, join_address, split_address
+from adlro.kit.credentials import Credentials
 from adlro.kit.health import SERVICE_NAME as HEALTH_NAME
 from adlro.kit.health import HealthServicer, HealthState
+from adlro.kit.identity import UsersFile
 from adlro.kit.interceptor import CallInterceptor, OpenCalls
 from adlro.kit.log import configure, get_logger
-from adlro.kit.metrics import CallMetrics, MetricsEndpoint, process_registry
+from adlro.kit.metrics import CallMetrics, MetricsEndpoint, describe_process, process_registry
+from adlro.kit.port import open_port, server_options, service_options
 from adlro.kit.reflection import add_reflection
 from adlro.kit.service import STOP_TIMEOUT_S, Service, ServiceContext
 from adlro.kit.settings import ServiceSettings, describe_settings, environment_key, load_settings
@@ -120,23 +124,6 @@ class RunningServer:
         await self.context.cancel_tasks(_CANCEL_GRACE_S)
 
 
-def server_options(max_message_bytes: int) -> list[tuple[str, str | int]]:
-    """Options of a server, for gRPC."""
-    return [
-        # Else two processes share a port silently, and each gets half of the calls.
-        ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", max_message_bytes),
-        ("grpc.max_send_message_length", max_message_bytes),
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
-        # gRPC's default allows a ping every five minutes; quiet watchers that ping more often would be sent away.
-        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    ]
-
-
 async def start_server(service: Service, settings: ServiceSettings) -> RunningServer:
     """Starts a service on the running loop.
 
@@ -144,19 +131,23 @@ async def start_server(service: Service, settings: ServiceSettings) -> RunningSe
         ListenFailed: it can't listen where the settings say.
         AdlroError: the service could not start.
     """
-    listen_key = environment_key(type(settings), "listen")
-    check_listenable(settings.listen, "listen", listen_key)
+    try:
+        credentials = Credentials.of_service(settings)
+        users = UsersFile(settings.users_file, "ADLRO_USERS_FILE") if settings.users_file else None
+    except InvalidInput as error:
+        raise ListenFailed(error.message) from None
     registry = process_registry()
     open_calls = OpenCalls()
-    interceptor = CallInterceptor(CallMetrics(registry), open_calls, settings.require_deadline)
-    server = grpc.aio.server(interceptors=[interceptor], options=server_options(settings.max_message_bytes))
+    interceptor = CallInterceptor(
+        CallMetrics(registry),
+        open_calls,
+        settings.require_deadline,
+        Guard(users) if users is not None else None,
+        settings.max_streams_per_user,
+    )
+    server = grpc.aio.server(interceptors=[interceptor], options=service_options(settings))
+    port = open_port(server, settings)
     host, _ = split_address(settings.listen)
-    try:
-        port = server.add_insecure_port(settings.listen)
-    except RuntimeError:
-        # Taken between the check and now; the check says by whom, if it can.
-        check_listenable(settings.listen, "listen", listen_key)
-        raise ListenFailed(f"listen: can't listen on {settings.listen}; set {listen_key}") from None
     metrics_endpoint: MetricsEndpoint | None = None
     context = ServiceContext(
         settings=settings,
@@ -165,7 +156,9 @@ async def start_server(service: Service, settings: ServiceSettings) -> RunningSe
         draining=asyncio.Event(),
         registry=registry,
         address=join_address(host, port),
+        credentials=credentials,
     )
+    describe_process(registry, settings.service_name, lambda: context.health.serving)
     try:
         if settings.metrics_listen:
             key = environment_key(type(settings), "metrics_listen")
@@ -203,8 +196,6 @@ def main(build: Callable[[S], Service], settings_cls: type[S]) -> NoReturn:
         (sys.stdout if wanted else sys.stderr).write(text)
         raise SystemExit(0 if wanted else 2)
     settings = load_settings(settings_cls)
-    # gRPC's C core writes lines of its own; what matters is in ours.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     configure(name, settings.log_level)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(_run(build, settings))
@@ -260,6 +251,8 @@ async def _run(build: Callable[[S], Service], settings: S) -> int:
         "listening",
         address=running.address,
         metrics_address=running.metrics_address,
+        tls=bool(settings.tls_cert_file),
+        tokens=bool(settings.users_file),
         pid=os.getpid(),
         loop=type(loop).__module__.partition(".")[0],
         start_s=round(time.monotonic() - began_s, 3),

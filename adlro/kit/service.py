@@ -11,6 +11,7 @@ import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
+from adlro.kit.credentials import Credentials
 from adlro.kit.health import HealthState
 from adlro.kit.settings import ServiceSettings
 
@@ -52,6 +53,7 @@ class ServiceContext:
         draining: set when the process is to end; server streams must end then.
         registry: for the service's own metrics.
         address: where it listens.
+        credentials: what it shows to other services.
     """
 
     settings: ServiceSettings
@@ -60,6 +62,7 @@ class ServiceContext:
     draining: asyncio.Event
     registry: CollectorRegistry
     address: str = ""
+    credentials: Credentials = field(default_factory=Credentials)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _crashed: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -1,7 +1,8 @@
 """Settings of a service, read from environment keys ADLRO_*; a key that nobody knows is an error, not a silent default.
 
 `ADLRO_INGEST_<FIELD>` is for ingest alone and wins over `ADLRO_<FIELD>`, which every service reads and which exists
-only for the fields of `ServiceSettings`. Touches the environment and nothing else.
+only for the fields of `ServiceSettings`. Secrets are no settings: settings name the files that
+hold them. Touches the environment, and the file of Redis' password.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import difflib
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+from urllib.parse import quote, urlsplit
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -28,6 +31,7 @@ OTHER_KEYS = frozenset(
         "ADLRO_DECOMPOSE_SERVER",
         "ADLRO_ORCHESTRATOR_SERVER",
         "ADLRO_SHARED_DATA",
+        "ADLRO_TOKEN_FILE",
     }
 )
 _VALUE_SHOWN_CHARACTERS = 60
@@ -43,11 +47,23 @@ class ServiceSettings(BaseSettings):
     Attributes:
         listen: `host:port` for gRPC; port 0 takes a free one.
         metrics_listen: `host:port` for Prometheus over HTTP; empty: off.
-        redis_url: the store.
+        redis_url: the store; with the password of `redis_password_file`, so never logged (`adlro.kit.redis.redacted`).
+        redis_password_file: its password; empty: none, or that of the URL.
         log_level: debug, info, warning or error.
         drain_timeout_s: how long running calls may go on after SIGTERM.
         require_deadline: refuse unary calls that set no deadline.
         max_message_bytes: the largest message that is taken or sent.
+        tls_cert_file: PEM; set together with key and authorities, TLS is spoken with callers and other services.
+        tls_key_file: PEM, without a password.
+        tls_ca_file: PEM; the authorities that certificates of other services and of clients are checked against.
+        tls_require_client_cert: refuse callers without a certificate (mTLS).
+        users_file: who may call (adlro.kit.identity says how it is written); empty: everybody may do all.
+        service_token_file: the token that this service shows to others.
+        trusted_network: a name for the network that is listened on, where one may do so without TLS and tokens.
+        max_streams_per_connection: calls at a time on one connection; more wait at the client.
+        max_streams_per_user: streams that a user of `users_file` has open here; 0: no limit.
+        max_connection_idle_s: a connection without calls is closed after so long; 0: never.
+        max_connection_age_s: a connection takes no new calls after so long, and is closed a minute later; 0: never.
     """
 
     model_config = SettingsConfigDict(extra="forbid")
@@ -56,12 +72,24 @@ class ServiceSettings(BaseSettings):
 
     listen: str = "127.0.0.1:0"
     metrics_listen: str = ""
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    redis_password_file: str = ""
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     drain_timeout_s: float = Field(default=8.0, gt=0, le=3600)
     require_deadline: bool = True
     # Above the 10 MB that a careless client may put into one field, so that the field's rule can name that field.
     max_message_bytes: int = Field(default=16 * 1024 * 1024, ge=64 * 1024, le=512 * 1024 * 1024)
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    tls_ca_file: str = ""
+    tls_require_client_cert: bool = False
+    users_file: str = ""
+    service_token_file: str = ""
+    trusted_network: str = ""
+    max_streams_per_connection: int = Field(default=1000, ge=1, le=1_000_000)
+    max_streams_per_user: int = Field(default=100, ge=0, le=1_000_000)
+    max_connection_idle_s: float = Field(default=600.0, ge=0, le=86_400)
+    max_connection_age_s: float = Field(default=0.0, ge=0, le=31_536_000)
 
     @classmethod
     def settings_customise_sources(
@@ -96,8 +124,48 @@ class ServiceSettings(BaseSettings):
             raise ValueError("must be a URL such as redis://127.0.0.1:6379/0 (also rediss:// and unix://)")
         return value
 
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        files = {
+            "ADLRO_TLS_CERT_FILE": self.tls_cert_file,
+            "ADLRO_TLS_KEY_FILE": self.tls_key_file,
+            "ADLRO_TLS_CA_FILE": self.tls_ca_file,
+        }
+        missing = [key for key, path in files.items() if not path]
+        if missing and len(missing) < len(files):
+            raise ValueError(f"TLS needs three files; {' and '.join(missing)} is not set (`adlro certs` makes them)")
+        if missing and self.tls_require_client_cert:
+            raise ValueError("ADLRO_TLS_REQUIRE_CLIENT_CERT needs TLS; set ADLRO_TLS_CERT_FILE and the other two")
+        return self
+
+    @model_validator(mode="after")
+    def _add_redis_password(self) -> Self:
+        if self.redis_password_file:
+            self.redis_url = with_password(self.redis_url, self.redis_password_file)
+        return self
+
 
 S = TypeVar("S", bound=ServiceSettings)
+
+
+def with_password(redis_url: str, password_file: str) -> str:
+    """The URL with the password of a file's first line, in place of one that it may have.
+
+    Raises:
+        ValueError: the file can't be read, or is empty.
+    """
+    key = f"{PREFIX}REDIS_PASSWORD_FILE"
+    try:
+        password = Path(password_file).read_text("utf-8").split("\n", 1)[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds no text"
+        raise ValueError(f"{key}: can't read {password_file}: {reason}") from None
+    if not password:
+        raise ValueError(f"{key}: {password_file} is empty")
+    parts = urlsplit(redis_url)
+    login, _, host = parts.netloc.rpartition("@")
+    user = login.partition(":")[0]
+    return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}").geturl()
 
 
 def environment_key(settings_cls: type[ServiceSettings], field: str) -> str:
@@ -187,7 +255,10 @@ def _unknown(key: str, known: list[str]) -> str:
 
 def _problem(settings_cls: type[ServiceSettings], error: Mapping[str, Any]) -> str:
     path = [str(part) for part in error["loc"]]
-    field = path[0] if path else ""
+    if not path:
+        # About several fields together; what was given may hold a secret, so it is not shown.
+        return str(error["msg"]).removeprefix("Value error, ")
+    field = path[0]
     own = environment_key(settings_cls, field)
     shared = f"{PREFIX}{field}".upper()
     key = shared if own not in os.environ and shared in os.environ else own

@@ -23,7 +23,9 @@ from adlro.errors import (
     LimitExceeded,
     NotFound,
     OutOfRange,
+    PermissionDenied,
     Stale,
+    Unauthenticated,
     Unavailable,
     Unsupported,
 )
@@ -33,6 +35,8 @@ DETAILS_KEY = "grpc-status-details-bin"
 
 CODES: Final[dict[type[AdlroError], grpc.StatusCode]] = {
     InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
     AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     Conflict: grpc.StatusCode.FAILED_PRECONDITION,

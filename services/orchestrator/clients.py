@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import grpc
 import numpy as np
 
+from adlro.errors import DeadlineExceeded
 from adlro.events import Clock, ClusterDescription, EventBatch
 from adlro.jobs import JobSpec
 from adlro.kit.channel import open_channel
+from adlro.kit.credentials import Credentials
 from adlro.kit.status import from_rpc_error
 from adlro.v1 import (
     cluster_service_pb2,
@@ -40,9 +43,9 @@ class ClusterClient:
         adlro.errors.AdlroError: from every method, as the cluster answers.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials | None = None) -> None:
         self.address = address
-        self._channel = open_channel(address)
+        self._channel = open_channel(address, credentials)
         self._stub = cluster_service_pb2_grpc.ClusterServiceStub(self._channel)
 
     async def close(self) -> None:
@@ -109,16 +112,31 @@ class ClusterClient:
 
 
 class DecomposeClient:
-    """A DecomposeService, for runtime predictions and the speeds of single GPUs."""
+    """A DecomposeService, for runtime predictions and the speeds of single GPUs.
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    Of several replicas behind the address one is asked, until its connection breaks or it does not answer in time.
+
+    Args:
+        address: `host:port`.
+        timeout_s: of each call.
+        credentials: what is shown to it.
+    """
+
+    def __init__(self, address: str, timeout_s: float, credentials: Credentials | None = None) -> None:
         self.address = address
         self._timeout_s = timeout_s
-        self._channel = open_channel(address)
+        self._credentials = credentials
+        self._left: set[asyncio.Task[None]] = set()
+        self._connect()
+
+    def _connect(self) -> None:
+        self._channel = open_channel(self.address, self._credentials)
         self._stub = decompose_service_pb2_grpc.DecomposeServiceStub(self._channel)
 
     async def close(self) -> None:
         """Closes the connection."""
+        for left in self._left:
+            left.cancel()
         await self._channel.close(None)
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
@@ -130,9 +148,9 @@ class DecomposeClient:
         request = decompose_service_pb2.PredictRuntimeRequest(
             jobs=[spec_to_proto(spec) for spec in specs], gpu_models=gpu_models
         )
-        answer = await _answer(self._stub.PredictRuntime(request, timeout=self._timeout_s))
+        answer = await self._asked(self._stub.PredictRuntime, request)
         median_s = np.array([[each.median_s for each in row.predictions] for row in answer.predictions])
-        return Predicted(median_s, answer.prediction_revision)
+        return Predicted(median_s, answer.prediction_revision, answer.memory_revision)
 
     async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
         """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its kind.
@@ -141,5 +159,18 @@ class DecomposeClient:
             adlro.errors.AdlroError: decompose does not answer, not in time, or does not know the cluster.
         """
         request = decompose_service_pb2.GetClusterStateRequest(cluster=cluster)
-        answer = await _answer(self._stub.GetClusterState(request, timeout=self._timeout_s))
+        answer = await self._asked(self._stub.GetClusterState, request)
         return {gpu.gpu_id: gpu.drift.speed_ratio for gpu in answer.state.gpus if gpu.drift.flagged}
+
+    async def _asked(self, method: Callable[..., Awaitable[T]], request: object) -> T:
+        channel = self._channel
+        try:
+            return await _answer(method(request, timeout=self._timeout_s))
+        except DeadlineExceeded:
+            if channel is self._channel:  # perhaps another replica is not stuck
+                # Other calls on it have their chance; a closed channel would cancel who waits for them.
+                leaving = asyncio.create_task(channel.close(2 * self._timeout_s), name="leave a replica of decompose")
+                self._left.add(leaving)
+                leaving.add_done_callback(self._left.discard)
+                self._connect()
+            raise

@@ -11,6 +11,7 @@ import grpc
 from adlro.cluster import Cluster
 from adlro.errors import AdlroError, Unavailable
 from adlro.kit.channel import open_channel
+from adlro.kit.credentials import Credentials
 from adlro.kit.status import from_rpc_error
 from adlro.v1 import telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
 from adlro.wire import cluster_to_proto
@@ -36,10 +37,11 @@ class IngestClient:
     Args:
         address: of ingest.
         log: a structlog logger.
+        credentials: certificates and token to show.
     """
 
-    def __init__(self, address: str, log: Any) -> None:
-        self._channel = open_channel(address)
+    def __init__(self, address: str, log: Any, credentials: Credentials | None = None) -> None:
+        self._channel = open_channel(address, credentials)
         self._stub = telemetry_service_pb2_grpc.TelemetryServiceStub(self._channel)
         self._log = log.bind(ingest=address)
 

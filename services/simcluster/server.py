@@ -61,7 +61,7 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
         outbox = Outbox()
         Metrics(self._runtime, outbox, context.registry)
         if settings.ingest_address:
-            self._ingest = IngestClient(settings.ingest_address, context.log)
+            self._ingest = IngestClient(settings.ingest_address, context.log, context.credentials)
             telemetry = settings.telemetry_hz > 0
             context.spawn(
                 self._ingest.run(self._simulator.cluster, outbox, telemetry=telemetry), "describe and push to ingest"

@@ -74,7 +74,9 @@ def test_a_subclass_gets_its_parents_code():
         (grpc.StatusCode.UNIMPLEMENTED, errors.Unsupported),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.LimitExceeded),
         (grpc.StatusCode.UNKNOWN, errors.InternalError),
-        (grpc.StatusCode.UNAUTHENTICATED, AdlroError),
+        (grpc.StatusCode.UNAUTHENTICATED, errors.Unauthenticated),
+        (grpc.StatusCode.PERMISSION_DENIED, errors.PermissionDenied),
+        (grpc.StatusCode.ABORTED, errors.Stale),
     ],
 )
 def test_a_status_without_details_is_told_by_its_code(code, kind):

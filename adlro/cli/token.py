@@ -1,0 +1,82 @@
+"""`adlro token`: makes a token for a user, and the line by which services know it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from adlro.cli.shell import say
+from adlro.errors import Conflict, InvalidInput
+from adlro.kit.identity import Role, new_token, parse_users, users_line
+
+
+def token(
+    user: Annotated[str, typer.Argument(help="Whose it is: the user of the jobs submitted with it.")],
+    role: Annotated[
+        list[Role],
+        typer.Option("--role", "-r", help="What he may do; may be given several times."),
+    ],
+    users_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--users-file",
+            help="Add the line to this file (ADLRO_USERS_FILE of the services). Without it, it is shown.",
+            show_default=False,
+            dir_okay=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write the token to this new file, which only you can read, instead of stdout.",
+            show_default=False,
+            dir_okay=False,
+        ),
+    ] = None,
+) -> None:
+    """Make a token for a user.
+
+    The token itself is kept nowhere: services know it by its hash. To take it back, delete its line.
+    """
+    made = new_token(user)
+    line = users_line(made, role)
+    if out is not None:
+        _write_new(out, made + "\n")
+    if users_file is not None:
+        _add_line(users_file, line)
+    else:
+        say(f"For ADLRO_USERS_FILE of the services:\n{escape(line)}")
+    if out is None:
+        typer.echo(made)
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise Conflict(f"--out: {path} is there already; name another file") from None
+    except OSError as error:
+        raise InvalidInput(f"--out: can't write {path}: {error.strerror}", field="out") from None
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def _add_line(path: Path, line: str) -> None:
+    """Adds a line in one step: a service that looks meanwhile sees the file as it was or as it will be."""
+    try:
+        before = path.read_text("utf-8") if path.exists() else ""
+        if before.strip():
+            parse_users(before, str(path), "--users-file")
+        new = path.with_name(path.name + ".new")
+        new.write_text(before + ("\n" if before and not before.endswith("\n") else "") + line + "\n", "utf-8")
+        if path.exists():
+            new.chmod(path.stat().st_mode & 0o777)
+        new.replace(path)
+    except OSError as error:
+        raise InvalidInput(f"--users-file: can't write {path}: {error.strerror}", field="users_file") from None

@@ -1,0 +1,127 @@
+"""Which call needs which role, and the guard that asks for it before a call's first message is read.
+
+A method that is not in the table is refused to everybody; a test compares the table with the contracts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from adlro.errors import AdlroError, PermissionDenied, Unauthenticated
+from adlro.kit.identity import CALLER, Caller, Role, UsersFile
+from adlro.kit.log import get_logger
+
+_SUBMITTER, _READER, _OPERATOR, _SERVICE = Role.SUBMITTER, Role.READER, Role.OPERATOR, Role.SERVICE
+_ALL: Final = frozenset(Role)
+_OWNERS: Final = frozenset({_SUBMITTER, _OPERATOR})
+_READERS: Final = frozenset({_READER, _OPERATOR, _SERVICE})
+_OPERATORS: Final = frozenset({_OPERATOR})
+_SERVICES: Final = frozenset({_SERVICE})
+_OPERATORS_AND_SERVICES: Final = frozenset({_OPERATOR, _SERVICE})
+
+# By full name of the method, who may call it. Where a submitter may, the service shows him his own jobs only.
+ROLES: Final[dict[str, frozenset[Role]]] = {
+    "/adlro.v1.JobService/SubmitJob": _OWNERS,
+    "/adlro.v1.JobService/SubmitJobs": _OWNERS,
+    "/adlro.v1.JobService/GetJob": _ALL,
+    "/adlro.v1.JobService/ListJobs": _ALL,
+    "/adlro.v1.JobService/CancelJob": _OWNERS,
+    "/adlro.v1.JobService/WatchJobs": _ALL,
+    "/adlro.v1.TelemetryService/UpsertCluster": _OPERATORS_AND_SERVICES,
+    # What there is to ask for: a submitter needs it to write a job that fits.
+    "/adlro.v1.TelemetryService/GetCluster": _ALL,
+    "/adlro.v1.TelemetryService/PushTelemetry": _SERVICES,
+    "/adlro.v1.TelemetryService/GetTelemetry": _READERS,
+    "/adlro.v1.DecomposeService/Decompose": _READERS,
+    "/adlro.v1.DecomposeService/GetClusterState": _READERS,
+    "/adlro.v1.DecomposeService/WatchClusterState": _READERS,
+    # Both show other users' jobs as evidence.
+    "/adlro.v1.DecomposeService/PredictRuntime": _READERS,
+    "/adlro.v1.DecomposeService/Recall": _READERS,
+    "/adlro.v1.OrchestratorService/GetStatus": _READERS,
+    "/adlro.v1.OrchestratorService/ListPolicies": _READERS,
+    "/adlro.v1.OrchestratorService/SetPolicy": _OPERATORS,
+    "/adlro.v1.OrchestratorService/SetShadowPolicy": _OPERATORS,
+    "/adlro.v1.OrchestratorService/ExplainDecision": _READERS,
+    "/adlro.v1.OrchestratorService/WatchDecisions": _READERS,
+    "/adlro.v1.OrchestratorService/DrainNode": _OPERATORS,
+    "/adlro.v1.OrchestratorService/UndrainNode": _OPERATORS,
+    "/adlro.v1.ClusterService/DescribeCluster": _READERS,
+    "/adlro.v1.ClusterService/LaunchJob": _SERVICES,
+    "/adlro.v1.ClusterService/StopJob": _SERVICES,
+    "/adlro.v1.ClusterService/WatchEvents": _READERS,
+    "/adlro.v1.ClusterService/AcknowledgeEvents": _SERVICES,
+    "/adlro.v1.ClusterService/WakeAt": _SERVICES,
+    "/adlro.v1.ClusterService/SetClock": _OPERATORS_AND_SERVICES,
+    "/adlro.v1.ClusterService/SetGpuAvailability": _OPERATORS,
+}
+
+# Health tells whether a process is up and nothing more; whoever restarts containers must be able to ask.
+OPEN_PREFIX = "/grpc.health.v1.Health/"
+# The contracts, for tools such as grpcurl: to everybody with a token.
+REFLECTION_PREFIX = "/grpc.reflection."
+
+_SCHEME = "bearer "
+_LOG_EVERY_S = 10.0
+
+
+class Guard:
+    """Lets calls through by their token.
+
+    Args:
+        users: who is known.
+    """
+
+    def __init__(self, users: UsersFile) -> None:
+        self._users = users
+        self._refused = 0
+        self._log_at_s = 0.0
+
+    def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]] | None) -> AdlroError | None:
+        """What to tell a caller who may not; None for one who may, who is then the `current_caller`.
+
+        Args:
+            method: full name, such as `/adlro.v1.JobService/GetJob`.
+            metadata: of the call.
+        """
+        if method.startswith(OPEN_PREFIX):
+            return None
+        caller = self._caller(metadata)
+        if caller is None:
+            self._note("unauthenticated", method)
+            # One answer for no token and for a wrong one: it tells nothing about who is known.
+            return Unauthenticated(
+                "this service needs a token that it knows; set ADLRO_TOKEN_FILE, or send the metadata "
+                "`authorization: Bearer <token>`"
+            )
+        CALLER.set(caller)
+        if method.startswith(REFLECTION_PREFIX):
+            return None
+        needed = ROLES.get(method, frozenset())
+        if caller.roles & needed:
+            return None
+        self._note("permission denied", method)
+        name = method.rpartition("/")[2]
+        roles = " or ".join(sorted(needed)) or "that nobody has"
+        return PermissionDenied(
+            f"{caller.user} is {' and '.join(sorted(caller.roles))}; {name} needs the role {roles}",
+            reason="ROLE_MISSING",
+            metadata={"method": method},
+        )
+
+    def _caller(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> Caller | None:
+        for key, value in metadata or ():
+            if key == "authorization" and isinstance(value, str) and value[: len(_SCHEME)].lower() == _SCHEME:
+                return self._users.caller(value[len(_SCHEME) :].strip())
+        return None
+
+    def _note(self, why: str, method: str) -> None:
+        """One line now and then: a flood of refused calls must not become a flood of lines."""
+        self._refused += 1
+        now_s = time.monotonic()
+        if now_s >= self._log_at_s:
+            get_logger().warning("calls refused", why=why, method=method[:128], count=self._refused)
+            self._refused = 0
+            self._log_at_s = now_s + _LOG_EVERY_S

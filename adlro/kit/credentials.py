@@ -1,0 +1,115 @@
+"""What a caller shows: TLS certificates and a token, from files that environment keys name. Knows gRPC.
+
+    ADLRO_TLS_CA_FILE      PEM; the authorities that servers' certificates are checked against. Set: TLS is spoken
+    ADLRO_TLS_CERT_FILE    PEM; a certificate of one's own, for servers that ask for one
+    ADLRO_TLS_KEY_FILE     PEM; its key
+    ADLRO_TOKEN_FILE       the token (of a user; a service shows that of ADLRO_SERVICE_TOKEN_FILE)
+
+Files are read when a connection is opened: a long-lived client takes new ones up when it is made anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from adlro.errors import InvalidInput
+from adlro.kit.identity import read_token, user_of
+
+if TYPE_CHECKING:
+    from adlro.kit.settings import ServiceSettings
+
+CA_ENV = "ADLRO_TLS_CA_FILE"
+CERT_ENV = "ADLRO_TLS_CERT_FILE"
+KEY_ENV = "ADLRO_TLS_KEY_FILE"
+TOKEN_ENV = "ADLRO_TOKEN_FILE"
+SERVICE_TOKEN_ENV = "ADLRO_SERVICE_TOKEN_FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Certificates and a token; what is empty is not shown. Its text never holds any of them.
+
+    Attributes:
+        ca_pem: authorities; empty: no TLS.
+        cert_pem: own certificate.
+        key_pem: its key.
+        token: who calls.
+    """
+
+    ca_pem: bytes = field(default=b"", repr=False)
+    cert_pem: bytes = field(default=b"", repr=False)
+    key_pem: bytes = field(default=b"", repr=False)
+    token: str = field(default="", repr=False)
+
+    @classmethod
+    def from_files(
+        cls,
+        ca_file: str = "",
+        cert_file: str = "",
+        key_file: str = "",
+        token_file: str = "",
+        *,
+        token_key: str = TOKEN_ENV,
+    ) -> Credentials:
+        """Reads the files; an empty path is none.
+
+        Raises:
+            InvalidInput: a file can't be read, or one that belongs to another is missing. Names the environment key.
+        """
+        if bool(cert_file) != bool(key_file):
+            missing = KEY_ENV if cert_file else CERT_ENV
+            raise InvalidInput(f"{missing}: is not set; a certificate and its key belong together", field=missing)
+        if cert_file and not ca_file:
+            raise InvalidInput(f"{CA_ENV}: is not set; without it no TLS is spoken and {CERT_ENV} unused", field=CA_ENV)
+        return cls(
+            ca_pem=_pem(ca_file, CA_ENV),
+            cert_pem=_pem(cert_file, CERT_ENV),
+            key_pem=_pem(key_file, KEY_ENV),
+            token=read_token(token_file, token_key) if token_file else "",
+        )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Credentials:
+        """A client's, from the files that `ADLRO_TLS_*_FILE` and `ADLRO_TOKEN_FILE` name. Raises InvalidInput."""
+        env = os.environ if environment is None else environment
+        return cls.from_files(*(env.get(key, "") for key in (CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV)))
+
+    @classmethod
+    def of_service(cls, settings: ServiceSettings) -> Credentials:
+        """What a service shows to others. Raises InvalidInput."""
+        return cls.from_files(
+            settings.tls_ca_file,
+            settings.tls_cert_file,
+            settings.tls_key_file,
+            settings.service_token_file,
+            token_key=SERVICE_TOKEN_ENV,
+        )
+
+    @property
+    def user(self) -> str:
+        """The user of the token; empty without one."""
+        return user_of(self.token)
+
+    def for_channel(self) -> grpc.ChannelCredentials | None:
+        """What gRPC needs for TLS; None: plain text."""
+        if not self.ca_pem:
+            return None
+        return grpc.ssl_channel_credentials(self.ca_pem, self.key_pem or None, self.cert_pem or None)
+
+
+def _pem(path: str, key: str) -> bytes:
+    if not path:
+        return b""
+    try:
+        found = Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{key}: can't read {path}: {error.strerror}", field=key) from None
+    if b"-----BEGIN " not in found:
+        raise InvalidInput(f"{key}: {path} is no PEM file", field=key)
+    return found
