@@ -37,7 +37,9 @@ def join_address(host: str, port: int) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether `host:port` names this machine's loopback."""
+    """Whether `host:port`, or all of gRPC's list `ipv4:host:port,host:port`, name this machine's loopback."""
+    if address.startswith(("ipv4:", "ipv6:")):
+        return all(map(is_loopback, address[len("ipv4:") :].split(",")))
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback

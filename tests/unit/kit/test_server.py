@@ -14,7 +14,7 @@ import pytest
 
 from adlro import __version__
 from adlro.errors import InvalidInput, Unavailable
-from adlro.kit.addresses import ListenFailed, check_listenable, join_address, split_address
+from adlro.kit.addresses import ListenFailed, check_listenable, is_loopback, join_address, split_address
 from adlro.kit.channel import open_channel
 from adlro.kit.metrics import OnLoop
 from adlro.kit.server import start_server
@@ -33,6 +33,23 @@ SPEC = job_pb2.JobSpec(name="train", user="ann", job_type=job_pb2.JOB_TYPE_SIMUL
 def test_addresses(address, host, port):
     assert split_address(address) == (host, port)
     assert join_address(host, port) == address
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [
+        ("127.0.0.1:1", True),
+        ("localhost:1", True),
+        ("[::1]:1", True),
+        ("ipv4:127.0.0.1:1,127.0.0.2:2", True),
+        ("ipv6:[::1]:1,[::1]:2", True),
+        ("ipv4:127.0.0.1:1,10.0.0.1:2", False),
+        ("decompose:7702", False),
+        ("0.0.0.0:1", False),
+    ],
+)
+def test_what_is_loopback(address, loopback):
+    assert is_loopback(address) is loopback
 
 
 @pytest.mark.parametrize("address", ["", "7701", ":7701", "host:", "host:x", "host:-1", "host:65536", "::1:7701"])

@@ -1,0 +1,99 @@
+"""The orchestrator's client of decompose where there are several replicas: gRPC servers in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from adlro.errors import DeadlineExceeded
+from adlro.jobs import JobSpec, JobType
+from adlro.v1 import decompose_service_pb2 as pb
+from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
+from services.orchestrator.clients import DecomposeClient
+
+SPECS = [JobSpec("a", "ann", JobType.SIMULATION)]
+MODELS = ["v100_sxm2"]
+
+_Base: Any = pb_grpc.DecomposeServiceServicer
+
+
+class Replica(_Base):  # type: ignore[misc]  # a generated class without types
+    """Answers with its number as its revision; or never, when it is stuck."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.asked = 0
+        self.stuck = False
+        self.server = grpc.aio.server()
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        pb_grpc.add_DecomposeServiceServicer_to_server(self, self.server)
+
+    async def PredictRuntime(self, request: pb.PredictRuntimeRequest, context: Any) -> pb.PredictRuntimeResponse:
+        self.asked += 1
+        if self.stuck:
+            await asyncio.sleep(60)
+        row = pb.JobPrediction(predictions=[pb.RuntimePrediction(gpu_model=MODELS[0], median_s=1.0)])
+        return pb.PredictRuntimeResponse(predictions=[row], prediction_revision=self.number)
+
+
+@pytest.fixture
+async def replicas() -> AsyncIterator[list[Replica]]:
+    made = [Replica(number) for number in range(2)]
+    for replica in made:
+        await replica.server.start()
+    yield made
+    for replica in made:
+        await replica.server.stop(None)
+
+
+@pytest.fixture
+async def client(replicas: list[Replica]) -> AsyncIterator[DecomposeClient]:
+    made = DecomposeClient("ipv4:" + ",".join(f"127.0.0.1:{replica.port}" for replica in replicas), timeout_s=0.2)
+    yield made
+    await made.close()
+
+
+async def answered_by(client: DecomposeClient) -> int:
+    return (await client.predict(SPECS, MODELS)).revision
+
+
+async def test_one_replica_is_asked_as_long_as_it_answers(client: DecomposeClient, replicas: list[Replica]) -> None:
+    # Revisions of two replicas can't be compared: going back and forth would look like news with every answer.
+    first = await answered_by(client)
+    assert {await answered_by(client) for _ in range(20)} == {first}
+    assert replicas[1 - first].asked == 0
+
+
+async def test_another_replica_is_asked_when_that_one_is_gone(client: DecomposeClient, replicas: list[Replica]) -> None:
+    first = await answered_by(client)
+    await replicas[first].server.stop(None)
+    assert {await answered_by(client) for _ in range(5)} == {1 - first}
+
+
+async def test_another_replica_is_asked_when_that_one_is_stuck(
+    client: DecomposeClient, replicas: list[Replica]
+) -> None:
+    first = await answered_by(client)
+    replicas[first].stuck = True
+    with pytest.raises(DeadlineExceeded):
+        await answered_by(client)
+    for _ in range(20):  # which one is asked next is left to chance
+        try:
+            assert await answered_by(client) == 1 - first
+            break
+        except DeadlineExceeded:
+            continue
+    else:
+        pytest.fail("it goes on to ask the replica that is stuck")
+
+
+async def test_clients_are_spread_over_the_replicas(replicas: list[Replica]) -> None:
+    address = "ipv4:" + ",".join(f"127.0.0.1:{replica.port}" for replica in replicas)
+    clients = [DecomposeClient(address, timeout_s=5.0) for _ in range(20)]
+    assert {await answered_by(client) for client in clients} == {0, 1}
+    for client in clients:
+        await client.close()
