@@ -41,10 +41,12 @@ class Predicted(NamedTuple):
     Attributes:
         median_s: (J, M) the median runtime of each job on each model, seconds.
         revision: another one than before: predictions asked for before may be others now.
+        memory_revision: grows by one with each finished job that is learned from.
     """
 
     median_s: Floats
     revision: int
+    memory_revision: int = 0
 
 
 class Predictor(Protocol):

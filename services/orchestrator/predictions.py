@@ -93,7 +93,7 @@ class Predictions:
 
     async def _asked(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
         try:
-            median_s, revision = await self._predictor.predict(specs, gpu_models)
+            median_s, revision, _ = await self._predictor.predict(specs, gpu_models)
             if median_s.shape != (len(specs), len(gpu_models)) or not (np.isfinite(median_s) & (median_s > 0)).all():
                 raise InternalError("decompose answered with runtimes that cannot be")
         except AdlroError:
