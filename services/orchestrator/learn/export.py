@@ -1,0 +1,117 @@
+"""Networks to ONNX files, which serve, and to torch files, with which training goes on. torch and onnx."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import logging
+import os
+import pickle
+import warnings
+from pathlib import Path
+
+import onnx
+import torch
+
+from adlro.errors import InvalidInput
+from services.orchestrator.learn.network import NetworkSettings, PairNetwork
+from services.orchestrator.planes.model import INPUTS, KEY, MOST_BYTES, OUTPUTS, ModelMetadata, metadata_from_json
+from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
+
+_AUTO = torch.export.Dim.AUTO
+
+
+def to_onnx(network: PairNetwork, metadata: ModelMetadata) -> bytes:
+    """A network as an ONNX file, whose numbers of clusters, nodes, slots, jobs and pairs are open.
+
+    Raises:
+        InvalidInput: it would be larger than 2 MB.
+    """
+    network = _on_cpu(network)
+    # No length is 1, and no two are the same: the exporter takes such for fixed, or for one.
+    count, window, nodes, slots, pairs = 2, 5, 3, 4, 7
+    arguments = (
+        torch.rand(count, len(GPU_PLANES), nodes, slots),
+        torch.rand(count, window, len(JOB_PLANES)),
+        torch.rand(count, len(CLUSTER_PLANES)),
+        torch.rand(pairs, len(PAIR_PLANES)),
+        torch.arange(pairs) % count,
+        torch.arange(pairs),
+        torch.arange(pairs),
+    )
+    shapes = (
+        {0: _AUTO, 2: _AUTO, 3: _AUTO},
+        {0: _AUTO, 1: _AUTO},
+        {0: _AUTO},
+        {0: _AUTO},
+        {0: _AUTO},
+        {0: _AUTO},
+        {0: _AUTO},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        program = torch.onnx.export(
+            network,
+            arguments,
+            dynamo=True,
+            input_names=list(INPUTS),
+            output_names=list(OUTPUTS),
+            dynamic_shapes=shapes,
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    onnx.helper.set_model_props(model, {KEY: metadata.to_json()})
+    content: bytes = model.SerializeToString()
+    if len(content) > MOST_BYTES:
+        raise InvalidInput(f"the model has {len(content)} bytes; {MOST_BYTES} are the most", field="model")
+    return content
+
+
+def export_onnx(network: PairNetwork, metadata: ModelMetadata, path: Path) -> None:
+    """Writes `to_onnx`, whole or not at all: whoever reads the file meanwhile sees the one before."""
+    write_whole(path, to_onnx(network, metadata))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that it is never seen in part, whatever happens meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def save_network(network: PairNetwork, metadata: ModelMetadata, path: Path) -> None:
+    """Writes weights, sizes, and what goes with them, for training to start from."""
+    buffer = io.BytesIO()
+    sizes = dataclasses.asdict(network.settings)
+    torch.save({"metadata": metadata.to_json(), "settings": sizes, "weights": network.state_dict()}, buffer)
+    write_whole(path, buffer.getvalue())
+
+
+def load_network(path: Path) -> tuple[PairNetwork, ModelMetadata]:
+    """A network of `save_network`.
+
+    Raises:
+        InvalidInput: no such file, not one of a network, or one that does not go with this code.
+    """
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+        metadata = metadata_from_json(state["metadata"], str(path))
+        network = PairNetwork(NetworkSettings(**state["settings"]))
+        network.load_state_dict(state["weights"])
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}", field="network") from error
+    except (KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
+        raise InvalidInput(f"{path}: not a network of ADLRO ({error})", field="network") from error
+    return network, metadata
+
+
+def _on_cpu(network: PairNetwork) -> PairNetwork:
+    copy = PairNetwork(network.settings)
+    copy.load_state_dict({name: value.cpu() for name, value in network.state_dict().items()})
+    return copy.eval()

@@ -1,0 +1,124 @@
+"""The Q network: a CNN over the GPU matrix, and two fully connected layers shared over all (job, GPU) pairs. torch.
+
+Its parameters depend neither on the number of GPUs nor on that of jobs: weights that were trained with 16 GPUs run with
+64 or 1,024. What it says does not depend on the order of GPUs, nodes or jobs either: kernels are 1 x 1, and neighbours
+come in by pooling over a node's slots and over all nodes.
+
+Only the pairs that can be carried out now are scored (mostly few: `planes.layout.Planes`), so the mask needs no work
+here. The first fully connected layer, over what is known of job, GPU, pair and cluster together, is computed in parts,
+once for each job, GPU and cluster, and summed where they meet: the same layer, at a fraction of its cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """Sizes.
+
+    Attributes:
+        channels: of the GPU matrix after each convolution, and of a job's features.
+        hidden: of the first fully connected layer.
+        hidden2: of the second.
+        convolutions: False: pairs and jobs only, nothing of the GPU matrix (an arm of the ablation).
+    """
+
+    channels: int = 24
+    hidden: int = 64
+    hidden2: int = 32
+    convolutions: bool = True
+
+
+class PairNetwork(nn.Module):
+    """Q of each pair and of holding: value of the state + advantage of the action.
+
+    The last layer of the advantages begins at 0: an untrained network prefers nothing.
+
+    Args:
+        settings: sizes.
+    """
+
+    def __init__(self, settings: NetworkSettings | None = None) -> None:
+        super().__init__()
+        self.settings = settings or NetworkSettings()
+        channels, hidden, hidden2 = self.settings.channels, self.settings.hidden, self.settings.hidden2
+        if self.settings.convolutions:
+            self.gpu_in = nn.Conv2d(len(GPU_PLANES), channels, kernel_size=1)
+            self.gpu_mix = nn.Conv2d(3 * channels, channels, kernel_size=1)
+        self.job_in = nn.Linear(len(JOB_PLANES), channels)
+        pooled = 2 * channels * (2 if self.settings.convolutions else 1)
+        self.context = nn.Linear(len(CLUSTER_PLANES) + pooled, hidden)
+        # The first fully connected layer, its weights side by side: (pair, job, GPU, cluster) -> hidden.
+        self.of_pair = nn.Linear(len(PAIR_PLANES), hidden)
+        self.of_job = nn.Linear(channels, hidden, bias=False)
+        self.of_gpu = nn.Linear(channels, hidden, bias=False)
+        self.of_cluster = nn.Linear(hidden, hidden, bias=False)
+        # The second.
+        self.second = nn.Linear(hidden, hidden2)
+        self.advantage = nn.Linear(hidden2, 1)
+        self.hold = nn.Sequential(nn.Linear(hidden, hidden2), nn.ReLU(), nn.Linear(hidden2, 1))
+        self.value = nn.Sequential(nn.Linear(hidden, hidden2), nn.ReLU(), nn.Linear(hidden2, 1))
+        for last in (self.advantage, self.hold[2]):
+            assert isinstance(last, nn.Linear)
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+
+    def forward(
+        self,
+        gpus: Tensor,
+        jobs: Tensor,
+        cluster: Tensor,
+        pairs: Tensor,
+        pair_cluster: Tensor,
+        pair_job: Tensor,
+        pair_place: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Q in units of each decision's `scale_s`; the arguments are `planes.layout.Planes`.
+
+        Returns:
+            (P,) of the pairs, (N,) of holding.
+        """
+        advantages, hold, value = self.parts(gpus, jobs, cluster, pairs, pair_cluster, pair_job, pair_place)
+        return advantages + value[pair_cluster], hold + value
+
+    def parts(
+        self,
+        gpus: Tensor,
+        jobs: Tensor,
+        cluster: Tensor,
+        pairs: Tensor,
+        pair_cluster: Tensor,
+        pair_job: Tensor,
+        pair_place: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(P,) advantages of the pairs, (N,) of holding, (N,) value of the state."""
+        of_jobs = torch.relu(self.job_in(jobs)) * jobs[:, :, :1]  # (N, W, C); plane 0: a job stands here
+        pooled = [cluster, *_pooled(of_jobs, jobs[:, :, :1], dims=(1,))]
+        if self.settings.convolutions:
+            present = gpus[:, :1]  # (N, 1, M, S); plane 0: a GPU is there
+            first = torch.relu(self.gpu_in(gpus)) * present  # (N, C, M, S)
+            mean, most = _pooled(first, present, dims=(3,), keep=True)  # (N, C, M, 1): of each node
+            node = torch.cat([mean, most], dim=1).expand(-1, -1, -1, gpus.shape[3])
+            matrix = torch.relu(self.gpu_mix(torch.cat([first, node], dim=1))) * present  # (N, C, M, S)
+            pooled += _pooled(matrix, present, dims=(2, 3))
+        context = torch.relu(self.context(torch.cat(pooled, dim=1)))  # (N, H)
+        hidden = self.of_pair(pairs) + self.of_cluster(context)[pair_cluster]  # (P, H)
+        hidden = hidden + self.of_job(of_jobs.flatten(0, 1)[pair_job])
+        if self.settings.convolutions:
+            places = matrix.permute(0, 2, 3, 1).flatten(0, 2)  # (N x M x S, C)
+            hidden = hidden + self.of_gpu(places[pair_place])
+        advantages = self.advantage(torch.relu(self.second(torch.relu(hidden))))
+        return advantages[:, 0], self.hold(context)[:, 0], self.value(context)[:, 0]
+
+
+def _pooled(values: Tensor, there: Tensor, dims: tuple[int, ...], *, keep: bool = False) -> tuple[Tensor, Tensor]:
+    """Mean over what is there, and maximum, of values from 0 that are 0 where nothing is."""
+    count = there.sum(dim=dims, keepdim=keep).clamp_min(1.0)
+    return values.sum(dim=dims, keepdim=keep) / count, values.amax(dim=dims, keepdim=keep)

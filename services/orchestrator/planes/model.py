@@ -1,0 +1,158 @@
+"""A network in an ONNX file, and what the file says of itself. numpy and ONNX Runtime; torch is not needed here.
+
+A network means nothing without the planes that it was trained on: their table, the window, the base policy's rule whose
+costs are among them. The file says all that, and one that does not go with this code is refused, naming what differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from adlro.errors import InvalidInput
+from adlro.sim.hold_rule import HoldRule
+from adlro.sim.observation import Ints, Observation
+from services.orchestrator.planes.choice import Margins, choose
+from services.orchestrator.planes.fill import PlaneFiller
+from services.orchestrator.planes.layout import Float32s, Planes
+from services.orchestrator.planes.table import table_digest
+
+FORMAT = "adlro-q-network/1"
+UNITS = "Q and margins: each decision's own scale_s"
+KEY = "adlro"
+"""Of the metadata in the ONNX file."""
+
+INPUTS = ("gpus", "jobs", "cluster", "pairs", "pair_cluster", "pair_job", "pair_place")
+OUTPUTS = ("q_pairs", "q_hold")
+MOST_BYTES = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """What goes with the weights.
+
+    Attributes:
+        rule: figures of the base policy.
+        window: jobs that are looked at.
+        margins: of the gate.
+        recipe: by which it was trained.
+        seed: of the training.
+        commit: of the code that trained it.
+        format, units, planes: as this code has them; planes is the digest of their table.
+        training: whatever else should be known (the model card has it in words): command, steps, hours, scores.
+    """
+
+    rule: HoldRule
+    window: int
+    margins: Margins = field(default_factory=Margins)
+    recipe: str = ""
+    seed: int = 0
+    commit: str = ""
+    format: str = FORMAT
+    units: str = UNITS
+    planes: str = field(default_factory=table_digest)
+    training: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """As it stands in the file."""
+        return json.dumps(dataclasses.asdict(self) | {"rule": self.rule._asdict()}, sort_keys=True)
+
+
+def metadata_from_json(text: str, source: str) -> ModelMetadata:
+    """What a file says of itself, where that goes with this code.
+
+    Args:
+        text: as written by `ModelMetadata.to_json`.
+        source: of errors.
+
+    Raises:
+        InvalidInput: naming what differs, or is missing.
+    """
+    try:
+        said: dict[str, Any] = json.loads(text)
+        wanted = {"format": FORMAT, "units": UNITS, "planes": table_digest()}
+        for name, value in wanted.items():
+            if said[name] != value:
+                raise InvalidInput(
+                    f"{source}: the model's {name} is '{said[name]}', and this version of ADLRO works with '{value}': "
+                    "train it again (adlro train), or take a model of this version",
+                    field=name,
+                )
+        rule = HoldRule(**{name: float(figure) for name, figure in said.pop("rule").items()})
+        margins = Margins(**{name: float(figure) for name, figure in said.pop("margins").items()})
+        if not np.isfinite((*rule, margins.start, margins.hold)).all():
+            raise ValueError("a figure of its rule or margins is no number")
+        return ModelMetadata(rule=rule, margins=margins, **said)
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidInput(
+            f"{source}: its metadata '{KEY}' cannot be read ({error!r}): not a model of ADLRO, or a damaged one",
+            field="metadata",
+        ) from error
+
+
+class OnnxModel:
+    """A network that decides; one a thread (its planes are made in room of its own).
+
+    Args:
+        model: path of the file, or its bytes.
+        threads: of ONNX Runtime, which are of use with hundreds of GPUs only.
+
+    Attributes:
+        metadata: what the file says of itself.
+
+    Raises:
+        InvalidInput: no such file, no model, or one that does not go with this code.
+    """
+
+    def __init__(self, model: Path | str | bytes, *, threads: int = 1) -> None:
+        source = "the model" if isinstance(model, bytes) else str(model)
+        content = model if isinstance(model, bytes) else _read(Path(model))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4  # what is wrong comes as an exception
+        try:
+            self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime has a dozen exceptions, with no common base but this
+            raise InvalidInput(f"{source}: not an ONNX model that can be run: {error}", field="model") from error
+        stated = self._session.get_modelmeta().custom_metadata_map.get(KEY, "{}")
+        self.metadata = metadata_from_json(stated, source)
+        inputs = tuple(each.name for each in self._session.get_inputs())
+        outputs = tuple(each.name for each in self._session.get_outputs())
+        if not set(inputs) <= set(INPUTS) or outputs != OUTPUTS:
+            raise InvalidInput(
+                f"{source}: it takes {', '.join(inputs)} and gives {', '.join(outputs)}, not {', '.join(OUTPUTS)}",
+                field="model",
+            )
+        self._inputs = inputs
+        self._filler = PlaneFiller(self.metadata.rule, self.metadata.window)
+
+    def planes(self, observation: Observation) -> Planes:
+        """What the network sees of N decisions."""
+        return self._filler.fill(observation)
+
+    def q(self, planes: Planes) -> tuple[Float32s, Float32s]:
+        """(P,) Q of the pairs, (N,) of holding."""
+        if not len(planes.pairs):
+            # Nothing can start: there is nothing to compare a hold with.
+            return np.zeros(0, dtype=np.float32), np.zeros(len(planes.base), dtype=np.float32)
+        q_pairs, q_hold = self._session.run(OUTPUTS, {name: getattr(planes, name) for name in self._inputs})
+        return q_pairs, q_hold
+
+    def act(self, observation: Observation) -> Ints:
+        """(N, 2) the job's and the GPU's place in the observation, or (HOLD, HOLD)."""
+        planes = self.planes(observation)
+        return choose(planes, *self.q(planes), self.metadata.margins)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}", field="model") from error
