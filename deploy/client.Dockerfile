@@ -1,0 +1,34 @@
+# client: the command `adlro`, for clusters that run elsewhere: it holds no service.
+#
+# From the top of the repository: docker build -f deploy/client.Dockerfile .
+# The first lines of both stages are the same for all services: the engine makes those layers once.
+ARG PYTHON_IMAGE=python:3.11-slim
+
+FROM ${PYTHON_IMAGE} AS build
+COPY constraints.txt deploy/requirements/kit.txt /build/
+RUN python -m venv --without-pip /venv \
+ && python -m pip --python /venv/bin/python install --no-cache-dir --only-binary :all: \
+      -c /build/constraints.txt -r /build/kit.txt
+COPY deploy/requirements/client.txt deploy/prune.sh /build/
+RUN python -m pip --python /venv/bin/python install --no-cache-dir --only-binary :all: \
+      -c /build/constraints.txt -r /build/client.txt \
+ && python -m pip --python /venv/bin/python check \
+ && sh /build/prune.sh /venv
+ENV PATH=/venv/bin:$PATH
+WORKDIR /app
+COPY adlro adlro
+RUN python -m compileall -q --invalidation-mode unchecked-hash adlro
+COPY LICENSE NOTICE ./
+
+FROM ${PYTHON_IMAGE}
+RUN rm -rf /usr/local/lib/python3*/site-packages/* /usr/lib/python3/dist-packages/* /usr/local/lib/python3*/ensurepip \
+      /usr/bin/pip* /usr/local/bin/pip*
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /app
+COPY --from=build /venv /venv
+COPY --from=build /app /app
+USER 10001:10001
+ENV ADLRO_SERVER=ingest:7701 ADLRO_DECOMPOSE_SERVER=decompose:7702 \
+    ADLRO_ORCHESTRATOR_SERVER=orchestrator:7703 ADLRO_CLUSTER_SERVER=simcluster:7704
+ENTRYPOINT ["python", "-m", "adlro.cli"]
+CMD ["--help"]

@@ -1,0 +1,143 @@
+"""Whether the service in this container serves, by grpc.health.v1: exit code 0, or 1 with a line that says why.
+
+An engine asks every few seconds and starts a process each time. Importing grpc for that takes a quarter of a second of
+CPU; this writes the one request by hand, in the frames of HTTP/2 (RFC 9113, HPACK: RFC 7541), with the standard library
+alone: start it with `python -I -S`. Touches one socket, and the certificates that the service itself uses.
+
+    healthcheck.py HOST:PORT SERVICE   asks the service; with TLS where its settings name certificates
+    healthcheck.py HOST:PORT           only sees that a connection is taken and kept, as of a gateway
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+TIMEOUT_S = 3.0
+# A gateway whose service is away takes a connection and closes it at once.
+_KEPT_S = 0.3
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY = 0x0, 0x1, 0x3, 0x4, 0x7
+_END_STREAM, _END_HEADERS, _ACK, _PADDED = 0x1, 0x4, 0x1, 0x8
+# Places in HPACK's static table.
+_POST, _HTTP, _HTTPS, _AUTHORITY, _PATH = b"\x83", b"\x86", b"\x87", b"\x01", b"\x04"
+_STATES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """A frame: length, type, flags, stream, payload (RFC 9113, section 4.1)."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def _text(value: bytes) -> bytes:
+    assert len(value) < 0x7F  # longer ones have a longer prefix
+    return bytes([len(value)]) + value
+
+
+def request(host: str, *, tls: bool = False) -> bytes:
+    """All that is sent: the connection's preface, and Health/Check for the whole process."""
+    headers = (
+        _POST
+        + (_HTTPS if tls else _HTTP)
+        + (_PATH + _text(b"/grpc.health.v1.Health/Check"))
+        + (_AUTHORITY + _text(host.encode("ascii")))
+        + (b"\x00" + _text(b"content-type") + _text(b"application/grpc"))
+        + (b"\x00" + _text(b"te") + _text(b"trailers"))
+        + (b"\x00" + _text(b"grpc-timeout") + _text(b"%dm" % int(TIMEOUT_S * 1000)))
+    )
+    # No compression, and an empty HealthCheckRequest.
+    message = b"\x00" + (0).to_bytes(4, "big")
+    return (
+        _PREFACE
+        + frame(_SETTINGS, 0, 0)
+        + frame(_HEADERS, _END_HEADERS, 1, headers)
+        + frame(_DATA, _END_STREAM, 1, message)
+    )
+
+
+def state_in(message: bytes) -> str:
+    """The state that a HealthCheckResponse tells, by name; its one field is number 1, an enum."""
+    body = message[5:]
+    if not body:
+        return _STATES[0]
+    return _STATES.get(body[1], "UNKNOWN") if len(body) == 2 and body[0] == 0x08 else "UNKNOWN"
+
+
+def certificates(service: str) -> tuple[str, str, str] | None:
+    """Authorities, certificate and key that a service's settings name; None without TLS."""
+    found = [
+        os.environ.get(f"ADLRO_{service.upper()}_TLS_{name}_FILE") or os.environ.get(f"ADLRO_TLS_{name}_FILE", "")
+        for name in ("CA", "CERT", "KEY")
+    ]
+    return (found[0], found[1], found[2]) if all(found) else None
+
+
+def secured(connection: socket.socket, files: tuple[str, str, str]) -> socket.socket:
+    """The connection with TLS on it, with the service's own certificate as that of a client."""
+    import ssl
+
+    ca, cert, key = files
+    context = ssl.create_default_context(cafile=ca)
+    # It asks the process beside it, by an address that a certificate need not hold.
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(cert, key)
+    return context.wrap_socket(connection)
+
+
+def check(connection: socket.socket, host: str, *, tls: bool = False) -> str:
+    """Asks over an open connection; the state by name. Raises OSError where the answer is none."""
+    connection.sendall(request(host, tls=tls))
+    message = b""
+    with connection.makefile("rb") as stream:
+        while True:
+            head = stream.read(9)
+            if len(head) < 9:
+                raise OSError("the connection ended without an answer")
+            length, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
+            payload = stream.read(length)
+            if kind == _SETTINGS and not flags & _ACK:
+                connection.sendall(frame(_SETTINGS, _ACK, 0))
+            elif kind in (_GOAWAY, _RST_STREAM):
+                raise OSError("the call was refused")
+            elif kind == _DATA:
+                message += payload[1 : length - payload[0]] if flags & _PADDED else payload
+                if len(message) >= 5 and len(message) >= 5 + int.from_bytes(message[1:5], "big"):
+                    return state_in(message)
+            elif kind == _HEADERS and flags & _END_STREAM:
+                raise OSError("the call failed")
+
+
+def is_kept(connection: socket.socket) -> bool:
+    """Whether the other side neither ends a connection at once, nor has nothing to say to it."""
+    connection.settimeout(_KEPT_S)
+    try:
+        return connection.recv(1) != b""
+    except TimeoutError:
+        return True
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code 0 where it serves; else 1, with the reason on stdout."""
+    address, *service = arguments
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
+            if not service:
+                state = "SERVING" if is_kept(connection) else "the connection was closed at once"
+            elif files := certificates(service[0]):
+                with secured(connection, files) as encrypted:
+                    state = check(encrypted, host, tls=True)
+            else:
+                state = check(connection, host)
+    except OSError as error:
+        state = str(error)
+    if state != "SERVING":
+        sys.stdout.write(f"{address}: {state}\n")
+    return int(state != "SERVING")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

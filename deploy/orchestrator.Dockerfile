@@ -1,0 +1,42 @@
+# orchestrator: decides, and launches.
+#
+# From the top of the repository: docker build -f deploy/orchestrator.Dockerfile .
+# The first lines of both stages are the same for all services: the engine makes those layers once.
+ARG PYTHON_IMAGE=python:3.11-slim
+
+FROM ${PYTHON_IMAGE} AS build
+COPY constraints.txt deploy/requirements/kit.txt /build/
+RUN python -m venv --without-pip /venv \
+ && python -m pip --python /venv/bin/python install --no-cache-dir --only-binary :all: \
+      -c /build/constraints.txt -r /build/kit.txt
+COPY deploy/requirements/orchestrator.txt deploy/prune.sh /build/
+RUN python -m pip --python /venv/bin/python install --no-cache-dir --only-binary :all: \
+      -c /build/constraints.txt -r /build/orchestrator.txt \
+ && python -m pip --python /venv/bin/python check \
+ && sh /build/prune.sh /venv
+ENV PATH=/venv/bin:$PATH
+WORKDIR /app
+COPY adlro adlro
+COPY services/__init__.py services/
+COPY services/orchestrator services/orchestrator
+RUN python -m compileall -q --invalidation-mode unchecked-hash adlro services
+# numba takes its compiled code for outdated when the time of a source differs; layers keep whole seconds only.
+RUN find adlro services -exec touch -d '2020-01-01 00:00:00' {} + \
+ && NUMBA_CACHE_DIR=/app/compiled python -c 'from services.orchestrator.ledger import warm; warm()'
+COPY deploy/start_compiled.sh ./
+COPY LICENSE NOTICE deploy/healthcheck.py ./
+
+FROM ${PYTHON_IMAGE}
+RUN rm -rf /usr/local/lib/python3*/site-packages/* /usr/lib/python3/dist-packages/* /usr/local/lib/python3*/ensurepip \
+      /usr/bin/pip* /usr/local/bin/pip*
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /app
+COPY --from=build /venv /venv
+COPY --from=build /app /app
+USER 10001:10001
+ENV NUMBA_CACHE_DIR=/tmp/numba
+ENV ADLRO_ORCHESTRATOR_LISTEN=0.0.0.0:7703
+EXPOSE 7703
+HEALTHCHECK --interval=3s --timeout=4s --start-period=60s --retries=3 \
+  CMD ["python", "-I", "-S", "/app/healthcheck.py", "127.0.0.1:7703", "orchestrator"]
+CMD ["sh", "/app/start_compiled.sh", "services.orchestrator"]
