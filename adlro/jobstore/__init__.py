@@ -8,6 +8,8 @@ Both call this package; nothing else touches these keys.
     adlro:jobs:events        stream; entry `<revision>-0`, field m = JobStreamEntry
     adlro:job:<job_id>       hash; m = Job (without revision), rev, version (of the orchestrator), state
     adlro:jobs:active        set; ids of jobs that are not final
+    adlro:jobs:active:users  hash; user -> how many of his jobs are not final
+    adlro:jobs:buckets       hash; user -> "<what is left of his burst> <Redis' time then>", where the rate is limited
     adlro:jobs:requests      hash; "<user> <request_id>" -> "<job_id> <digest of the payload>"
     adlro:outcomes           stream; field m = OutcomeStreamEntry
     adlro:orchestrator:token, :lease   the acting orchestrator (see services/orchestrator/lease.py)
@@ -31,7 +33,18 @@ from adlro.jobstore.keys import (
     SEQUENCE,
     TOKEN,
 )
-from adlro.jobstore.records import Created, Cursor, JobChange, JobEvent, Move, NewJob, Outcome, sequence_of
+from adlro.jobstore.reads import not_found
+from adlro.jobstore.records import (
+    Created,
+    Cursor,
+    JobChange,
+    JobEvent,
+    Move,
+    NewJob,
+    Outcome,
+    SubmitLimits,
+    sequence_of,
+)
 from adlro.jobstore.store import JobStore
 
 __all__ = [
@@ -56,5 +69,7 @@ __all__ = [
     "Move",
     "NewJob",
     "Outcome",
+    "SubmitLimits",
+    "not_found",
     "sequence_of",
 ]

@@ -34,6 +34,21 @@ class Created:
         return job_from_proto(self.message)
 
 
+@dataclass(frozen=True, slots=True)
+class SubmitLimits:
+    """What one user may submit; 0: no limit of that kind.
+
+    Attributes:
+        max_jobs: that have not ended.
+        rate_per_s: jobs a second, in the long run.
+        burst: jobs at once, while he has been quiet; at least 1 where the rate is limited.
+    """
+
+    max_jobs: int = 0
+    rate_per_s: float = 0.0
+    burst: int = 1
+
+
 class JobChange(enum.IntEnum):
     """Who changed a job, and how; numbers as in stream.proto (and in the scripts above)."""
 

@@ -23,23 +23,48 @@ local function announce(change, job)
 end
 """.replace("EVENTS_KEPT", str(EVENTS_KEPT))
 
-# ARGV, three a job: request key (may be empty), digest, Job without job_id.
-# Returns {existing, rev, job_id} a job; of an existing one "job_id digest".
+# ARGV: limits of one user (0: none): jobs that have not ended, jobs a second, jobs at once after a pause (with a rate);
+# then four a job: request key (may be empty), digest, Job without job_id, user.
+# Returns {status, value, job_id} a job: 0 created, with its revision; 1 existing, with "job_id digest"; 2 refused, the
+# user has too many, with how many; 3 refused, he submits too fast, with the milliseconds to wait.
 CREATE = (
     _COMMON
     + """
+local most, rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local now
+local function refused(user)
+  if most > 0 then
+    local count = tonumber(redis.call('HGET', 'adlro:jobs:active:users', user) or 0)
+    if count >= most then return {2, count, ''} end
+  end
+  if rate > 0 then
+    if not now then
+      local time = redis.call('TIME')
+      now = time[1] + time[2] / 1e6
+    end
+    -- A token bucket: what was left, and when.
+    local left, at = string.match(redis.call('HGET', 'adlro:jobs:buckets', user) or '', '(%S+) (%S+)')
+    left = left and math.min(burst, left + math.max(0, now - at) * rate) or burst
+    if left < 1 then return {3, math.ceil((1 - left) / rate * 1000), ''} end
+    redis.call('HSET', 'adlro:jobs:buckets', user, string.format('%.6f %.6f', left - 1, now))
+  end
+end
 local out = {}
-for i = 1, #ARGV, 3 do
-  local request, digest, body = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+for i = 4, #ARGV, 4 do
+  local request, digest, body, user = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local known = request ~= '' and redis.call('HGET', 'adlro:jobs:requests', request)
+  local refusal = not known and refused(user)
   if known then
     out[#out + 1] = {1, 0, known}
+  elseif refusal then
+    out[#out + 1] = refusal
   else
     local id = 'job-' .. redis.call('INCR', 'adlro:jobs:sequence')
     local job = body .. '\\10' .. varint(#id) .. id
     local rev = announce(1, job)
     redis.call('HSET', 'adlro:job:' .. id, 'm', job, 'rev', rev, 'version', 0, 'state', 1)
     redis.call('SADD', 'adlro:jobs:active', id)
+    redis.call('HINCRBY', 'adlro:jobs:active:users', user, 1)
     if request ~= '' then redis.call('HSET', 'adlro:jobs:requests', request, id .. ' ' .. digest) end
     out[#out + 1] = {0, rev, id}
   end
@@ -90,7 +115,12 @@ for i = 7, #ARGV, 7 do
   if redis.call('HEXISTS', key, 'cancel') == 1 then job = job .. '\\120\\1' end
   local rev = announce(3, job)
   redis.call('HSET', key, 'm', job, 'rev', rev, 'version', version + 1, 'state', state)
-  if state >= 3 then redis.call('SREM', 'adlro:jobs:active', id) end
+  -- Once a job: what it moves to after its end counts no more.
+  if state >= 3 and redis.call('SREM', 'adlro:jobs:active', id) == 1 then
+    if redis.call('HINCRBY', 'adlro:jobs:active:users', ARGV[i + 5], -1) <= 0 then
+      redis.call('HDEL', 'adlro:jobs:active:users', ARGV[i + 5])
+    end
+  end
   if outcome ~= '' then redis.call('XADD', 'adlro:outcomes', 'MAXLEN', '~', OUTCOMES_KEPT, '*', 'm', outcome) end
   if ARGV[i + 6] ~= '' then redis.call('HSET', 'adlro:orchestrator:attained', ARGV[i + 5], ARGV[i + 6]) end
   out[#out + 1] = rev

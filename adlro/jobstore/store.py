@@ -10,13 +10,18 @@ import redis.asyncio as aioredis
 from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
-from adlro.errors import AlreadyExists, Conflict, Stale
+from adlro.errors import AlreadyExists, Conflict, LimitExceeded, Stale
 from adlro.jobs import Job, JobSpec, NormalizedJob
 from adlro.jobstore import scripts
 from adlro.jobstore.reads import JobReads, not_found
-from adlro.jobstore.records import Created, Cursor, Move, NewJob, decode_job, digest_of, outcome_entry
+from adlro.jobstore.records import Created, Cursor, Move, NewJob, SubmitLimits, decode_job, digest_of, outcome_entry
 from adlro.v1 import job_pb2
 from adlro.wire import job_to_proto
+
+# What the script that creates says of a job.
+_CREATED, _EXISTING, _TOO_MANY, _TOO_FAST = range(4)
+# Nobody knows when a job will end; a client that asks again this often does no harm.
+_TOO_MANY_RETRY_S = 5.0
 
 
 class JobStore(JobReads):
@@ -26,13 +31,17 @@ class JobStore(JobReads):
         redis: a client with `decode_responses=False` whose writes are not retried (adlro.kit.redis.connect).
         blocking: a client of its own for blocking reads (adlro.kit.redis.connect_blocking); needed only for reads
             with a block time.
+        limits: of what one user may submit.
 
     Raises:
         redis.exceptions.ConnectionError: from every method while Redis does not answer; nothing is retried here.
     """
 
-    def __init__(self, redis: aioredis.Redis, blocking: aioredis.Redis | None = None) -> None:
+    def __init__(
+        self, redis: aioredis.Redis, blocking: aioredis.Redis | None = None, limits: SubmitLimits | None = None
+    ) -> None:
         super().__init__(redis, blocking)
+        self._limits = limits or SubmitLimits()
         self._create: AsyncScript = self._redis.register_script(scripts.CREATE)
         self._cancel: AsyncScript = self._redis.register_script(scripts.CANCEL)
         self._move: AsyncScript = self._redis.register_script(scripts.MOVE)
@@ -42,29 +51,35 @@ class JobStore(JobReads):
 
         Raises:
             AlreadyExists: the request id was used for another payload.
+            LimitExceeded: its user has too many jobs, or submits too fast.
         """
         answer = (await self.create_many([NewJob(spec, normalized, request_id, created_unix_s)]))[0]
-        if isinstance(answer, AlreadyExists):
-            raise answer
-        return answer
+        if isinstance(answer, Created):
+            return answer
+        raise answer
 
-    async def create_many(self, jobs: Sequence[NewJob]) -> list[Created | AlreadyExists]:
+    async def create_many(self, jobs: Sequence[NewJob]) -> list[Created | AlreadyExists | LimitExceeded]:
         """Records jobs in one round trip, each by itself; answers in order."""
-        args: list[bytes | str] = []
+        limits = self._limits
+        args: list[bytes | str | int] = [limits.max_jobs, repr(limits.rate_per_s), limits.burst]
         made: list[tuple[job_pb2.Job, str]] = []
         for new in jobs:
             job = Job(job_id="", spec=new.spec, normalized=new.normalized, created_unix_s=new.created_unix_s)
             message = job_to_proto(job)
             digest = digest_of(message.spec)
-            args += [f"{new.spec.user} {new.request_id}" if new.request_id else "", digest, message.SerializeToString()]
+            request = f"{new.spec.user} {new.request_id}" if new.request_id else ""
+            args += [request, digest, message.SerializeToString(), new.spec.user]
             made.append((message, digest))
         answers = cast(list[Any], await self._create(args=args))
-        out: list[Created | AlreadyExists] = []
-        for new, (message, digest), (existing, revision, value) in zip(jobs, made, answers, strict=True):
+        out: list[Created | AlreadyExists | LimitExceeded] = []
+        for new, (message, digest), (status, number, value) in zip(jobs, made, answers, strict=True):
             text = value.decode()
-            if not existing:
+            if status >= _TOO_MANY:
+                out.append(_limit_exceeded(new.spec.user, limits, status, number))
+                continue
+            if status == _CREATED:
                 message.job_id = text
-                message.revision = revision
+                message.revision = number
                 out.append(Created(message, existing=False))
                 continue
             job_id, _, first_digest = text.partition(" ")
@@ -131,6 +146,26 @@ class JobStore(JobReads):
             if "FENCED" in text or "STALE" in text:
                 raise Stale(f"this orchestrator's view is old: {text}") from error
             raise
+
+
+def _limit_exceeded(user: str, limits: SubmitLimits, status: int, number: int) -> LimitExceeded:
+    if status == _TOO_MANY:
+        return LimitExceeded(
+            f"job.user: {user} has {number} jobs that have not ended, of the {limits.max_jobs} that a user may have; "
+            "wait for one to end, or cancel one",
+            field="job.user",
+            reason="TOO_MANY_JOBS",
+            metadata={"limit": str(limits.max_jobs)},
+            retry_after_s=_TOO_MANY_RETRY_S,
+        )
+    wait_s = number / 1000
+    return LimitExceeded(
+        f"job.user: {user} submits more than {limits.rate_per_s:g} jobs a second; try again after {wait_s:g} s",
+        field="job.user",
+        reason="TOO_FAST",
+        metadata={"limit_per_s": f"{limits.rate_per_s:g}"},
+        retry_after_s=wait_s,
+    )
 
 
 def _text(number: float | None) -> str:

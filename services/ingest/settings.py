@@ -29,3 +29,7 @@ class IngestSettings(ServiceSettings):
     telemetry_past_limit_s: float = Field(default=86_400.0, gt=0, le=31_536_000)
     # Of one PushTelemetry stream, accepted and not stored yet; its client waits beyond this.
     telemetry_in_flight_mib: float = Field(default=16.0, gt=0, le=1024)
+    # Of one user: jobs that have not ended; jobs a second in the long run, and at once after a pause. 0: no limit.
+    max_jobs_per_user: int = Field(default=0, ge=0, le=100_000_000)
+    submit_rate_per_user: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
+    submit_burst_per_user: int = Field(default=100, ge=1, le=1_000_000)

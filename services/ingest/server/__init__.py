@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import grpc
 from prometheus_client import Gauge
 
-from adlro.jobstore import Created, JobStore, NewJob
+from adlro.jobstore import Created, NewJob
 from adlro.kit.redis import connect_blocking, watch_redis
 from adlro.kit.redis_scripts import connect_for_scripts
 from adlro.kit.server import ServiceContext
@@ -18,6 +18,7 @@ from services.ingest.admission import Admission
 from services.ingest.clusters import Clusters
 from services.ingest.groups import GroupedWrites
 from services.ingest.listing import JobList
+from services.ingest.metrics import JobMetrics, MeasuredStore
 from services.ingest.pages import PageTokens
 from services.ingest.server import blocks
 from services.ingest.server.jobs import JobServicer, change_message
@@ -46,7 +47,8 @@ class IngestService:
             decode=lambda body: cluster_from_proto(cluster_pb2.Cluster.FromString(body)),
             cache_s=settings.cluster_cache_s,
         )
-        store = JobStore(self._redis, self._blocking_redis)
+        self._job_metrics = JobMetrics()
+        store = MeasuredStore(self._redis, self._blocking_redis, self._job_metrics)
         self._watch = JobWatch(store, change_message, settings.watch_changes_kept)
         creates: GroupedWrites[NewJob, Created] = GroupedWrites(store.create_many, _JOBS_TOGETHER)
         listing = JobList(store, PageTokens(self._redis))
@@ -66,6 +68,7 @@ class IngestService:
         """Spawns the loops; serves from the moment that Redis answers."""
         watchers = Gauge("adlro_ingest_watchers", "open WatchJobs streams", registry=context.registry)
         watchers.set_function(lambda: self._watch.watcher_count)
+        self._job_metrics.register(context.registry)
         context.registry.register(self._telemetry.samples)
         context.registry.register(self._telemetry.clipped)
         context.spawn(watch_redis(context, self._redis), "watch-redis")

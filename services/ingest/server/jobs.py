@@ -19,6 +19,7 @@ from services.ingest.admission import Admission
 from services.ingest.filters import JobFilter
 from services.ingest.groups import GroupedWrites
 from services.ingest.listing import JobList
+from services.ingest.ownership import check_cancels, check_sees, check_submits, must_ask_first, only_visible
 from services.ingest.server.streams import SHUTTING_DOWN, until
 from services.ingest.watch import JobWatch
 
@@ -63,7 +64,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self, request: job_service_pb2.SubmitJobRequest, context: Context
     ) -> job_service_pb2.SubmitJobResponse:
         """Accepts a job."""
-        new = await self._admission.admit(spec_from_proto(request.job), request.request_id)
+        spec = spec_from_proto(request.job)
+        check_submits(spec)
+        new = await self._admission.admit(spec, request.request_id)
         # Not with `creates`: alone, a task to gather others costs more than the round trip.
         created = await self._store.create(new.spec, new.normalized, new.request_id, new.created_unix_s)
         return job_service_pb2.SubmitJobResponse(job=created.message, existing=created.existing)
@@ -81,7 +84,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             try:
                 if request is None:
                     raise broken_rule or AssertionError("attempt_each gives a message or an error")
-                new = await self._admission.admit(spec_from_proto(request.job), request.request_id)
+                spec = spec_from_proto(request.job)
+                check_submits(spec)
+                new = await self._admission.admit(spec, request.request_id)
                 results.append(self._creates.add(new))
             except AdlroError as error:
                 results.append(error)
@@ -113,19 +118,24 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     async def GetJob(self, request: job_service_pb2.GetJobRequest, context: Context) -> job_service_pb2.GetJobResponse:
         """One job."""
-        return job_service_pb2.GetJobResponse(job=job_to_proto(await self._store.get(request.job_id)))
+        job = await self._store.get(request.job_id)
+        check_sees(job)
+        return job_service_pb2.GetJobResponse(job=job_to_proto(job))
 
     async def ListJobs(
         self, request: job_service_pb2.ListJobsRequest, context: Context
     ) -> job_service_pb2.ListJobsResponse:
         """Jobs in the order of submission, a page at a time."""
-        jobs, token = await self._listing.page(filter_from_proto(request.filter), request.page_size, request.page_token)
+        job_filter = only_visible(filter_from_proto(request.filter))
+        jobs, token = await self._listing.page(job_filter, request.page_size, request.page_token)
         return job_service_pb2.ListJobsResponse(jobs=[job_to_proto(job) for job in jobs], next_page_token=token)
 
     async def CancelJob(
         self, request: job_service_pb2.CancelJobRequest, context: Context
     ) -> job_service_pb2.CancelJobResponse:
         """Asks for a job's end."""
+        if must_ask_first():
+            check_cancels(await self._store.get(request.job_id))
         return job_service_pb2.CancelJobResponse(job=job_to_proto(await self._store.request_cancel(request.job_id)))
 
     # Typed wider than the generated base class: the kit lets a stream yield serialised messages.
@@ -133,7 +143,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self, request: job_service_pb2.WatchJobsRequest, context: Context
     ) -> AsyncIterator[job_service_pb2.WatchJobsResponse | bytes]:
         """The jobs as they stand, then every change in order."""
-        job_filter = filter_from_proto(request.filter)
+        job_filter = only_visible(filter_from_proto(request.filter))
         seen: dict[str, int] = {}
         if request.HasField("after_revision"):
             revision = request.after_revision

@@ -87,7 +87,7 @@ async def test_many_at_once_are_each_by_itself(store: JobStore) -> None:
             for name, request in (("train", "r1"), ("x", "r1"), ("y", ""), ("z", "r2"))
         ]
     )
-    kinds = [type(each).__name__ if isinstance(each, AlreadyExists) else each.job.job_id for each in answers]
+    kinds = [each.job.job_id if isinstance(each, Created) else type(each).__name__ for each in answers]
     assert kinds == ["job-1", "AlreadyExists", "job-2", "job-3"]
 
 

@@ -1,0 +1,73 @@
+"""Whose jobs a caller may see and change. Without users (see adlro.kit.identity) everybody may all. Knows no gRPC.
+
+What a caller may not see does not exist for him: NotFound, as for an id that was never given out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from adlro.errors import PermissionDenied
+from adlro.jobs import Job, JobSpec
+from adlro.jobstore import not_found
+from adlro.kit.identity import current_caller
+from services.ingest.filters import JobFilter
+
+
+def check_submits(spec: JobSpec) -> None:
+    """Raises PermissionDenied where the caller may not submit in the name of the job's user."""
+    caller = current_caller()
+    if caller is not None and not caller.acts_for_all and spec.user != caller.user:
+        raise PermissionDenied(
+            f"job.user: is {spec.user!r}, but the token is {caller.user}'s, who may not submit for others; "
+            f"set it to {caller.user}",
+            field="job.user",
+            reason="NOT_YOUR_NAME",
+            metadata={"user": caller.user},
+        )
+
+
+def check_sees(job: Job) -> None:
+    """Raises NotFound where the caller may not see the job."""
+    caller = current_caller()
+    if caller is not None and not caller.sees_all and job.spec.user != caller.user:
+        raise not_found(job.job_id)
+
+
+def check_cancels(job: Job) -> None:
+    """Raises NotFound where the caller may not see the job, PermissionDenied where he may only see it."""
+    check_sees(job)
+    caller = current_caller()
+    if caller is not None and not caller.acts_for_all and job.spec.user != caller.user:
+        raise PermissionDenied(
+            f"job_id: {job.job_id} is {job.spec.user}'s; only he or an operator may cancel it",
+            field="job_id",
+            reason="NOT_YOUR_JOB",
+            metadata={"job_id": job.job_id},
+        )
+
+
+def only_visible(job_filter: JobFilter) -> JobFilter:
+    """The filter, narrowed to what the caller may see.
+
+    Raises:
+        PermissionDenied: it asks for another user's jobs by name.
+    """
+    caller = current_caller()
+    if caller is None or caller.sees_all:
+        return job_filter
+    if job_filter.user not in ("", caller.user):
+        raise PermissionDenied(
+            f"filter.user: is {job_filter.user!r}, but the token is {caller.user}'s, who sees his own jobs only; "
+            "leave it out",
+            field="filter.user",
+            reason="NOT_YOUR_NAME",
+            metadata={"user": caller.user},
+        )
+    return replace(job_filter, user=caller.user)
+
+
+def must_ask_first() -> bool:
+    """Whether a job must be looked at before the caller may cancel it."""
+    caller = current_caller()
+    return caller is not None and not caller.acts_for_all
