@@ -73,6 +73,7 @@ class StreamFollower:
         seed: folds what may be folded at once and says after which entry to go on; None: the whole stream.
         batch_count: entries read at a time; FOLD_COUNT of them are folded between two looks at other work.
         on_state: called after `caught_up` or `problem` may have changed.
+        folded: awaited after every fold, before the next.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class StreamFollower:
         *,
         batch_count: int,
         on_state: Callable[[], None],
+        folded: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.stream = stream
         self.caught_up = asyncio.Event()
@@ -97,6 +99,7 @@ class StreamFollower:
         self._seed = seed
         self._batch_count = batch_count
         self._on_state = on_state
+        self._folded = folded
         self._cursor: str | None = None
         self._seed_wanted = True
         self._added_count = -1
@@ -147,6 +150,8 @@ class StreamFollower:
             some = entries[start : start + FOLD_COUNT]
             self._fold(some)
             self._cursor = some[-1].entry_id
+            if self._folded is not None:
+                await self._folded()
         if len(entries) < self._batch_count:
             self.caught_up.set()
         return bool(entries)
@@ -187,6 +192,7 @@ class Followers:
         on_state: called with what is being waited for (see `waiting_for`) after it may have changed.
         outcomes_after: the entry of the outcomes up to which the predictor has learned already.
         keep_outcomes: keep what was learned though the stream of outcomes vanished or began anew: a file holds it too.
+        learned: awaited after outcomes were learned, before the next are.
     """
 
     def __init__(
@@ -202,6 +208,7 @@ class Followers:
         on_state: Callable[[str], None],
         outcomes_after: str = START,
         keep_outcomes: bool = False,
+        learned: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._reader = reader
         self._outcomes_after = outcomes_after
@@ -221,6 +228,7 @@ class Followers:
             self._outcomes_seed,
             batch_count=OUTCOMES_BATCH_COUNT,
             on_state=self._report,
+            folded=learned,
         )
         self._telemetry: dict[str, tuple[StreamFollower, asyncio.Task[None]]] = {}
         self._bodies: dict[str, bytes] | None = None

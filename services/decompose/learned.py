@@ -21,13 +21,13 @@ from adlro.jobs import JobSpec
 from adlro.sim.estimates import PRIOR_WORK_S
 from services.decompose.columns import Category
 from services.decompose.drift import Drift
+from services.decompose.fit import Fit, Refit
 from services.decompose.groups import (
     application_key,
     job_type_key,
     user_application_key,
 )
-from services.decompose.kernel import Columns, Floats, Term
-from services.decompose.learner import Learner, Settings
+from services.decompose.kernel import Columns, Floats
 from services.decompose.memory import FinishedJob, OutcomeMemory, Recollection
 from services.decompose.predict import (
     INTERVAL_COVERAGE,
@@ -36,13 +36,12 @@ from services.decompose.predict import (
     Predictions,
     require_known,
 )
-from services.decompose.regression import Residuals
 from services.decompose.speeds import Speeds
 from services.decompose.variables import Variables
 from services.decompose.window import Window
 
 REFIT_SHARE = 0.02
-"""Newly finished jobs, as a share of the window, after which the regressions are made anew."""
+"""Newly finished jobs, as a share of the window, after which the fit is made anew."""
 LAZY_REFIT_SHARE = 0.2
 """The same while nobody asks: what finished jobs are compared with may be a little older."""
 LEAST_SPREAD = 0.02
@@ -51,29 +50,12 @@ NOVEL = 0.95
 """Novelty from which a job is flagged."""
 RANK_FROM = 20
 """Configurations from which novelty is a rank among them; with fewer it is the unexplained share itself."""
-EXACT = 1e-3
-"""Declarations off by less than this, in root mean square of the logarithm, are taken as they stand."""
-MIX_FROM = 16
-"""Finished jobs with a declared runtime from which it is mixed with what outcomes say."""
 LISTED_FROM = 4
 """Finished jobs of an application on a GPU model from which the speed table's own uncertainty no longer counts."""
 NOTED_LIMIT = 16_384
 """Users' applications on GPU models of which it is noted on which GPUs they ran."""
 _LOW, _HIGH = (1 - INTERVAL_COVERAGE) / 2, (1 + INTERVAL_COVERAGE) / 2
 _Z = 1.2815515655446004
-
-
-def correction_terms(settings: Settings, present: Collection[int]) -> list[Term]:
-    """How alike two declarations' errors are: by everyone's, the user's and the application's."""
-    del present  # what a job asks for says little about how well its user estimates
-    s, application, user = settings.jobs, Category.APPLICATION, Category.USER
-    return [
-        Term(s),
-        Term(0.3 * s, (Category.JOB_TYPE,)),
-        Term(0.5 * s, (application,)),
-        Term(s, (user,)),
-        Term(0.5 * s, (application, user)),
-    ]
 
 
 class LearnedPredictor:
@@ -86,6 +68,8 @@ class LearnedPredictor:
         cluster_gpu_models: the models of all clusters; None while their descriptions are not read.
         drift: told how each finished job's runtime compares with its prediction; knows which GPUs are slower than their
             kind, so that their jobs are not taken for longer ones.
+        refits_itself: makes its fit anew before it answers, if enough was learned; otherwise whoever holds it does, by
+            `refit` and `adopt`.
     """
 
     def __init__(
@@ -95,8 +79,11 @@ class LearnedPredictor:
         speeds: Speeds,
         cluster_gpu_models: Callable[[], Collection[str] | None],
         drift: Drift | None = None,
+        *,
+        refits_itself: bool = True,
     ) -> None:
         self._fit_count = 0
+        self._refits_itself = refits_itself
         self._memory = memory
         self._variables = variables
         self._speeds = speeds
@@ -104,8 +91,7 @@ class LearnedPredictor:
         self.drift = drift or Drift()
         self._rows = memory.rows
         self._window = Window()
-        self._outcomes = Learner(Settings())
-        self._corrections = Learner(Settings(jobs=0.1), correction_terms)
+        self._fit = Fit()
         self.start_over(forget_memory=False)
 
     @property
@@ -115,12 +101,33 @@ class LearnedPredictor:
 
     @property
     def prediction_revision(self) -> int:
-        """Grows whenever the regressions are made anew, or would be if something were asked."""
-        return self._fit_count + int(self._due)
+        """Grows whenever the fit is made anew, or would be if something were asked."""
+        return self._fit_count + int(self._refits_itself and self.due)
 
     @property
-    def _due(self) -> bool:
+    def due(self) -> bool:
+        """Enough was learned since the last fit to make it anew before something is asked."""
         return self._pending >= max(1.0, REFIT_SHARE * len(self._window))
+
+    @property
+    def overdue(self) -> bool:
+        """So much was learned since the last fit that finished jobs should not be compared with it."""
+        return self._pending >= max(1.0, LAZY_REFIT_SHARE * len(self._window))
+
+    def refit(self) -> Refit:
+        """The work of making the fit anew from what was learned so far; give what it makes to `adopt`."""
+        self._pending = 0
+        return Refit(self._fit, self._window.copy())
+
+    def adopt(self, refit: Refit, fit: Fit) -> None:
+        """Answers from a fit from now on, unless what it was made from was forgotten meanwhile."""
+        if refit.previous is self._fit:
+            self._fit = fit
+            self._fit_count += 1
+
+    def _refit_itself(self) -> None:
+        refit = self.refit()
+        self.adopt(refit, refit.make())
 
     def start_over(self, *, forget_memory: bool = True) -> None:
         """Forgets all finished jobs."""
@@ -128,12 +135,8 @@ class LearnedPredictor:
             self._memory.clear()
         self._window.clear()
         self.drift.start_over()
-        self._outcomes.start_over()
-        self._corrections.start_over()
+        self._fit = Fit()
         self._pending = 0
-        self._exact = True  # declarations, so far as they were seen to be
-        self._share = 1.0  # of the corrected declaration, beside what outcomes say
-        self._declared_residuals = Residuals(np.empty(0))
         self._fit_count += 1  # what was predicted before is another now
         self._seen_on: dict[tuple[str, str], int] = {}
         self._gpus_of: dict[tuple[str, str, str], set[str]] = {}  # by user, application, model: which ran such jobs
@@ -149,14 +152,17 @@ class LearnedPredictor:
         categories, reals = self._rows.row(spec, learn=True)
         categories[Category.GPU_MODEL] = self._variables.gpu_model.learn(job.gpu_model)
         log_s = math.log(job.runtime_s) + math.log(self._speeds.of(spec, job.gpu_model).ratio)
-        if self._ran_elsewhere(job):
-            log_s -= self.drift.gpus.log_slowdown(job.gpu_id)
-        outcome = log_s - math.log(PRIOR_WORK_S[spec.job_type])
         correction = math.nan
         declared_s = self._declared_s(spec)
         if declared_s is not None:
             # Rounded, so that the last bits of end - start don't look like an error of the declaration.
             correction = round(log_s - math.log(declared_s), 6)
+        # A job that took exactly what was declared did not run on a GPU that is slow, whatever others' jobs say.
+        if self._ran_elsewhere(job) and correction != 0.0:
+            slowdown = self.drift.gpus.log_slowdown(job.gpu_id)
+            log_s -= slowdown
+            correction -= slowdown
+        outcome = log_s - math.log(PRIOR_WORK_S[spec.job_type])
         self._window.add(categories, reals, outcome, correction)
         key = (spec.application, job.gpu_model)
         self._seen_on[key] = self._seen_on.get(key, 0) + 1
@@ -183,8 +189,8 @@ class LearnedPredictor:
         self.drift.mix.observe((spec.job_type, spec.application, spec.user))
         if not job.gpu_id or not len(self._window) or not (0 < job.runtime_s < math.inf):
             return
-        if self._pending >= max(1.0, LAZY_REFIT_SHARE * len(self._window)):
-            self._refit()
+        if self._refits_itself and self.overdue:
+            self._refit_itself()
         predicted = self._predict([spec], [job.gpu_model])
         low, median, high = (float(each[0, 0]) for each in (predicted.low_s, predicted.median_s, predicted.high_s))
         residual = math.log(job.runtime_s / median)
@@ -193,8 +199,8 @@ class LearnedPredictor:
     def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
         """Predicts each job on each model; see `Predictor.predict`."""
         require_known(gpu_models, self._speeds, self._cluster_gpu_models())
-        if self._due:
-            self._refit()
+        if self._refits_itself and self.due:
+            self._refit_itself()
         return self._predict(jobs, gpu_models)
 
     def evidence(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int) -> list[list[list[Recollection]]]:
@@ -209,16 +215,16 @@ class LearnedPredictor:
         shape = len(jobs), len(gpu_models)
         columns = self._rows.rows(jobs)
         models = [self._variables.gpu_model.number(model) for model in gpu_models]
-        estimates = self._outcomes.estimate(columns, (Category.GPU_MODEL, models))
+        estimates = self._fit.outcomes.estimate(columns, (Category.GPU_MODEL, models))
         mean, variance, unexplained = (each.reshape(shape) for each in estimates)
         mean = mean + np.log([PRIOR_WORK_S[job.job_type] for job in jobs])[:, None]
-        if not len(self._window):
+        if self._fit.outcomes.model is None:
             variance = np.full(shape, PRIOR_LOG_SIGMA[Basis.PRIOR] ** 2)
         speeds, speed_variance = self._model_speeds(jobs, gpu_models)  # J x M
-        seen = self._outcomes.seen(columns)
-        ends = np.array([kind.ends(_LOW, _HIGH, -_Z, _Z) for kind in (self._outcomes.unseen, self._outcomes.known)])[
-            seen.astype(np.intp)
-        ]
+        seen = self._fit.outcomes.seen(columns)
+        ends = np.array(
+            [kind.ends(_LOW, _HIGH, -_Z, _Z) for kind in (self._fit.outcomes.unseen, self._fit.outcomes.known)]
+        )[seen.astype(np.intp)]
         spread = np.sqrt(variance + speed_variance)
         low, high = mean + ends[:, :1] * spread, mean + ends[:, 1:] * spread
         median_s, low_s, high_s = (np.exp(each) / speeds for each in (mean, low, high))
@@ -252,16 +258,16 @@ class LearnedPredictor:
             speeds: J x M.
         """
         declared_s = np.array([self._declared_s(job) for job in jobs], dtype=np.float64)
-        correction = np.zeros(len(jobs)) if self._exact else self._corrections.estimate(columns)[0]
+        correction = np.zeros(len(jobs)) if self._fit.exact else self._fit.corrections.estimate(columns)[0]
         corrected_s = (declared_s * np.exp(correction))[
             :, None
         ]  # exp(0) is 1: an exact declaration stays to the last bit
         mixed = np.where(
-            np.isnan(outcome) | (self._share == 1.0),
+            np.isnan(outcome) | (self._fit.share == 1.0),
             corrected_s,
-            np.exp(self._share * np.log(corrected_s) + (1 - self._share) * outcome),
+            np.exp(self._fit.share * np.log(corrected_s) + (1 - self._fit.share) * outcome),
         )
-        low, high = self._declared_residuals.ends(
+        low, high = self._fit.declared_residuals.ends(
             _LOW, _HIGH, -_Z * PRIOR_LOG_SIGMA[Basis.DECLARED], _Z * PRIOR_LOG_SIGMA[Basis.DECLARED]
         )
         variance = np.array([[self._moved_variance(job, model) for model in gpu_models] for job in jobs])
@@ -271,34 +277,6 @@ class LearnedPredictor:
             median_s * np.exp(-np.sqrt(low**2 + _Z**2 * variance)),
             median_s * np.exp(np.sqrt(high**2 + _Z**2 * variance)),
         )
-
-    def _refit(self) -> None:
-        self._pending = 0
-        self._fit_count += 1
-        columns, outcomes, corrections = self._window.view()
-        self._outcomes.fit(columns, outcomes, self._window.added_count)
-        declared = np.flatnonzero(~np.isnan(corrections))
-        if not len(declared):
-            return
-        observed = corrections[declared]
-        self._exact = bool(np.sqrt(np.mean(observed**2)) < EXACT)
-        if self._exact:
-            self._share, self._declared_residuals = 1.0, Residuals(observed)
-            return
-        self._corrections.fit(columns.rows(declared), observed, self._window.declared_count)
-        by_declared = self._corrections.left_out_residual
-        by_outcomes = self._outcomes.left_out_residual[declared]
-        both = ~(np.isnan(by_declared) | np.isnan(by_outcomes))
-        self._share = 1.0
-        if both.sum() >= MIX_FROM:
-            shares = np.linspace(0, 1, 11)
-            mixed = shares[:, None] * by_declared[both] + (1 - shares[:, None]) * by_outcomes[both]
-            self._share = float(shares[np.abs(mixed).mean(axis=1).argmin()])
-        known = ~np.isnan(by_declared)
-        mixed_all = np.where(
-            both, self._share * by_declared + (1 - self._share) * np.nan_to_num(by_outcomes), by_declared
-        )
-        self._declared_residuals = Residuals(mixed_all[known])
 
     def _model_speeds(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> tuple[Floats, Floats]:
         """Speeds, and the variance of their logarithm as long as no finished jobs speak about it: both J x M."""
@@ -339,7 +317,7 @@ class LearnedPredictor:
         return Basis.PRIOR if self._memory.group(job_type_key(job)) is None else Basis.JOB_TYPE
 
     def _novelty(self, jobs: Sequence[JobSpec], unexplained: Floats) -> Floats:
-        ranks = self._outcomes.unexplained
+        ranks = self._fit.outcomes.unexplained
         if not len(self._memory):
             return np.ones(len(jobs))
         novelty = unexplained

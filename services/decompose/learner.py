@@ -95,13 +95,8 @@ class Learner:
     def __init__(
         self, settings: Settings, make_terms: Callable[[Settings, Collection[int]], list[Term]] = Settings.terms
     ) -> None:
-        self._first = settings
         self._make_terms = make_terms
-        self.start_over()
-
-    def start_over(self) -> None:
-        """Forgets everything."""
-        self.settings = self._first
+        self.settings = settings
         self.model: Regression | None = None
         self.known, self.unseen = Residuals(np.empty(0)), Residuals(np.empty(0))
         self.unexplained = np.empty(0)
@@ -213,7 +208,7 @@ class Learner:
             return
         assert self.model is not None
         others = cells.rows(rest)
-        residual = others.mean - self.model.estimate(others.columns).mean
+        residual = others.mean - self.model.means(others.columns)
         for row, count, value in zip(
             others.columns.categories[:, [Category.APPLICATION, Category.USER]].tolist(),
             others.count.tolist(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
@@ -28,6 +30,17 @@ class Metrics:
             buckets=(1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.5),
             registry=registry,
         )
+        self.refit_s = Histogram(
+            "adlro_decompose_refit_seconds",
+            "time of making the regressions anew, beside the calls",
+            buckets=(1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+            registry=registry,
+        )
+        self.failed_refits = Counter(
+            "adlro_decompose_failed_refits",
+            "times that no regression could be made of what was learned; the last one stays",
+            registry=registry,
+        )
         self.unreadable_memory_files = Counter(
             "adlro_decompose_unreadable_memory_files", "memory files put aside at start", registry=registry
         )
@@ -41,3 +54,14 @@ class Metrics:
             "how unlike the newest jobs' mix is, 0..1; flagged from 0.99",
             registry=registry,
         )
+        self._predictions = Counter(
+            "adlro_decompose_predictions",
+            "jobs whose runtimes were predicted, by what that rests on",
+            ["basis"],
+            registry=registry,
+        )
+
+    def count_predictions(self, count_of: Mapping[str, int]) -> None:
+        """Notes predictions, by their basis."""
+        for basis, count in count_of.items():
+            self._predictions.labels(basis).inc(count)

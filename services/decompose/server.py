@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from adlro.errors import FieldViolation, InvalidInput
+from adlro.kit.metrics import OnLoop
 from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
 from adlro.v1 import decompose_service_pb2 as pb
@@ -23,10 +25,12 @@ from services.decompose.bundle import ClusterBundle
 from services.decompose.clients import RedisReader
 from services.decompose.drift import Drift, GpuDriftState
 from services.decompose.follow import START, UNLEARNABLE, Followers
+from services.decompose.gpu_figures import GpuFigures, GpuFiguresCollector
 from services.decompose.learned import LearnedPredictor
 from services.decompose.memory import OutcomeMemory, Recollection
 from services.decompose.metrics import Metrics
-from services.decompose.predict import PlainPredictor, Predictor
+from services.decompose.predict import Basis, PlainPredictor, Predictor
+from services.decompose.refits import Refits
 from services.decompose.settings import DecomposeSettings
 from services.decompose.snapshot import MemorySnapshot, load, put_aside, save
 from services.decompose.speeds import Speeds
@@ -62,11 +66,13 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         )
         self._drift = Drift()
         self._predictor: Predictor
+        self._learned: LearnedPredictor | None = None
+        self._refits: Refits | None = None
         if settings.predictor == "plain":
             self._predictor = PlainPredictor(self._memory, speeds, self._clusters.gpu_models)
         else:
-            self._predictor = LearnedPredictor(
-                self._memory, self._variables, speeds, self._clusters.gpu_models, self._drift
+            self._predictor = self._learned = LearnedPredictor(
+                self._memory, self._variables, speeds, self._clusters.gpu_models, self._drift, refits_itself=False
             )
         self._states: dict[str, tuple[Snapshot, int, pb.ClusterState]] = {}
         self._bundles: dict[str, ClusterBundle] = {}
@@ -87,9 +93,12 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         self._metrics.remembered.set_function(lambda: len(self._memory))
         self._log = context.log
         self._metrics.flagged_gpus.set_function(
-            lambda: sum(each.flagged for each in self._drift.gpus.states().values())
+            OnLoop(lambda: sum(each.flagged for each in self._drift.gpus.states().values()))
         )
-        self._metrics.mix_drift.set_function(lambda: self._drift.mix.state().score)
+        self._metrics.mix_drift.set_function(OnLoop(lambda: self._drift.mix.state().score))
+        GpuFiguresCollector(OnLoop(self._gpu_figures), context.registry)
+        if self._learned is not None:
+            self._refits = Refits(self._learned, self._metrics, self._log)
         outcomes_after = START if settings.memory_path is None else await self._load_memory(settings.memory_path)
         redis = connect(settings.redis_url)
         self._reader = RedisReader(redis, connect_blocking(settings.redis_url))
@@ -103,6 +112,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             log=context.log,
             outcomes_after=outcomes_after,
             keep_outcomes=settings.memory_path is not None,
+            learned=None if self._refits is None else self._refits.for_learning,
             on_state=lambda waiting_for: context.health.set_serving(not waiting_for, waiting_for, source="streams"),
         )
         context.health.set_serving(False, "nothing has been folded yet", source="streams")
@@ -115,6 +125,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         """Stops following, closes connections."""
         self._life.cancel()
         await asyncio.wait([self._life], timeout=1.0)
+        if self._refits is not None:
+            await self._refits.stop()
         await self._reader.close()
         if self._settings.memory_path is not None:
             await self._save_memory(self._settings.memory_path)
@@ -152,6 +164,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 self._log.warning("a job of the memory file is left out", job_id=job.job_id, problem=repr(error))
             if not number % _OUTCOMES_AT_A_TIME:
                 await asyncio.sleep(0)
+                if self._refits is not None:
+                    await self._refits.for_learning()
         self._saved_revision = self._predictor.revision
         return snapshot.cursor
 
@@ -174,6 +188,10 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             self._saved_revision = revision
         except OSError as error:
             self._log.error("the memory can't be written", path=str(path), problem=str(error))
+
+    def _gpu_figures(self) -> GpuFigures:
+        snapshots = [matrix.snapshot() for matrix in self._clusters.matrices.values()]
+        return GpuFigures(snapshots, self._drift.gpus.states(), time.time())
 
     # ---- DecomposeService
 
@@ -256,6 +274,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 reason="TOO_MANY_PREDICTIONS",
             )
         gpus = await self._gpus(request)
+        if self._refits is not None:
+            await self._refits.for_question(self._settings.refit_patience_s)
         response = pb.PredictRuntimeResponse(
             memory_revision=self._predictor.revision, prediction_revision=self._predictor.prediction_revision
         )
@@ -270,6 +290,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             began = time.perf_counter()
             predictions = self._predictor.predict(jobs, models)
             self._metrics.predict_s.observe(time.perf_counter() - began)
+            self._metrics.count_predictions(Counter(Basis(basis).name.lower() for basis in predictions.basis))
             rows = zip(
                 predictions.median_s.tolist(),
                 predictions.low_s.tolist(),

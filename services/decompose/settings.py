@@ -25,6 +25,8 @@ class DecomposeSettings(ServiceSettings):
     memory_save_interval_s: float = Field(default=60.0, ge=0.1, le=86_400)
     # What predicts: "learned", or "plain", medians of groups.
     predictor: Literal["learned", "plain"] = "learned"
+    # So long a question waits for what was just learned to be brought together; then the answer is the one before.
+    refit_patience_s: float = Field(default=0.25, ge=0, le=60)
     # How often the clusters' descriptions are looked at; telemetry of a GPU that none names asks for a look at once.
     descriptions_poll_s: float = Field(default=1.0, ge=0.05, le=60)
     # Entries of a telemetry stream folded at start, beside the latest block of each source.

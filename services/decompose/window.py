@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,20 @@ from services.decompose.kernel import Columns, Floats
 
 WINDOW = 4096
 """Newest finished jobs that the regressions look at."""
+
+
+class Observations(NamedTuple):
+    """N observations, oldest first.
+
+    columns: N rows. outcomes: N. corrections: N, NaN where nothing was declared. added_count, declared_count: of those
+    that were taken so far, which gave way to newer ones too.
+    """
+
+    columns: Columns
+    outcomes: Floats
+    corrections: Floats
+    added_count: int
+    declared_count: int
 
 
 class Window:
@@ -53,6 +68,14 @@ class Window:
         rows = slice(self._start, self._end)
         values = self._values[rows]
         return Columns(self._categories[rows], values[:, :-2]), values[:, -2], values[:, -1]
+
+    def copy(self) -> Observations:
+        """All observations, in arrays that stay as they are."""
+        rows = slice(self._start, self._end)
+        categories, values = self._categories[rows].copy(), self._values[rows].copy()
+        return Observations(
+            Columns(categories, values[:, :-2]), values[:, -2], values[:, -1], self.added_count, self.declared_count
+        )
 
     def clear(self) -> None:
         """Forgets all."""

@@ -105,6 +105,20 @@ def test_an_exact_declaration_stays_to_the_last_bit_whatever_was_learned(applica
     assert math.log(answer.high_s[0, 0] / answer.low_s[0, 0]) == pytest.approx(2 * 12 / 52 * 0.5 * 1.2816, rel=0.01)
 
 
+def test_an_exact_declaration_stays_exact_on_a_gpu_that_undeclared_jobs_made_look_slow():
+    world = World(seed=5)
+    for slowdown in (1.0, 1.5):
+        for _ in range(60):
+            for gpu_id in ("a", "b"):
+                work_s = 20 * math.exp(world.rng.gauss(0, 0.1))
+                world.run(spec("ann"), work_s, gpu_id=gpu_id, slowdown=slowdown if gpu_id == "a" else 1.0)
+    assert world.predictor.drift.gpus.state("a").flagged
+    for number in range(40):
+        job = spec("ann", expected_runtime=ExpectedRuntime("v100_sxm2", 3.0 + number))
+        world.run(job, 3.0 + number, gpu_id="ab"[number % 2])
+        assert world.median(spec("ann", expected_runtime=ExpectedRuntime("v100_sxm2", 12.837))) == 12.837
+
+
 def test_declarations_are_corrected_by_user():
     world = World()
     for _ in range(40):

@@ -1,0 +1,66 @@
+"""Makes the learned predictor's fit anew in a thread, one at a time, while calls are answered from the one before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from services.decompose.learned import LearnedPredictor
+from services.decompose.metrics import Metrics
+
+PATIENCE_S = 0.25
+"""So long a question waits for a fit that is being made: longer than most take, far less than who asks waits."""
+
+
+class Refits:
+    """See the module.
+
+    Args:
+        predictor: one that does not make its fits itself.
+        metrics: takes the times.
+        log: a structlog logger.
+    """
+
+    def __init__(self, predictor: LearnedPredictor, metrics: Metrics, log: Any) -> None:
+        self._predictor = predictor
+        self._metrics = metrics
+        self._log = log
+        self._running: asyncio.Task[None] | None = None
+
+    async def for_question(self, patience_s: float = PATIENCE_S) -> None:
+        """Begins a fit if enough was learned for one, and waits a moment for one that is being made."""
+        if self._predictor.due:
+            self._begin()
+        if self._running is not None:
+            await asyncio.wait([self._running], timeout=patience_s)
+
+    async def for_learning(self) -> None:
+        """Waits for a fit where so much was learned since the last that what is compared with it would mislead."""
+        while self._predictor.overdue:
+            self._begin()
+            if self._running is not None:
+                await asyncio.wait([self._running])
+
+    async def stop(self) -> None:
+        """Waits for the fit that is being made."""
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    def _begin(self) -> None:
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(), name="refit")
+
+    async def _run(self) -> None:
+        began = time.perf_counter()
+        refit = self._predictor.refit()
+        try:
+            fit = await asyncio.to_thread(refit.make)
+        except Exception as error:  # the old fit serves on; another is tried when more was learned
+            self._metrics.failed_refits.inc()
+            self._log.error("what was learned could not be brought together; the last fit stays", problem=repr(error))
+        else:
+            self._predictor.adopt(refit, fit)
+            self._metrics.refit_s.observe(time.perf_counter() - began)
+        finally:
+            self._running = None

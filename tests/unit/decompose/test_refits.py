@@ -1,0 +1,153 @@
+"""Fits are made beside the calls: one at a time, whole or not at all, and whoever asks meanwhile is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry
+
+from adlro.jobs import JobSpec, JobType
+from adlro.v1 import decompose_service_pb2 as pb
+from adlro.wire import spec_to_proto
+from services.decompose.fit import Fit, Refit
+from services.decompose.learner import CELL_LIMIT
+from services.decompose.memory import FinishedJob
+from services.decompose.metrics import Metrics
+from services.decompose.refits import Refits
+from services.decompose.server import DecomposeServer
+from services.decompose.settings import DecomposeSettings
+
+SPEC = JobSpec("a", "ann", JobType.SIMULATION, "tealeaf")
+QUESTION = pb.PredictRuntimeRequest(jobs=[spec_to_proto(SPEC)], gpu_models=["v100_sxm2"])
+
+
+class Server:
+    """A server without a network and without a Redis; its fits are made when the test lets them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server = cast(Any, DecomposeServer(DecomposeSettings()))
+        self.metrics = Metrics(CollectorRegistry())
+        self.server._metrics = self.metrics
+        self.predictor = self.server._learned
+        self.refits = self.server._refits = Refits(self.predictor, self.metrics, structlog.get_logger())
+        self.server._followers = SimpleNamespace()
+        self.let_go, self.began, self.running, self.most_running = threading.Event(), threading.Event(), 0, 0
+        make = Refit.make
+
+        def slowly(refit: Refit) -> Fit:
+            self.running += 1
+            self.most_running = max(self.most_running, self.running)
+            self.began.set()
+            try:
+                assert self.let_go.wait(20)
+                return make(refit)
+            finally:
+                self.running -= 1
+
+        monkeypatch.setattr(Refit, "make", slowly)
+        self.count = 0
+
+    def learn(self, count: int, runtime_s: float = 100.0, spec: JobSpec = SPEC) -> None:
+        for _ in range(count):
+            self.count += 1
+            self.predictor.learn(FinishedJob(f"job-{self.count}", spec, "v100_sxm2", runtime_s, float(self.count)))
+
+    async def ask(self) -> tuple[float, int]:
+        answer = await self.server.PredictRuntime(QUESTION, None)
+        return answer.predictions[0].predictions[0].median_s, answer.prediction_revision
+
+    async def made(self) -> None:
+        self.let_go.set()
+        await self.refits.stop()
+
+
+@pytest.fixture
+def server(monkeypatch):
+    made = Server(monkeypatch)
+    yield made
+    made.let_go.set()
+
+
+async def test_calls_are_answered_by_the_last_fit_while_the_next_is_made(server):
+    server.learn(30)
+    before = await server.ask()
+    assert before[0] == pytest.approx(18.0)  # the prior: no fit was ever made
+    assert server.began.is_set()
+    assert await server.ask() == before
+    other = await server.server.Recall(pb.RecallRequest(job=spec_to_proto(SPEC)), None)
+    assert len(other.recollections) == 8
+    assert server.most_running == 1
+    await server.made()
+    after = await server.ask()
+    assert after[0] == pytest.approx(100, rel=0.05)
+    assert after[1] > before[1]
+
+
+async def test_what_is_learned_while_a_fit_is_made_is_in_the_next(server):
+    server.learn(30)
+    await server.ask()
+    server.learn(30, runtime_s=25.0)
+    await server.made()
+    await server.refits.for_question(20.0)
+    assert (await server.ask())[0] < 60
+    assert server.most_running == 1
+    assert not server.predictor.due
+
+
+async def test_learning_waits_for_a_fit_when_the_last_is_far_behind(server):
+    server.learn(30)
+    waiting = asyncio.create_task(server.refits.for_learning())
+    await asyncio.wait([waiting], timeout=0.1)
+    assert not waiting.done()
+    await server.made()
+    await asyncio.wait_for(waiting, 10)
+    server.learn(5)  # a sixth: not far
+    server.let_go.clear()
+    await asyncio.wait_for(server.refits.for_learning(), 10)
+    assert server.predictor.due
+    assert not server.predictor.overdue
+
+
+async def test_a_fit_of_what_was_forgotten_meanwhile_is_thrown_away(server):
+    server.learn(30)
+    await server.ask()
+    server.predictor.start_over()
+    await server.made()
+    assert (await server.ask())[0] == pytest.approx(18.0)
+
+
+async def test_a_fit_that_fails_leaves_the_last_one(server, monkeypatch):
+    server.let_go.set()
+    server.learn(30)
+    await server.refits.for_learning()
+    made = Refit.make
+
+    def failing(refit: Refit) -> Fit:
+        raise np.linalg.LinAlgError("singular")
+
+    monkeypatch.setattr(Refit, "make", failing)
+    server.learn(30, runtime_s=25.0)
+    await server.refits.for_question(20.0)
+    assert (await server.ask())[0] == pytest.approx(100, rel=0.05)
+    assert server.metrics.failed_refits._value.get() == 1
+    monkeypatch.setattr(Refit, "make", made)
+    server.learn(30, runtime_s=25.0)
+    await server.refits.for_learning()
+    assert (await server.ask())[0] < 60
+
+
+async def test_more_configurations_than_the_regression_holds_are_fitted_beside_the_calls_too(server):
+    for number in range(2 * CELL_LIMIT):
+        server.learn(1, 100.0 if number % 2 else 5.0, JobSpec("a", f"user-{number}", JobType.SIMULATION, "x"))
+    await server.ask()
+    assert (await server.ask())[0] == pytest.approx(18.0)
+    await server.made()
+    outcomes = server.predictor._fit.outcomes
+    assert len(outcomes.model.cells) == CELL_LIMIT
+    assert len(outcomes._rest) == CELL_LIMIT
