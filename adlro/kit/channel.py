@@ -55,10 +55,13 @@ def open_channel(
         address: `host:port`.
         credentials: certificates and token to show; none: plain text, without a token.
         max_message_bytes: the largest message that is sent or taken.
+
+    Raises:
+        InvalidInput: there is a token, and others could read it on its way.
     """
     options = channel_options(address, max_message_bytes)
     credentials = credentials or Credentials()
-    tls = credentials.for_channel()
+    tls = credentials.for_channel(address)
     channel = (
         grpc.aio.insecure_channel(address, options=options)
         if tls is None
@@ -70,10 +73,10 @@ def open_channel(
 def open_blocking_channel(
     address: str, credentials: Credentials | None = None, max_message_bytes: int = MAX_MESSAGE_BYTES
 ) -> grpc.Channel:
-    """A channel for threads to `host:port`; it connects at the first call. Arguments as of `open_channel`."""
+    """A channel for threads to `host:port`; it connects at the first call. As `open_channel`."""
     options = channel_options(address, max_message_bytes)
     credentials = credentials or Credentials()
-    tls = credentials.for_channel()
+    tls = credentials.for_channel(address)
     channel = (
         grpc.insecure_channel(address, options=options)
         if tls is None

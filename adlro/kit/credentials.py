@@ -4,6 +4,7 @@
     ADLRO_TLS_CERT_FILE    PEM; a certificate of one's own, for servers that ask for one
     ADLRO_TLS_KEY_FILE     PEM; its key
     ADLRO_TOKEN_FILE       the token (of a user; a service shows that of ADLRO_SERVICE_TOKEN_FILE)
+    ADLRO_TRUSTED_NETWORK  set: the token may be sent in plain text to other machines
 
 Files are read when a connection is opened: a long-lived client takes new ones up when it is made anew.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from adlro.errors import InvalidInput
+from adlro.kit.addresses import is_loopback
 from adlro.kit.identity import read_token, user_of
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ CERT_ENV = "ADLRO_TLS_CERT_FILE"
 KEY_ENV = "ADLRO_TLS_KEY_FILE"
 TOKEN_ENV = "ADLRO_TOKEN_FILE"
 SERVICE_TOKEN_ENV = "ADLRO_SERVICE_TOKEN_FILE"
+TRUSTED_ENV = "ADLRO_TRUSTED_NETWORK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,14 @@ class Credentials:
         cert_pem: own certificate.
         key_pem: its key.
         token: who calls.
+        trusted_network: the token may be sent in plain text to other machines.
     """
 
     ca_pem: bytes = field(default=b"", repr=False)
     cert_pem: bytes = field(default=b"", repr=False)
     key_pem: bytes = field(default=b"", repr=False)
     token: str = field(default="", repr=False)
+    trusted_network: bool = False
 
     @classmethod
     def from_files(
@@ -56,6 +61,7 @@ class Credentials:
         token_file: str = "",
         *,
         token_key: str = TOKEN_ENV,
+        trusted_network: bool = False,
     ) -> Credentials:
         """Reads the files; an empty path is none.
 
@@ -72,13 +78,15 @@ class Credentials:
             cert_pem=_pem(cert_file, CERT_ENV),
             key_pem=_pem(key_file, KEY_ENV),
             token=read_token(token_file, token_key) if token_file else "",
+            trusted_network=trusted_network,
         )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Credentials:
         """A client's, from the files that `ADLRO_TLS_*_FILE` and `ADLRO_TOKEN_FILE` name. Raises InvalidInput."""
         env = os.environ if environment is None else environment
-        return cls.from_files(*(env.get(key, "") for key in (CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV)))
+        files = (env.get(key, "") for key in (CA_ENV, CERT_ENV, KEY_ENV, TOKEN_ENV))
+        return cls.from_files(*files, trusted_network=bool(env.get(TRUSTED_ENV)))
 
     @classmethod
     def of_service(cls, settings: ServiceSettings) -> Credentials:
@@ -89,6 +97,7 @@ class Credentials:
             settings.tls_key_file,
             settings.service_token_file,
             token_key=SERVICE_TOKEN_ENV,
+            trusted_network=bool(settings.trusted_network),
         )
 
     @property
@@ -96,9 +105,19 @@ class Credentials:
         """The user of the token; empty without one."""
         return user_of(self.token)
 
-    def for_channel(self) -> grpc.ChannelCredentials | None:
-        """What gRPC needs for TLS; None: plain text."""
+    def for_channel(self, address: str) -> grpc.ChannelCredentials | None:
+        """What gRPC needs for TLS; None: plain text.
+
+        Raises:
+            InvalidInput: there is a token, and others could read it on its way.
+        """
         if not self.ca_pem:
+            if self.token and not self.trusted_network and not is_loopback(address):
+                raise InvalidInput(
+                    f"{CA_ENV}: is not set; the token is not sent to {address} in plain text, for others to read. "
+                    f"Set it, or {TRUSTED_ENV} where only machines that you trust are on the way",
+                    field=CA_ENV,
+                )
             return None
         return grpc.ssl_channel_credentials(self.ca_pem, self.key_pem or None, self.cert_pem or None)
 

@@ -104,7 +104,7 @@ def _check_protected(settings: ServiceSettings, key: str) -> None:
         )
     else:
         raise ListenFailed(
-            f"listen: {settings.listen} is open to other machines, and there is no {lacks}; set up both, or listen on "
+            f"listen: {settings.listen} is open to other machines, and lacks {lacks}; set up both, or listen on "
             f"127.0.0.1 ({key}), or, where only machines that you trust reach that address, name their network in "
             "ADLRO_TRUSTED_NETWORK"
         )
