@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding as at  # rows of a table; of all ways the one that is a single node in ONNX
 
 from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
 
@@ -49,10 +50,12 @@ class PairNetwork(nn.Module):
         super().__init__()
         self.settings = settings or NetworkSettings()
         channels, hidden, hidden2 = self.settings.channels, self.settings.hidden, self.settings.hidden2
+        # No bias where padding comes in: its planes are 0, and stay 0. The plane `present` is a bias for all else.
         if self.settings.convolutions:
-            self.gpu_in = nn.Conv2d(len(GPU_PLANES), channels, kernel_size=1)
-            self.gpu_mix = nn.Conv2d(3 * channels, channels, kernel_size=1)
-        self.job_in = nn.Linear(len(JOB_PLANES), channels)
+            self.gpu_in = nn.Conv2d(len(GPU_PLANES), channels, kernel_size=1, bias=False)
+            self.gpu_mix = nn.Conv2d(channels, channels, kernel_size=1)
+            self.node_mix = nn.Conv2d(channels, channels, kernel_size=1, bias=False)
+        self.job_in = nn.Linear(len(JOB_PLANES), channels, bias=False)
         pooled = 2 * channels * (2 if self.settings.convolutions else 1)
         self.context = nn.Linear(len(CLUSTER_PLANES) + pooled, hidden)
         # The first fully connected layer, its weights side by side: (pair, job, GPU, cluster) -> hidden.
@@ -63,10 +66,10 @@ class PairNetwork(nn.Module):
         # The second.
         self.second = nn.Linear(hidden, hidden2)
         self.advantage = nn.Linear(hidden2, 1)
-        self.hold = nn.Sequential(nn.Linear(hidden, hidden2), nn.ReLU(), nn.Linear(hidden2, 1))
-        self.value = nn.Sequential(nn.Linear(hidden, hidden2), nn.ReLU(), nn.Linear(hidden2, 1))
-        for last in (self.advantage, self.hold[2]):
-            assert isinstance(last, nn.Linear)
+        self.state = nn.Linear(hidden, hidden2)
+        self.hold = nn.Linear(hidden2, 1)
+        self.value = nn.Linear(hidden2, 1)
+        for last in (self.advantage, self.hold):
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
 
@@ -86,7 +89,7 @@ class PairNetwork(nn.Module):
             (P,) of the pairs, (N,) of holding.
         """
         advantages, hold, value = self.parts(gpus, jobs, cluster, pairs, pair_cluster, pair_job, pair_place)
-        return advantages + value[pair_cluster], hold + value
+        return (advantages + at(pair_cluster, value)).squeeze(1), (hold + value).squeeze(1)
 
     def parts(
         self,
@@ -98,27 +101,26 @@ class PairNetwork(nn.Module):
         pair_job: Tensor,
         pair_place: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(P,) advantages of the pairs, (N,) of holding, (N,) value of the state."""
-        of_jobs = torch.relu(self.job_in(jobs)) * jobs[:, :, :1]  # (N, W, C); plane 0: a job stands here
+        """(P, 1) advantages of the pairs, (N, 1) of holding, (N, 1) value of the state."""
+        of_jobs = torch.relu(self.job_in(jobs))  # (N, W, C)
         pooled = [cluster, *_pooled(of_jobs, jobs[:, :, :1], dims=(1,))]
         if self.settings.convolutions:
-            present = gpus[:, :1]  # (N, 1, M, S); plane 0: a GPU is there
-            first = torch.relu(self.gpu_in(gpus)) * present  # (N, C, M, S)
-            mean, most = _pooled(first, present, dims=(3,), keep=True)  # (N, C, M, 1): of each node
-            node = torch.cat([mean, most], dim=1).expand(-1, -1, -1, gpus.shape[3])
-            matrix = torch.relu(self.gpu_mix(torch.cat([first, node], dim=1))) * present  # (N, C, M, S)
+            first = torch.relu(self.gpu_in(gpus))  # (N, C, M, S)
+            node = first.amax(dim=3, keepdim=True)  # (N, C, M, 1): the most of each node
+            present = gpus[:, :1]  # (N, 1, M, S)
+            matrix = torch.relu(self.gpu_mix(first) + self.node_mix(node)) * present  # (N, C, M, S)
             pooled += _pooled(matrix, present, dims=(2, 3))
         context = torch.relu(self.context(torch.cat(pooled, dim=1)))  # (N, H)
-        hidden = self.of_pair(pairs) + self.of_cluster(context)[pair_cluster]  # (P, H)
-        hidden = hidden + self.of_job(of_jobs.flatten(0, 1)[pair_job])
+        hidden = self.of_pair(pairs) + at(pair_cluster, self.of_cluster(context))  # (P, H)
+        hidden = hidden + self.of_job(at(pair_job, of_jobs.flatten(0, 1)))
         if self.settings.convolutions:
             places = matrix.permute(0, 2, 3, 1).flatten(0, 2)  # (N x M x S, C)
-            hidden = hidden + self.of_gpu(places[pair_place])
+            hidden = hidden + self.of_gpu(at(pair_place, places))
         advantages = self.advantage(torch.relu(self.second(torch.relu(hidden))))
-        return advantages[:, 0], self.hold(context)[:, 0], self.value(context)[:, 0]
+        state = torch.relu(self.state(context))
+        return advantages, self.hold(state), self.value(state)
 
 
-def _pooled(values: Tensor, there: Tensor, dims: tuple[int, ...], *, keep: bool = False) -> tuple[Tensor, Tensor]:
-    """Mean over what is there, and maximum, of values from 0 that are 0 where nothing is."""
-    count = there.sum(dim=dims, keepdim=keep).clamp_min(1.0)
-    return values.sum(dim=dims, keepdim=keep) / count, values.amax(dim=dims, keepdim=keep)
+def _pooled(values: Tensor, there: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """(N, C) mean over what is there, and maximum, of values from 0 that are 0 where nothing is."""
+    return values.sum(dim=dims) / there.sum(dim=dims).clamp_min(1.0), values.amax(dim=dims)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from adlro.errors import InvalidInput
+from adlro.sim.compiled import fixed
 from adlro.sim.hold_rule import HoldRule
 from adlro.sim.observation import Observation
 from services.orchestrator.planes.figures import fill_planes
@@ -34,6 +37,7 @@ class PlaneFiller:
         self._pair, self._cluster = rules_of(PAIR_PLANES), rules_of(CLUSTER_PLANES)
         self._size = (0, 0, 0)
         self._scratch: Scratch | None = None
+        self._fill: Callable[..., None] | None = None
 
     def fill(self, observation: Observation) -> Planes:
         """The planes of N decisions, in new arrays."""
@@ -62,7 +66,11 @@ class PlaneFiller:
             clipped=np.zeros(count, dtype=np.int64),
         )
         scratch = self._room(jobs, gpus, nodes)
-        fill_planes(self.rule, looked, self._gpu, self._job, self._pair, self._cluster, scratch, planes)
+        arguments = (self.rule, looked, self._gpu, self._job, self._pair, self._cluster, scratch, planes)
+        if self._fill is None:
+            # For one decision, looking at the types of so many arrays would take longer than filling them.
+            self._fill = fixed(fill_planes, *arguments)
+        self._fill(*arguments)
         pairs = int(planes.first_pair[-1])
         if pairs == room_for:
             return planes

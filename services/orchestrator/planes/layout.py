@@ -91,16 +91,19 @@ class Looked(NamedTuple):
     hold_allowed: Bools
 
 
-_TYPES: dict[str, type] = {"f": np.float64, "i": np.int64, "b": np.bool_}
+_TYPES = {"f": np.dtype(np.float64), "i": np.dtype(np.int64), "b": np.dtype(np.bool_)}
 
 
 def looked_at(observation: Observation) -> Looked:
     """Copies only what is of another type or layout."""
-    columns: dict[str, NDArray[Any]] = {}
+    columns: list[NDArray[Any]] = []
     for name in Looked._fields:
         column: NDArray[Any] = getattr(observation, name)
-        columns[name] = np.require(column, _TYPES[column.dtype.kind], ["C", "W"])
-    return Looked(**columns)
+        wanted, flags = _TYPES[column.dtype.kind], column.flags
+        if column.dtype != wanted or not (flags.c_contiguous and flags.writeable):
+            column = np.require(column, wanted, ["C", "W"])
+        columns.append(column)
+    return Looked(*columns)
 
 
 class Scratch(NamedTuple):
