@@ -29,6 +29,8 @@ ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 COPY --from=build /venv /venv
 COPY --from=build /app /app
+# A volume that is mounted here for the first time takes this owner over.
+RUN mkdir /memory && chown 10001:10001 /memory
 USER 10001:10001
 ENV ADLRO_DECOMPOSE_LISTEN=0.0.0.0:7702
 EXPOSE 7702

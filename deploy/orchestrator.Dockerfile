@@ -33,6 +33,8 @@ ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 COPY --from=build /venv /venv
 COPY --from=build /app /app
+# A volume that is mounted here for the first time takes this owner over.
+RUN mkdir /checkpoints && chown 10001:10001 /checkpoints
 USER 10001:10001
 ENV NUMBA_CACHE_DIR=/tmp/numba
 ENV ADLRO_ORCHESTRATOR_LISTEN=0.0.0.0:7703

@@ -6,6 +6,7 @@ Jobs come in cluster time, and step aside for a replay: while the clock is pause
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -44,7 +45,9 @@ def workload(
     While the simulated cluster's clock is paused or virtual, as during a replay, no jobs come. Finished jobs stay
     recorded: a stream without end fills the store.
     """
-    asyncio.run(_stream(server, str(scenario), load, jobs, seed))
+    # Nobody waits for its end: SIGTERM is how it ends well.
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_stream(server, str(scenario), load, jobs, seed))
 
 
 async def _stream(server: str | None, scenario: str, load: float, limit: int, seed: int) -> None:
