@@ -21,19 +21,42 @@ _LIVED_S = 5.0
 
 # The reason of Unavailable when nobody answered at all, in contrast to a service that says it can't serve now.
 NO_ANSWER = "NO_ANSWER"
+# The reason of Unavailable when a service is there, and the two can't agree on TLS.
+TLS_FAILED = "TLS_FAILED"
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
+# What gRPC says of it, and what that means here, with {} for the service.
+_TLS_PROBLEMS = (
+    ("certificate has expired", "the certificate of {} has ended; have it renewed"),
+    ("Hostname Verification", "the certificate of {} is not for that name; use one of its names"),
+    ("CERTIFICATE_VERIFY_FAILED", "{} shows a certificate that no authority of ADLRO_TLS_CA_FILE has signed"),
+    ("WRONG_VERSION_NUMBER", "{} does not speak TLS; unset ADLRO_TLS_CA_FILE, or give it a certificate"),
+    ("handshake failed", "TLS with {} failed"),
+    (
+        "Socket closed",
+        "{} ends each connection at once: it may speak TLS (set ADLRO_TLS_CA_FILE) or ask for a certificate "
+        "(ADLRO_TLS_CERT_FILE)",
+    ),
+)
 
 
 def to_error(error: grpc.RpcError, service: ServiceName, address: str) -> AdlroError:
     """The error tree's error for a failed call; one that never reached a service says where it was sent."""
     known = from_rpc_error(error)
     if isinstance(known, Unavailable) and not _has_details(error):
+        problem = _tls_problem(known.message)
         return Unavailable(
-            f"nothing answers at {address} ({service})",
-            reason=NO_ANSWER,
+            problem.format(f"{address} ({service})") or f"nothing answers at {address} ({service})",
+            reason=TLS_FAILED if problem else NO_ANSWER,
             metadata={"address": address, "service": str(service), "detail": known.message},
         )
     return known
+
+
+def _tls_problem(detail: str) -> str:
+    """What kept a connection from being made, where that was TLS; else empty."""
+    if not detail.startswith("failed to connect"):
+        return ""
+    return next((problem for sign, problem in _TLS_PROBLEMS if sign in detail), "")
 
 
 def stream_ended(service: ServiceName, address: str) -> Unavailable:
