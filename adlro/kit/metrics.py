@@ -20,7 +20,7 @@ from adlro.kit.addresses import check_listenable, join_address, listen_error, sp
 T = TypeVar("T")
 
 # A loop that is busy for longer fails the scrape: Prometheus then says that the service is down, which it nearly is.
-ON_LOOP_TIMEOUT_S = 5.0
+ON_LOOP_TIMEOUT_S = 3.0
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,12 +33,12 @@ class GpuFigures(NamedTuple):
 
     Attributes:
         snapshots: the GPU matrix of each cluster.
-        drifts: of each GPU that ran jobs, by id.
+        drifts: of each GPU that ran jobs, by cluster and id.
         now_unix_s: wall time.
     """
 
     snapshots: Sequence[Snapshot]
-    drifts: Mapping[str, GpuDriftState]
+    drifts: Mapping[Hashable, GpuDriftState]
     now_unix_s: float
 
 
@@ -74,7 +74,7 @@ def _metrics(figures: GpuFigures) -> Iterator[Metric]:
         shown.append(snapshot.sample_times_unix_s > figures.now_unix_s - SHOWN_FOR_S)
     yield age_s
     for telemetry, name, what, factor in _FIGURES:
-        family = GaugeMetricFamily(f"adlro_decompose_gpu_{name}", f"{what} of a GPU, newest sample", labels=_LABELS)
+        family = GaugeMetricFamily(f"adlro_decompose_gpu_{name}", f"{what}, newest sample of each GPU", labels=_LABELS)
         for snapshot, is_shown in zip(figures.snapshots, shown, strict=True):
             raw = snapshot.planes[telemetry - 1].raw.astype(np.float64) * factor
             for number in np.flatnonzero(is_shown & ~np.isnan(raw)):
@@ -90,7 +90,7 @@ def _metrics(figures: GpuFigures) -> Iterator[Metric]:
     )
     for snapshot in figures.snapshots:
         for gpu in snapshot.gpus:
-            drift = figures.drifts.get(gpu[0])
+            drift = figures.drifts.get((snapshot.cluster, gpu[0]))
             if drift is not None and math.isfinite(drift.speed_ratio):
                 speed.add_metric([snapshot.cluster, *gpu], drift.speed_ratio)
                 flagged.add_metric([snapshot.cluster, *gpu], drift.flagged)
