@@ -46,10 +46,11 @@ def token(
     """
     made = new_token(user)
     line = users_line(made, role)
+    users = "" if users_file is None else _read_users(users_file)
     if out is not None:
         _write_new(out, made + "\n")
     if users_file is not None:
-        _add_line(users_file, line)
+        _replace(users_file, f"{users}{line}\n")
     else:
         say(f"For ADLRO_USERS_FILE of the services:\n{escape(line)}")
     if out is None:
@@ -67,14 +68,22 @@ def _write_new(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _add_line(path: Path, line: str) -> None:
-    """Adds a line in one step: a service that looks meanwhile sees the file as it was or as it will be."""
+def _read_users(path: Path) -> str:
+    """The lines so far; raises InvalidInput where they are not those of a users' file."""
     try:
-        before = path.read_text("utf-8") if path.exists() else ""
-        if before.strip():
-            parse_users(before, str(path), "--users-file")
-        new = path.with_name(path.name + ".new")
-        new.write_text(before + ("\n" if before and not before.endswith("\n") else "") + line + "\n", "utf-8")
+        text = path.read_text("utf-8") if path.exists() else ""
+    except OSError as error:
+        raise InvalidInput(f"--users-file: can't read {path}: {error.strerror}", field="users_file") from None
+    if text.strip():
+        parse_users(text, str(path), "--users-file")
+    return text if not text or text.endswith("\n") else text + "\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file in one step: a service that looks meanwhile sees it as it was or as it will be."""
+    new = path.with_name(path.name + ".new")
+    try:
+        new.write_text(text, "utf-8")
         if path.exists():
             new.chmod(path.stat().st_mode & 0o777)
         new.replace(path)

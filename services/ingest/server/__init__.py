@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import grpc
 from prometheus_client import Gauge
 
-from adlro.jobstore import Created, NewJob
+from adlro.jobstore import Created, NewJob, SubmitLimits
 from adlro.kit.redis import connect_blocking, watch_redis
 from adlro.kit.redis_scripts import connect_for_scripts
 from adlro.kit.server import ServiceContext
@@ -48,7 +48,8 @@ class IngestService:
             cache_s=settings.cluster_cache_s,
         )
         self._job_metrics = JobMetrics()
-        store = MeasuredStore(self._redis, self._blocking_redis, self._job_metrics)
+        limits = SubmitLimits(settings.max_jobs_per_user, settings.submit_rate_per_user, settings.submit_burst_per_user)
+        store = MeasuredStore(self._redis, self._blocking_redis, self._job_metrics, limits)
         self._watch = JobWatch(store, change_message, settings.watch_changes_kept)
         creates: GroupedWrites[NewJob, Created] = GroupedWrites(store.create_many, _JOBS_TOGETHER)
         listing = JobList(store, PageTokens(self._redis))

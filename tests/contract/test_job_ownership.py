@@ -1,0 +1,155 @@
+"""Whose jobs a caller sees and changes, and how much one user may submit, on ingest with a users' file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from adlro.client import AsyncClient, Credentials, Endpoints, JobEventKind, JobFilter
+from adlro.errors import LimitExceeded, NotFound, PermissionDenied
+from adlro.jobs import JobSpec, JobType
+from adlro.kit.identity import Role, new_token, users_line
+from tests.contract.ingest_suite import ingest_here
+
+ANN = JobSpec("train", "ann", JobType.MACHINE_LEARNING)
+BOB = JobSpec("train", "bob", JobType.MACHINE_LEARNING)
+
+Clients = Callable[[str], AsyncClient]
+
+
+@asynccontextmanager
+async def clients_of(redis_url: str, tmp_path: Path, **settings: object) -> AsyncIterator[Clients]:
+    """ingest, and clients by user: ann and bob submit, rea reads, ops operates, both does both."""
+    roles = {
+        "ann": [Role.SUBMITTER],
+        "bob": [Role.SUBMITTER],
+        "rea": [Role.READER],
+        "ops": [Role.OPERATOR],
+        "both": [Role.READER, Role.SUBMITTER],
+    }
+    tokens = {user: new_token(user) for user in roles}
+    users = tmp_path / "users"
+    users.write_text("\n".join(users_line(token, roles[user]) for user, token in tokens.items()))
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(ingest_here(redis_url, users_file=str(users), **settings))
+        made = {
+            user: await stack.enter_async_context(
+                AsyncClient(endpoints=Endpoints(*[address] * 4), credentials=Credentials(token=token), patience_s=2.0)
+            )
+            for user, token in tokens.items()
+        }
+        yield made.__getitem__
+
+
+@pytest.fixture
+async def clients(redis_url: str, tmp_path: Path) -> AsyncIterator[Clients]:
+    async with clients_of(redis_url, tmp_path) as made:
+        yield made
+
+
+async def ids(client: AsyncClient, job_filter: JobFilter | None = None) -> list[str]:
+    return [job.job_id async for job in client.list(job_filter)]
+
+
+async def test_a_job_is_its_submitters(clients: Clients) -> None:
+    with pytest.raises(PermissionDenied, match=r"job\.user: is 'bob', but the token is ann's") as refused:
+        await clients("ann").submit(BOB)
+    assert refused.value.field == "job.user"
+    assert await ids(clients("ops")) == []  # nothing was left behind
+    answer = await clients("ann").submit_many([ANN, BOB, ANN])
+    assert [bool(job_id) for job_id in answer.job_ids] == [True, False, True]
+    assert answer.rejected[0].index == 1
+    assert "bob" in answer.rejected[0].message
+    assert (await clients("ops").submit(BOB)).spec.user == "bob"
+
+
+async def test_another_users_job_does_not_exist(clients: Clients) -> None:
+    mine = await clients("ann").submit(ANN, "the-same-id")
+    other = await clients("bob").submit(BOB, "the-same-id")  # request ids are each user's own
+    assert mine.job_id != other.job_id
+    with pytest.raises(NotFound) as hidden:
+        await clients("ann").get(other.job_id)
+    with pytest.raises(NotFound) as absent:
+        await clients("ann").get("job-999")
+    # Word for word: whether it is there can't be told from the answer.
+    assert hidden.value.message.replace(other.job_id, "job-999") == absent.value.message
+    assert (hidden.value.reason, set(hidden.value.metadata)) == (absent.value.reason, set(absent.value.metadata))
+    with pytest.raises(NotFound):
+        await clients("ann").cancel(other.job_id)
+    assert not (await clients("bob").get(other.job_id)).cancel_requested
+    for user in ("rea", "ops"):
+        assert (await clients(user).get(other.job_id)).spec.user == "bob"
+
+
+async def test_who_may_cancel(clients: Clients) -> None:
+    job = await clients("ann").submit(ANN)
+    for user in ("rea", "both"):
+        with pytest.raises(PermissionDenied):
+            await clients(user).cancel(job.job_id)
+    assert (await clients("ann").cancel(job.job_id)).cancel_requested
+    job = await clients("ann").submit(ANN)
+    assert (await clients("ops").cancel(job.job_id)).cancel_requested
+    with pytest.raises(PermissionDenied):
+        await clients("rea").submit(ANN)
+
+
+async def test_lists_show_ones_own(clients: Clients) -> None:
+    anns = [(await clients("ann").submit(ANN)).job_id for _ in range(3)]
+    bobs = [(await clients("bob").submit(BOB)).job_id for _ in range(2)]
+    assert await ids(clients("ann")) == anns
+    assert await ids(clients("ann"), JobFilter(job_ids=(*anns, *bobs))) == anns
+    assert await ids(clients("bob"), JobFilter(user="bob")) == bobs
+    with pytest.raises(PermissionDenied, match=r"filter\.user"):
+        await ids(clients("bob"), JobFilter(user="ann"))
+    for user in ("rea", "ops", "both"):
+        assert await ids(clients(user)) == anns + bobs
+
+
+async def test_a_page_token_of_another_user_opens_nothing(clients: Clients) -> None:
+    for _ in range(3):
+        await clients("ann").submit(ANN)
+        await clients("bob").submit(BOB)
+    pages = [job async for job in clients("ann").list(page_size=1)]
+    assert {job.spec.user for job in pages} == {"ann"}
+    assert len(pages) == 3
+
+
+async def test_watches_show_ones_own(clients: Clients) -> None:
+    await clients("bob").submit(BOB)
+    first = await clients("ann").submit(ANN)
+    watch = clients("ann").watch(timeout_s=10)
+    event = await anext(watch)
+    assert event.job is not None
+    assert event.job.job_id == first.job_id
+    assert (await anext(watch)).kind is JobEventKind.SNAPSHOT_END
+    await clients("bob").submit(BOB)
+    second = await clients("ann").submit(ANN)
+    event = await anext(watch)
+    assert event.job is not None
+    assert event.job.job_id == second.job_id
+    with pytest.raises(PermissionDenied, match=r"filter\.user"):
+        await anext(clients("ann").watch(job_filter=JobFilter(user="bob")))
+
+
+async def test_a_flood_of_one_user_is_refused_and_others_are_served(redis_url: str, tmp_path: Path) -> None:
+    limits = {"submit_rate_per_user": 2.0, "submit_burst_per_user": 5, "max_jobs_per_user": 8}
+    async with clients_of(redis_url, tmp_path, **limits) as clients:
+        answers = await asyncio.gather(*(clients("ann").submit(ANN) for _ in range(50)), return_exceptions=True)
+        refused = [each for each in answers if isinstance(each, LimitExceeded)]
+        assert 44 <= len(refused) <= 45
+        assert len(refused) + sum(not isinstance(each, BaseException) for each in answers) == 50
+        assert {each.reason for each in refused} == {"TOO_FAST"}
+        assert all(each.field == "job.user" and 0 < (each.retry_after_s or 0) <= 0.5 for each in refused)
+        await clients("bob").submit(BOB)
+        many = await clients("bob").submit_many([BOB] * 20)
+        assert 4 <= sum(map(bool, many.job_ids)) <= 6
+        assert "try again after" in many.rejected[0].message
+        for _ in range(8 - 1 - sum(map(bool, many.job_ids))):  # up to the limit of jobs, slowly
+            await asyncio.sleep(0.6)
+            await clients("bob").submit(BOB)
+        with pytest.raises(LimitExceeded, match="bob has 8 jobs that have not ended"):
+            await clients("bob").submit(BOB)
