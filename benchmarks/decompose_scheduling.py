@@ -1,129 +1,41 @@
 """What predictions learned online are worth to a scheduler; part of benchmarks/decompose.py.
 
-Job lists of the scenario `paper` run in the simulator under a policy. What the policy
-believes of a job's runtimes is, in turn, everything (`true`), the mean of its user and application (`group`), its
-type's median (`type`), nothing (`none`), or what decompose's predictor says that has seen nothing but this list's
-finished jobs (`online`: asked when the job arrives, and again for the jobs that wait whenever its regression was made
-anew).
+    python -m benchmarks.decompose_scheduling [--lists 16] [--loads 0.9,1.1] [--seed 1] [--processes 1] [--json FILE]
+
+Job lists of the scenario `paper` run under a policy by `adlro evaluate`. What the policy believes of a job's runtimes
+is, in turn, everything (`true`), the mean of its user and application (`group`), its type's median (`type`), nothing
+(`none`), or what a running decompose says that began with nothing and learned from this list's ended jobs (`learned`:
+outcomes through its store, predictions over gRPC). The share of the gap between `type` and `group` that is recovered
+is one of sums over lists; its interval comes from resampled lists.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.cluster import Cluster
-from adlro.sim.batch import BatchSimulator, Outcome
-from adlro.sim.estimates import expected_s
-from adlro.sim.job_arrays import pack_jobs
 from adlro.sim.scenario import load_scenario
 from adlro.sim.workload import WorkloadJob, draw_jobs
-from services.decompose.learned import LearnedPredictor
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
-from services.orchestrator.policies import POLICIES
+from benchmarks.measuring import machine
+from services.orchestrator.evaluate import Request, evaluate
+from services.orchestrator.evaluate.measure import METRICS
+from services.orchestrator.evaluate.resampling import interval, resampled_means
 
 Floats = NDArray[np.float64]
-KNOWLEDGE = ("true", "group", "type", "none", "online")
+KNOWLEDGE = ("true", "group", "type", "none", "learned")
 POLICY_NAMES = ("mct", "hold_greedy_fixed")
 JOBS = 1000
-LATE = slice(500, 1000)
 LOAD = 0.9
-
-
-def new_predictor() -> LearnedPredictor:
-    """One that has seen nothing."""
-    variables, speeds = Variables(), Speeds()
-    return LearnedPredictor(OutcomeMemory(variables, speeds), variables, speeds, lambda: ())
-
-
-@dataclass
-class Online:
-    """Learns from a running simulation, and keeps what the scheduler believes up to date.
-
-    Args:
-        predictor: learns.
-        jobs: of the list.
-        cluster: they run on.
-        believed_s: J x K; written to.
-    """
-
-    predictor: LearnedPredictor
-    jobs: Sequence[WorkloadJob]
-    cluster: Cluster
-    believed_s: Floats
-
-    def __post_init__(self) -> None:
-        self._specs = [job.spec(f"job-{number}") for number, job in enumerate(self.jobs)]
-        self._submit_s = np.array([job.submit_s for job in self.jobs])
-        self._gpus = [(gpu.gpu_id, gpu.gpu_model) for _, gpu in self.cluster.gpus()]
-        self._learned = self._arrived = 0
-        self._fit = -1
-
-    def follow(self, now_s: float, outcome: Outcome) -> bool:
-        """Learns from what ended by now, then predicts what arrived, and what waits if there is something new.
-
-        Returns:
-            Whether what is believed has changed.
-        """
-        ended = np.flatnonzero(outcome.end_s[0] <= now_s)
-        if len(ended) > self._learned:
-            order = ended[np.argsort(outcome.end_s[0, ended], kind="stable")][self._learned :]
-            for number in order.tolist():
-                gpu_id, model = self._gpus[int(outcome.gpu[0, number])]
-                end_s = float(outcome.end_s[0, number])
-                runtime_s = end_s - float(outcome.start_s[0, number])
-                self.predictor.learn(FinishedJob(f"job-{number}", self._specs[number], model, runtime_s, end_s, gpu_id))
-            self._learned = len(ended)
-        arrived = int(np.searchsorted(self._submit_s, now_s, side="right"))
-        wanted = list(range(self._arrived, arrived))
-        self._arrived = arrived
-        if self.predictor.prediction_revision != self._fit:
-            self._fit = self.predictor.prediction_revision
-            waiting = np.flatnonzero(np.isnan(outcome.start_s[0, :arrived])).tolist()
-            wanted = sorted({*wanted, *waiting})
-        if wanted:
-            models = list(self.cluster.gpu_models)
-            self.believed_s[wanted] = self.predictor.predict(
-                [self._specs[number] for number in wanted], models
-            ).median_s
-        return bool(wanted)
-
-
-def run(
-    jobs: Sequence[WorkloadJob],
-    policy_name: str,
-    believed_s: Floats | None,
-) -> tuple[Floats, LearnedPredictor | None]:
-    """One list under one policy.
-
-    Args:
-        jobs: the list.
-        policy_name: of the orchestrator's policies.
-        believed_s: J x K; None: learned online.
-
-    Returns:
-        JCT of each job in s, and the predictor where there was one.
-    """
-    cluster = load_scenario("paper").cluster
-    arrays = pack_jobs([jobs], cluster, None if believed_s is None else [believed_s])
-    simulator = BatchSimulator(cluster, arrays)
-    online = None
-    if believed_s is None:
-        arrays.expected_s[0] = 1.0  # replaced before any job of it can be seen
-        online = Online(new_predictor(), jobs, cluster, arrays.expected_s[0])
-    policy = POLICIES[policy_name].for_load(LOAD)
-    while len(simulator.active):
-        observation = simulator.observe()
-        if online is not None and online.follow(float(observation.time_s[0]), simulator.outcome()):
-            observation = simulator.observe()
-        simulator.act(policy.act(observation))
-    outcome = simulator.outcome()
-    return outcome.end_s[0] - arrays.submit_s[0], None if online is None else online.predictor
+LOADS = (0.9, 1.1)
+ALL, LATE = METRICS.index("mean_jct_s"), METRICS.index("late_jct_s")
+GROUP, TYPE, LEARNED = (KNOWLEDGE.index(name) for name in ("group", "type", "learned"))
 
 
 def lists(count: int, seed: int, jobs: int = JOBS) -> list[list[WorkloadJob]]:
@@ -134,23 +46,90 @@ def lists(count: int, seed: int, jobs: int = JOBS) -> list[list[WorkloadJob]]:
     ]
 
 
-def measure(count: int, seed: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Mean JCT over all and over the late jobs, by policy and knowledge."""
-    scenario = load_scenario("paper")
-    drawn = lists(count, seed)
-    result: dict[str, dict[str, dict[str, float]]] = {}
-    for policy in POLICY_NAMES:
-        result[policy] = {}
-        for knowledge in KNOWLEDGE:
-            jcts = []
-            for jobs in drawn:
-                believed = None
-                if knowledge != "online":
-                    believed = expected_s(jobs, scenario.cluster.gpu_models, knowledge, scenario, seed)
-                jcts.append(run(jobs, policy, believed)[0])
-            all_s = np.array(jcts)
-            result[policy][knowledge] = {"all_s": float(all_s.mean()), "late_s": float(all_s[:, LATE].mean())}
-        late = {name: values["late_s"] for name, values in result[policy].items()}
-        gap = late["type"] - late["group"]
-        result[policy]["recovered"] = {"late_ratio": (late["type"] - late["online"]) / gap if gap else float("nan")}
-    return result
+def recovered(jct_s: Floats, seed: int) -> tuple[float, float, float]:
+    """The share of the gap from `type` to `group` that `learned` closes.
+
+    Args:
+        jct_s: (lists, KNOWLEDGE) mean JCT of each list; the same lists in every column.
+        seed: of the resamples.
+
+    Returns:
+        The share over all lists, and the ends of its 95 % interval.
+    """
+
+    def share(means: Floats) -> Floats:
+        closed: Floats = (means[:, TYPE] - means[:, LEARNED]) / (means[:, TYPE] - means[:, GROUP])
+        return closed
+
+    low, high = interval(share(resampled_means(jct_s, seed)))
+    return float(share(jct_s.mean(axis=0, keepdims=True))[0]), low, high
+
+
+def measure(
+    count: int, seed: int, loads: Sequence[float] = (LOAD,), *, processes: int | None = None, jobs: int = JOBS
+) -> list[dict[str, Any]]:
+    """A row for each load and policy: mean JCT of the later half of the jobs, and of all, by knowledge."""
+    figures = {}
+    for runtime in KNOWLEDGE:
+        request = Request(policies=POLICY_NAMES, loads=tuple(loads), jobs=jobs, lists=count, seed=seed, runtime=runtime)
+        found = evaluate(request, processes=processes, time_decisions=False)
+        for number, load in enumerate(loads):
+            for name in POLICY_NAMES:
+                figures[load, name, runtime] = found.figures[name, number].metrics
+    rows = []
+    for load in loads:
+        for name in POLICY_NAMES:
+            of_lists = [figures[load, name, runtime] for runtime in KNOWLEDGE]
+            late_s = np.stack([each[:, LATE] for each in of_lists], axis=1)
+            share, low, high = recovered(late_s, seed)
+            rows.append(
+                {
+                    "load": load,
+                    "policy": name,
+                    "lists": count,
+                    "jobs": jobs,
+                    "late_jct_s": dict(zip(KNOWLEDGE, late_s.mean(axis=0).tolist(), strict=True)),
+                    "mean_jct_s": {
+                        runtime: float(each[:, ALL].mean()) for runtime, each in zip(KNOWLEDGE, of_lists, strict=True)
+                    },
+                    "late_jct_s_of_lists": late_s.tolist(),
+                    "recovered": share,
+                    "recovered_ci95": [low, high],
+                }
+            )
+    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows in Markdown."""
+    first = f"| load | policy | {' | '.join(f'`{each}`' for each in KNOWLEDGE)} | recovered | of all jobs, `learned` |"
+    lines = [first, "| --- " * (len(KNOWLEDGE) + 4) + "|"]
+    for row in rows:
+        low, high = row["recovered_ci95"]
+        cells = [f"{row['load']:g}", f"`{row['policy']}`", *(f"{row['late_jct_s'][each]:.1f}" for each in KNOWLEDGE)]
+        cells += [f"{row['recovered']:.3f} ({low:.3f} .. {high:.3f})", f"{row['mean_jct_s']['learned']:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures and prints the table of docs/decompose.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lists", type=int, default=16)
+    parser.add_argument("--loads", default=",".join(f"{load:g}" for load in LOADS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    began = time.time()
+    loads = [float(load) for load in arguments.loads.split(",")]
+    rows = measure(arguments.lists, arguments.seed, loads, processes=arguments.processes)
+    print(f"mean JCT in s of jobs {JOBS // 2} to {JOBS:,} of {arguments.lists} lists, by what is known of runtimes\n")
+    print(table(rows))
+    print(f"\n{time.time() - began:.0f} s; " + " ".join(f"{name}={value}" for name, value in machine().items()))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps({"machine": machine(), "scheduling": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

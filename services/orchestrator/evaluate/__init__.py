@@ -6,6 +6,8 @@
     evaluation  tasks on all cores            cases       scenario x load: cluster and job lists
     tasks       policy x case x lists         measure     figures of a list; Little's law
     timing      decision times                resampling  bootstrap intervals, tests
+    learning    runtimes learned on the way   decompose   a running decompose and its store
+    own_decompose, store   child processes of an evaluation that learns
     hyperscore                                document    the JSON document
     tables      for the terminal              page        the HTML page
 """

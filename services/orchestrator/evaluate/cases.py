@@ -31,7 +31,7 @@ from adlro.sim.scenario import Scenario, load_scenario
 from adlro.sim.speeds import SHIPPED, SpeedTable
 from adlro.sim.traces import TRACE_FORMATS, format_of, read_trace
 from adlro.sim.workload import WorkloadJob, draw_jobs
-from services.orchestrator.evaluate.request import DEFAULT_LISTS, TRACE, Request
+from services.orchestrator.evaluate.request import DEFAULT_LISTS, LEARNED, TRACE, Request
 
 _JOBS, _NOISE, _PLACE = range(3)
 
@@ -77,6 +77,11 @@ class Case:
     def cluster(self) -> Cluster:
         """On which the lists run."""
         return self.scenario.cluster
+
+    @property
+    def is_learned(self) -> bool:
+        """Runtimes are learned while a list runs."""
+        return self.runtime == LEARNED
 
     @functools.cached_property
     def digest(self) -> str:
@@ -125,11 +130,13 @@ class Case:
         return places if len(places) else np.arange(len(first_s))
 
     def expected_s(self, number: int, jobs: Sequence[WorkloadJob]) -> Floats:
-        """(J, K) the runtimes that policies see. The one place where they come from."""
+        """(J, K) the runtimes that policies see: the one place where they come from, but for learned ones.
+
+        Those are known while a list runs (`learning`); here, where only decision times are measured, stand the types'.
+        """
         noise_seed = int(self._seeds(number, _NOISE).generate_state(1)[0])
-        return expected_s(
-            jobs, self.cluster.gpu_models, self.runtime, self.scenario, seed=noise_seed, speeds=self.speeds
-        )
+        runtime = "type" if self.is_learned else self.runtime
+        return expected_s(jobs, self.cluster.gpu_models, runtime, self.scenario, seed=noise_seed, speeds=self.speeds)
 
     def arrays(self, first: int, last: int) -> JobArrays:
         """Lists `first` to `last` - 1 for the simulator."""

@@ -105,8 +105,24 @@ def run(
         str | None, typer.Option(metavar="FILE", help="A cluster in TOML, in place of the scenario's.")
     ] = None,
     runtime: Annotated[
-        str, typer.Option(help="What policies know of runtimes: true, noise:SIGMA, group, type or none.")
+        str,
+        typer.Option(
+            help="What policies know of runtimes: true, noise:SIGMA, group, type, none, or learned: what a decompose "
+            "that begins with nothing has learned from the list's own ended jobs."
+        ),
     ] = "true",
+    decompose: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="For learned: a running decompose to ask, which must forget with its store. Default: an own one.",
+            show_default=False,
+        ),
+    ] = None,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The store of that decompose; it must be empty.", show_default=False),
+    ] = None,
     json_path: Annotated[str | None, typer.Option("--json", metavar="OUT", help="Write the results there.")] = None,
     html_path: Annotated[
         str | None, typer.Option("--html", metavar="OUT", help="Write a page with tables and plots there.")
@@ -135,6 +151,8 @@ def run(
         trace_format=trace_format,
         cluster=cluster,
         runtime=runtime,
+        decompose=decompose,
+        redis_url=redis_url,
         weights=_weights(weights),
     )
     outputs = []
@@ -216,6 +234,13 @@ def _say(text: str) -> None:
     _console(stderr=True).print(text, soft_wrap=True)  # so that a path or message can be searched for
 
 
+def _message(error: AdlroError) -> str:
+    """A message that begins with a field begins with its option."""
+    if error.field and error.message.startswith(f"{error.field}:"):
+        return f"--{error.field.replace('_', '-')}{error.message.removeprefix(error.field)}"
+    return error.message
+
+
 def _end(number: int, _: Any) -> NoReturn:
     # Once: a second Ctrl-C, or one that came by two ways, does not disturb the end.
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -239,14 +264,10 @@ def main() -> None:
     try:
         app(prog_name="adlro evaluate", standalone_mode=True)
     except (InvalidInput, NotFound) as error:
-        option = f"--{error.field.replace('_', '-')}"
-        message = error.message
-        if error.field and message.startswith(f"{error.field}:"):
-            message = option + message.removeprefix(error.field)
-        _say(f"[bold red]error:[/] {escape(message)}")
+        _say(f"[bold red]error:[/] {escape(_message(error))}")
         sys.exit(EXIT_USAGE)
     except AdlroError as error:
-        _say(f"[bold red]error:[/] {escape(error.message)}")
+        _say(f"[bold red]error:[/] {escape(_message(error))}")
         sys.exit(EXIT_ERROR)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_INTERRUPTED)

@@ -17,7 +17,7 @@ from adlro.sim.observation import Floats
 from services.orchestrator.evaluate import hyperscore, measure, resampling
 from services.orchestrator.evaluate.evaluation import Evaluation
 from services.orchestrator.evaluate.measure import METRICS
-from services.orchestrator.evaluate.request import REFERENCE
+from services.orchestrator.evaluate.request import LEARNED, REFERENCE
 from services.orchestrator.evaluate.tasks import RESULTS_FORMAT
 
 BASELINES = (REFERENCE, "static", "hold_greedy_fixed")
@@ -198,6 +198,7 @@ def _meta(evaluation: Evaluation) -> dict[str, Any]:
         },
         "seed": request.seed,
         "runtime": request.runtime,
+        "decompose": request.decompose,
         "trace": request.trace,
         "cluster": request.cluster,
         "cases": [
@@ -248,6 +249,13 @@ def definitions(evaluation: Evaluation) -> list[str]:
         "Decision times: one observation at a time, in one process, after the simulations; wall time on "
         f"{platform.platform()}."
     )
+    if evaluation.request.runtime == LEARNED:
+        items.append(
+            "Runtimes are learned: for each list under each policy a decompose begins with nothing and learns from the "
+            "list's own jobs as they end; it is asked over gRPC when jobs join the queue, and about those that wait "
+            f"whenever enough was learned. {REFERENCE} looks at no runtimes. Decision times are measured with the "
+            "runtimes of --runtime type."
+        )
     return items
 
 

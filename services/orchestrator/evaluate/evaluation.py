@@ -24,8 +24,9 @@ from adlro.sim.batch import simulate
 from adlro.sim.observation import Floats
 from services.orchestrator.evaluate.cases import Case, build_cases
 from services.orchestrator.evaluate.measure import Figures
+from services.orchestrator.evaluate.own_decompose import GivenDecompose, require_decompose
 from services.orchestrator.evaluate.partial import PartialResults
-from services.orchestrator.evaluate.request import REFERENCE, Request
+from services.orchestrator.evaluate.request import LEARNED, REFERENCE, Request
 from services.orchestrator.evaluate.tasks import Setup, Task, begin_worker, cut, from_bytes, key_of, to_bytes, work
 from services.orchestrator.evaluate.timing import decision_times_us
 
@@ -105,9 +106,18 @@ def evaluate(
     Raises:
         InvalidInput: the request cannot be met; said before anything runs.
         InternalError: Little's law does not hold, or a policy did what cannot be done.
+        Unsupported: runtimes are to be learned, no decompose is named, and none is installed here.
+        AdlroError: the decompose that learns them, or its store, does not do its part.
     """
     cases, notes = prepared or build_cases(request)
-    setup = Setup(tuple(cases), dict(request.own))
+    given = None
+    if request.decompose is not None:
+        given = GivenDecompose(request.decompose, request.redis_url or "")
+        processes = 1  # it has one memory: lists take turns
+        partial = None  # nobody knows whether it will still be the same one
+    elif request.runtime == LEARNED:
+        require_decompose()
+    setup = Setup(tuple(cases), dict(request.own), given)
     names = tuple(dict.fromkeys([REFERENCE, *request.names]))
     tasks = cut(cases, names)
     keys = {task: key_of(setup, task) for task in tasks} if partial else {}
@@ -120,14 +130,15 @@ def evaluate(
     finished = sum(task.last - task.first for task in done)
     tell(SIMULATING, finished, total)
     count = min(processes or cores(), max(1, len(left)))
-    for task, content in _results(setup, left, count, kept=partial is not None):
-        figures = from_bytes(content)
-        assert figures is not None
-        done[task] = figures
-        if partial is not None:
-            partial.put(keys[task], content)
-        finished += task.last - task.first
-        tell(SIMULATING, finished, total)
+    with contextlib.closing(setup):
+        for task, content in _results(setup, left, count, kept=partial is not None):
+            figures = from_bytes(content)
+            assert figures is not None
+            done[task] = figures
+            if partial is not None:
+                partial.put(keys[task], content)
+            finished += task.last - task.first
+            tell(SIMULATING, finished, total)
     figures_by = {
         (name, number): _joined([done[t] for t in tasks if t.policy == name and t.case == number])
         for name in names

@@ -3,6 +3,8 @@
 Definitions, for a list of J jobs with submission s, start t of the last attempt, end e, all in seconds:
 
 - JCT = e - s; wait = t - s; makespan = last end - first submission; throughput = J / makespan
+- late JCT = mean JCT of the later half of the jobs, by submission, from job J/2 on: by then most of what can be learned
+  on the way has been
 - weighted JCT = sum(priority x JCT) / sum(priority)
 - best = the job's shortest true duration on any GPU of the cluster that can hold it
 - bounded slowdown = max(1, JCT / max(best, 10 s)): D. G. Feitelson, "Metrics for Parallel Job Scheduling and Their
@@ -43,6 +45,7 @@ METRICS = (
     "max_wait_s",
     "bounded_slowdown",
     "fairness_jain",
+    "late_jct_s",
 )
 
 SLOWDOWN_BOUND_S = 10.0
@@ -131,6 +134,7 @@ def figures_of(cluster: Cluster, outcome: Outcome, *, policy: str, first_list: i
             (outcome.start_s[number, here] - submit_s).max(),
             slowdown.mean(),
             jain_of_users(slowdown, jobs.user[number, here]),
+            jct_s[len(jct_s) // 2 :].mean(),
         )
         jct_counts += np.histogram(np.clip(jct_s, JCT_EDGES_S[0], JCT_EDGES_S[-1]), JCT_EDGES_S)[0]
         gpu_busy += _busy_shares(_runs(outcome, number), float(submit_s[0]), makespan_s, gpus)

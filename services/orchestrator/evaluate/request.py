@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adlro.errors import InvalidInput
+from adlro.kit.addresses import split_address
 from adlro.sim.estimates import parse_runtime
 from adlro.sim.scenario import SCENARIO_NAMES
 from adlro.sim.traces import TRACE_FORMATS
@@ -20,6 +21,8 @@ LOWEST_LOAD, HIGHEST_LOAD = 1e-6, 1e6
 TRACE = "trace"
 REFERENCE = "fcfs"
 """HyperScore compares with it, so it is always simulated."""
+LEARNED = "learned"
+"""Of `runtime`: what a decompose has learned from a list's own ended jobs, beginning with nothing (`learning`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Request:
         seed: of lists, noise and bootstrap.
         trace, trace_format: a job list file; None: no trace, or a format that the file tells.
         cluster: a TOML file in place of the scenario's cluster.
-        runtime: what policies know of runtimes, as `adlro.sim.estimates` has it.
+        runtime: what policies know of runtimes, as `adlro.sim.estimates` has it, or "learned".
+        decompose, redis_url: address and store of a running decompose for "learned"; None: one of our own.
         weights: of HyperScore.
 
     Raises:
@@ -54,6 +58,8 @@ class Request:
     trace_format: str | None = None
     cluster: str | None = None
     runtime: str = "true"
+    decompose: str | None = None
+    redis_url: str | None = None
     weights: Weights = EQUAL
 
     def __post_init__(self) -> None:
@@ -90,7 +96,41 @@ class Request:
             if self.trace is None:
                 raise InvalidInput("trace_format: a format without a file; name it with --trace", field="trace_format")
             require_known(self.trace_format, TRACE_FORMATS, "trace_format", "trace format")
-        parse_runtime(self.runtime)
+        self._check_runtime()
+
+    def _check_runtime(self) -> None:
+        if self.runtime != LEARNED:
+            try:
+                parse_runtime(self.runtime)
+            except InvalidInput as error:
+                raise InvalidInput(
+                    f"{error.message}; or {LEARNED}, which asks a decompose that learns on the way", field="runtime"
+                ) from None
+            for name, value in (("decompose", self.decompose), ("redis_url", self.redis_url)):
+                if value is not None:
+                    option = f"--{name.replace('_', '-')}"
+                    raise InvalidInput(f"{name}: {option} goes with --runtime {LEARNED}", field=name)
+            return
+        if self.decompose is None and self.redis_url is not None:
+            raise InvalidInput(
+                "redis_url: the store of a running decompose; name that with --decompose, or leave both out",
+                field="redis_url",
+            )
+        if self.decompose is not None:
+            if self.redis_url is None:
+                raise InvalidInput(
+                    "decompose: it learns from what its store holds; name that store with --redis-url",
+                    field="decompose",
+                )
+            if not self.redis_url.startswith(("redis://", "rediss://", "unix://")):
+                raise InvalidInput(
+                    "redis_url: must be a URL such as redis://127.0.0.1:6379/1 (also rediss:// and unix://)",
+                    field="redis_url",
+                )
+            try:
+                split_address(self.decompose)
+            except ValueError as error:
+                raise InvalidInput(f"decompose: {error}, not '{self.decompose}'", field="decompose") from None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
+import importlib.util
 import io
 import json
+import multiprocessing.util
 import os
 import pickle
 import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from multiprocessing import parent_process
@@ -22,14 +25,18 @@ import adlro.cluster
 import adlro.jobs
 import adlro.sim
 from adlro.errors import InternalError, InvalidInput
-from adlro.sim.batch import simulate
+from adlro.sim.batch import Outcome, simulate
 from adlro.sim.job_arrays import JobArrays
+from adlro.sim.observation import Ints, Observation
 from services.orchestrator import policies as policies_package
 from services.orchestrator.evaluate.cases import Case
+from services.orchestrator.evaluate.learning import simulate_learned
 from services.orchestrator.evaluate.measure import Figures, figures_of
+from services.orchestrator.evaluate.own_decompose import GivenDecompose, OwnDecompose, Source
+from services.orchestrator.evaluate.request import REFERENCE
 from services.orchestrator.policies import POLICIES, Policy
 
-RESULTS_FORMAT = 1
+RESULTS_FORMAT = 2
 """Changes when what a task's file holds changes its meaning."""
 
 _WIDE = 50 * 256
@@ -49,10 +56,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all tasks share: sent to each worker once."""
+    """What all tasks share: sent to each worker once.
+
+    `decompose`: the one that cases whose runtimes are learned ask; None: each process starts its own.
+    """
 
     cases: tuple[Case, ...]
     own: Mapping[str, Policy]
+    decompose: GivenDecompose | None = None
 
     def policy(self, name: str, case: Case) -> Policy:
         """The policy as it is set for a case."""
@@ -66,12 +77,13 @@ class Setup:
 
         Raises:
             InternalError: Little's law does not hold, or the policy's action cannot be carried out.
+            AdlroError: runtimes are learned, and decompose or its store does not do its part.
         """
         case = self.cases[task.case]
         arrays = self.arrays(task.case, task.first, task.last)
         act = self.policy(task.policy, case).act
         try:
-            outcome = simulate(case.cluster, arrays, act)
+            outcome = self._simulated(task, arrays, act)
             return figures_of(case.cluster, outcome, policy=task.policy, first_list=task.first)
         except ValueError as error:
             raise InternalError(
@@ -79,6 +91,29 @@ class Setup:
             ) from error
         except InternalError as error:
             raise InternalError(f"{case.text}, seed {case.seed}: {error.message}") from error
+
+    def _simulated(self, task: Task, arrays: JobArrays, act: Callable[[Observation], Ints]) -> Outcome:
+        case = self.cases[task.case]
+        # The reference looks at no runtime: nobody has to learn one for it.
+        if not case.is_learned or task.policy == REFERENCE:
+            return simulate(case.cluster, arrays, act)
+        return asyncio.run(self._simulated_learned(case, task.first, arrays, act))
+
+    async def _simulated_learned(
+        self, case: Case, number: int, arrays: JobArrays, act: Callable[[Observation], Ints]
+    ) -> Outcome:
+        async with self._source.fresh() as decompose:
+            return await simulate_learned(case.cluster, case.job_list(number), arrays, act, decompose)
+
+    @functools.cached_property
+    def _source(self) -> Source:
+        return self.decompose or OwnDecompose()
+
+    def close(self) -> None:
+        """Ends the processes that were started for tasks."""
+        source: Source | None = self.__dict__.pop("_source", None)
+        if source is not None:
+            source.close()
 
     def arrays(self, case: int, first: int, last: int) -> JobArrays:
         """Lists of a case; the last few are kept, since the policies take turns on them."""
@@ -93,14 +128,15 @@ class Setup:
         return arrays
 
     def __getstate__(self) -> dict[str, object]:
-        return {"cases": self.cases, "own": self.own}
+        return {"cases": self.cases, "own": self.own, "decompose": self.decompose}
 
 
 def cut(cases: Sequence[Case], names: Sequence[str]) -> list[Task]:
     """All tasks, those on the same lists one after the other. Does not depend on the machine, so a run can go on."""
     tasks = []
     for number, case in enumerate(cases):
-        wide = max(1, min(50, _WIDE // case.jobs))
+        # A memory that begins with nothing learns from one list alone.
+        wide = 1 if case.is_learned else max(1, min(50, _WIDE // case.jobs))
         for first in range(0, case.lists, wide):
             tasks += [Task(name, number, first, min(first + wide, case.lists)) for name in names]
     return tasks
@@ -116,6 +152,7 @@ def key_of(setup: Setup, task: Task) -> str:
         "own": _pickle_digest(task.policy, setup.own[task.policy]) if task.policy in setup.own else None,
         "case": case.digest,
         "lists": [task.first, task.last],
+        "learns": learning_digest() if case.is_learned else None,
     }
     return hashlib.blake2b(json.dumps(question).encode(), digest_size=16).hexdigest()
 
@@ -124,16 +161,31 @@ def key_of(setup: Setup, task: Task) -> str:
 def code_digest() -> str:
     """A digest of the simulator's, the policies' and this package's files, and of the packages they compute with."""
     digest = hashlib.blake2b(digest_size=16)
-    roots = [Path(str(each.__file__)).parent for each in (adlro.sim, policies_package)] + [Path(__file__).parent]
-    for root in roots:
-        for file in sorted(root.rglob("*")):
-            if file.suffix in (".py", ".toml", ".csv", ".onnx", ".json"):
-                digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
+    for root in [Path(str(each.__file__)).parent for each in (adlro.sim, policies_package)] + [Path(__file__).parent]:
+        _add_files(digest, root.rglob("*"), root)
     for module in (adlro.cluster, adlro.jobs):
         digest.update(Path(str(module.__file__)).read_bytes())
     for package in ("numpy", "numba", "scipy"):
         digest.update(metadata.version(package).encode())
     return digest.hexdigest()
+
+
+@functools.cache
+def learning_digest() -> str:
+    """A digest of the files by which an own decompose learns, and of those by which it is asked."""
+    digest = hashlib.blake2b(digest_size=16)
+    asking = Path(__file__).parent.parent
+    _add_files(digest, asking.glob("*"), asking)
+    found = importlib.util.find_spec("services.decompose")
+    for place in (found.submodule_search_locations or []) if found is not None else []:
+        _add_files(digest, Path(place).rglob("*"), Path(place))
+    return digest.hexdigest()
+
+
+def _add_files(digest: hashlib.blake2b, files: Iterable[Path], root: Path) -> None:
+    for file in sorted(files):
+        if file.suffix in (".py", ".toml", ".csv", ".onnx", ".json"):
+            digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
 
 
 def _pickle_digest(name: str, policy: Policy) -> str:
@@ -180,6 +232,8 @@ def begin_worker(setup: Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Where the worker ends in any other way, its child processes see to it themselves.
+    multiprocessing.util.Finalize(None, setup.close, exitpriority=0)
 
 
 def work(task: Task) -> tuple[Task, bytes]:

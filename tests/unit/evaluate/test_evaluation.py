@@ -22,6 +22,7 @@ from services.orchestrator.evaluate.partial import PartialResults
 from services.orchestrator.evaluate.request import parse_loads, parse_policies
 from services.orchestrator.policies import POLICIES, Policy
 from services.orchestrator.policies.fcfs import Fcfs
+from tests.policies import there
 
 ROW_KEYS = """policy scenario load jobs seeds mean_jct_s p95_jct_s p99_jct_s weighted_jct_s throughput_jobs_per_h
 utilization_busy utilization_useful makespan_s max_wait_s bounded_slowdown fairness_jain decision_us_p50 decision_us_p99
@@ -93,7 +94,7 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_lists_and_figures_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = small(policies=tuple(name for name in POLICIES if name != "hungarian"), runtime="noise:0.5")
+    request = small(policies=there(), runtime="noise:0.5")
     whole = evaluate(request, processes=1, time_decisions=False).document()
     monkeypatch.setattr(tasks_module, "_WIDE", 48)
     in_parts = evaluate(request, processes=1, time_decisions=False).document()

@@ -47,6 +47,7 @@ def test_every_metric_of_a_schedule_by_hand() -> None:
     assert got["max_wait_s"] == 6
     assert got["bounded_slowdown"] == pytest.approx((1 + 2 + 1.6) / 3)
     # ada: (1 + 1.6) / 2, ben: 2
+    assert got["late_jct_s"] == (20 + 16) / 2
     assert got["fairness_jain"] == pytest.approx((1.3 + 2) ** 2 / (2 * (1.3**2 + 2**2)))
     assert found.jct_counts.sum() == 3
     assert found.gpu_busy.mean(axis=1) == pytest.approx([1.0, 1.0])
