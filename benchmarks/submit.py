@@ -17,6 +17,7 @@ import uuid
 from typing import Any
 
 from adlro.kit.channel import open_channel
+from adlro.kit.credentials import Credentials
 from adlro.v1 import (
     cluster_pb2,
     job_pb2,
@@ -80,8 +81,9 @@ async def record_cluster(address: str) -> None:
 
 
 async def client(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Sends jobs for a while, `concurrency` at a time."""
-    async with open_channel(arguments["address"]) as channel:
+    """Sends jobs for a while, `concurrency` at a time; `environment` names what the client shows, if anything."""
+    credentials = Credentials.from_environment(arguments.get("environment", {}))
+    async with open_channel(arguments["address"], credentials) as channel:
         submit = job_service_pb2_grpc.JobServiceStub(channel).SubmitJob
         waiting = requests(int((arguments["seconds"] + WARM_UP_S) * 8000), arguments["seed"])
         latencies_s: list[float] = []
