@@ -5,6 +5,10 @@
 ARG PYTHON_IMAGE=python:3.11-slim
 
 FROM ${PYTHON_IMAGE} AS build
+# A package index of one's own, where there is one.
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
 COPY constraints.txt deploy/requirements/kit.txt /build/
 RUN python -m venv --without-pip /venv \
  && python -m pip --python /venv/bin/python install --no-cache-dir --only-binary :all: \
