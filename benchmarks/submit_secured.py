@@ -2,9 +2,9 @@
 
     python -m benchmarks.submit_secured [--rounds 5] [--seconds 3] [--concurrency 16] [--seed 1] [--json]
 
-Starts four ingests on one Valkey: `ingest` (plain text, as by default), `limits` (a user's jobs and rate are limited, so
-generously that nothing is refused), `tokens` (a token with each call, and the limits), `tls` (all that over TLS). One
-client process on one connection sends the same jobs to each in turn.
+Starts four ingests on one Valkey: `ingest` (plain text, as by default), `limits` (a user's jobs and rate are limited,
+too generously to refuse any), `tokens` (a token with each call, and the limits), `tls` (all that over TLS). One client
+process on one connection sends the same jobs to each in turn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """The suite as processes over mTLS with tokens and a Redis password: who may not is refused, others are served.
+
 One suite for all tests here, whose logs are at level debug: the last test looks for secrets in them.
 """
 
