@@ -8,6 +8,7 @@ import time
 import grpc
 
 from adlro.client.endpoints import ServiceName
+from adlro.client.records import OrchestratorStatus
 from adlro.errors import AdlroError, DeadlineExceeded, Unavailable
 from adlro.kit.status import from_rpc_error
 
@@ -21,6 +22,10 @@ _LIVED_S = 5.0
 
 # The reason of Unavailable when nobody answered at all, in contrast to a service that says it can't serve now.
 NO_ANSWER = "NO_ANSWER"
+# The reason of Unavailable when an orchestrator leaves the acting to another one; a new connection may reach that one.
+STANDING_BY = "STANDING_BY"
+# How many connections are tried for the state of the one that acts.
+STATUS_TRIES = 4
 # The reason of Unavailable when a service is there, and the two can't agree on TLS.
 TLS_FAILED = "TLS_FAILED"
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
@@ -67,6 +72,11 @@ def stream_ended(service: ServiceName, address: str) -> Unavailable:
 def _has_details(error: grpc.RpcError) -> bool:
     trailing = getattr(error, "trailing_metadata", lambda: None)()
     return any(key == _STATUS_DETAILS_KEY for key, _ in trailing or ())
+
+
+def stands_by(status: OrchestratorStatus) -> bool:
+    """Whether it leaves the acting to another one, which there is."""
+    return not status.acting and status.lease_holder not in ("", status.instance_id)
 
 
 class Attempts:

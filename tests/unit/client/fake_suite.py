@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from adlro.client import Endpoints
 from adlro.cluster import Cluster, Gpu, Node
-from adlro.errors import AdlroError, AlreadyExists, Conflict, InvalidInput, NotFound, OutOfRange
+from adlro.errors import AdlroError, AlreadyExists, Conflict, InvalidInput, NotFound, OutOfRange, Unavailable
 from adlro.events import Clock, ClockMode, ClusterDescription
 from adlro.jobs import Job, JobAttempt, JobSpec, JobState, PendingReason
 from adlro.kit.status import to_status
@@ -64,6 +64,7 @@ class FakeSuite:
         self.calls: Counter[str] = Counter()
         self.failures: defaultdict[str, list[AdlroError | grpc.StatusCode]] = defaultdict(list)
         self.takes_up = True
+        self.stands_by = False  # another orchestrator acts
         self.hold_jobs = False
         self._streams: set[grpc.ServicerContext] = set()
 
@@ -344,9 +345,9 @@ class _Services:
     def do_GetStatus(self, _request: Any) -> Any:
         states = Counter(job.state for job in self.suite.jobs.values())
         return orchestrator_service_pb2.GetStatusResponse(
-            acting=True,
+            acting=not self.suite.stands_by,
             instance_id="fake",
-            lease_holder="fake",
+            lease_holder="another" if self.suite.stands_by else "fake",
             policy=self.suite.policy,
             cluster_connected=True,
             cluster_time_s=self.suite.clock.time_s,
@@ -362,6 +363,8 @@ class _Services:
         return answer
 
     def do_SetPolicy(self, request: Any) -> Any:
+        if self.suite.stands_by:
+            raise Unavailable("standing by: another holds the lease", reason="STANDING_BY")
         if request.policy not in ("fcfs", "sjf"):
             raise NotFound(f"there is no policy {request.policy}; there are fcfs and sjf")
         previous, self.suite.policy = self.suite.policy, request.policy
