@@ -47,9 +47,10 @@ class Stack:
             for service in pool.map(self._spawn, names):
                 self.services[service.name] = service
 
-    def start_another(self, name: str) -> SpawnedService:
+    def start_another(self, name: str, listen: str = "127.0.0.1:0", **settings: str) -> SpawnedService:
         """One more process of a service, at an address of its own; the caller stops it."""
-        return spawn_service(name, self._environment(name, "127.0.0.1:0"))
+        # Several start at a time, perhaps where other work is done.
+        return spawn_service(name, self._environment(name, listen) | settings, timeout_s=90.0)
 
     def stop(self) -> None:
         """Ends what still runs."""
