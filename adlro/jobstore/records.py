@@ -68,10 +68,11 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is learned from a job that ended by itself."""
+    """What is learned from a job that ended by itself; `cluster` is where, empty the default one."""
 
     runtime_s: float
     succeeded: bool
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ def outcome_entry(job: Job, outcome: Outcome) -> bytes:
         runtime_s=outcome.runtime_s,
         end_s=job.end_s or 0.0,
         succeeded=outcome.succeeded,
+        cluster=outcome.cluster,
     ).SerializeToString()
 
 

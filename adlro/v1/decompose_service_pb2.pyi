@@ -138,8 +138,9 @@ class Variable(_message.Message):
     value: _builtins.str
     """Such as "v100_sxm2", "0.85..0.90" or "high"."""
     index: _builtins.int
-    """The value's number among the variable's values; vocabularies grow, numbers stay while the process lives.
-    -1: the vocabulary is full.
+    """The value's number among the variable's values; vocabularies grow. A number stays, and is given to no other value,
+    while the process lives, unless 65,536 values seen later made this one give way that no finished job had.
+    -1: the vocabulary is full of values that finished jobs had.
     """
     def __init__(
         self,

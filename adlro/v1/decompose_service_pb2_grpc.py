@@ -86,7 +86,8 @@ class DecomposeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PredictRuntime(self, request, context):
-        """How long each job would take on each GPU model, how sure that is, and which past jobs say so.
+        """How long each job would take on each GPU model, how sure that is, and which past jobs say so. At most 100,000
+        predictions a call: jobs x (gpu_models + gpu_ids).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,7 +38,9 @@ class DecomposeServiceStub:
     WatchClusterState: _grpc.UnaryStreamMultiCallable[_decompose_service_pb2.WatchClusterStateRequest, _decompose_service_pb2.WatchClusterStateResponse]
     """The GPU matrix, now and whenever it changes."""
     PredictRuntime: _grpc.UnaryUnaryMultiCallable[_decompose_service_pb2.PredictRuntimeRequest, _decompose_service_pb2.PredictRuntimeResponse]
-    """How long each job would take on each GPU model, how sure that is, and which past jobs say so."""
+    """How long each job would take on each GPU model, how sure that is, and which past jobs say so. At most 100,000
+    predictions a call: jobs x (gpu_models + gpu_ids).
+    """
     Recall: _grpc.UnaryUnaryMultiCallable[_decompose_service_pb2.RecallRequest, _decompose_service_pb2.RecallResponse]
     """The finished jobs most like this one. Jobs that ended with an error are not remembered."""
 
@@ -52,7 +54,9 @@ class DecomposeServiceAsyncStub(DecomposeServiceStub):
     WatchClusterState: _aio.UnaryStreamMultiCallable[_decompose_service_pb2.WatchClusterStateRequest, _decompose_service_pb2.WatchClusterStateResponse]  # type: ignore[assignment]
     """The GPU matrix, now and whenever it changes."""
     PredictRuntime: _aio.UnaryUnaryMultiCallable[_decompose_service_pb2.PredictRuntimeRequest, _decompose_service_pb2.PredictRuntimeResponse]  # type: ignore[assignment]
-    """How long each job would take on each GPU model, how sure that is, and which past jobs say so."""
+    """How long each job would take on each GPU model, how sure that is, and which past jobs say so. At most 100,000
+    predictions a call: jobs x (gpu_models + gpu_ids).
+    """
     Recall: _aio.UnaryUnaryMultiCallable[_decompose_service_pb2.RecallRequest, _decompose_service_pb2.RecallResponse]  # type: ignore[assignment]
     """The finished jobs most like this one. Jobs that ended with an error are not remembered."""
 
@@ -87,7 +91,9 @@ class DecomposeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _decompose_service_pb2.PredictRuntimeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_decompose_service_pb2.PredictRuntimeResponse, _abc.Awaitable[_decompose_service_pb2.PredictRuntimeResponse]]:
-        """How long each job would take on each GPU model, how sure that is, and which past jobs say so."""
+        """How long each job would take on each GPU model, how sure that is, and which past jobs say so. At most 100,000
+        predictions a call: jobs x (gpu_models + gpu_ids).
+        """
 
     @_abc_1.abstractmethod
     def Recall(

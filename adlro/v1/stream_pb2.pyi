@@ -84,6 +84,7 @@ class OutcomeStreamEntry(_message.Message):
     RUNTIME_S_FIELD_NUMBER: _builtins.int
     END_S_FIELD_NUMBER: _builtins.int
     SUCCEEDED_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     gpu_id: _builtins.str
     gpu_model: _builtins.str
@@ -91,6 +92,8 @@ class OutcomeStreamEntry(_message.Message):
     end_s: _builtins.float
     """Cluster time."""
     succeeded: _builtins.bool
+    cluster: _builtins.str
+    """Where it ran: end_s is of this cluster's clock, gpu_id one of its GPUs. Empty: the default cluster."""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     def __init__(
@@ -103,10 +106,11 @@ class OutcomeStreamEntry(_message.Message):
         runtime_s: _builtins.float = ...,
         end_s: _builtins.float = ...,
         succeeded: _builtins.bool = ...,
+        cluster: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_s", b"end_s", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "runtime_s", b"runtime_s", "spec", b"spec", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "end_s", b"end_s", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "runtime_s", b"runtime_s", "spec", b"spec", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from services.decompose.cluster_memory import ClusterMemory, RecordCode
 from services.decompose.codebook import Codebook, default_codebook
 from services.decompose.state import Snapshot
-from services.decompose.variables import UNKNOWN, Variables
+from services.decompose.variables import Variables
+from services.decompose.vocabulary import UNKNOWN
 
 NOT_KNOWN = "not known"
 

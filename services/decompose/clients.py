@@ -18,7 +18,7 @@ from adlro.jobstore import PREFIX
 from adlro.telemetry import Metric
 from adlro.v1 import cluster_pb2, stream_pb2, telemetry_pb2
 from adlro.wire import cluster_from_proto, spec_from_proto
-from services.decompose.memory import FinishedJob
+from services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
 from services.decompose.state import Block, Column
 
 CLUSTERS = PREFIX + "clusters"
@@ -143,6 +143,7 @@ def decode_outcome(body: bytes) -> FinishedJob | None:
         runtime_s=entry.runtime_s,
         end_s=entry.end_s,
         gpu_id=entry.gpu_id,
+        cluster=entry.cluster or DEFAULT_CLUSTER,
     )
 
 

@@ -1,23 +1,23 @@
 """Jobs as rows of numbers, from which similarity is computed. Knows plain records and arrays only.
 
 Categories are numbers of values in growing vocabularies, reals logarithms of what a job asks for and of numeric labels
-(such as batch_size=64); labels that are not numbers count together as one category.
+(such as batch_size=64); labels that are not numbers count together as one category, without those that are another for
+each job (`labels`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 import numpy as np
 
 from adlro.jobs import JobSpec
 from services.decompose.kernel import Columns
-from services.decompose.variables import UNKNOWN, Variables, Vocabulary
-
-LABEL_LIMIT = 8
-"""Numeric labels that are looked at: those whose keys were seen first."""
+from services.decompose.labels import LABEL_LIMIT, as_number
+from services.decompose.variables import Variables
+from services.decompose.vocabulary import UNKNOWN, Vocabulary
 
 
 class Category(IntEnum):
@@ -52,7 +52,14 @@ class JobRows:
     def __init__(self, variables: Variables) -> None:
         self._variables = variables
         self._labels = Vocabulary("labels", [""], grows=True)
-        self.label_keys = Vocabulary("label keys", grows=True, limit=LABEL_LIMIT)
+        self.on_cleared: list[Callable[[int], None]] = []
+        """Called with a column of reals whose label is another from now on."""
+
+    def note(self, job: JobSpec) -> None:
+        """Learns from a finished job, once, which labels count."""
+        for column in self._variables.labels.note(job.labels):
+            for cleared in self.on_cleared:
+                cleared(len(Real) + column)
 
     def row(self, job: JobSpec, *, learn: bool) -> tuple[list[int], list[float]]:
         """A job's categories (GPU_MODEL left UNKNOWN) and reals.
@@ -70,10 +77,11 @@ class JobRows:
         for key, value in sorted(job.labels.items()):
             number = as_number(value)
             if number is None:
-                texts.append(f"{key}={value}")
+                if not self._variables.labels.is_left_out(key):
+                    texts.append(f"{key}={value}")
                 continue
-            column = self.label_keys.learn(key) if learn else self.label_keys.number(key)
-            if column != UNKNOWN:
+            column = self._variables.labels.column(key)
+            if column is not None:
                 reals[len(Real) + column] = math.copysign(math.log2(1.0 + abs(number)), number)
         variables = self._variables
         categories = [
@@ -85,19 +93,36 @@ class JobRows:
         ]
         return categories, reals
 
+    def hold(self, categories: Sequence[int]) -> None:
+        """Keeps the values of a row's categories from giving way to others."""
+        for vocabulary, number in zip(self._vocabularies, categories, strict=True):
+            vocabulary.hold(number)
+
+    def release(self, categories: Sequence[int]) -> None:
+        """Lets go of values that are held."""
+        for vocabulary, number in zip(self._vocabularies, categories, strict=True):
+            vocabulary.release(number)
+
+    @property
+    def _vocabularies(self) -> tuple[Vocabulary, ...]:
+        variables = self._variables
+        return variables.job_type, variables.application, variables.user, variables.gpu_model, self._labels
+
     def category_name(self, column: int, number: int) -> str:
         """The value behind a category's number.
 
         Raises:
             IndexError: no value has this number.
         """
-        variables = self._variables
-        vocabularies = (variables.job_type, variables.application, variables.user, variables.gpu_model, self._labels)
-        return vocabularies[column].value(number)
+        return self._vocabularies[column].value(number)
 
     def real_name(self, column: int) -> str:
         """What a column of reals holds; a label is `label/<key>`."""
-        return Real(column).name.lower() if column < len(Real) else f"label/{self.label_keys.value(column - len(Real))}"
+        return (
+            Real(column).name.lower()
+            if column < len(Real)
+            else f"label/{self._variables.labels.key(column - len(Real))}"
+        )
 
     def rows(self, jobs: Sequence[JobSpec]) -> Columns:
         """J jobs as rows; values that were not seen equal nothing."""
@@ -106,15 +131,6 @@ class JobRows:
         # An unknown value equals no known one, but must not equal what a full vocabulary left UNKNOWN either.
         categories[categories == UNKNOWN] = UNKNOWN - 1
         return Columns(categories, np.array([each[1] for each in made]).reshape(-1, REAL_COUNT))
-
-
-def as_number(text: str) -> float | None:
-    """The finite number that a label holds; None where it holds something else."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _number(vocabulary: Vocabulary, value: str, learn: bool) -> int:

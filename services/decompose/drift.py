@@ -64,63 +64,63 @@ class GpuDrift:
 
     def start_over(self) -> None:
         """Forgets everything."""
-        self._jobs: dict[str, deque[tuple[float, float]]] = {}  # by GPU: residual, spread; oldest first
-        self._model: dict[str, str] = {}
-        self._states: dict[str, GpuDriftState] = {}
-        self._sums: dict[str, tuple[float, float]] = {}  # by GPU: of clipped residuals by precision, of precisions
+        self._jobs: dict[Hashable, deque[tuple[float, float]]] = {}  # by GPU: residual, spread; oldest first
+        self._model: dict[Hashable, str] = {}
+        self._states: dict[Hashable, GpuDriftState] = {}
+        self._sums: dict[Hashable, tuple[float, float]] = {}  # by GPU: of clipped residuals by precision, of precisions
         self._unit: deque[float] = deque(maxlen=512)  # |residual| / spread of all GPUs' newest jobs
         self._unit_count = 0  # taken so far; the deque's length stands still once it is full
         self._scale = 1.0
 
-    def observe(self, gpu_id: str, gpu_model: str, residual: float, spread: float) -> None:
+    def observe(self, gpu: Hashable, gpu_model: str, residual: float, spread: float) -> None:
         """Takes a finished job.
 
         Args:
-            gpu_id: where it ran; "" is ignored.
+            gpu: names where it ran.
             gpu_model: its model.
             residual: log(observed runtime / median predicted for the model before it ran).
             spread: standard deviation that was predicted for the residual.
         """
-        if not gpu_id or not (math.isfinite(residual) and spread > 0):
+        if not (math.isfinite(residual) and spread > 0):
             return
-        if self._model.get(gpu_id) != gpu_model:
-            self._jobs[gpu_id] = deque(maxlen=SPEED_WINDOW)  # another card under the same name
-            self._model[gpu_id] = gpu_model
-        self._jobs[gpu_id].append((residual, spread))
+        if self._model.get(gpu) != gpu_model:
+            self._jobs[gpu] = deque(maxlen=SPEED_WINDOW)  # another card under the same name
+            self._model[gpu] = gpu_model
+        self._jobs[gpu].append((residual, spread))
         self._unit.append(abs(residual) / spread)
         self._unit_count += 1
         if self._unit_count >= 30 and self._unit_count % 10 == 0:
             # The predicted spread may be off by a factor: the median of |N(0, 1)| is 0.6745.
             self._scale = float(np.clip(np.median(self._unit) / 0.6745, 0.3, 3.0))
-        jobs = np.array(self._jobs[gpu_id])
+        jobs = np.array(self._jobs[gpu])
         precision = 1 / (jobs[:, 1] * self._scale) ** 2
         clip = _CLIP * jobs[:, 1] * self._scale
-        self._sums[gpu_id] = float((np.clip(jobs[:, 0], -clip, clip) * precision).sum()), float(precision.sum())
-        self._states.pop(gpu_id, None)
+        self._sums[gpu] = float((np.clip(jobs[:, 0], -clip, clip) * precision).sum()), float(precision.sum())
+        self._states.pop(gpu, None)
 
-    def state(self, gpu_id: str) -> GpuDriftState:
+    def state(self, gpu: Hashable) -> GpuDriftState:
         """What is known of a GPU."""
-        if gpu_id not in self._jobs:
+        if gpu not in self._jobs:
             return HEALTHY
-        found = self._states.get(gpu_id)
+        found = self._states.get(gpu)
         if found is None:
-            found = self._states[gpu_id] = self._judge(gpu_id)
+            found = self._states[gpu] = self._judge(gpu)
         return found
 
-    def states(self) -> Mapping[str, GpuDriftState]:
+    def states(self) -> Mapping[Hashable, GpuDriftState]:
         """What is known of every GPU that ran jobs."""
-        return {gpu_id: self.state(gpu_id) for gpu_id in self._jobs}
+        return {gpu: self.state(gpu) for gpu in self._jobs}
 
-    def log_slowdown(self, gpu_id: str) -> float:
+    def log_slowdown(self, gpu: Hashable) -> float:
         """By how much, as a logarithm, jobs take longer on this GPU than on its model."""
-        return -math.log(self.state(gpu_id).speed_ratio)
+        return -math.log(self.state(gpu).speed_ratio)
 
-    def _judge(self, gpu_id: str) -> GpuDriftState:
-        jobs = np.array(self._jobs[gpu_id])  # n x (residual, spread)
+    def _judge(self, gpu: Hashable) -> GpuDriftState:
+        jobs = np.array(self._jobs[gpu])  # n x (residual, spread)
         count = len(jobs)
         if count < _LEAST_JOBS:
             return GpuDriftState(0.0, 1.0, count)
-        peers, peers_variance = self._peers(gpu_id)
+        peers, peers_variance = self._peers(gpu)
         spread = jobs[:, 1] * self._scale
         residual = np.clip((jobs[:, 0] - peers) / spread, -_CLIP, _CLIP) * spread
         precision = 1 / spread**2
@@ -149,11 +149,11 @@ class GpuDrift:
         slowdown = (mean * _PRIOR_SIGMA**2 + _PRIOR_MEAN * variance) / both
         return math.exp(-max(0.0, float((changed * slowdown).sum())))
 
-    def _peers(self, gpu_id: str) -> tuple[float, float]:
+    def _peers(self, gpu: Hashable) -> tuple[float, float]:
         """Mean log residual of the other GPUs of the model that are not slow themselves, and its variance."""
         total = weight = 0.0
         for other, model in self._model.items():
-            if model != self._model[gpu_id] or other == gpu_id:
+            if model != self._model[gpu] or other == gpu:
                 continue
             known = self._states.get(other)
             if known is not None and known.flagged:
@@ -163,7 +163,7 @@ class GpuDrift:
             weight += of_other[1]
         if not weight:
             return 0.0, 0.0
-        weight += _PEER_PRIOR / (self._jobs[gpu_id][-1][1] * self._scale) ** 2
+        weight += _PEER_PRIOR / (self._jobs[gpu][-1][1] * self._scale) ** 2
         return total / weight, 1 / weight
 
 

@@ -73,7 +73,7 @@ class StreamFollower:
         seed: folds what may be folded at once and says after which entry to go on; None: the whole stream.
         batch_count: entries read at a time; FOLD_COUNT of them are folded between two looks at other work.
         on_state: called after `caught_up` or `problem` may have changed.
-        folded: awaited after every fold, before the next.
+        folded: awaited after every entry, before the next is folded.
     """
 
     def __init__(
@@ -148,10 +148,14 @@ class StreamFollower:
             if start:
                 await asyncio.sleep(0)
             some = entries[start : start + FOLD_COUNT]
-            self._fold(some)
+            if self._folded is None:
+                self._fold(some)
+            else:
+                for entry in some:
+                    self._fold([entry])
+                    self._cursor = entry.entry_id
+                    await self._folded()
             self._cursor = some[-1].entry_id
-            if self._folded is not None:
-                await self._folded()
         if len(entries) < self._batch_count:
             self.caught_up.set()
         return bool(entries)
@@ -192,7 +196,7 @@ class Followers:
         on_state: called with what is being waited for (see `waiting_for`) after it may have changed.
         outcomes_after: the entry of the outcomes up to which the predictor has learned already.
         keep_outcomes: keep what was learned though the stream of outcomes vanished or began anew: a file holds it too.
-        learned: awaited after outcomes were learned, before the next are.
+        learned: awaited after an outcome was learned, before the next is.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ from services.decompose.groups import (
     user_application_key,
 )
 from services.decompose.kernel import Columns, Floats
-from services.decompose.memory import FinishedJob, OutcomeMemory, Recollection
+from services.decompose.memory import FinishedJob, GpuKey, OutcomeMemory, Recollection
 from services.decompose.predict import (
     INTERVAL_COVERAGE,
     PRIOR_LOG_SIGMA,
@@ -91,6 +91,7 @@ class LearnedPredictor:
         self.drift = drift or Drift()
         self._rows = memory.rows
         self._window = Window()
+        self._rows.on_cleared.append(self._window.clear_real)
         self._fit = Fit()
         self.start_over(forget_memory=False)
 
@@ -139,7 +140,7 @@ class LearnedPredictor:
         self._pending = 0
         self._fit_count += 1  # what was predicted before is another now
         self._seen_on: dict[tuple[str, str], int] = {}
-        self._gpus_of: dict[tuple[str, str, str], set[str]] = {}  # by user, application, model: which ran such jobs
+        self._gpus_of: dict[tuple[str, str, str], set[GpuKey]] = {}  # by user, application, model: which ran such jobs
 
     def learn(self, job: FinishedJob) -> bool:
         """Learns from a finished job. Returns whether it was new."""
@@ -159,7 +160,7 @@ class LearnedPredictor:
             correction = round(log_s - math.log(declared_s), 6)
         # A job that took exactly what was declared did not run on a GPU that is slow, whatever others' jobs say.
         if self._ran_elsewhere(job) and correction != 0.0:
-            slowdown = self.drift.gpus.log_slowdown(job.gpu_id)
+            slowdown = self.drift.gpus.log_slowdown(job.gpu)
             log_s -= slowdown
             correction -= slowdown
         outcome = log_s - math.log(PRIOR_WORK_S[spec.job_type])
@@ -180,8 +181,8 @@ class LearnedPredictor:
         if len(self._gpus_of) > NOTED_LIMIT:
             del self._gpus_of[next(iter(self._gpus_of))]
         if job.gpu_id:
-            gpus.add(job.gpu_id)
-        return bool(gpus - {job.gpu_id})
+            gpus.add(job.gpu)
+        return bool(gpus - {job.gpu})
 
     def _compare(self, job: FinishedJob) -> None:
         """Tells the drift how a job went compared with what would have been predicted for it."""
@@ -194,7 +195,7 @@ class LearnedPredictor:
         predicted = self._predict([spec], [job.gpu_model])
         low, median, high = (float(each[0, 0]) for each in (predicted.low_s, predicted.median_s, predicted.high_s))
         residual = math.log(job.runtime_s / median)
-        self.drift.gpus.observe(job.gpu_id, job.gpu_model, residual, max(math.log(high / low) / (2 * _Z), LEAST_SPREAD))
+        self.drift.gpus.observe(job.gpu, job.gpu_model, residual, max(math.log(high / low) / (2 * _Z), LEAST_SPREAD))
 
     def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
         """Predicts each job on each model; see `Predictor.predict`."""

@@ -4,8 +4,9 @@ Jobs that hardly differ in what they asked for (`record_code`) are one *row*, wi
 for what is like a job goes through rows, of which there are fewer than jobs. What is like it by the signs of the
 hypervectors is ranked by the similarity that they stand for.
 
-The memory forgets: jobs that ended `max_age_s` before the newest; and when it is full, the oldest job of the most
-crowded row (by redundancy), or the oldest of all where no row has more than `CROWDED`.
+The memory forgets: jobs that ended `max_age_s` before the newest of their cluster, whose clock is its own; and when it
+is full, the oldest job of the most crowded row (by redundancy), or the oldest of all where no row has more than
+`CROWDED`.
 
 Beside the rows stand *groups*: for each (user, application), application, job type and declaring user the newest log
 runtimes on the reference GPU, from which `predict.PlainPredictor` takes medians and intervals.
@@ -38,18 +39,27 @@ from services.decompose.kernel import Columns
 from services.decompose.packed import PackedIndex
 from services.decompose.record_code import RecordCode, rounded, similarity
 from services.decompose.speeds import Speeds
-from services.decompose.variables import NOT_STATED, Variables
+from services.decompose.variables import Variables
+from services.decompose.vocabulary import NOT_STATED
 
 CROWDED = 64
 """Jobs of a row from which it is the first to forget when the memory is full."""
 SHORTLIST = 256
 """Rows that the signs of hypervectors choose, of which the similarity itself chooses the nearest."""
+DEFAULT_CLUSTER = "default"
 _DECLARED_MIN_S = 1e-3
+
+
+class GpuKey(NamedTuple):
+    """Names a GPU: ids are unique within a cluster only."""
+
+    cluster: str
+    gpu_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """A job that ended by itself without error, and how long it ran."""
+    """A job that ended by itself without error, and how long it ran; `end_s` is of its cluster's clock."""
 
     job_id: str
     spec: JobSpec
@@ -57,6 +67,12 @@ class FinishedJob:
     runtime_s: float
     end_s: float
     gpu_id: str = ""
+    cluster: str = DEFAULT_CLUSTER
+
+    @property
+    def gpu(self) -> GpuKey:
+        """Where it ran."""
+        return GpuKey(self.cluster, self.gpu_id)
 
 
 class Recollection(NamedTuple):
@@ -80,7 +96,7 @@ class OutcomeMemory:
         variables: the vocabularies by which jobs are separated; they learn from what is added.
         speeds: brings runtimes to the reference GPU.
         capacity: finished jobs that are kept.
-        max_age_s: cluster time after which a job is forgotten, counted back from the newest end.
+        max_age_s: cluster time after which a job is forgotten, counted back from the newest end on its cluster.
         codebook: of the hypervectors.
     """
 
@@ -102,15 +118,20 @@ class OutcomeMemory:
         self._capacity = capacity
         self._max_age_s = max_age_s
         self._code = RecordCode(codebook or default_codebook(), self.rows)
+        self._row_of: dict[tuple[float | None, ...], int] = {}
+        self.rows.on_cleared.append(self._clear_real)
         self._empty()
 
     def _empty(self) -> None:
+        for key in self._row_of:
+            self._release(key)
         self._kept: dict[int, _Kept] = {}  # by sequence, oldest first
         self._job_ids: set[str] = set()
         self._next_sequence = 0
-        self._newest_end_s = -math.inf
+        self._newest_end_s: dict[str, float] = {}  # by cluster
+        self._of_cluster: dict[str, dict[int, _Kept]] = {}  # by sequence, oldest first
         self._groups: dict[GroupKey, Group] = {}
-        self._row_of: dict[tuple[float | None, ...], int] = {}
+        self._row_of = {}
         self._members: list[deque[_Kept]] = []  # by row, oldest first
         self._keys: list[tuple[float | None, ...]] = []
         self._free_rows: list[int] = []
@@ -161,7 +182,7 @@ class OutcomeMemory:
         """
         if job.job_id in self._job_ids or not (math.isfinite(job.runtime_s) and job.runtime_s > 0):
             return False
-        if job.end_s < self._newest_end_s - self._max_age_s:
+        if job.end_s < self._newest_end_s.get(job.cluster, -math.inf) - self._max_age_s:
             return False
         if len(self._kept) >= self._capacity:
             self._forget(self._most_redundant())
@@ -169,16 +190,18 @@ class OutcomeMemory:
         self._next_sequence += 1
         # Groups first: a runtime of which no logarithm can be taken raises before anything is changed.
         groups = self._add_to_groups(sequence, job)
+        self.rows.note(job.spec)
         kept = _Kept(sequence, job, self._row(job), groups)
         self._kept[sequence] = kept
+        self._of_cluster.setdefault(job.cluster, {})[sequence] = kept
         self._job_ids.add(job.job_id)
         members = self._members[kept.row]
         members.append(kept)
         if len(members) > CROWDED:
             self._crowded.add(kept.row)
-        if job.end_s > self._newest_end_s:
-            self._newest_end_s = job.end_s
-            self._forget_old()
+        if job.end_s > self._newest_end_s.get(job.cluster, -math.inf):
+            self._newest_end_s[job.cluster] = job.end_s
+            self._forget_old(job.cluster)
         self.revision += 1
         return True
 
@@ -246,6 +269,7 @@ class OutcomeMemory:
                 self._reals = np.concatenate([self._reals, np.zeros_like(self._reals)])
         self._row_of[key] = row
         self._keys[row] = key
+        self.rows.hold(categories)
         self._categories[row], self._reals[row] = categories, reals
         self._index.put(row, self._code.packed(categories, reals))
         return row
@@ -263,22 +287,29 @@ class OutcomeMemory:
             self._groups.setdefault(key, Group()).add(sequence, value)
         return tuple(values)
 
+    def _release(self, key: tuple[float | None, ...]) -> None:
+        self.rows.release([int(number or 0) for number in key[: len(Category)]])
+
+    def _clear_real(self, column: int) -> None:
+        self._reals[:, column] = math.nan
+
     def _most_redundant(self) -> _Kept:
         if self._crowded:
             return self._members[max(self._crowded, key=lambda row: len(self._members[row]))][0]
         return next(iter(self._kept.values()))
 
-    def _forget_old(self) -> None:
+    def _forget_old(self, cluster: str) -> None:
         # Jobs are added about in the order of their ends: one that was added late is forgotten a little late.
-        while self._kept:
-            oldest = next(iter(self._kept.values()))
-            if oldest.job.end_s >= self._newest_end_s - self._max_age_s:
+        jobs = self._of_cluster[cluster]
+        while jobs:
+            oldest = next(iter(jobs.values()))
+            if oldest.job.end_s >= self._newest_end_s[cluster] - self._max_age_s:
                 break
             self._forget(oldest)
 
     def _forget(self, kept: _Kept) -> None:
-        """Forgets a job that is the oldest of its row."""
         del self._kept[kept.sequence]
+        del self._of_cluster[kept.job.cluster][kept.sequence]
         self._job_ids.discard(kept.job.job_id)
         for key in kept.groups:
             group = self._groups[key]
@@ -286,11 +317,15 @@ class OutcomeMemory:
             if not len(group):
                 del self._groups[key]
         members = self._members[kept.row]
-        members.popleft()
+        if members[0] is kept:
+            members.popleft()
+        else:
+            members.remove(kept)  # older ones are of another cluster, where they are not old yet
         if len(members) <= CROWDED:
             self._crowded.discard(kept.row)
         if not members:
             del self._row_of[self._keys[kept.row]]
+            self._release(self._keys[kept.row])
             self._index.free(kept.row)
             self._free_rows.append(kept.row)
 

@@ -19,7 +19,7 @@ from services.decompose.algebra import Words, pack, signs
 from services.decompose.codebook import Codebook, Fractional
 from services.decompose.columns import REAL_COUNT, Category, JobRows, Real
 from services.decompose.kernel import Columns, Floats, Term, kernel
-from services.decompose.variables import NOT_STATED, UNKNOWN
+from services.decompose.vocabulary import NOT_STATED, UNKNOWN
 
 CATEGORY_WEIGHTS = {Category.APPLICATION: 40, Category.USER: 25, Category.JOB_TYPE: 15, Category.LABELS: 10}
 GPU_MODEL_WEIGHT = 20
@@ -76,7 +76,8 @@ class RecordCode:
                 total += np.float32(math.sqrt(weight)) * self._category(int(column), int(categories[column]))
         for real, weight in REAL_WEIGHTS.items():
             if not math.isnan(reals[real]):
-                total += np.float32(math.sqrt(weight)) * self._real(int(real), float(reals[real]))
+                name = "declared_runtime" if real == DECLARED else self._rows.real_name(int(real))
+                total += np.float32(math.sqrt(weight)) * self._real(name, float(reals[real]))
         return total.astype(np.float64)
 
     def packed(self, categories: Sequence[int], reals: Sequence[float]) -> Words:
@@ -86,11 +87,10 @@ class RecordCode:
     def _make_category(self, column: int, value: int) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
         return self.codebook.atom(f"category/{Category(column).name}/{self._rows.category_name(column, value)}")
 
-    def _make_real(self, real: int, value: float) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
-        return self._fractional(real).code_of(value)
+    def _make_real(self, name: str, value: float) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
+        return self._fractional(name).code_of(value)
 
-    def _make_fractional(self, real: int) -> Fractional:
-        name = "declared_runtime" if real == DECLARED else self._rows.real_name(real)
+    def _make_fractional(self, name: str) -> Fractional:
         return self.codebook.fractional(f"real/{name}", LENGTH)
 
 

@@ -27,7 +27,7 @@ from services.decompose.drift import Drift, GpuDriftState
 from services.decompose.follow import START, UNLEARNABLE, Followers
 from services.decompose.gpu_figures import GpuFigures, GpuFiguresCollector
 from services.decompose.learned import LearnedPredictor
-from services.decompose.memory import OutcomeMemory, Recollection
+from services.decompose.memory import DEFAULT_CLUSTER, GpuKey, OutcomeMemory, Recollection
 from services.decompose.metrics import Metrics
 from services.decompose.predict import Basis, PlainPredictor, Predictor
 from services.decompose.refits import Refits
@@ -35,11 +35,11 @@ from services.decompose.settings import DecomposeSettings
 from services.decompose.snapshot import MemorySnapshot, load, put_aside, save
 from services.decompose.speeds import Speeds
 from services.decompose.state import METRIC_UNITS, Clusters, Snapshot
-from services.decompose.variables import VOCABULARY_VERSION, Variable, Variables
+from services.decompose.variables import VOCABULARY_VERSION, Variables
+from services.decompose.vocabulary import Variable
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-DEFAULT_CLUSTER = "default"
 DEFAULT_RECALL_COUNT = 8
 DEFAULT_WATCH_INTERVAL_S = 0.1
 # Work between two looks at other calls: a few milliseconds each.
@@ -164,8 +164,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 self._log.warning("a job of the memory file is left out", job_id=job.job_id, problem=repr(error))
             if not number % _OUTCOMES_AT_A_TIME:
                 await asyncio.sleep(0)
-                if self._refits is not None:
-                    await self._refits.for_learning()
+            if self._refits is not None:
+                await self._refits.for_learning()
         self._saved_revision = self._predictor.revision
         return snapshot.cursor
 
@@ -359,7 +359,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 raise InvalidInput(
                     f"{field}: GPU {gpu_id!r} is a {model}, which gpu_models does not name; add it", field=field
                 )
-            gpus.append((gpu_id, number_of[model], self._drift.gpus.state(gpu_id).speed_ratio))
+            gpus.append((gpu_id, number_of[model], self._drift.gpus.state(GpuKey(name, gpu_id)).speed_ratio))
         return gpus
 
     def _state(self, snapshot: Snapshot) -> pb.ClusterState:
@@ -382,7 +382,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 gpu_model=gpu_model,
                 sample_time_unix_s=None if math.isnan(sample_time) else sample_time,
                 variables=_variables(self._variables.of_gpu_levels(gpu_model, *of_gpu)),
-                drift=_drift(self._drift.gpus.state(gpu_id)),
+                drift=_drift(self._drift.gpus.state(GpuKey(snapshot.cluster, gpu_id))),
             )
         mix = self._drift.mix.state()
         message.mix_drift.score, message.mix_drift.flagged = mix.score, mix.flagged

@@ -25,7 +25,7 @@ from typing import Any
 
 from adlro.errors import InvalidInput
 from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from services.decompose.memory import FinishedJob
+from services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
 from services.decompose.variables import VOCABULARY_VERSION
 
 FORMAT, VERSION = "adlro-outcomes", 1
@@ -36,7 +36,7 @@ class MemorySnapshot:
     """What a file holds: finished jobs, oldest first; the growing vocabularies; the id of the last entry folded."""
 
     jobs: Sequence[FinishedJob]
-    vocabularies: Mapping[str, Sequence[str]]
+    vocabularies: Mapping[str, Sequence[str] | Mapping[str, int]]
     cursor: str
 
 
@@ -178,6 +178,7 @@ def _plain(job: FinishedJob) -> dict[str, Any]:
         "spec": spec,
         "gpu_model": job.gpu_model,
         "gpu_id": job.gpu_id,
+        "cluster": job.cluster,
         "runtime_s": job.runtime_s,
         "end_s": job.end_s,
     }
@@ -195,6 +196,7 @@ def _job(plain: Mapping[str, Any]) -> FinishedJob:
         runtime_s=float(plain["runtime_s"]),
         end_s=float(plain["end_s"]),
         gpu_id=str(plain["gpu_id"]),
+        cluster=str(plain.get("cluster", DEFAULT_CLUSTER)),
     )
 
 

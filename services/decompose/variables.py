@@ -11,14 +11,14 @@
     user                job  grows; number 0 is ""
     size_class          job  "<declared runtime>/<GPU memory asked for>", such as "1..10 min/<=8 GiB"
 
-A value's number never changes while the process lives; another process may number the growing vocabularies otherwise.
+A value's number stays while its vocabulary knows it (`vocabulary`), and is given to no other; another process may
+number the growing vocabularies otherwise.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,17 +26,11 @@ from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput
 from adlro.jobs import JobSpec, JobType
-
-UNKNOWN = -1
-"""The number of a value that its vocabulary does not hold."""
-NOT_STATED = 0
-"""The number of the empty value in a growing vocabulary."""
+from services.decompose.labels import LabelUse
+from services.decompose.vocabulary import UNKNOWN, Variable, Vocabulary
 
 VOCABULARY_VERSION = "1"
 """Names the variables and the values of those that don't grow. Changes with any of them."""
-VOCABULARY_LIMIT = 65_536
-"""Values that a growing vocabulary takes; later ones stay UNKNOWN, so that no caller can fill the memory."""
-
 UTILIZATION_STEP_RATIO = 0.05
 MEMORY_STEP_MIB = 2048
 TEMPERATURE_STEP_C = 5
@@ -53,15 +47,6 @@ _MEMORY_CLASSES = ("any", "<=4 GiB", "<=8 GiB", "<=12 GiB", "<=16 GiB", "<=32 Gi
 _PRIORITY_BOUNDS = (1 / 3, 2 / 3)
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """One discrete variable of a record; `index` is the value's number among the variable's values."""
-
-    name: str
-    value: str
-    index: int
-
-
 class JobCodes(NamedTuple):
     """A job's variables as numbers, in the order that `adlro`'s memory of outcomes compares them."""
 
@@ -72,75 +57,6 @@ class JobCodes(NamedTuple):
     priority_class: int
 
 
-class Vocabulary:
-    """The values of one variable, numbered from 0 in order of appearance.
-
-    Args:
-        name: of the variable.
-        values: those known from the start.
-        grows: takes values that it has not seen, up to `limit`.
-    """
-
-    def __init__(
-        self, name: str, values: Iterable[str] = (), *, grows: bool = False, limit: int = VOCABULARY_LIMIT
-    ) -> None:
-        self.name = name
-        self._values = list(values)
-        self._index = {value: index for index, value in enumerate(self._values)}
-        self._grows = grows
-        self._limit = limit
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def number(self, value: str) -> int:
-        """The value's number; UNKNOWN where it has none."""
-        return self._index.get(value, UNKNOWN)
-
-    def learn(self, value: str) -> int:
-        """The value's number, a new one where it had none; UNKNOWN when the vocabulary is closed or full."""
-        index = self._index.get(value)
-        if index is not None:
-            return index
-        if not self._grows or len(self._values) >= self._limit:
-            return UNKNOWN
-        index = len(self._values)
-        self._values.append(value)
-        self._index[value] = index
-        return index
-
-    def values(self) -> list[str]:
-        """All values, by number."""
-        return list(self._values)
-
-    def restore(self, values: Sequence[str]) -> None:
-        """Takes these values, by number, in place of its own.
-
-        Raises:
-            InvalidInput: they don't begin with the empty value, or one is there twice.
-        """
-        if not values or values[0] != "" or len(set(values)) != len(values) or len(values) > self._limit:
-            raise InvalidInput(
-                f"{self.name}: not a vocabulary: it begins with '' and has each value once", field=self.name
-            )
-        self._values = list(values)
-        self._index = {value: index for index, value in enumerate(self._values)}
-
-    def value(self, index: int) -> str:
-        """The value of a number.
-
-        Raises:
-            IndexError: no value has this number.
-        """
-        if index < 0:
-            raise IndexError(f"{self.name}: no value has the number {index}")
-        return self._values[index]
-
-    def variable(self, index: int) -> Variable:
-        """The variable with the value of a number."""
-        return Variable(self.name, self.value(index), index)
-
-
 class Variables:
     """The vocabularies, and the separation of records by them."""
 
@@ -148,6 +64,7 @@ class Variables:
         self.gpu_model = Vocabulary("gpu_model", [""], grows=True)
         self.application = Vocabulary("application", [""], grows=True)
         self.user = Vocabulary("user", [""], grows=True)
+        self.labels = LabelUse()
         self.utilization_level = Vocabulary(
             "utilization_level", [f"{i / 20:.2f}..{(i + 1) / 20:.2f}" for i in range(_UTILIZATION_LEVELS)]
         )
@@ -170,18 +87,29 @@ class Variables:
             "size_class", [f"{runtime}/{memory}" for runtime in _RUNTIME_CLASSES for memory in _MEMORY_CLASSES]
         )
 
-    def growing(self) -> dict[str, list[str]]:
-        """The values of the vocabularies that grow, by number: kept so that numbers stay across restarts."""
-        return {each.name: each.values() for each in (self.gpu_model, self.application, self.user)}
+    def growing(self) -> dict[str, dict[str, int]]:
+        """The vocabularies that grow, and which labels count: kept so that numbers stay across restarts."""
+        return {
+            **{each.name: each.numbers() for each in (self.gpu_model, self.application, self.user)},
+            "label_columns": self.labels.columns(),
+            "labels_left_out": {key: number for number, key in enumerate(self.labels.left_out())},
+        }
 
-    def restore(self, growing: Mapping[str, Sequence[str]]) -> None:
+    def restore(self, growing: Mapping[str, Sequence[str] | Mapping[str, int]]) -> None:
         """Takes up where another process was; what this one has seen since keeps no number.
 
         Raises:
             InvalidInput: not the values of growing vocabularies.
         """
-        for vocabulary in (self.gpu_model, self.application, self.user):
-            vocabulary.restore(growing.get(vocabulary.name, [""]))
+        try:
+            for vocabulary in (self.gpu_model, self.application, self.user):
+                vocabulary.restore(growing.get(vocabulary.name, [""]))
+            columns = growing.get("label_columns", {})
+            self.labels.restore(
+                dict(columns) if isinstance(columns, Mapping) else {}, list(growing.get("labels_left_out", ()))
+            )
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"not the values of growing vocabularies: {error}", field="vocabularies") from error
 
     def codes_of_job(self, spec: JobSpec, *, learn: bool = False) -> JobCodes:
         """A job's variables as numbers.

@@ -77,6 +77,10 @@ class Window:
             Columns(categories, values[:, :-2]), values[:, -2], values[:, -1], self.added_count, self.declared_count
         )
 
+    def clear_real(self, column: int) -> None:
+        """Forgets what a column of reals held."""
+        self._values[:, column] = math.nan
+
     def clear(self) -> None:
         """Forgets all."""
         self._start = self._end = 0

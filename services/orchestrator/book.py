@@ -35,7 +35,8 @@ class Book:
         """The job's last record; with what is learned from it, where it ended by itself."""
         outcome = None
         if learn and job.start_s is not None and job.end_s is not None:
-            outcome = Outcome(job.end_s - job.start_s, job.state is JobState.SUCCEEDED)
+            name = self.ledger.layout.cluster.name
+            outcome = Outcome(job.end_s - job.start_s, job.state is JobState.SUCCEEDED, name)
         self.record(entry, job, outcome)
         self.ledger.forget(entry)
 

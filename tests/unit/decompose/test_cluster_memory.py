@@ -11,7 +11,8 @@ from services.decompose.cluster_memory import ClusterMemory, RecordCode
 from services.decompose.codebook import Codebook
 from services.decompose.resonator import resonate
 from services.decompose.state import Snapshot
-from services.decompose.variables import UNKNOWN, Variables
+from services.decompose.variables import Variables
+from services.decompose.vocabulary import UNKNOWN
 
 SIZES = {"gpu_model": 4, "utilization": 20, "priority": 3}
 

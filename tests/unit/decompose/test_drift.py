@@ -66,7 +66,6 @@ def test_few_jobs_and_unknown_gpus_say_nothing():
         drift.observe("a", "v100_sxm2", 3.0, 0.1)
     assert drift.state("a").score == 0.0
     assert drift.log_slowdown("a") == 0.0
-    drift.observe("", "v100_sxm2", 3.0, 0.1)
     drift.observe("a", "v100_sxm2", math.nan, 0.1)
     assert list(drift.states()) == ["a"]
     assert drift.state("a").job_count == 4

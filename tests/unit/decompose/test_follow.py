@@ -177,6 +177,20 @@ def telemetry(gpu_ids: list[str], time: float, celsius: list[float]) -> bytes:
     return stream_pb2.TelemetryStreamEntry(block=normalized(gpu_ids, time, celsius)).SerializeToString()
 
 
+async def test_learning_is_waited_for_after_every_outcome():
+    known = []
+
+    async def learned() -> None:
+        known.append(len(suite.memory))
+
+    suite = Suite(learned=learned)
+    for number in range(30):
+        suite.redis.add(OUTCOMES, outcome(number))
+    async with suite.running():
+        await until(lambda: len(suite.memory) == 30)
+    assert known == list(range(1, 31))
+
+
 async def test_the_whole_stream_is_folded_then_what_comes():
     suite = Suite()
     for number in range(450):

@@ -55,7 +55,13 @@ def test_values_are_in_base_units_and_old_ones_are_not_shown():
 
 def test_drift_is_shown_of_gpus_that_ran_jobs():
     snapshot = matrix(2, {}, {}).snapshot()
-    registry = registry_of(GpuFigures([snapshot], {"n0/1": GpuDriftState(0.999, 0.7, 30)}, 0.0))
+    registry = registry_of(
+        GpuFigures(
+            [snapshot],
+            {("lab", "n0/1"): GpuDriftState(0.999, 0.7, 30), ("other", "n0/0"): GpuDriftState(1.0, 0.5, 30)},
+            0.0,
+        )
+    )
     labels = {**VOLTA, "gpu_id": "n0/1"}
     assert registry.get_sample_value("adlro_decompose_gpu_speed_ratio", labels) == 0.7
     assert registry.get_sample_value("adlro_decompose_gpu_flagged", labels) == 1
@@ -71,7 +77,7 @@ def test_a_thousand_gpus_are_seven_thousand_series_and_quick(gpu_count):
         for metric, value in values.items()
     ]
     made.fold(Block(tuple(f"n0/{number}" for number in range(gpu_count)), np.array([100.0]), columns))
-    drifts = {f"n0/{number}": GpuDriftState(0.1, 1.0, 20) for number in range(gpu_count)}
+    drifts = {("lab", f"n0/{number}"): GpuDriftState(0.1, 1.0, 20) for number in range(gpu_count)}
     registry = registry_of(GpuFigures([made.snapshot()], drifts, 101.0))
     began = time.process_time()
     text = generate_latest(registry).decode()

@@ -22,6 +22,7 @@ from services.decompose.groups import (
 from services.decompose.memory import CROWDED, FinishedJob, OutcomeMemory
 from services.decompose.speeds import Speeds
 from services.decompose.variables import Variables
+from services.decompose.vocabulary import UNKNOWN, Vocabulary
 
 
 def spec(user="ann", application="tealeaf", **changes) -> JobSpec:
@@ -201,6 +202,40 @@ def test_old_jobs_are_forgotten():
     assert [job.end_s for job in memory.jobs()] == [float(end) for end in range(190, 300, 10)]
     assert not memory.add(finished(5))
     assert memory.row_count == 1
+
+
+def test_each_cluster_has_a_clock_of_its_own():
+    memory = OutcomeMemory(Variables(), Speeds(), max_age_s=100.0)
+
+    def end(number: int, end_s: float, cluster: str) -> bool:
+        return memory.add(FinishedJob(f"job-{number}", spec(), "v100_sxm2", 10.0, end_s, "n/0", cluster))
+
+    # All are of one row; the far-ahead clock of one cluster makes none of the other's old.
+    assert [end(0, 5.0, "slow"), end(1, 1e9, "ahead"), end(2, 6.0, "slow"), end(3, 1e9 + 200, "ahead")] == [True] * 4
+    assert [job.job_id for job in memory.jobs()] == ["job-0", "job-2", "job-3"]
+    assert not end(4, 1e9 + 99, "ahead")
+    assert end(5, 7.0, "slow")
+    assert [each.job.job_id for each in memory.nearest(spec(), 9)] == ["job-5", "job-3", "job-2", "job-0"]
+    assert end(6, 106.5, "slow")
+    assert [job.job_id for job in memory.jobs()] == ["job-3", "job-5", "job-6"]
+
+
+def test_names_of_forgotten_jobs_give_way_and_those_of_kept_ones_stay():
+    variables = Variables()
+    variables.user = Vocabulary("user", [""], grows=True, limit=6)
+    memory = OutcomeMemory(variables, Speeds(), capacity=4)
+    for number in range(30):
+        memory.add(finished(number, spec(user=f"user-{number}")))
+        for invented in range(10):
+            variables.of_job(spec(user=f"{number}.{invented}"))
+        kept = [job.spec.user for job in memory.jobs()]
+        assert all(variables.user.number(user) > 0 for user in kept)
+    assert len(variables.user) == 6
+    assert [each.job.job_id for each in memory.nearest(spec(user="user-28"), 1)] == ["job-28"]
+    memory.clear()
+    for number in range(5):
+        assert variables.user.learn(f"later-{number}") > 0
+    assert all(variables.user.number(user) == UNKNOWN for user in kept)
 
 
 def test_merged_memories_are_one_that_saw_all():

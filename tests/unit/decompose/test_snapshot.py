@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import zlib
 
 import pytest
 
@@ -58,6 +60,38 @@ def test_vocabularies_keep_their_numbers():
     assert after.user.learn("new") == 4
     with pytest.raises(InvalidInput, match="not a vocabulary"):
         after.restore({"user": ["no empty value first"]})
+    with pytest.raises(InvalidInput, match="not a vocabulary"):
+        after.restore({"user": {"": 0, "a": 3, "b": 3}})
+
+
+def test_numbers_with_gaps_and_lists_of_older_files_are_read():
+    variables = Variables()
+    variables.restore({"user": {"": 0, "zoe": 70_000}, "application": ["", "tealeaf"]})
+    assert variables.user.number("zoe") == 70_000
+    assert variables.application.number("tealeaf") == 1
+    assert variables.user.learn("new") == 70_001
+
+
+def test_which_labels_count_is_kept():
+    before, after = Variables(), Variables()
+    for number in range(64):
+        before.labels.note({"run": f"run-{number}", "batch_size": "8", "epochs": "3", "optimizer": "adam"})
+    after.restore(before.growing())
+    assert after.labels.left_out() == ["run"]
+    assert after.labels.columns() == {"batch_size": 0, "epochs": 1}
+    with pytest.raises(InvalidInput, match="columns of labels are different numbers below 8"):
+        after.restore({"label_columns": {"a": 0, "b": 0}})
+
+
+def test_a_file_from_before_clusters_were_kept_is_read(path):
+    head, _, body = path.read_bytes().partition(b"\n")
+    content = json.loads(zlib.decompress(body))
+    for job in content["jobs"]:
+        assert job.pop("cluster") == "default"
+    body = zlib.compress(json.dumps(content).encode())
+    header = {**json.loads(head), "bytes": len(body), "blake2b": hashlib.blake2b(body, digest_size=16).hexdigest()}
+    path.write_bytes(json.dumps(header).encode() + b"\n" + body)
+    assert list(load(path).jobs) == JOBS
 
 
 def bad(path, change) -> str:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from services.decompose.variables import UNKNOWN, Variable, Variables, Vocabulary, gpu_levels
+from services.decompose.variables import Variables, gpu_levels
+from services.decompose.vocabulary import UNKNOWN, Variable, Vocabulary
 
 
 def spec(**changes) -> JobSpec:
@@ -107,9 +108,36 @@ def test_looking_up_does_not_grow():
     assert variables.codes_of_job(spec(user="ann"), learn=True).application == 0  # "", not stated
 
 
-def test_a_full_or_closed_vocabulary_takes_no_more():
-    full = Vocabulary("user", ["a"], grows=True, limit=2)
-    assert [full.learn("b"), full.learn("c"), full.learn("a")] == [1, UNKNOWN, 0]
+def test_in_a_full_vocabulary_the_value_seen_longest_ago_gives_way_unless_it_is_held():
+    full = Vocabulary("user", [""], grows=True, limit=4)
+    assert [full.learn(value) for value in "abca"] == [1, 2, 3, 1]
+    full.hold(3)
+    assert full.learn("d") == 4  # in place of b
+    assert [full.number(value) for value in "abcd"] == [1, UNKNOWN, 3, 4]
+    assert full.learn("e") == 5  # of a
+    assert full.learn("b") == 6  # of d: no number is given twice
+    for number in (5, 6):
+        full.hold(number)
+    assert full.learn("f") == UNKNOWN
+    full.release(3)
+    assert full.learn("f") == 7
+    assert full.numbers() == {"": 0, "e": 5, "b": 6, "f": 7}
+    with pytest.raises(IndexError, match="user: no value has the number 3"):
+        full.value(3)
+
+
+def test_a_value_held_twice_is_released_twice():
+    full = Vocabulary("user", [""], grows=True, limit=2)
+    for _ in range(2):
+        full.hold(full.learn("a"))
+    full.release(1)
+    assert full.learn("b") == UNKNOWN
+    full.release(1)
+    assert full.learn("b") == 2
+
+
+def test_a_closed_vocabulary_takes_no_more():
+    full = Vocabulary("user", ["a"], limit=2)
     assert Vocabulary("job_type", ["x"]).learn("y") == UNKNOWN
     with pytest.raises(IndexError, match="user: no value has the number -1"):
         full.value(UNKNOWN)

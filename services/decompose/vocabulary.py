@@ -1,0 +1,146 @@
+"""Vocabularies: the values of a variable and their numbers. Knows plain values only.
+
+A growing one is bounded: when it is full, the value that was seen longest ago gives way, unless somebody holds it. The
+memory holds the values of the finished jobs that it keeps, so names that were only asked about never take their place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from adlro.errors import InvalidInput
+
+UNKNOWN = -1
+"""The number of a value that its vocabulary does not hold."""
+NOT_STATED = 0
+"""The number of the empty value in a growing vocabulary."""
+VOCABULARY_LIMIT = 65_536
+"""Values of a growing vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One discrete variable of a record; `index` is the value's number among the variable's values."""
+
+    name: str
+    value: str
+    index: int
+
+
+class Vocabulary:
+    """The values of one variable, numbered from 0 in order of appearance. No number is given twice.
+
+    Args:
+        name: of the variable.
+        values: those known from the start, which stay.
+        grows: takes values that it has not seen; at most `limit` are known at a time.
+    """
+
+    def __init__(
+        self, name: str, values: Iterable[str] = (), *, grows: bool = False, limit: int = VOCABULARY_LIMIT
+    ) -> None:
+        self.name = name
+        self._index = {value: index for index, value in enumerate(values)}
+        self._value_of = {index: value for value, index in self._index.items()}
+        self._first_count = self._next = len(self._index)
+        self._grows = grows
+        self._limit = limit
+        self._held: dict[int, int] = {}  # by number, how many hold it
+        self._idle: dict[int, None] = {}  # numbers that nobody holds, the one seen last at the end
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def number(self, value: str) -> int:
+        """The value's number; UNKNOWN where it has none."""
+        return self._index.get(value, UNKNOWN)
+
+    def learn(self, value: str) -> int:
+        """The value's number, a new one where it had none.
+
+        Returns:
+            UNKNOWN when the vocabulary is closed, or full of values that are held.
+        """
+        index = self._index.get(value)
+        if index is not None:
+            if index in self._idle:
+                del self._idle[index]
+                self._idle[index] = None
+            return index
+        if not self._grows:
+            return UNKNOWN
+        if len(self._index) >= self._limit:
+            if not self._idle:
+                return UNKNOWN
+            oldest = next(iter(self._idle))
+            del self._idle[oldest], self._index[self._value_of.pop(oldest)]
+        self._add(value, self._next)
+        return self._next - 1
+
+    def hold(self, number: int) -> None:
+        """Keeps a value from giving way, until it is released as often as it was held. UNKNOWN is ignored."""
+        if number >= self._first_count:
+            self._held[number] = self._held.get(number, 0) + 1
+            self._idle.pop(number, None)
+
+    def release(self, number: int) -> None:
+        """Lets go of a value that is held."""
+        if number >= self._first_count:
+            count = self._held.pop(number) - 1
+            if count:
+                self._held[number] = count
+            else:
+                self._idle[number] = None
+
+    def values(self) -> list[str]:
+        """All values, by number."""
+        return list(self._index)
+
+    def numbers(self) -> dict[str, int]:
+        """All values with their numbers."""
+        return dict(self._index)
+
+    def restore(self, values: Sequence[str] | Mapping[str, int]) -> None:
+        """Takes these values in place of its own: with their numbers, or numbered from 0. Nobody holds them.
+
+        Raises:
+            InvalidInput: they don't begin with the empty value, or one or its number is there twice.
+        """
+        items = list(values.items()) if isinstance(values, Mapping) else [(each, i) for i, each in enumerate(values)]
+        numbers = [number for _, number in items]
+        if (
+            not items
+            or items[0] != ("", NOT_STATED)
+            or len({value for value, _ in items}) != len(items)
+            or len(items) > self._limit
+            or any(after <= before for before, after in itertools.pairwise(numbers))
+        ):
+            raise InvalidInput(
+                f"{self.name}: not a vocabulary: it begins with '' and has each value once", field=self.name
+            )
+        self._index, self._value_of, self._held, self._idle = {"": NOT_STATED}, {NOT_STATED: ""}, {}, {}
+        for value, number in items[1:]:
+            self._add(value, number)
+
+    def value(self, index: int) -> str:
+        """The value of a number.
+
+        Raises:
+            IndexError: no value has this number.
+        """
+        try:
+            return self._value_of[index]
+        except KeyError:
+            raise IndexError(f"{self.name}: no value has the number {index}") from None
+
+    def variable(self, index: int) -> Variable:
+        """The variable with the value of a number."""
+        return Variable(self.name, self.value(index), index)
+
+    def _add(self, value: str, number: int) -> None:
+        self._index[value] = number
+        self._value_of[number] = value
+        self._idle[number] = None
+        self._next = number + 1
