@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -25,6 +25,9 @@ from adlro.cli.shell import (
     stdout,
 )
 from adlro.errors import AdlroError, Unavailable
+
+if TYPE_CHECKING:
+    from adlro.client import Client
 
 
 def status(server: ServerOption = None, output: OutputOption = Output.TABLE) -> None:
@@ -90,7 +93,13 @@ def _print_status(found: dict[str, Any]) -> None:
             if decides["acting"]
             else f" [yellow](standing by; {escape(decides['lease_holder'] or 'nobody')} acts)[/]"
         )
-        console.print(f"\npolicy      {escape(decides['policy'])}{held}")
+        console.print(f"\npolicy      {escape(decides['policy'])}{_version(decides['policy_version'])}{held}")
+        if decides["policy_problem"]:
+            console.print(f"            [yellow]hold_greedy_fixed decides: {escape(decides['policy_problem'])}[/]")
+        if counts := ", ".join(f"{count} {reason}" for reason, count in sorted(decides["fallbacks"].items())):
+            console.print(f"fallbacks   {counts.replace('_', ' ')} [dim](decisions of hold_greedy_fixed instead)[/]")
+        if decides["shadow"] is not None:
+            console.print(f"shadow      {shadow_text(decides['shadow'])}")
         console.print(
             f"jobs        {decides['running_count']} running, {decides['queue_length']} waiting,"
             f" {decides['waiting_for_begin_time_count']} before their begin time"
@@ -101,6 +110,24 @@ def _print_status(found: dict[str, Any]) -> None:
         console.print(f"clock       {clock_text(found['clock'])}")
     if found["problem"]:
         console.print(f"problem     [red]{escape(found['problem'])}[/]")
+
+
+def _version(version: str) -> str:
+    return f" [dim]{escape(version)}[/]" if version else ""
+
+
+def shadow_text(shadow: dict[str, Any]) -> str:
+    """A shadow's document in words: `sjf would have done the same in 90 % of 120 decisions`."""
+    answered = shadow["agreed_count"] + shadow["differed_count"]
+    text = f"{escape(shadow['policy'])} "
+    if answered:
+        text += (
+            f"would have done the same in {render.percent(shadow['agreed_count'] / answered)} of {answered} decisions"
+        )
+    else:
+        text += "has not been asked yet"
+    left_out = {"failed": shadow["failed_count"], "left out": shadow["skipped_count"]}
+    return text + "".join(f", {count} {what}" for what, count in left_out.items() if count)
 
 
 def clock_text(clock: dict[str, Any]) -> str:
@@ -115,20 +142,24 @@ def clock_text(clock: dict[str, Any]) -> str:
 
 def policy(
     name: Annotated[str, typer.Argument(help="Make this one act. Without a name: list them.", show_default=False)] = "",
+    shadow: Annotated[
+        str | None,
+        typer.Option(
+            "--shadow",
+            metavar="NAME",
+            help="Run this one beside the acting one, placing nothing, and tell what it would have done; none ends it.",
+        ),
+    ] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the policies that place jobs, or set the acting one.
+    """List the policies that place jobs, or set the acting one, or the one in its shadow.
 
-    A policy that is set acts from the next decision on, and after later starts.
+    What is set holds from the next decision on, and after later starts.
     """
     with connect(server) as client:
-        if name:
-            previous = client.set_policy(name)
-            if output is Output.JSON:
-                emit_json({"policy": name, "previous_policy": previous})
-            else:
-                stdout().print(f"{escape(name)} acts now, in place of {escape(previous)}")
+        if name or shadow is not None:
+            _set_policies(client, name, shadow, output)
             return
         found = client.policies()
     if output is Output.JSON:
@@ -136,8 +167,32 @@ def policy(
         return
     table = plain_table("", "POLICY", "WHAT IT DOES", wrapped=("WHAT IT DOES",))
     for each in found:
-        table.add_row("[green]*[/]" if each.acting else "", escape(each.name), escape(each.description))
+        mark = "[green]*[/]" if each.acting else "[dim]shadow[/]" if each.shadow else ""
+        text = escape(each.description)
+        if each.version:
+            text += f" [dim](checkpoint {escape(each.version)})[/]"
+        if each.problem:
+            text += f" [yellow]({escape(each.problem)})[/]"
+        table.add_row(mark, escape(each.name), text)
     stdout().print(table)
+
+
+def _set_policies(client: Client, name: str, shadow: str | None, output: Output) -> None:
+    told: dict[str, str] = {}
+    if name:
+        told |= {"policy": name, "previous_policy": client.set_policy(name)}
+    if shadow is not None:
+        wanted = "" if shadow == "none" else shadow
+        told |= {"shadow_policy": wanted, "previous_shadow_policy": client.set_shadow_policy(wanted)}
+    if output is Output.JSON:
+        emit_json(told)
+        return
+    if name:
+        stdout().print(f"{escape(name)} acts now, in place of {escape(told['previous_policy'])}")
+    if shadow is not None:
+        beside = f"{escape(told['shadow_policy'])} runs" if told["shadow_policy"] else "no policy runs"
+        instead = f", in place of {escape(before)}" if (before := told["previous_shadow_policy"]) else ""
+        stdout().print(f"{beside} in the shadow now{instead}; adlro status shows how often it agrees")
 
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Such as volta-0; adlro gpus shows them.")]

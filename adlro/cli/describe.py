@@ -1,4 +1,4 @@
-"""`adlro describe job ID`: all that is known of one job, and why it is where it is."""
+"""`adlro describe job ID`: all that is known of one job, and why it is where it is; `describe decision ID`: why."""
 
 from __future__ import annotations
 
@@ -49,6 +49,21 @@ def describe_job(
         _print_decision(console, decision)
     for note in notes:
         console.print(f"[dim]{escape(note)}[/]")
+
+
+@describe.command("decision")
+def describe_decision(
+    target: Annotated[str, typer.Argument(metavar="ID", help="A decision, such as d-3-17, or a job: its newest.")],
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show a decision: every GPU with its score or why it was out, the runner-up, and what the decision rests on."""
+    with connect(server) as client:
+        decision = client.explain(decision_id=target) if target.startswith("d-") else client.explain(target)
+    if output is Output.JSON:
+        emit_json({"decision": document(decision)})
+        return
+    _print_decision(stdout(), decision)
 
 
 def _predictions(client: Client, job: Job, notes: list[str]) -> tuple[RuntimePrediction, ...]:
@@ -161,6 +176,8 @@ def _print_decision(console: Console, decision: Decision) -> None:
         f"\n[bold]Why[/]  {escape(decision.summary)} [dim]({head}, policy {escape(decision.policy)},"
         f" at {render.seconds(decision.time_s)}, {decision.queue_length} waiting, {decision.decision_us:.0f} µs)[/]",
     )
+    for name, text in _reasons(decision):
+        console.print(f"  [dim]{name:<11}[/]{escape(text)}")
     if not decision.candidates and not decision.masked:
         return
     table = plain_table(
@@ -186,3 +203,20 @@ def _print_decision(console: Console, decision: Decision) -> None:
     for masked in decision.masked:
         table.add_row("", f"[dim]{masked.gpu_id}[/]", f"[dim]{masked.gpu_model}[/]", "", "", escape(masked.reason))
     console.print(table)
+
+
+def _reasons(decision: Decision) -> list[tuple[str, str]]:
+    """What stands behind a decision beside its scores, a line each."""
+    lines = [("rests on", decision.basis_text)]
+    lines.append(("checkpoint", decision.policy_version))
+    if decision.runner_up is not None:
+        second = decision.runner_up
+        what = f"{second.job_id} on {second.gpu_id}" if second.job_id else "to start nothing"
+        lines.append(("runner-up", f"{what}, score {second.score:.3g}"))
+    if decision.hold_score is not None:
+        lines.append(("to hold", f"score {decision.hold_score:.3g}"))
+    if decision.shadow is not None:
+        shadow = decision.shadow
+        other = f"would have started {shadow.job_id} on {shadow.gpu_id}" if shadow.job_id else "would have held"
+        lines.append(("shadow", f"{shadow.policy} {'would have done the same' if shadow.agrees else other}"))
+    return [(name, text) for name, text in lines if text]

@@ -28,7 +28,16 @@ from adlro.client.records import (
     SubmittedJobs,
     Telemetry,
 )
-from adlro.client.transport import DEFAULT_PATIENCE_S, DEFAULT_TIMEOUT_S, Attempts, stream_ended, to_error
+from adlro.client.transport import (
+    DEFAULT_PATIENCE_S,
+    DEFAULT_TIMEOUT_S,
+    STANDING_BY,
+    STATUS_TRIES,
+    Attempts,
+    stands_by,
+    stream_ended,
+    to_error,
+)
 from adlro.cluster import Cluster
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded
 from adlro.events import Clock, ClockMode, ClusterDescription
@@ -69,6 +78,7 @@ class AsyncClient:
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._left: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -83,6 +93,8 @@ class AsyncClient:
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             await channel.close(None)
+        for leaving in list(self._left):
+            leaving.cancel()
 
     # Jobs (ingest)
 
@@ -186,7 +198,12 @@ class AsyncClient:
     # Decisions (orchestrator)
 
     async def status(self) -> OrchestratorStatus:
-        """Who decides, by which policy, and how much waits and runs."""
+        """Who decides, by which policy, and how much waits and runs; of several replicas, as the one that acts says."""
+        for _ in range(STATUS_TRIES - 1):
+            found = await self._run(calls.status())
+            if not stands_by(found):
+                return found
+            self._leave(ServiceName.ORCHESTRATOR)
         return await self._run(calls.status())
 
     async def policies(self) -> tuple[Policy, ...]:
@@ -196,6 +213,10 @@ class AsyncClient:
     async def set_policy(self, name: str) -> str:
         """Makes a policy act from the next decision on; gives the one before."""
         return await self._run(calls.set_policy(name))
+
+    async def set_shadow_policy(self, name: str) -> str:
+        """Runs a policy beside the acting one, which places nothing; empty: none. Gives the one before."""
+        return await self._run(calls.set_shadow_policy(name))
 
     async def explain(self, job_id: str | None = None, *, decision_id: str | None = None) -> Decision:
         """Why a job was placed where it was, or why it waits; or one decision by its id."""
@@ -239,7 +260,11 @@ class AsyncClient:
             try:
                 answer = await method(call.request(), timeout=attempts.timeout_s)
             except grpc.RpcError as error:
-                delay_s = attempts.delay_after(self._error(error, call.service))
+                failure = self._error(error, call.service)
+                delay_s = attempts.delay_after(failure)
+                if failure.reason == STANDING_BY:
+                    self._leave(call.service)
+                    method = self._method(call.service, call.stub, call.method)
             else:
                 return call.read(answer)
             await asyncio.sleep(delay_s)
@@ -271,6 +296,14 @@ class AsyncClient:
         if address not in self._channels:
             self._channels[address] = open_channel(address, self._credentials)
         return getattr(stub(self._channels[address]), name)
+
+    def _leave(self, service: ServiceName) -> None:
+        """The next call makes a connection of its own: of several replicas perhaps to another one."""
+        channel = self._channels.pop(self.endpoints.address(service), None)
+        if channel is not None:
+            leaving = asyncio.ensure_future(channel.close(self._timeout_s))  # calls under way have their time
+            self._left.add(leaving)
+            leaving.add_done_callback(self._left.discard)
 
     def _error(self, error: grpc.RpcError, service: ServiceName) -> AdlroError:
         return to_error(error, service, self.endpoints.address(service))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -28,7 +29,16 @@ from adlro.client.records import (
     SubmittedJobs,
     Telemetry,
 )
-from adlro.client.transport import DEFAULT_PATIENCE_S, DEFAULT_TIMEOUT_S, Attempts, stream_ended, to_error
+from adlro.client.transport import (
+    DEFAULT_PATIENCE_S,
+    DEFAULT_TIMEOUT_S,
+    STANDING_BY,
+    STATUS_TRIES,
+    Attempts,
+    stands_by,
+    stream_ended,
+    to_error,
+)
 from adlro.cluster import Cluster
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded
 from adlro.events import Clock, ClockMode, ClusterDescription
@@ -69,6 +79,7 @@ class Client:
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._channels: dict[str, grpc.Channel] = {}
+        self._left: deque[grpc.Channel] = deque()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Client:
@@ -82,7 +93,8 @@ class Client:
     def close(self) -> None:
         """Ends open streams and closes the connections."""
         with self._lock:
-            channels, self._channels = list(self._channels.values()), {}
+            channels = [*self._channels.values(), *self._left]
+            self._channels, self._left = {}, deque()
         for channel in channels:
             channel.close()
 
@@ -185,7 +197,12 @@ class Client:
     # Decisions (orchestrator)
 
     def status(self) -> OrchestratorStatus:
-        """Who decides, by which policy, and how much waits and runs."""
+        """Who decides, by which policy, and how much waits and runs; of several replicas, as the one that acts says."""
+        for _ in range(STATUS_TRIES - 1):
+            found = self._run(calls.status())
+            if not stands_by(found):
+                return found
+            self._leave(ServiceName.ORCHESTRATOR)
         return self._run(calls.status())
 
     def policies(self) -> tuple[Policy, ...]:
@@ -195,6 +212,10 @@ class Client:
     def set_policy(self, name: str) -> str:
         """Makes a policy act from the next decision on; gives the one before."""
         return self._run(calls.set_policy(name))
+
+    def set_shadow_policy(self, name: str) -> str:
+        """Runs a policy beside the acting one, which places nothing; empty: none. Gives the one before."""
+        return self._run(calls.set_shadow_policy(name))
 
     def explain(self, job_id: str | None = None, *, decision_id: str | None = None) -> Decision:
         """Why a job was placed where it was, or why it waits; or one decision by its id."""
@@ -237,7 +258,11 @@ class Client:
             try:
                 answer = method(call.request(), timeout=attempts.timeout_s)
             except grpc.RpcError as error:
-                delay_s = attempts.delay_after(self._error(error, call.service))
+                failure = self._error(error, call.service)
+                delay_s = attempts.delay_after(failure)
+                if failure.reason == STANDING_BY:
+                    self._leave(call.service)
+                    method = self._method(call.service, call.stub, call.method)
             else:
                 return call.read(answer)
             time.sleep(delay_s)
@@ -271,6 +296,18 @@ class Client:
                 self._channels[address] = open_blocking_channel(address, self._credentials)
             channel = self._channels[address]
         return getattr(stub(channel), name)
+
+    def _leave(self, service: ServiceName) -> None:
+        """The next call makes a connection of its own: of several replicas perhaps to another one."""
+        with self._lock:
+            channel = self._channels.pop(self.endpoints.address(service), None)
+            if channel is None:
+                return
+            # Calls of other threads may be under way on it; so some are kept for a while.
+            self._left.append(channel)
+            closing = self._left.popleft() if len(self._left) > STATUS_TRIES else None
+        if closing is not None:
+            closing.close()
 
     def _error(self, error: grpc.RpcError, service: ServiceName) -> AdlroError:
         return to_error(error, service, self.endpoints.address(service))

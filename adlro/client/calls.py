@@ -226,6 +226,15 @@ def set_policy(name: str) -> Call[str]:
     )
 
 
+def set_shadow_policy(name: str) -> Call[str]:
+    """SetShadowPolicy; gives the one before, empty where there was none."""
+    return _orchestrator(
+        "SetShadowPolicy",
+        orchestrator_service_pb2.SetShadowPolicyRequest(policy=name),
+        lambda answer: str(answer.previous_policy),
+    )
+
+
 def explain(job_id: str | None, decision_id: str | None) -> Call[Decision]:
     """ExplainDecision, of a job or of a decision."""
     return _orchestrator(

@@ -243,15 +243,49 @@ class OrchestratorStatus:
     decision_count: int
     drained_node_ids: tuple[str, ...]
     problem: str
+    policy_version: str = ""
+    policy_problem: str = ""
+    fallbacks: Mapping[DecisionBasis, int] = field(default_factory=dict)
+    shadow: ShadowStatus | None = None
+    wait_ratio: float = 0.0
+    checkpoints_loaded_count: int = 0
+    checkpoints_refused_count: int = 0
+
+
+class DecisionBasis(enum.StrEnum):
+    """What a decision rests on; numbers in the contract by the same names."""
+
+    POLICY = "policy"
+    MARGIN = "margin"
+    OVERDUE = "overdue"
+    # hold_greedy_fixed decided in the policy's place
+    OUT_OF_RANGE = "out_of_range"
+    FAILED = "failed"
+    LATE = "late"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowStatus:
+    """The policy beside the acting one: in how many decisions it would have done the same, or something else."""
+
+    policy: str
+    agreed_count: int
+    differed_count: int
+    failed_count: int
+    skipped_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy that the orchestrator offers."""
+    """A policy that the orchestrator offers; `version` and `problem` where it is learned."""
 
     name: str
     description: str
     acting: bool
+    version: str = ""
+    problem: str = ""
+    shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +308,31 @@ class MaskedCandidate:
 
 
 @dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """The next best of all that could have been done; both ids empty: to hold."""
+
+    job_id: str
+    gpu_id: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowDecision:
+    """What the policy in the shadow would have done; both ids empty: to hold."""
+
+    policy: str
+    job_id: str
+    gpu_id: str
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """Why a job was placed where it was, or (`gpu_id` empty) why it is not placed now."""
+    """Why a job was placed where it was, or (`gpu_id` empty) why it is not placed now.
+
+    `hold_score` is the policy's figure for starting nothing, None where it has none; `basis` None is of a server that
+    doesn't say.
+    """
 
     decision_id: str
     job_id: str
@@ -288,3 +345,9 @@ class Decision:
     summary: str
     decision_us: float
     attempt: int
+    basis: DecisionBasis | None = None
+    basis_text: str = ""
+    policy_version: str = ""
+    runner_up: RunnerUp | None = None
+    hold_score: float | None = None
+    shadow: ShadowDecision | None = None

@@ -9,6 +9,7 @@ from adlro.client.records import (
     Candidate,
     ClusterState,
     Decision,
+    DecisionBasis,
     Evidence,
     FloatArray,
     GpuDrift,
@@ -24,7 +25,10 @@ from adlro.client.records import (
     PredictionBasis,
     Recollection,
     Rejection,
+    RunnerUp,
     RuntimePrediction,
+    ShadowDecision,
+    ShadowStatus,
     StatePlane,
     SubmittedJobs,
     Telemetry,
@@ -187,12 +191,30 @@ def status(message: orchestrator_service_pb2.GetStatusResponse) -> OrchestratorS
         decision_count=message.decision_count,
         drained_node_ids=tuple(message.drained_node_ids),
         problem=message.problem,
+        policy_version=message.policy_version,
+        policy_problem=message.policy_problem,
+        fallbacks={reason: each.count for each in message.fallbacks if (reason := _basis(each.reason)) is not None},
+        shadow=ShadowStatus(
+            message.shadow.policy,
+            message.shadow.agreed_count,
+            message.shadow.differed_count,
+            message.shadow.failed_count,
+            message.shadow.skipped_count,
+        )
+        if message.HasField("shadow")
+        else None,
+        wait_ratio=message.wait_ratio,
+        checkpoints_loaded_count=message.checkpoints_loaded_count,
+        checkpoints_refused_count=message.checkpoints_refused_count,
     )
 
 
 def policies(message: orchestrator_service_pb2.ListPoliciesResponse) -> tuple[Policy, ...]:
     """The answer of ListPolicies."""
-    return tuple(Policy(each.name, each.description, each.acting) for each in message.policies)
+    return tuple(
+        Policy(each.name, each.description, each.acting, each.version, each.problem, each.shadow)
+        for each in message.policies
+    )
 
 
 def decision(message: orchestrator_service_pb2.Decision) -> Decision:
@@ -211,7 +233,29 @@ def decision(message: orchestrator_service_pb2.Decision) -> Decision:
         summary=message.summary,
         decision_us=message.decision_us,
         attempt=message.attempt,
+        basis=_basis(message.basis),
+        basis_text=message.basis_text,
+        policy_version=message.policy_version,
+        runner_up=RunnerUp(message.runner_up.job_id, message.runner_up.gpu_id, message.runner_up.score)
+        if message.HasField("runner_up")
+        else None,
+        hold_score=message.hold_score if message.HasField("hold_score") else None,
+        shadow=ShadowDecision(
+            message.shadow.policy, message.shadow.job_id, message.shadow.gpu_id, message.shadow.agrees
+        )
+        if message.HasField("shadow")
+        else None,
     )
+
+
+def _basis(number: int) -> DecisionBasis | None:
+    """None: not said, or of a newer version of the contract."""
+    return _BASES.get(number)
+
+
+_BASES = {
+    int(orchestrator_service_pb2.DecisionBasis.Value(f"DECISION_BASIS_{basis.name}")): basis for basis in DecisionBasis
+}
 
 
 def _floats(data: bytes) -> FloatArray:

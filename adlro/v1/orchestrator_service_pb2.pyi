@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -17,6 +18,48 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _DecisionBasis:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DecisionBasisEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DecisionBasis.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DECISION_BASIS_UNSPECIFIED: _DecisionBasis.ValueType  # 0
+    DECISION_BASIS_POLICY: _DecisionBasis.ValueType  # 1
+    """What the policy prefers."""
+    DECISION_BASIS_MARGIN: _DecisionBasis.ValueType  # 2
+    """The choice of the policy's base: what it would have gained elsewhere is within its margin."""
+    DECISION_BASIS_OVERDUE: _DecisionBasis.ValueType  # 3
+    """A job had waited too long, and went first."""
+    DECISION_BASIS_OUT_OF_RANGE: _DecisionBasis.ValueType  # 4
+    """The rest: hold_greedy_fixed decided, because what the policy saw is out of the range that it was trained in,"""
+    DECISION_BASIS_FAILED: _DecisionBasis.ValueType  # 5
+    """it failed,"""
+    DECISION_BASIS_LATE: _DecisionBasis.ValueType  # 6
+    """it was late,"""
+    DECISION_BASIS_MISSING: _DecisionBasis.ValueType  # 7
+    """or it has no checkpoint."""
+
+class DecisionBasis(_DecisionBasis, metaclass=_DecisionBasisEnumTypeWrapper):
+    """What a decision rests on."""
+
+DECISION_BASIS_UNSPECIFIED: DecisionBasis.ValueType  # 0
+DECISION_BASIS_POLICY: DecisionBasis.ValueType  # 1
+"""What the policy prefers."""
+DECISION_BASIS_MARGIN: DecisionBasis.ValueType  # 2
+"""The choice of the policy's base: what it would have gained elsewhere is within its margin."""
+DECISION_BASIS_OVERDUE: DecisionBasis.ValueType  # 3
+"""A job had waited too long, and went first."""
+DECISION_BASIS_OUT_OF_RANGE: DecisionBasis.ValueType  # 4
+"""The rest: hold_greedy_fixed decided, because what the policy saw is out of the range that it was trained in,"""
+DECISION_BASIS_FAILED: DecisionBasis.ValueType  # 5
+"""it failed,"""
+DECISION_BASIS_LATE: DecisionBasis.ValueType  # 6
+"""it was late,"""
+DECISION_BASIS_MISSING: DecisionBasis.ValueType  # 7
+"""or it has no checkpoint."""
+Global___DecisionBasis: _TypeAlias = DecisionBasis  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
@@ -52,6 +95,13 @@ class GetStatusResponse(_message.Message):
     DECISION_COUNT_FIELD_NUMBER: _builtins.int
     DRAINED_NODE_IDS_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
+    POLICY_VERSION_FIELD_NUMBER: _builtins.int
+    POLICY_PROBLEM_FIELD_NUMBER: _builtins.int
+    FALLBACKS_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
+    WAIT_RATIO_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_LOADED_COUNT_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_REFUSED_COUNT_FIELD_NUMBER: _builtins.int
     acting: _builtins.bool
     """It holds the lease and places jobs; others stand by."""
     instance_id: _builtins.str
@@ -75,8 +125,27 @@ class GetStatusResponse(_message.Message):
     """Since this process started."""
     problem: _builtins.str
     """What keeps it from acting; empty: nothing."""
+    policy_version: _builtins.str
+    """Of the acting policy, where it is learned: which checkpoint."""
+    policy_problem: _builtins.str
+    """Why the acting policy does not decide now, and hold_greedy_fixed does in its place; empty: it does."""
+    wait_ratio: _builtins.float
+    """A job that has waited this many times its own best expected duration and the mean of those of all waiting jobs
+    goes first, whatever the policy wants. 0: no such bound.
+    """
+    checkpoints_loaded_count: _builtins.int
+    """Checkpoints that were loaded, and refused, since this process started."""
+    checkpoints_refused_count: _builtins.int
     @_builtins.property
     def drained_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def fallbacks(self) -> _containers.RepeatedCompositeFieldContainer[Global___FallbackCount]:
+        """Decisions of hold_greedy_fixed in the acting policy's place, by reason, since this process started."""
+
+    @_builtins.property
+    def shadow(self) -> Global___ShadowStatus:
+        """Unset: no policy runs in the shadow."""
+
     def __init__(
         self,
         *,
@@ -95,14 +164,78 @@ class GetStatusResponse(_message.Message):
         decision_count: _builtins.int = ...,
         drained_node_ids: _abc.Iterable[_builtins.str] | None = ...,
         problem: _builtins.str = ...,
+        policy_version: _builtins.str = ...,
+        policy_problem: _builtins.str = ...,
+        fallbacks: _abc.Iterable[Global___FallbackCount] | None = ...,
+        shadow: Global___ShadowStatus | None = ...,
+        wait_ratio: _builtins.float = ...,
+        checkpoints_loaded_count: _builtins.int = ...,
+        checkpoints_refused_count: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "decision_count", b"decision_count", "drained_node_ids", b"drained_node_ids", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "lease_holder", b"lease_holder", "policy", b"policy", "problem", b"problem", "queue_length", b"queue_length", "running_count", b"running_count", "waiting_for_begin_time_count", b"waiting_for_begin_time_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "decision_count", b"decision_count", "drained_node_ids", b"drained_node_ids", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "problem", b"problem", "queue_length", b"queue_length", "running_count", b"running_count", "shadow", b"shadow", "wait_ratio", b"wait_ratio", "waiting_for_begin_time_count", b"waiting_for_begin_time_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class FallbackCount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    reason: Global___DecisionBasis.ValueType
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        reason: Global___DecisionBasis.ValueType = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FallbackCount: _TypeAlias = FallbackCount  # noqa: Y015
+
+@_typing.final
+class ShadowStatus(_message.Message):
+    """A policy that runs beside the acting one; counts since it was set, or since this process started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    AGREED_COUNT_FIELD_NUMBER: _builtins.int
+    DIFFERED_COUNT_FIELD_NUMBER: _builtins.int
+    FAILED_COUNT_FIELD_NUMBER: _builtins.int
+    SKIPPED_COUNT_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    agreed_count: _builtins.int
+    """Decisions, holds included, in which it would have done the same, or something else."""
+    differed_count: _builtins.int
+    failed_count: _builtins.int
+    """It failed, or was left out because it was behind."""
+    skipped_count: _builtins.int
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        agreed_count: _builtins.int = ...,
+        differed_count: _builtins.int = ...,
+        failed_count: _builtins.int = ...,
+        skipped_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed_count", b"agreed_count", "differed_count", b"differed_count", "failed_count", b"failed_count", "policy", b"policy", "skipped_count", b"skipped_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShadowStatus: _TypeAlias = ShadowStatus  # noqa: Y015
 
 @_typing.final
 class Policy(_message.Message):
@@ -111,19 +244,31 @@ class Policy(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     ACTING_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     description: _builtins.str
     acting: _builtins.bool
+    version: _builtins.str
+    """Where it is learned: which checkpoint."""
+    problem: _builtins.str
+    """Why it cannot decide; empty: it can."""
+    shadow: _builtins.bool
+    """It runs beside the acting one."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         description: _builtins.str = ...,
         acting: _builtins.bool = ...,
+        version: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        shadow: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "description", b"description", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "description", b"description", "name", b"name", "problem", b"problem", "shadow", b"shadow", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -206,6 +351,48 @@ class SetPolicyResponse(_message.Message):
 Global___SetPolicyResponse: _TypeAlias = SetPolicyResponse  # noqa: Y015
 
 @_typing.final
+class SetShadowPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """Empty: none."""
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetShadowPolicyRequest: _TypeAlias = SetShadowPolicyRequest  # noqa: Y015
+
+@_typing.final
+class SetShadowPolicyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    PREVIOUS_POLICY_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    previous_policy: _builtins.str
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        previous_policy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "previous_policy", b"previous_policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetShadowPolicyResponse: _TypeAlias = SetShadowPolicyResponse  # noqa: Y015
+
+@_typing.final
 class Candidate(_message.Message):
     """A GPU that the job could have been started on."""
 
@@ -279,6 +466,12 @@ class Decision(_message.Message):
     SUMMARY_FIELD_NUMBER: _builtins.int
     DECISION_US_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
+    BASIS_TEXT_FIELD_NUMBER: _builtins.int
+    POLICY_VERSION_FIELD_NUMBER: _builtins.int
+    RUNNER_UP_FIELD_NUMBER: _builtins.int
+    HOLD_SCORE_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
     decision_id: _builtins.str
     """Such as "d-17"; empty in the explanation of a job that is not placed."""
     job_id: _builtins.str
@@ -293,12 +486,27 @@ class Decision(_message.Message):
     decision_us: _builtins.float
     """How long the policy took, microseconds."""
     attempt: _builtins.int
+    basis: Global___DecisionBasis.ValueType
+    """What the decision rests on, and the same in words where the policy did not simply choose."""
+    basis_text: _builtins.str
+    policy_version: _builtins.str
+    """Of the policy, where it is learned."""
+    hold_score: _builtins.float
+    """The policy's figure for starting nothing now, where it has one."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """Best first; the first is the chosen one where the job was placed."""
 
     @_builtins.property
     def masked(self) -> _containers.RepeatedCompositeFieldContainer[Global___MaskedCandidate]: ...
+    @_builtins.property
+    def runner_up(self) -> Global___RunnerUp:
+        """The next best of all that could have been done; unset: there was nothing else."""
+
+    @_builtins.property
+    def shadow(self) -> Global___ShadowDecision:
+        """What the policy in the shadow would have done; unset: there is none, or it has not answered (yet)."""
+
     def __init__(
         self,
         *,
@@ -313,14 +521,82 @@ class Decision(_message.Message):
         summary: _builtins.str = ...,
         decision_us: _builtins.float = ...,
         attempt: _builtins.int = ...,
+        basis: Global___DecisionBasis.ValueType = ...,
+        basis_text: _builtins.str = ...,
+        policy_version: _builtins.str = ...,
+        runner_up: Global___RunnerUp | None = ...,
+        hold_score: _builtins.float | None = ...,
+        shadow: Global___ShadowDecision | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "hold_score", b"hold_score", "runner_up", b"runner_up", "shadow", b"shadow"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "attempt", b"attempt", "basis", b"basis", "basis_text", b"basis_text", "candidates", b"candidates", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "hold_score", b"hold_score", "job_id", b"job_id", "masked", b"masked", "policy", b"policy", "policy_version", b"policy_version", "queue_length", b"queue_length", "runner_up", b"runner_up", "shadow", b"shadow", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__hold_score: _TypeAlias = _typing.Literal["hold_score"]  # noqa: Y015
+    _WhichOneofArgType__hold_score: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hold_score) -> _WhichOneofReturnType__hold_score | None: ...
+
+Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class RunnerUp(_message.Message):
+    """An action that was not taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    GPU_ID_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Empty: to hold."""
+    gpu_id: _builtins.str
+    score: _builtins.float
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        gpu_id: _builtins.str = ...,
+        score: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "candidates", b"candidates", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "job_id", b"job_id", "masked", b"masked", "policy", b"policy", "queue_length", b"queue_length", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_id", b"gpu_id", "job_id", b"job_id", "score", b"score"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Decision: _TypeAlias = Decision  # noqa: Y015
+Global___RunnerUp: _TypeAlias = RunnerUp  # noqa: Y015
+
+@_typing.final
+class ShadowDecision(_message.Message):
+    """What another policy would have done at the same moment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    GPU_ID_FIELD_NUMBER: _builtins.int
+    AGREES_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    job_id: _builtins.str
+    """Empty: to hold."""
+    gpu_id: _builtins.str
+    agrees: _builtins.bool
+    """The same job on the same GPU."""
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        gpu_id: _builtins.str = ...,
+        agrees: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agrees", b"agrees", "gpu_id", b"gpu_id", "job_id", b"job_id", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShadowDecision: _TypeAlias = ShadowDecision  # noqa: Y015
 
 @_typing.final
 class ExplainDecisionRequest(_message.Message):

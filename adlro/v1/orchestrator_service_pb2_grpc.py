@@ -49,6 +49,11 @@ class OrchestratorServiceStub:
                 request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetPolicyRequest.SerializeToString,
                 response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetPolicyResponse.FromString,
                 _registered_method=True)
+        self.SetShadowPolicy = channel.unary_unary(
+                '/adlro.v1.OrchestratorService/SetShadowPolicy',
+                request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetShadowPolicyRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetShadowPolicyResponse.FromString,
+                _registered_method=True)
         self.ExplainDecision = channel.unary_unary(
                 '/adlro.v1.OrchestratorService/ExplainDecision',
                 request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ExplainDecisionRequest.SerializeToString,
@@ -88,6 +93,14 @@ class OrchestratorServiceServicer:
 
     def SetPolicy(self, request, context):
         """Changes the acting policy, from the next decision on, and for later starts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetShadowPolicy(self, request, context):
+        """Runs another policy beside the acting one, at each decision: it places nothing, and it is told what it would have
+        done. From the next decision on, and for later starts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,6 +150,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.SetPolicy,
                     request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetPolicyRequest.FromString,
                     response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetPolicyResponse.SerializeToString,
+            ),
+            'SetShadowPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetShadowPolicy,
+                    request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetShadowPolicyRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetShadowPolicyResponse.SerializeToString,
             ),
             'ExplainDecision': grpc.unary_unary_rpc_method_handler(
                     servicer.ExplainDecision,
@@ -240,6 +258,33 @@ class OrchestratorService:
             '/adlro.v1.OrchestratorService/SetPolicy',
             adlro_dot_v1_dot_orchestrator__service__pb2.SetPolicyRequest.SerializeToString,
             adlro_dot_v1_dot_orchestrator__service__pb2.SetPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetShadowPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.OrchestratorService/SetShadowPolicy',
+            adlro_dot_v1_dot_orchestrator__service__pb2.SetShadowPolicyRequest.SerializeToString,
+            adlro_dot_v1_dot_orchestrator__service__pb2.SetShadowPolicyResponse.FromString,
             options,
             channel_credentials,
             insecure,

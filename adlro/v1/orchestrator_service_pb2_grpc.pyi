@@ -35,6 +35,10 @@ class OrchestratorServiceStub:
     ListPolicies: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPoliciesRequest, _orchestrator_service_pb2.ListPoliciesResponse]
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetPolicyRequest, _orchestrator_service_pb2.SetPolicyResponse]
     """Changes the acting policy, from the next decision on, and for later starts."""
+    SetShadowPolicy: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetShadowPolicyRequest, _orchestrator_service_pb2.SetShadowPolicyResponse]
+    """Runs another policy beside the acting one, at each decision: it places nothing, and it is told what it would have
+    done. From the next decision on, and for later starts.
+    """
     ExplainDecision: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ExplainDecisionRequest, _orchestrator_service_pb2.ExplainDecisionResponse]
     """Why a job was placed where it was, or why it is not placed now."""
     WatchDecisions: _grpc.UnaryStreamMultiCallable[_orchestrator_service_pb2.WatchDecisionsRequest, _orchestrator_service_pb2.WatchDecisionsResponse]
@@ -50,6 +54,10 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     ListPolicies: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPoliciesRequest, _orchestrator_service_pb2.ListPoliciesResponse]  # type: ignore[assignment]
     SetPolicy: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetPolicyRequest, _orchestrator_service_pb2.SetPolicyResponse]  # type: ignore[assignment]
     """Changes the acting policy, from the next decision on, and for later starts."""
+    SetShadowPolicy: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetShadowPolicyRequest, _orchestrator_service_pb2.SetShadowPolicyResponse]  # type: ignore[assignment]
+    """Runs another policy beside the acting one, at each decision: it places nothing, and it is told what it would have
+    done. From the next decision on, and for later starts.
+    """
     ExplainDecision: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ExplainDecisionRequest, _orchestrator_service_pb2.ExplainDecisionResponse]  # type: ignore[assignment]
     """Why a job was placed where it was, or why it is not placed now."""
     WatchDecisions: _aio.UnaryStreamMultiCallable[_orchestrator_service_pb2.WatchDecisionsRequest, _orchestrator_service_pb2.WatchDecisionsResponse]  # type: ignore[assignment]
@@ -80,6 +88,16 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.SetPolicyResponse, _abc.Awaitable[_orchestrator_service_pb2.SetPolicyResponse]]:
         """Changes the acting policy, from the next decision on, and for later starts."""
+
+    @_abc_1.abstractmethod
+    def SetShadowPolicy(
+        self,
+        request: _orchestrator_service_pb2.SetShadowPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.SetShadowPolicyResponse, _abc.Awaitable[_orchestrator_service_pb2.SetShadowPolicyResponse]]:
+        """Runs another policy beside the acting one, at each decision: it places nothing, and it is told what it would have
+        done. From the next decision on, and for later starts.
+        """
 
     @_abc_1.abstractmethod
     def ExplainDecision(

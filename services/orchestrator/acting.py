@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from adlro.events import Clock, ClockMode
 from services.orchestrator.decisions import DecisionLog
-from services.orchestrator.policies import Policy
+from services.orchestrator.guard import Guard
+from services.orchestrator.policies.base import Policy
+from services.orchestrator.shadow import Shadow
 
 
 @dataclass(slots=True)
@@ -19,6 +21,8 @@ class Acting:
         policy: decides.
         drained: nodes on which nothing more is started, with the reason.
         decisions: what was decided.
+        guard: stands between the ledger and the policy.
+        shadow: another policy that is asked as well.
         incarnation: the cluster's, as last described.
         late: launches of (job, attempt) that got no answer in time.
         ask_again: what was chosen for this process is not what an earlier one held by.
@@ -27,6 +31,8 @@ class Acting:
     policy: Policy
     drained: dict[str, str]
     decisions: DecisionLog
+    guard: Guard
+    shadow: Shadow
     incarnation: str = ""
     late: dict[tuple[str, int], int] = field(default_factory=dict)
     ask_again: bool = False

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from adlro.errors import NotFound
 from adlro.jobs import JobSpec
 from adlro.sim.observation import Floats
-from services.orchestrator.ledger import Entry, Ledger, Phase
+from services.orchestrator.ledger import Entry, Ledger
 from services.orchestrator.occupancy import Occupancy
-from services.orchestrator.policies import Policy
+from services.orchestrator.policies.base import Basis, Judgement, Policy
+from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
+from services.orchestrator.shadow import ShadowDecision
+
+FALLBACK = HoldGreedyFixed.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,23 @@ class Masked:
 
 
 @dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """The next best of all that could have been done; both ids empty: to hold."""
+
+    job_id: str
+    gpu_id: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """One placement (`gpu_id` set), or why a job is not placed now."""
+    """One placement (`gpu_id` set), or why a job is not placed now.
+
+    Attributes:
+        basis: what it rests on, and in words where the policy did not simply choose.
+        hold_score: the policy's figure for starting nothing; None: it has none.
+        shadow: what the policy in the shadow would have done; None: there is none, or it has not answered (yet).
+    """
 
     decision_id: str
     job_id: str
@@ -50,6 +70,12 @@ class Decision:
     decision_us: float
     attempt: int = 0
     summary: str = ""
+    basis: Basis = Basis.POLICY
+    basis_text: str = ""
+    policy_version: str = ""
+    runner_up: RunnerUp | None = None
+    hold_score: float | None = None
+    shadow: ShadowDecision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +86,7 @@ class Made:
         spec: the job's.
         chosen: number of the GPU; -1: not placed.
         scores: (G,) the policy's, before the placement; -inf: the policy does not want the pair.
+        values: (G,) what the policy reckons with, where that is something else; nan: the pair is not looked at.
         durations_s: (G,) expected.
         occupancy: before the placement.
     """
@@ -77,36 +104,73 @@ class Made:
     durations_s: Floats
     occupancy: Occupancy
     summary: str
+    values: Floats | None = None
+    hold_score: float | None = None
+    basis: Basis = Basis.POLICY
+    note: str = ""
+    version: str = ""
+    runner_up: RunnerUp | None = None
+    shadow: ShadowDecision | None = None
 
     @classmethod
-    def now(
-        cls, decision_id: str, entry: Entry, policy_name: str, scores: Floats, ledger: Ledger, time_s: float
-    ) -> Made:
-        """How things stand for a waiting job, before it is placed."""
+    def now(cls, decision_id: str, entry: Entry, policy: Policy, ledger: Ledger, time_s: float) -> Made:
+        """How things stand for a waiting job, before anybody has judged them."""
         return cls(
             decision_id=decision_id,
             job_id=entry.job.job_id,
             spec=entry.job.spec,
             chosen=-1,
-            policy=policy_name,
+            policy=policy.name,
             time_s=time_s,
             queue_length=ledger.queue_length,
             attempt=entry.job.attempt_count,
             decision_us=0.0,
-            scores=scores.copy(),
+            scores=np.empty(0),
             durations_s=ledger.durations_s(entry),
             occupancy=ledger.occupancy.copy(),
             summary="",
+            version=policy.version,
         )
 
-    def placed(self, gpu: int, attempt: int, decision_us: float) -> Made:
-        """The same with the GPU that was chosen."""
+    def judged(self, judgement: Judgement, row: int, **more: Any) -> Made:
+        """The same with what was made of it.
+
+        Args:
+            judgement: of one observation,
+            row: in which the job stands.
+            more: other fields.
+        """
+        basis = judgement.basis_of(0)
+        values, hold = (None, None) if basis.fallback else (judgement.values, judgement.hold_value)
+        return replace(
+            self,
+            scores=judgement.scores[0, row].copy(),
+            values=None if values is None else values[0, row].copy(),
+            hold_score=None if hold is None or not np.isfinite(hold[0]) else float(hold[0]),
+            basis=basis,
+            note=judgement.notes.get(0, ""),
+            **more,
+        )
+
+    def placed(
+        self, gpu: int, judgement: Judgement, row: int, attempt: int, runner_up: RunnerUp | None, decision_us: float
+    ) -> Made:
+        """The same with what was made of it, and the GPU that was chosen."""
         layout = self.occupancy.layout
+        who = FALLBACK if judgement.basis_of(0).fallback else self.policy
         summary = (
-            f"{self.policy} starts {self.job_id} on {layout.gpu_ids[gpu]} ({layout.model_of(gpu)}), "
+            f"{who} starts {self.job_id} on {layout.gpu_ids[gpu]} ({layout.model_of(gpu)}), "
             f"where {self.durations_s[gpu]:.4g} s are expected"
         )
-        return replace(self, chosen=gpu, attempt=attempt, decision_us=decision_us, summary=summary)
+        return self.judged(
+            judgement,
+            row,
+            chosen=gpu,
+            attempt=attempt,
+            decision_us=decision_us,
+            summary=summary,
+            runner_up=runner_up,
+        )
 
     def explained(self) -> Decision:
         """With every GPU of the cluster, either as a candidate (best first, the chosen one in front) or masked."""
@@ -116,12 +180,13 @@ class Made:
         for gpu, gpu_id in enumerate(layout.gpu_ids):
             model = layout.model_of(gpu)
             reason = self.occupancy.mask_reason(self.spec, gpu, self.time_s)
-            if not reason and not np.isfinite(self.scores[gpu]):
-                reason = "the policy does not take this pair now"
+            score = float(self.scores[gpu] if self.values is None else self.values[gpu])
+            if not reason and not np.isfinite(score):
+                reason = self._unwanted()
             if reason:
                 masked.append(Masked(gpu_id, model, reason))
             else:
-                score, duration_s = float(self.scores[gpu]), float(self.durations_s[gpu])
+                duration_s = float(self.durations_s[gpu])
                 candidates.append((gpu, Candidate(gpu_id, model, duration_s, score)))
         candidates.sort(key=lambda pair: (pair[0] != self.chosen, -pair[1].score, pair[0]))
         return Decision(
@@ -136,7 +201,33 @@ class Made:
             decision_us=self.decision_us,
             attempt=self.attempt,
             summary=self.summary,
+            basis=self.basis,
+            basis_text=self._basis_text(),
+            policy_version=self.version,
+            runner_up=self.runner_up,
+            hold_score=self.hold_score,
+            shadow=self.shadow,
         )
+
+    def _unwanted(self) -> str:
+        if self.basis is Basis.OVERDUE:
+            return "a job that has waited too long goes first"
+        if self.values is None:
+            return "the policy does not take this pair now"
+        if np.isfinite(self.values).any():
+            return "counts as one with another idle GPU of its node"
+        return "not among the jobs that the policy looks at"
+
+    def _basis_text(self) -> str:
+        match self.basis:
+            case Basis.POLICY:
+                return ""
+            case Basis.MARGIN:
+                return f"its base's choice: {self.note}"
+            case Basis.OVERDUE:
+                return "a job has waited too long, and goes first"
+            case _:
+                return f"{FALLBACK} decided in place of {self.policy}: {self.note}"
 
 
 class DecisionLog:
@@ -154,7 +245,7 @@ class DecisionLog:
         self.count = 0
 
     def add(self, decision: Made) -> None:
-        """Remembers a decision and tells the watchers."""
+        """Remembers a decision; `tell` follows."""
         self.count += 1
         self._by_id[decision.decision_id] = decision
         self._newest_of_job[decision.job_id] = decision.decision_id
@@ -163,6 +254,13 @@ class DecisionLog:
             dropped_id, dropped = self._by_id.popitem(last=False)
             if self._newest_of_job.get(dropped.job_id) == dropped_id:
                 del self._newest_of_job[dropped.job_id]
+
+    def tell(self, decision: Made, shadow: ShadowDecision | None) -> None:
+        """Tells the watchers of a decision, with what the policy in the shadow would have done."""
+        if shadow is not None:
+            decision = replace(decision, shadow=shadow)
+            if decision.decision_id in self._by_id:
+                self._by_id[decision.decision_id] = decision
         for watcher in self._watchers:
             if watcher.full():
                 watcher.get_nowait()  # a slow watcher misses the oldest: decisions are for looking, not for keeping
@@ -200,14 +298,3 @@ class DecisionLog:
     def unwatch(self, watcher: asyncio.Queue[Made]) -> None:
         """Ends a watch."""
         self._watchers.discard(watcher)
-
-
-def explain_waiting(ledger: Ledger, policy: Policy, time_s: float, job_id: str) -> Decision | None:
-    """Why a job of the queue is not placed now; None where it does not wait in it."""
-    entry = ledger.entries.get(job_id)
-    if entry is None or entry.phase is not Phase.QUEUED:
-        return None
-    place = ledger.queued().index(entry)
-    scores = policy.scores(ledger.observe(time_s))[0, place]
-    made = Made.now("", entry, policy.name, scores, ledger, time_s)
-    return replace(made, summary=f"{job_id} is number {place + 1} in the queue: {entry.job.message}").explained()

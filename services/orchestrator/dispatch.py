@@ -24,12 +24,13 @@ from adlro.errors import Conflict, Stale, Unavailable, Unsupported
 from adlro.events import NOT_BLOCKING, Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
 from adlro.jobs import Job, JobState, PendingReason
 from adlro.jobstore import Cursor, JobChange, JobStore, sequence_of
-from adlro.sim.observation import Floats
+from adlro.sim.observation import Floats, Observation
 from services.orchestrator import transitions
 from services.orchestrator.acting import Acting
 from services.orchestrator.book import Book
 from services.orchestrator.decisions import Made
 from services.orchestrator.expecting import Expectations
+from services.orchestrator.explaining import best_two, runner_up
 from services.orchestrator.holding import Holding
 from services.orchestrator.launching import Launches, Refused
 from services.orchestrator.ledger import Entry, Ledger, Phase
@@ -330,9 +331,7 @@ class Session:
         if all(event.kind in NOT_BLOCKING for event in events):
             return  # written with the next batch, or when nothing else waits
         fresh, begun = self._join_queue()
-        clock = self.acting.clock()
-        virtual = clock is not None and clock.mode is ClockMode.VIRTUAL
-        if await self._expectations.bring_up_to_date(self.ledger, begun, virtual=virtual):
+        if await self._expectations.bring_up_to_date(self.ledger, begun, virtual=self._virtual):
             self._holding.ask_again()  # what it held for may not be worth it
         self._expectations.use_gpu_speeds(self.ledger)
         picks = await self._decide()
@@ -402,38 +401,61 @@ class Session:
 
     async def _decide(self) -> list[Entry]:
         """Starts what the policy wants started at this moment; each is written down before it is launched."""
-        ledger, decisions = self.ledger, self.acting.decisions
+        ledger, acting = self.ledger, self.acting
         picks: list[Entry] = []
         seen = None
         slice_ends = time.perf_counter() + ROUND_SLICE_S
         while ledger.can_start_something and not self._holding.in_force(self.now_s):
             began = time.perf_counter()
-            if seen is None or seen != (ledger.changes, self.acting.policy):
-                seen, policy = (ledger.changes, self.acting.policy), self.acting.policy
+            if seen is None or seen != (ledger.changes, acting.policy):
+                seen, policy = (ledger.changes, acting.policy), acting.policy
                 observation, queue = ledger.observe(self.now_s), ledger.queued()
             if not observation.fits_now.any():
                 break
-            scores = policy.scores(observation)
-            job, gpu = (int(number) for number in policy.choose(observation, scores)[0])
+            judgement = await acting.guard.judge(policy, observation, virtual=self._virtual)
+            if seen != (ledger.changes, acting.policy):
+                continue  # a node was drained, or another policy set, while this one was thinking
+            (job, gpu), second = best_two(judgement, observation)
             took_s = time.perf_counter() - began
             self._on_decision(took_s)
             if job < 0:
+                self._tell(observation, queue, (job, gpu))
                 self._holding.begin(self.now_s)
                 break
             entry = queue[job]
-            made = Made.now(
-                f"d-{self.token}-{decisions.count + 1}", entry, policy.name, scores[0, job], ledger, self.now_s
-            )
+            decision_id = f"d-{self.token}-{acting.decisions.count + 1}"
+            made = Made.now(decision_id, entry, policy, ledger, self.now_s)
+            next_best = runner_up(judgement, second, queue, ledger)
             ledger.place(entry, gpu, self.now_s)
-            ledger.reflect(observation, job, gpu)
             gpu_id, model = ledger.layout.gpu_ids[gpu], ledger.layout.model_of(gpu)
             self._book.record(entry, transitions.launching(entry.job, gpu_id, model))
-            decisions.add(made.placed(gpu, entry.job.attempt_count, took_s * 1e6))
+            made = made.placed(gpu, judgement, job, entry.job.attempt_count, next_best, took_s * 1e6)
+            acting.decisions.add(made)
+            self._tell(observation, queue, (job, gpu), made)
+            ledger.reflect(observation, job, gpu)
             picks.append(entry)
             if time.perf_counter() > slice_ends:
                 await asyncio.sleep(0)  # the lease, health and callers go on during a long round
                 slice_ends = time.perf_counter() + ROUND_SLICE_S
         return picks
+
+    def _tell(
+        self, observation: Observation, queue: Sequence[Entry], action: tuple[int, int], made: Made | None = None
+    ) -> None:
+        """Has the policy in the shadow asked as well; whoever watches decisions is told, with its answer."""
+        decisions = self.acting.decisions
+        self.acting.shadow.decided(
+            observation,
+            lambda: tuple(entry.job.job_id for entry in queue),
+            self.ledger.layout.gpu_ids,
+            action,
+            lambda answer: None if made is None else decisions.tell(made, answer),
+        )
+
+    @property
+    def _virtual(self) -> bool:
+        clock = self.acting.clock()
+        return clock is not None and clock.mode is ClockMode.VIRTUAL
 
     # ---- writing down
 

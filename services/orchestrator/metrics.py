@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from adlro.jobs import JobState, JobType
+from services.orchestrator.policies.base import Basis
+from services.orchestrator.shadow import OUTCOMES
 
 # Six steps a decade, from a second to twelve days: quantiles are interpolated between them.
 CLUSTER_TIME_BUCKETS_S = (*(step * 10.0**power for power in range(6) for step in (1, 1.5, 2, 3, 5, 7)), 1e6)
@@ -88,6 +90,44 @@ class Metrics:
             for state in (state for state in JobState if state.final):
                 self.ended.labels(job_type.label, state.name.lower())
 
+        self.guard_fallbacks = Counter(
+            "adlro_orchestrator_guard_fallbacks",
+            "decisions of hold_greedy_fixed in the acting policy's place",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in Basis:
+            if reason.fallback:
+                self.guard_fallbacks.labels(str(reason))
+        self.overdue = Counter(
+            "adlro_orchestrator_overdue_decisions",
+            "decisions in which a job that had waited too long changed what was done",
+            registry=registry,
+        )
+        self.checkpoints = Counter("adlro_orchestrator_checkpoints", "checkpoints read", ["outcome"], registry=registry)
+        for outcome in ("loaded", "refused"):
+            self.checkpoints.labels(outcome)
+        self.shadow_decisions = Counter(
+            "adlro_orchestrator_shadow_decisions",
+            "decisions shown to the policy in the shadow",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in OUTCOMES:
+            self.shadow_decisions.labels(outcome)
+
+    def count_fallback(self, reason: Basis) -> None:
+        """Notes a decision that the fallback made."""
+        self.guard_fallbacks.labels(str(reason)).inc()
+
+    def count_checkpoint(self, used: bool) -> None:
+        """Notes a checkpoint that was read."""
+        self.checkpoints.labels("loaded" if used else "refused").inc()
+
+    def count_shadow(self, outcome: str) -> None:
+        """Notes an answer of the policy in the shadow."""
+        self.shadow_decisions.labels(outcome).inc()
+
     def observe_decision(self, took_s: float) -> None:
         """Notes one policy call."""
         self.decision_s.observe(took_s)
@@ -147,7 +187,7 @@ class ViewCollector:
             policy.add_metric([view.policy], 1)
         yield policy
         yield GaugeMetricFamily(
-            "adlro_orchestrator_cluster_time_seconds", "cluster time of the last event", value=view.cluster_time_s
+            "adlro_orchestrator_cluster_time_seconds", "cluster time now", value=view.cluster_time_s
         )
         yield GaugeMetricFamily(
             "adlro_orchestrator_oldest_wait_seconds",

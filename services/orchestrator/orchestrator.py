@@ -1,34 +1,37 @@
 """The orchestrator's life: takes the lease, runs one acting session after another, and answers for what stands.
 
-No gRPC here; clients are handed in. Redis keys of its own: the policy that was set, and the drained nodes.
+No gRPC here; clients are handed in. A Redis key of its own: the drained nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import redis.asyncio as aioredis
 import structlog
 
-from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, Stale, Unavailable
+from adlro.errors import AdlroError, Conflict, NotFound, Stale, Unavailable
 from adlro.jobs import JobState, PendingReason
 from adlro.jobstore import PREFIX, JobStore, Move
 from services.orchestrator import transitions
-from services.orchestrator.acting import Acting
-from services.orchestrator.decisions import Decision, DecisionLog, explain_waiting
+from services.orchestrator.choosing import Choices, Choosing
+from services.orchestrator.decisions import Decision
 from services.orchestrator.dispatch import Session, failures
+from services.orchestrator.explaining import explain_waiting
 from services.orchestrator.lease import Lease
 from services.orchestrator.ledger import Ledger, Phase
 from services.orchestrator.metrics import GpuView, Metrics, View
-from services.orchestrator.policies import DEFAULT_POLICY, POLICIES, Policy
+from services.orchestrator.policies.base import Basis
 from services.orchestrator.ports import ClusterPort, Predictor
 from services.orchestrator.predictions import Predictions
+from services.orchestrator.shadow import ShadowStatus
 
-POLICY = PREFIX + "orchestrator:policy"
 DRAINED = PREFIX + "orchestrator:drained"
 
 BACKOFF_S = (0.1, 0.2, 0.5)
@@ -63,6 +66,13 @@ class Status:
     decision_count: int
     drained_node_ids: tuple[str, ...]
     problem: str
+    policy_version: str
+    policy_problem: str
+    fallbacks: Mapping[Basis, int]
+    shadow: ShadowStatus | None
+    wait_ratio: float
+    checkpoints_loaded_count: int
+    checkpoints_refused_count: int
 
 
 class Orchestrator:
@@ -74,7 +84,7 @@ class Orchestrator:
         cluster: runs jobs.
         predictor: expected durations (decompose).
         instance_id: unique to this process.
-        policy: the policy to begin with; empty: the one last set, or the default.
+        choices: of policies.
         lease_s: how long the lease lasts without renewal.
         max_attempts: lost attempts after which a job fails.
         decisions_kept: size of the decision log.
@@ -90,7 +100,7 @@ class Orchestrator:
         predictor: Predictor,
         instance_id: str,
         *,
-        policy: str,
+        choices: Choices,
         lease_s: float,
         max_attempts: int,
         decisions_kept: int,
@@ -102,7 +112,6 @@ class Orchestrator:
         self._cluster = cluster
         self._predictions = Predictions(predictor, self._on_prediction_fallback)
         self._lease = Lease(redis, instance_id, lease_s)
-        self._first_policy = policy
         self._max_attempts = max_attempts
         self._metrics = metrics
         self._log = log
@@ -111,8 +120,10 @@ class Orchestrator:
         self._holder = ""
         self._problem = "starting"
         self._stopping = False
+        self._standing_by = False
         self._life: asyncio.Task[None] | None = None
-        self.acting = Acting(_policy(policy or DEFAULT_POLICY), {}, DecisionLog(decisions_kept))
+        self.choosing = Choosing(redis, choices, decisions_kept, metrics, log)
+        self.acting = self.choosing.acting
         metrics.acting.set_function(lambda: self._ready_session() is not None)
         metrics.queue_length.set_function(lambda: s.ledger.queue_length if (s := self._ready_session()) else 0)
         metrics.running.set_function(lambda: s.ledger.count(Phase.PLACED) if (s := self._ready_session()) else 0)
@@ -122,9 +133,13 @@ class Orchestrator:
     async def run(self) -> None:
         """Runs until `stop`."""
         self._life = asyncio.current_task()
+        await self.choosing.look_for_checkpoint()
+        following = asyncio.create_task(self.choosing.follow_checkpoint(), name="follow checkpoint")
         try:
             await self._live()
         finally:
+            following.cancel()
+            self.choosing.close()
             await self._give_up_lease()
 
     async def stop(self) -> None:
@@ -148,10 +163,12 @@ class Orchestrator:
                 if token is None:
                     self._holder = await self._lease.holder()
                     self._problem = f"standing by: {self._holder} holds the lease"
+                    self._standing_by = True
                     failed = 0
                     await asyncio.sleep(self._lease.duration_s / 4)
                     continue
                 self._token, self._holder = token, self._lease.instance_id
+                self._standing_by = False
                 self._metrics.fencing_token.set(token)
                 await self._load_choices()
                 await self._act(token)
@@ -214,13 +231,7 @@ class Orchestrator:
                 await self._lease.renew(token)
 
     async def _load_choices(self) -> None:
-        chosen = await self._redis.get(POLICY)
-        if self._first_policy:  # the setting is for the start; what is set later holds
-            await self._redis.set(POLICY, self._first_policy)
-            self.acting.ask_again = chosen != self._first_policy.encode()
-            chosen, self._first_policy = self._first_policy.encode(), ""
-        if chosen and chosen.decode() in POLICIES:
-            self.acting.policy = _policy(chosen.decode())
+        await self.choosing.load()
         drained = await self._redis.hgetall(DRAINED)
         self.acting.drained = {node.decode(): reason.decode() for node, reason in drained.items()}
 
@@ -279,6 +290,13 @@ class Orchestrator:
             decision_count=self.acting.decisions.count,
             drained_node_ids=tuple(sorted(self.acting.drained)),
             problem=self._problem,
+            policy_version=self.acting.policy.version,
+            policy_problem=self.choosing.problem,
+            fallbacks=dict(self.acting.guard.counts),
+            shadow=self.acting.shadow.status,
+            wait_ratio=ratio if math.isfinite(ratio := self.acting.policy.wait_ratio) else 0.0,
+            checkpoints_loaded_count=self.choosing.checkpoint.loaded,
+            checkpoints_refused_count=self.choosing.checkpoint.refused,
         )
 
     def view(self) -> View:
@@ -300,12 +318,21 @@ class Orchestrator:
             Unavailable: this instance does not act.
         """
         self._session_or_raise()
-        chosen = _policy(name)
-        before = self.acting.policy.name
-        await self._redis.set(POLICY, name)
-        self.acting.policy = chosen
+        before = await self.choosing.set_policy(name)
         self._log.info("policy set", policy=name, before=before)
         await self._session_or_raise().kick()
+        return before
+
+    async def set_shadow(self, name: str) -> str:
+        """Changes the policy that runs beside the acting one, empty for none; returns the one before.
+
+        Raises:
+            InvalidInput: unknown.
+            Unavailable: this instance does not act.
+        """
+        self._session_or_raise()
+        before = await self.choosing.set_shadow(name)
+        self._log.info("shadow policy set", policy=name, before=before)
         return before
 
     async def drain(self, node_id: str, reason: str) -> list[str]:
@@ -348,10 +375,13 @@ class Orchestrator:
 
         Raises:
             NotFound: no such job, or its decision is no longer kept.
+            Unavailable: STANDING_BY: another instance decides.
         """
+        self.refuse_if_standing_by()
         session = self._ready_session()
         if session is not None:
-            waiting = explain_waiting(session.ledger, self.acting.policy, session.now_s, job_id)
+            look = self.acting.guard.look
+            waiting = await explain_waiting(session.ledger, self.acting.policy, look, session.now_s, job_id)
             if waiting is not None:
                 return waiting
         decision = self.acting.decisions.of_job(job_id)
@@ -366,6 +396,20 @@ class Orchestrator:
             field="job_id",
         )
 
+    def refuse_if_standing_by(self) -> None:
+        """Sends who asks to another replica.
+
+        Raises:
+            Unavailable: STANDING_BY: another instance acts; behind the same name it may be reached by a new connection.
+        """
+        if self._standing_by:
+            raise Unavailable(
+                f"this orchestrator does not act now: {self._problem}; ask that one",
+                reason="STANDING_BY",
+                retry_after_s=1.0,
+                metadata={"lease_holder": self._holder},
+            )
+
     def _now_s(self) -> float:
         return self._session.now_s if self._session is not None else 0.0
 
@@ -374,6 +418,7 @@ class Orchestrator:
         return session if session is not None and session.ready.is_set() else None
 
     def _session_or_raise(self) -> Session:
+        self.refuse_if_standing_by()
         session = self._ready_session()
         if session is None:
             raise Unavailable(f"this orchestrator does not act now: {self._problem}", retry_after_s=1.0)
@@ -409,9 +454,3 @@ def _cause(leaves: list[BaseException]) -> str:
     if any(isinstance(leaf, (aioredis.RedisError, OSError, TimeoutError)) for leaf in leaves):
         return "redis"  # the cluster's client raises nothing but AdlroErrors
     return "cluster" if all(isinstance(leaf, AdlroError) for leaf in leaves) else "bug"
-
-
-def _policy(name: str) -> Policy:
-    if name not in POLICIES:
-        raise InvalidInput(f"policy: there is no policy {name!r}; there are {', '.join(POLICIES)}", field="policy")
-    return POLICIES[name]()

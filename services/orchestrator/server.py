@@ -7,6 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,13 +17,14 @@ from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from services.orchestrator.choosing import Choices
 from services.orchestrator.clients import ClusterClient, DecomposeClient
 from services.orchestrator.decisions import Decision
 from services.orchestrator.ledger import warm
 from services.orchestrator.measured import MeasuredCluster, MeasuredStore
 from services.orchestrator.metrics import Metrics, ViewCollector
 from services.orchestrator.orchestrator import Orchestrator
-from services.orchestrator.policies import POLICIES
+from services.orchestrator.policies.base import Basis
 from services.orchestrator.settings import OrchestratorSettings
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -62,7 +64,13 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             MeasuredCluster(cluster, metrics),
             decompose,
             f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
-            policy=settings.policy,
+            choices=Choices(
+                policy=settings.policy,
+                shadow=settings.shadow_policy,
+                checkpoint=Path(settings.checkpoint) if settings.checkpoint else None,
+                deadline_s=settings.decision_deadline_s,
+                wait_ratio=settings.wait_ratio,
+            ),
             lease_s=settings.lease_s,
             max_attempts=settings.max_attempts,
             decisions_kept=settings.decisions_kept,
@@ -102,15 +110,38 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             decision_count=status.decision_count,
             drained_node_ids=status.drained_node_ids,
             problem=status.problem,
+            policy_version=status.policy_version,
+            policy_problem=status.policy_problem,
+            fallbacks=[
+                pb.FallbackCount(reason=_BASIS[reason], count=count) for reason, count in status.fallbacks.items()
+            ],
+            shadow=None
+            if (shadow := status.shadow) is None
+            else pb.ShadowStatus(
+                policy=shadow.policy,
+                agreed_count=shadow.agreed,
+                differed_count=shadow.differed,
+                failed_count=shadow.failed,
+                skipped_count=shadow.skipped,
+            ),
+            wait_ratio=status.wait_ratio,
+            checkpoints_loaded_count=status.checkpoints_loaded_count,
+            checkpoints_refused_count=status.checkpoints_refused_count,
         )
 
     async def ListPolicies(self, request: pb.ListPoliciesRequest, context: Context) -> pb.ListPoliciesResponse:
         """What can be set."""
-        acting = self._orchestrator.acting.policy.name
         return pb.ListPoliciesResponse(
             policies=[
-                pb.Policy(name=name, description=policy.description, acting=name == acting)
-                for name, policy in POLICIES.items()
+                pb.Policy(
+                    name=each.name,
+                    description=each.description,
+                    acting=each.acting,
+                    version=each.version,
+                    problem=each.problem,
+                    shadow=each.shadow,
+                )
+                for each in self._orchestrator.choosing.offered
             ]
         )
 
@@ -118,6 +149,11 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         """Changes the acting policy."""
         before = await self._orchestrator.set_policy(request.policy)
         return pb.SetPolicyResponse(policy=request.policy, previous_policy=before)
+
+    async def SetShadowPolicy(self, request: pb.SetShadowPolicyRequest, context: Context) -> pb.SetShadowPolicyResponse:
+        """Changes the policy in the shadow."""
+        before = await self._orchestrator.set_shadow(request.policy)
+        return pb.SetShadowPolicyResponse(policy=request.policy, previous_policy=before)
 
     async def ExplainDecision(self, request: pb.ExplainDecisionRequest, context: Context) -> pb.ExplainDecisionResponse:
         """Why."""
@@ -131,6 +167,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         self, request: pb.WatchDecisionsRequest, context: Context
     ) -> AsyncIterator[pb.WatchDecisionsResponse]:
         """Decisions as they are made."""
+        self._orchestrator.refuse_if_standing_by()
         log = self._orchestrator.acting.decisions
         watcher = log.watch()
         draining = asyncio.ensure_future(self._draining.wait())
@@ -183,4 +220,17 @@ def _decision(decision: Decision) -> pb.Decision:
         summary=decision.summary,
         decision_us=decision.decision_us,
         attempt=decision.attempt,
+        basis=_BASIS[decision.basis],
+        basis_text=decision.basis_text,
+        policy_version=decision.policy_version,
+        runner_up=None
+        if (second := decision.runner_up) is None
+        else pb.RunnerUp(job_id=second.job_id, gpu_id=second.gpu_id, score=second.score),
+        hold_score=decision.hold_score,
+        shadow=None
+        if (shadow := decision.shadow) is None
+        else pb.ShadowDecision(policy=shadow.policy, job_id=shadow.job_id, gpu_id=shadow.gpu_id, agrees=shadow.agrees),
     )
+
+
+_BASIS = {basis: pb.DecisionBasis.Value(f"DECISION_BASIS_{basis.name}") for basis in Basis}

@@ -22,6 +22,7 @@ from adlro.sim.scenario import load_scenario
 from adlro.sim.workload import WorkloadJob, draw_jobs
 from services.orchestrator.policies import POLICIES
 from tests.e2e.running_suite import RunningSuite
+from tests.policies import made
 
 pytestmark = pytest.mark.slow
 
@@ -43,8 +44,7 @@ def jobs(request: pytest.FixtureRequest) -> list[WorkloadJob]:
 async def test_every_job_starts_and_ends_when_and_where_the_simulator_says(
     suite: RunningSuite, jobs: list[WorkloadJob], policy: str
 ) -> None:
-    if policy == "hungarian":
-        pytest.importorskip("scipy")
+    decides = made(policy)
     # What users have had of GPU time outlasts a replay: each has users of its own, as the simulator's lists do.
     mark = uuid.uuid4().hex[:8]
     own = [replace(job, user=f"{job.user}.{mark}") for job in jobs]
@@ -54,7 +54,7 @@ async def test_every_job_starts_and_ends_when_and_where_the_simulator_says(
     assert {job.state for job in result.jobs} == {JobState.SUCCEEDED}
     gpu_ids = [gpu.gpu_id for _, gpu in result.cluster.gpus()]
 
-    outcome = simulate(SCENARIO.cluster, pack_jobs([own], SCENARIO.cluster), POLICIES[policy]().act)
+    outcome = simulate(SCENARIO.cluster, pack_jobs([own], SCENARIO.cluster), decides.act)
     assert not outcome.stuck.any()
     found = [(gpu_ids.index(job.attempts[0].gpu_id), job.start_s, job.end_s) for job in result.jobs]
     gpus, starts_s, ends_s = (np.array(column) for column in zip(*found, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.orchestrator.policies.base import Policy
+from services.orchestrator.policies.dqn import Dqn
 from services.orchestrator.policies.easy_backfill import EasyBackfill
 from services.orchestrator.policies.fcfs import Fcfs
 from services.orchestrator.policies.fcfs_fastest import FcfsFastest
@@ -36,10 +37,11 @@ _ALL: tuple[type[Policy], ...] = (
     Random,
     HoldGreedy,
     HoldGreedyFixed,
+    Dqn,
 )
 
 POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _ALL}
 
-DEFAULT_POLICY = Sjf.name
+DEFAULT_POLICY = Dqn.name
 
 __all__ = ["DEFAULT_POLICY", "POLICIES", "Policy"]

@@ -2,23 +2,79 @@
 
 from __future__ import annotations
 
+import enum
+import math
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adlro.sim.observation import HOLD, Bools, Floats, Ints, Observation
+from services.orchestrator.policies.bounded_wait import bound
+
+
+class Basis(enum.StrEnum):
+    """What a decision rests on."""
+
+    POLICY = "policy"  # what it prefers
+    MARGIN = "margin"  # its base's choice: the gain it saw elsewhere was within the margin
+    OVERDUE = "overdue"  # a job has waited too long (policies/bounded_wait.py)
+    # The guard's: the fallback has decided, because the policy
+    OUT_OF_RANGE = "out_of_range"  # has never seen anything like this
+    FAILED = "failed"
+    LATE = "late"
+    MISSING = "missing"
+
+    @property
+    def fallback(self) -> bool:
+        """The policy did not decide."""
+        return self in _FALLBACKS
+
+
+_FALLBACKS = frozenset({Basis.OUT_OF_RANGE, Basis.FAILED, Basis.LATE, Basis.MISSING})
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What a policy makes of N observations.
+
+    Attributes:
+        scores: (N, J, G) the best of those that fit is the action; -inf: not wanted.
+        basis: (N,) what each rests on, where it is not plainly the policy.
+        values: (N, J, G) what the policy reckons with, where that is something else than the scores; nan: nothing.
+        hold_value: (N,) the same of holding.
+        notes: for rows, in words, why the basis is what it is.
+    """
+
+    scores: Floats
+    basis: dict[int, Basis] = field(default_factory=dict)
+    values: Floats | None = None
+    hold_value: Floats | None = None
+    notes: dict[int, str] = field(default_factory=dict)
+
+    def basis_of(self, row: int) -> Basis:
+        """What a row's decision rests on."""
+        return self.basis.get(row, Basis.POLICY)
 
 
 class Policy:
     """Maps a batch of observations to one action each; holds no state between calls.
 
-    A subclass gives `preferences`; the pair with the highest score among those that fit now is the action, the earlier
-    submitted job and then the lower-numbered GPU on a tie, HOLD where no pair is wanted.
+    A subclass gives `preferences`, or `weigh`, which says more; the pair with the highest score among those that fit
+    now is the action, the earlier submitted job and then the lower-numbered GPU on a tie, HOLD where no pair is wanted.
+
+    Attributes:
+        guarded: in service it has a deadline, as what is learned and may be of any size.
+        version: which weights, where it is learned.
+        wait_ratio: bounds every job's wait (policies/bounded_wait.py); inf: no bound but the policy's own.
     """
 
     name: ClassVar[str]
     description: ClassVar[str]
+    guarded: ClassVar[bool] = False
+    version: str = ""
+    wait_ratio: float = math.inf
 
     @classmethod
     def for_load(cls, load: float) -> Policy:
@@ -33,24 +89,36 @@ class Policy:
         """(N, J, G) a new array, higher is better; -inf: this policy does not want the pair now."""
         raise NotImplementedError
 
-    def scores(self, observation: Observation) -> Floats:
-        """(N, J, G) the preferences, with nothing left to wait for ever.
+    def weigh(self, observation: Observation) -> Judgement:
+        """The preferences, with what they rest on."""
+        return Judgement(self.preferences(observation))
 
-        Where a hold is not allowed (nothing runs, nothing will arrive) and the policy wants no pair that fits, as when
-        the GPUs it waits for are lost, the first job in order of submission that fits anywhere gets minus its expected
-        durations as scores.
+    def judge(self, observation: Observation) -> Judgement:
+        """The preferences, with nothing left to wait for ever.
+
+        Jobs that have waited too long go first. Where a hold is not allowed (nothing runs, nothing will arrive) and the
+        policy wants no pair that fits, as when the GPUs it waits for are lost, the first job in order of submission
+        that fits anywhere gets minus its expected durations as scores.
         """
-        scores = self.preferences(observation)
-        if observation.hold_allowed.all():
-            return scores
+        judgement = self.weigh(observation)
+        for row in np.flatnonzero(bound(observation, judgement.scores, self.wait_ratio)).tolist():
+            judgement.basis.setdefault(row, Basis.OVERDUE)
+        if not observation.hold_allowed.all():
+            self._start_something(observation, judgement.scores)
+        return judgement
+
+    def scores(self, observation: Observation) -> Floats:
+        """(N, J, G) as judged."""
+        return self.judge(observation).scores
+
+    @staticmethod
+    def _start_something(observation: Observation, scores: Floats) -> None:
         fits = observation.fits_now
         wanted = (fits & (scores > -np.inf)).any(axis=(1, 2))
         rows = np.flatnonzero(~observation.hold_allowed & ~wanted & fits.any(axis=(1, 2)))
-        if not len(rows):
-            return scores
-        job = np.argmax(fits[rows].any(axis=2), axis=1)
-        scores[rows, job] = -observation.duration_s[rows, job]
-        return scores
+        if len(rows):
+            job = np.argmax(fits[rows].any(axis=2), axis=1)
+            scores[rows, job] = -observation.duration_s[rows, job]
 
     def act(self, observation: Observation) -> Ints:
         """(N, 2) the job's and the GPU's place in the observation, or (HOLD, HOLD)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import redis.asyncio as aioredis
@@ -15,6 +16,7 @@ from adlro.errors import Unavailable
 from adlro.events import Clock, ClockMode
 from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob, PendingReason, SimulatedWork
 from adlro.kit.redis import connect, connect_blocking
+from services.orchestrator.choosing import Choices
 from services.orchestrator.measured import MeasuredCluster, MeasuredStore
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.orchestrator import Orchestrator
@@ -22,6 +24,7 @@ from services.orchestrator.ports import Predicted
 from tests.unit.orchestrator.fake_cluster import FakeCluster
 
 PATIENCE_S = 20.0
+NO_CHECKPOINT = Path("/nowhere/dqn.onnx")
 
 
 class Declared:
@@ -57,7 +60,11 @@ class House:
         self.life: asyncio.Task[None] | None = None
         self.orchestrator: Orchestrator
 
-    def start(self, policy: str = "", max_attempts: int = 50, lease_s: float = 0.5) -> None:
+    def start(
+        self, policy: str = "", max_attempts: int = 50, lease_s: float = 0.5, choices: Choices | None = None
+    ) -> None:
+        if not policy and not self.lives:
+            policy = "sjf"  # until another one is set
         self.lives += 1
         self.orchestrator = Orchestrator(
             self.redis,
@@ -65,7 +72,7 @@ class House:
             MeasuredCluster(self.cluster, self.metrics),
             self.predictor,
             f"instance-{self.lives}",
-            policy=policy,
+            choices=choices or Choices(policy, checkpoint=NO_CHECKPOINT),
             lease_s=lease_s,
             max_attempts=max_attempts,
             decisions_kept=100,

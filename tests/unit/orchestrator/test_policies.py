@@ -11,6 +11,7 @@ from adlro.cluster import Cluster
 from adlro.jobs import JobType
 from services.orchestrator.ledger import Ledger
 from services.orchestrator.policies import DEFAULT_POLICY, POLICIES, Policy
+from tests.policies import made, there
 from tests.unit.orchestrator.conftest import queue
 
 
@@ -38,7 +39,7 @@ def ledger(cluster: Cluster) -> Ledger:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_an_empty_queue_is_held(ledger: Ledger, name: str) -> None:
-    assert pick(ledger, POLICIES[name]()) == (-1, -1)
+    assert pick(ledger, made(name)) == (-1, -1)
 
 
 def test_the_default_policy_exists() -> None:
@@ -118,6 +119,6 @@ def test_scores_of_a_batch_are_those_of_its_members(cluster: Cluster) -> None:
             for field in fields(both[0])
         }
     )
-    for policy in (POLICIES[name]() for name in POLICIES):
+    for policy in (POLICIES[name]() for name in there()):
         alone = np.concatenate([policy.act(each) for each in both])
         np.testing.assert_array_equal(policy.act(merged), alone)

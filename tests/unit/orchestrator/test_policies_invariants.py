@@ -19,6 +19,7 @@ from adlro.sim.observation import Observation
 from adlro.sim.scenario import load_scenario
 from adlro.sim.workload import draw_jobs
 from services.orchestrator.policies import POLICIES, Policy
+from tests.policies import made
 from tests.unit.orchestrator.decision_points import Waiting, decision, drawn, merged, padded
 
 TRIALS = 25
@@ -28,9 +29,7 @@ RANDOM_SCORES = [[0.35902201056531413, 0.11405632554231648], [0.5878890208406821
 
 @pytest.fixture(params=POLICIES)
 def policy(request: pytest.FixtureRequest) -> Policy:
-    if request.param == "hungarian":
-        pytest.importorskip("scipy")
-    return POLICIES[request.param]()
+    return made(request.param)
 
 
 def points(*, hold_allowed: bool = True) -> Iterator[Observation]:

@@ -10,6 +10,7 @@ from adlro.sim.batch import simulate
 from adlro.sim.job_arrays import pack_jobs
 from adlro.sim.workload import WorkloadJob
 from services.orchestrator.policies import POLICIES
+from tests.policies import made
 
 CLUSTER = Cluster(
     "one fast, two slow",
@@ -25,8 +26,6 @@ def test_a_job_does_not_wait_for_a_gpu_that_is_lost(name):
     # Job 0 is nearly three times slower on a slow GPU; the others come every 6 s and keep the cluster busy.
     jobs = [WorkloadJob(0.0, "ann", "bert_large_fp16", JobType.MACHINE_LEARNING, 10.0, 1000, 2, 1, 0.5)]
     jobs += [WorkloadJob(6.0 * k, "bob", "neutral", JobType.SIMULATION, 7.0, 1000, 2, 1, 0.5) for k in range(60)]
-    if name == "hungarian":
-        pytest.importorskip("scipy")
-    outcome = simulate(CLUSTER, pack_jobs([jobs], CLUSTER), POLICIES[name]().act, gpu_changes=[[(0.0, 0, 0.0)]])
+    outcome = simulate(CLUSTER, pack_jobs([jobs], CLUSTER), made(name).act, gpu_changes=[[(0.0, 0, 0.0)]])
     assert not outcome.stuck[0]
     assert outcome.start_s[0, 0] < 60.0

@@ -1,0 +1,144 @@
+"""Which values of each plane a network was trained with, and whether a decision has others. numpy and numba only.
+
+Planes are clipped, so a value that was at the edge in training tells nothing of how far beyond it is: there the network
+has learned what to do with all that lies beyond. One that was never near the edge, and is there now, is news to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from adlro.errors import InvalidInput
+from adlro.sim.compiled import compiled
+from adlro.sim.observation import Floats
+from services.orchestrator.planes.layout import Float32s, Planes
+from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES, Plane
+
+TABLES: dict[str, tuple[Plane, ...]] = {
+    "gpus": GPU_PLANES,
+    "jobs": JOB_PLANES,
+    "cluster": CLUSTER_PLANES,
+    "pairs": PAIR_PLANES,
+}
+
+TOLERANCE = 0.1
+"""As a share of a plane's own range: so far outside is still like what was seen."""
+
+
+class Ranges:
+    """By table, (planes, 2) lowest and highest; begins with nothing seen.
+
+    Args:
+        by_table: what was seen before.
+    """
+
+    def __init__(self, by_table: dict[str, Floats] | None = None) -> None:
+        self._seen: dict[str, Floats] = by_table or {
+            name: np.repeat([[np.inf, -np.inf]], len(table), axis=0) for name, table in TABLES.items()
+        }
+        self._allowed: tuple[Floats, ...] | None = None
+
+    def see(self, planes: Planes) -> None:
+        """Takes up the values of N decisions."""
+        for name, seen in self._seen.items():
+            values = _rows(name, planes)
+            if len(values):
+                seen[:, 0] = np.minimum(seen[:, 0], values.min(axis=0))
+                seen[:, 1] = np.maximum(seen[:, 1], values.max(axis=0))
+        self._allowed = None
+
+    def outside(self, planes: Planes) -> int:
+        """How many figures of one decision are outside."""
+        if self._allowed is None:
+            self._allowed = tuple(self._with_tolerance(name, table) for name, table in TABLES.items())
+        gpus, jobs, cluster, pairs = self._allowed
+        return int(_outside(planes.gpus, planes.jobs, planes.cluster, planes.pairs, gpus, jobs, cluster, pairs))
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a model's metadata, `training["ranges"]`."""
+        return {
+            name: {
+                plane.name: [round(float(bound), 4) for bound in seen] for plane, seen in zip(table, rows, strict=True)
+            }
+            for (name, table), rows in zip(TABLES.items(), self._seen.values(), strict=True)
+            if np.isfinite(rows).all()
+        }
+
+    def _with_tolerance(self, name: str, table: tuple[Plane, ...]) -> Floats:
+        spare = TOLERANCE * np.array([plane.high - plane.low for plane in table])
+        seen = self._seen[name]
+        return np.stack((seen[:, 0] - spare, seen[:, 1] + spare), axis=1)
+
+
+def ranges_of(decisions: Iterable[Planes]) -> Ranges:
+    """What a training has seen."""
+    ranges = Ranges()
+    for planes in decisions:
+        ranges.see(planes)
+    return ranges
+
+
+def ranges_from_json(said: object) -> Ranges:
+    """Of a model's metadata.
+
+    Raises:
+        InvalidInput: they are not of these planes, or no numbers.
+    """
+    try:
+        assert isinstance(said, dict)
+        by_table = {
+            name: np.array([said[name][plane.name] for plane in table], dtype=np.float64).reshape(len(table), 2)
+            for name, table in TABLES.items()
+        }
+        if not all((rows[:, 0] <= rows[:, 1]).all() for rows in by_table.values()):
+            raise ValueError("a lowest value is above the highest")
+        return Ranges(by_table)
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"the ranges in the model's metadata are not of this version's planes: {error!r}", field="ranges"
+        ) from error
+
+
+def _rows(name: str, planes: Planes) -> Float32s:
+    """(n, planes) of what is there: padding is no value."""
+    if name == "gpus":
+        rows = np.moveaxis(planes.gpus, 1, -1).reshape(-1, len(GPU_PLANES))
+        return rows[rows[:, 0] > 0.0]
+    if name == "jobs":
+        rows = planes.jobs.reshape(-1, len(JOB_PLANES))
+        return rows[rows[:, 0] > 0.0]
+    return planes.cluster if name == "cluster" else planes.pairs
+
+
+@compiled
+def _outside(
+    gpus: Float32s,
+    jobs: Float32s,
+    cluster: Float32s,
+    pairs: Float32s,
+    gpu_allowed: Floats,
+    job_allowed: Floats,
+    cluster_allowed: Floats,
+    pair_allowed: Floats,
+) -> int:
+    found = 0
+    for n in range(gpus.shape[0]):
+        for node in range(gpus.shape[2]):
+            for slot in range(gpus.shape[3]):
+                if gpus[n, 0, node, slot] > 0.0:
+                    for plane in range(gpus.shape[1]):
+                        value = gpus[n, plane, node, slot]
+                        found += not (gpu_allowed[plane, 0] <= value <= gpu_allowed[plane, 1])
+        for job in range(jobs.shape[1]):
+            if jobs[n, job, 0] > 0.0:
+                for plane in range(jobs.shape[2]):
+                    found += not (job_allowed[plane, 0] <= jobs[n, job, plane] <= job_allowed[plane, 1])
+        for plane in range(cluster.shape[1]):
+            found += not (cluster_allowed[plane, 0] <= cluster[n, plane] <= cluster_allowed[plane, 1])
+    for pair in range(pairs.shape[0]):
+        for plane in range(pairs.shape[1]):
+            found += not (pair_allowed[plane, 0] <= pairs[pair, plane] <= pair_allowed[plane, 1])
+    return found

@@ -1,0 +1,235 @@
+"""Whatever a policy does, a decision is made, in time, and who made it is told and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import structlog
+
+from adlro.sim.observation import Floats, Observation
+from services.orchestrator.guard import INLINE_PAIRS, Guard
+from services.orchestrator.policies import HoldGreedyFixed, Policy, Sjf
+from services.orchestrator.policies.base import Basis, Judgement
+from services.orchestrator.policies.dqn import Dqn
+from services.orchestrator.worker import LateError, Worker
+from tests.unit.orchestrator.decision_points import Waiting, decision, drawn
+from tests.unit.orchestrator.house import NO_CHECKPOINT
+
+POINT = drawn(np.random.default_rng(2), 6)
+THE_BASES = HoldGreedyFixed().scores(POINT)
+
+
+class Made(Policy):
+    """Does what a test wants."""
+
+    name = "made"
+    guarded = True
+
+    def __init__(self, does: Callable[[Observation], Floats]) -> None:
+        self.does = does
+        self.threads: list[int] = []
+
+    def preferences(self, observation: Observation) -> Floats:
+        self.threads.append(threading.get_ident())
+        return self.does(observation)
+
+
+def sjf(observation: Observation) -> Floats:
+    return Sjf().preferences(observation)
+
+
+def fail(_: Observation) -> Floats:
+    raise ZeroDivisionError("of all things")
+
+
+def sleep_s(seconds: float) -> Callable[[Observation], Floats]:
+    def sleeping(observation: Observation) -> Floats:
+        time.sleep(seconds)
+        return sjf(observation)
+
+    return sleeping
+
+
+@pytest.fixture
+def seen() -> Counter[Basis]:
+    return Counter()
+
+
+@pytest.fixture
+def guard(seen: Counter[Basis]) -> Iterator[Guard]:
+    made = Guard(0.05, structlog.get_logger(), lambda reason: seen.update([reason]))
+    yield made
+    made.close()
+
+
+async def test_a_policy_that_is_well_decides(guard: Guard, seen: Counter[Basis]) -> None:
+    policy = Made(sjf)
+    for _ in range(4):
+        judgement = await guard.judge(policy, POINT, virtual=False)
+        np.testing.assert_array_equal(judgement.scores, Sjf().scores(POINT))
+        assert judgement.basis_of(0) is Basis.POLICY
+    assert not seen
+    assert guard.problem == ""
+    # The first beside the loop, since nobody knew how long it takes; then on it.
+    assert policy.threads[0] != threading.get_ident()
+    assert policy.threads[-1] == threading.get_ident()
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        (fail, "ZeroDivisionError: of all things"),
+        (lambda observation: sjf(observation) * np.nan, "its answer is no number"),
+        (lambda observation: np.full_like(sjf(observation), np.inf), "its answer is no number"),
+        (lambda observation: sjf(observation)[:, :-1], "its answer is no number"),
+        (lambda _: "yes", "AttributeError"),
+    ],
+)
+async def test_one_that_fails_is_replaced_and_told(
+    guard: Guard, seen: Counter[Basis], does: Callable[[Observation], Floats], says: str
+) -> None:
+    for count in (1, 2, 3):
+        judgement = await guard.judge(Made(does), POINT, virtual=count == 2)
+        np.testing.assert_array_equal(judgement.scores, THE_BASES)
+        assert judgement.basis_of(0) is Basis.FAILED
+        assert says in judgement.notes[0]
+        assert guard.counts == seen == {Basis.FAILED: count}
+        assert says in guard.problem
+    await guard.judge(Made(sjf), POINT, virtual=False)
+    assert guard.problem == ""
+
+
+async def test_one_without_a_checkpoint_is_replaced(guard: Guard, seen: Counter[Basis]) -> None:
+    judgement = await guard.judge(Dqn(NO_CHECKPOINT), POINT, virtual=False)
+    assert judgement.basis_of(0) is Basis.MISSING
+    np.testing.assert_array_equal(judgement.scores, THE_BASES)
+    assert seen == {Basis.MISSING: 1}
+
+
+async def test_one_that_says_that_it_is_out_of_range_is_counted(guard: Guard, seen: Counter[Basis]) -> None:
+    class Modest(Policy):
+        name = "modest"
+
+        def weigh(self, observation: Observation) -> Judgement:
+            return Judgement(THE_BASES.copy(), {0: Basis.OUT_OF_RANGE}, notes={0: "never seen such a thing"})
+
+    judgement = await guard.judge(Modest(), POINT, virtual=False)
+    assert judgement.basis_of(0) is Basis.OUT_OF_RANGE
+    assert seen == {Basis.OUT_OF_RANGE: 1}
+    assert "never seen" in guard.problem
+
+
+async def test_one_that_is_late_is_replaced_in_time_and_the_loop_goes_on(guard: Guard, seen: Counter[Basis]) -> None:
+    policy, ticks = Made(sleep_s(0.6)), 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.005)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    began = time.monotonic()
+    judgement = await guard.judge(policy, POINT, virtual=False)
+    assert time.monotonic() - began < 0.4
+    assert judgement.basis_of(0) is Basis.LATE
+    assert ticks > 2
+    # It is still at it: nobody waits for it again.
+    began = time.monotonic()
+    await guard.judge(policy, POINT, virtual=False)
+    assert time.monotonic() - began < 0.04
+    assert seen == {Basis.LATE: 2}
+    await asyncio.sleep(0.7)
+    policy.does = sjf
+    assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is Basis.POLICY
+    ticking.cancel()
+
+
+async def test_in_virtual_time_it_may_take_its_time(guard: Guard, seen: Counter[Basis]) -> None:
+    judgement = await guard.judge(Made(sleep_s(0.2)), POINT, virtual=True)
+    assert judgement.basis_of(0) is Basis.POLICY
+    assert not seen
+
+
+async def test_a_policy_that_was_slow_decides_beside_the_loop(guard: Guard) -> None:
+    policy = Made(sleep_s(0.02))
+    for _ in range(3):
+        assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is Basis.POLICY
+    assert threading.get_ident() not in policy.threads
+
+
+async def test_a_large_decision_is_made_beside_the_loop_and_has_more_time(guard: Guard) -> None:
+    jobs = [Waiting((5.0,) * 64)] * (INLINE_PAIRS // 64 + 1)
+    large = decision(jobs, [0.0] * 64)
+    policy = Made(sjf)
+    for _ in range(3):
+        await guard.judge(policy, large, virtual=False)
+    assert threading.get_ident() not in policy.threads
+    assert guard.deadline_s(large) == pytest.approx(0.05 * large.fits_now.size / INLINE_PAIRS)
+    assert guard.deadline_s(POINT) == 0.05
+
+
+async def test_the_replacement_lets_no_job_wait_longer_than_the_policy_would(guard: Guard) -> None:
+    policy = Made(fail)
+    policy.wait_ratio = 1.0
+    # hold_greedy_fixed would hold job 0 for its fast GPU.
+    point = decision([Waiting((1.0, 50.0))], [5.0, 0.0], time_s=1e6)
+    assert (HoldGreedyFixed().act(point) == -1).all()
+    judgement = await guard.judge(policy, point, virtual=False)
+    assert Policy.choose(point, judgement.scores)[0].tolist() == [0, 1]
+    assert judgement.basis_of(0) is Basis.FAILED
+
+
+async def test_looking_counts_nothing_and_holds_up_no_decision(guard: Guard, seen: Counter[Basis]) -> None:
+    slow = Made(sleep_s(0.3))
+    looking = asyncio.create_task(guard.look(slow, POINT))
+    await asyncio.sleep(0.02)
+    began = time.monotonic()
+    await guard.judge(Made(sjf), POINT, virtual=False)
+    assert time.monotonic() - began < 0.2
+    assert (await looking).basis_of(0) is Basis.POLICY
+    looked = await guard.look(Made(fail), POINT)
+    assert looked.basis_of(0) is Basis.FAILED
+    np.testing.assert_array_equal(looked.scores, THE_BASES)
+    assert not seen
+    assert guard.problem == ""
+
+
+# ---- the thread
+
+
+async def test_work_is_done_in_order_and_errors_come_back() -> None:
+    worker = Worker("test")
+    done: list[int] = []
+
+    def work(number: int) -> int:
+        time.sleep(0.02)
+        done.append(number)
+        return number
+
+    assert await asyncio.gather(*(worker.run(lambda n=n: work(n)) for n in range(4))) == [0, 1, 2, 3]
+    assert done == [0, 1, 2, 3]
+    with pytest.raises(KeyError):
+        await worker.run(lambda: {}["no"])
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await worker.run(lambda: next(iter(())))
+    worker.close()
+
+
+async def test_who_waits_no_longer_leaves_the_thread_at_its_work() -> None:
+    worker = Worker("test")
+    with pytest.raises(LateError):
+        await worker.run(lambda: time.sleep(0.2), 0.02)
+    assert worker.busy
+    waiting = asyncio.create_task(worker.run(lambda: 7))
+    await asyncio.sleep(0.02)
+    waiting.cancel()
+    assert await worker.run(lambda: 8, 2.0) == 8
+    assert not worker.busy
+    worker.close()
