@@ -1,4 +1,7 @@
-"""One suite for each test process, in virtual time; each test leaves it without open jobs, as it found it."""
+"""One suite for each test process, in virtual time; each test leaves it without open jobs, as it found it.
+
+For tests of containers: the images, built once.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pytest
 
 from adlro.client import Client
 from adlro.events import ClockMode
+from tests.e2e.compose_suite import ComposeSuite, engine
 from tests.e2e.running_suite import RunningSuite, clear, marked_pids, start_suite
 
 POLICY = "fcfs"
@@ -42,3 +46,10 @@ def scaled_suite(suite: RunningSuite) -> RunningSuite:
     with Client(suite.server) as client:
         client.set_clock(ClockMode.SCALED, scale=SCALE)
     return suite
+
+
+@pytest.fixture(scope="session")
+def images() -> float:
+    """The images of compose.yaml as the repository stands; how long the build took, seconds."""
+    engine()
+    return ComposeSuite().build()
