@@ -16,6 +16,7 @@ from adlro.cli.evaluate import evaluate
 from adlro.cli.replay import replay
 from adlro.cli.shell import ReportingGroup
 from adlro.cli.token import token
+from adlro.cli.train import train
 from adlro.cli.up import up
 from adlro.cli.workload import workload
 
@@ -86,6 +87,7 @@ app.command(rich_help_panel=JOBS)(workload)
 app.command(rich_help_panel=CLUSTER)(gpus.gpus)
 app.command(rich_help_panel=CLUSTER)(cluster.policy)
 app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(evaluate)
+app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(train)
 app.command(rich_help_panel=CLUSTER)(cluster.drain)
 app.command(rich_help_panel=CLUSTER)(cluster.undrain)
 app.command(rich_help_panel=CLUSTER)(cluster.clock)

@@ -1,0 +1,20 @@
+"""`adlro train`: becomes the orchestrator's training, with the arguments as they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from adlro.cli.processes import import_path
+
+MODULE = "services.orchestrator.learn"
+
+
+def train(context: typer.Context) -> None:
+    """Train a policy on simulated clusters; stopped or killed, the same command goes on where it stood."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # In this process's place, not below it, as `adlro evaluate`.
+    os.execve(sys.executable, [sys.executable, "-m", MODULE, *context.args], {**os.environ, **import_path()})
