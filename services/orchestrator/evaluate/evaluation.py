@@ -24,7 +24,6 @@ from adlro.sim.batch import simulate
 from adlro.sim.observation import Floats
 from services.orchestrator.evaluate.cases import Case, build_cases
 from services.orchestrator.evaluate.measure import Figures
-from services.orchestrator.evaluate.own_decompose import GivenDecompose, require_decompose
 from services.orchestrator.evaluate.partial import PartialResults
 from services.orchestrator.evaluate.request import LEARNED, REFERENCE, Request
 from services.orchestrator.evaluate.tasks import Setup, Task, begin_worker, cut, from_bytes, key_of, to_bytes, work
@@ -112,10 +111,14 @@ def evaluate(
     cases, notes = prepared or build_cases(request)
     given = None
     if request.decompose is not None:
+        from services.orchestrator.evaluate.own_decompose import GivenDecompose
+
         given = GivenDecompose(request.decompose, request.redis_url or "")
         processes = 1  # it has one memory: lists take turns
         partial = None  # nobody knows whether it will still be the same one
     elif request.runtime == LEARNED:
+        from services.orchestrator.evaluate.own_decompose import require_decompose
+
         require_decompose()
     setup = Setup(tuple(cases), dict(request.own), given)
     names = tuple(dict.fromkeys([REFERENCE, *request.names]))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from multiprocessing import parent_process
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,11 +31,12 @@ from adlro.sim.job_arrays import JobArrays
 from adlro.sim.observation import Ints, Observation
 from services.orchestrator import policies as policies_package
 from services.orchestrator.evaluate.cases import Case
-from services.orchestrator.evaluate.learning import simulate_learned
 from services.orchestrator.evaluate.measure import Figures, figures_of
-from services.orchestrator.evaluate.own_decompose import GivenDecompose, OwnDecompose, Source
 from services.orchestrator.evaluate.request import REFERENCE
 from services.orchestrator.policies import POLICIES, Policy
+
+if TYPE_CHECKING:
+    from services.orchestrator.evaluate.own_decompose import GivenDecompose, Source
 
 RESULTS_FORMAT = 2
 """Changes when what a task's file holds changes its meaning."""
@@ -102,11 +104,16 @@ class Setup:
     async def _simulated_learned(
         self, case: Case, number: int, arrays: JobArrays, act: Callable[[Observation], Ints]
     ) -> Outcome:
+        from services.orchestrator.evaluate.learning import simulate_learned
+
         async with self._source.fresh() as decompose:
             return await simulate_learned(case.cluster, case.job_list(number), arrays, act, decompose)
 
     @functools.cached_property
     def _source(self) -> Source:
+        # Redis and gRPC: only where something is learned.
+        from services.orchestrator.evaluate.own_decompose import OwnDecompose
+
         return self.decompose or OwnDecompose()
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from adlro.sim.job_arrays import JobArrays, pack_jobs
 from adlro.sim.observation import Floats, Ints, Observation
 from adlro.sim.scenario import load_scenario
 from adlro.sim.workload import WorkloadJob, draw_jobs
-from services.orchestrator.evaluate import Request, evaluate
+from services.orchestrator.evaluate import Request, evaluate, own_decompose
 from services.orchestrator.evaluate import tasks as tasks_module
 from services.orchestrator.evaluate.cases import build_cases
 from services.orchestrator.evaluate.learning import simulate_learned
@@ -202,7 +202,7 @@ def request(**changes: Any) -> Request:
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> type[FakeSource]:
     FakeSource.made = []
-    monkeypatch.setattr(tasks_module, "OwnDecompose", FakeSource)
+    monkeypatch.setattr(own_decompose, "OwnDecompose", FakeSource)
     return FakeSource
 
 
