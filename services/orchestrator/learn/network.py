@@ -19,6 +19,8 @@ from torch.nn.functional import embedding as at  # rows of a table; of all ways 
 
 from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
 
+_BASE_CHOICE = [plane.name for plane in PAIR_PLANES].index("base_choice")
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
@@ -63,6 +65,7 @@ class PairNetwork(nn.Module):
         self.of_job = nn.Linear(channels, hidden, bias=False)
         self.of_gpu = nn.Linear(channels, hidden, bias=False)
         self.of_cluster = nn.Linear(hidden, hidden, bias=False)
+        self.of_base = nn.Linear(hidden, hidden)
         # The second.
         self.second = nn.Linear(hidden, hidden2)
         self.advantage = nn.Linear(hidden2, 1)
@@ -111,11 +114,15 @@ class PairNetwork(nn.Module):
             matrix = torch.relu(self.gpu_mix(first) + self.node_mix(node)) * present  # (N, C, M, S)
             pooled += _pooled(matrix, present, dims=(2, 3))
         context = torch.relu(self.context(torch.cat(pooled, dim=1)))  # (N, H)
-        hidden = self.of_pair(pairs) + at(pair_cluster, self.of_cluster(context))  # (P, H)
-        hidden = hidden + self.of_job(at(pair_job, of_jobs.flatten(0, 1)))
+        hidden = self.of_pair(pairs) + self.of_job(at(pair_job, of_jobs.flatten(0, 1)))  # (P, H)
         if self.settings.convolutions:
             places = matrix.permute(0, 2, 3, 1).flatten(0, 2)  # (N x M x S, C)
             hidden = hidden + self.of_gpu(at(pair_place, places))
+        # What an action gains is against the base's choice: every pair, and hold, are told which that is.
+        chosen = torch.relu(hidden) * pairs[:, _BASE_CHOICE : _BASE_CHOICE + 1]
+        base = self.of_base(torch.zeros_like(context).index_add(0, pair_cluster, chosen))  # (N, H)
+        hidden = hidden + at(pair_cluster, self.of_cluster(context) + base)
+        context = context + torch.relu(base)
         advantages = self.advantage(torch.relu(self.second(torch.relu(hidden))))
         state = torch.relu(self.state(context))
         return advantages, self.hold(state), self.value(state)
