@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from adlro.client import AsyncClient, JobEvent, JobEventKind
 from adlro.errors import OutOfRange, Stale, Unavailable
-from adlro.events import ClusterEvent
+from adlro.events import ClusterEvent, EventKind
 from adlro.jobs import Job, JobState
 from services.orchestrator.clients import ClusterClient
 
@@ -125,6 +125,11 @@ class ClusterFollower(_Follower):
 
     def __str__(self) -> str:
         return f"events by incarnation: { {name: len(log) for name, log in self.logs.items()} }"
+
+    @property
+    def started_count(self) -> int:
+        """Attempts that were started."""
+        return sum(event.kind is EventKind.STARTED for log in self.logs.values() for event in log)
 
     async def catch_up(self) -> None:
         """Returns when every event up to now has been seen."""
