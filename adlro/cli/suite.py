@@ -27,6 +27,7 @@ from adlro.client.health import wait_until_serving
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Unavailable
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect, redacted, wait_until_up
+from adlro.kit.settings import with_password
 
 START_ORDER = (ServiceName.DECOMPOSE, ServiceName.INGEST, ServiceName.CLUSTER, ServiceName.ORCHESTRATOR)
 # First what decides, last what records.
@@ -64,6 +65,7 @@ class SuitePlan:
         data_dir: where everything is kept.
         base_port: ingest's; the others are at the next ones. 0: four free ports in a row.
         redis_url: a Redis or Valkey to use; None: an own one.
+        redis_password_file: its password, where that is not in the URL.
         settings: more environment for the services, such as `ADLRO_SIMCLUSTER_CLUSTER`.
         echo: called with service and line for each line that a service logs.
     """
@@ -71,6 +73,7 @@ class SuitePlan:
     data_dir: Path
     base_port: int
     redis_url: str | None = None
+    redis_password_file: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     echo: Callable[[str, str], None] | None = None
 
@@ -216,7 +219,7 @@ class Suite:
     async def _start_store(self) -> None:
         if self._plan.redis_url:
             self.redis_url = self._plan.redis_url
-            await _check_redis(self.redis_url)
+            await _check_redis(self.redis_url, self._plan.redis_password_file)
             return
         self._store = EmbeddedRedis(self._plan.data_dir / "valkey")
         await asyncio.to_thread(self._store.start)
@@ -226,6 +229,8 @@ class Suite:
         return {
             **self._plan.settings,
             "ADLRO_REDIS_URL": self.redis_url,
+            # An own store has none, whatever the environment says.
+            "ADLRO_REDIS_PASSWORD_FILE": self._plan.redis_password_file if self._plan.redis_url else "",
             f"ADLRO_{name.upper()}_LISTEN": self.addresses[name],
             "ADLRO_SIMCLUSTER_INGEST_ADDRESS": self.addresses[ServiceName.INGEST],
             "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": self.addresses[ServiceName.CLUSTER],
@@ -304,10 +309,10 @@ class Suite:
                 self._notify("valkey is back")
 
 
-async def _check_redis(url: str) -> None:
+async def _check_redis(url: str, password_file: str) -> None:
     """Raises StartFailed where a Redis of the user's does not answer: services would wait for it without end."""
     try:
-        client = connect(url)
+        client = connect(with_password(url, password_file) if password_file else url)
         try:
             await wait_until_up(client, REDIS_TIMEOUT_S)
         finally:

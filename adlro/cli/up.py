@@ -78,6 +78,7 @@ def up(
         data_dir=(data_dir or default_data_dir()).absolute(),
         base_port=port,
         redis_url=os.environ.get("ADLRO_REDIS_URL") or None,
+        redis_password_file=os.environ.get("ADLRO_REDIS_PASSWORD_FILE", ""),
         settings={"ADLRO_SIMCLUSTER_CLUSTER": str(scenario)},
         echo=_echo if verbose else None,
     )

@@ -58,10 +58,11 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.ClusterService/SetGpuAvailability": _OPERATORS,
 }
 
-# Health tells whether a process is up and nothing more; whoever restarts containers must be able to ask.
-OPEN_PREFIX = "/grpc.health.v1.Health/"
-# The contracts, for tools such as grpcurl: to everybody with a token.
-REFLECTION_PREFIX = "/grpc.reflection."
+# It tells whether a process serves and nothing more; whoever restarts containers must be able to ask. Its streams
+# (Watch) would be a stranger's to keep open.
+OPEN: Final = frozenset({"/grpc.health.v1.Health/Check"})
+# The rest of health, and reflection, which tells the contracts to tools such as grpcurl: for everybody with a token.
+_ANY_ROLE_PREFIX = "/grpc."
 
 _SCHEME = "bearer "
 _LOG_EVERY_S = 10.0
@@ -86,7 +87,7 @@ class Guard:
             method: full name, such as `/adlro.v1.JobService/GetJob`.
             metadata: of the call.
         """
-        if method.startswith(OPEN_PREFIX):
+        if method in OPEN:
             return None
         caller = self._caller(metadata)
         if caller is None:
@@ -97,7 +98,7 @@ class Guard:
                 "`authorization: Bearer <token>`"
             )
         CALLER.set(caller)
-        if method.startswith(REFLECTION_PREFIX):
+        if method.startswith(_ANY_ROLE_PREFIX):
             return None
         needed = ROLES.get(method, frozenset())
         if caller.roles & needed:

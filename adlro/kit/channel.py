@@ -5,7 +5,6 @@ Knows gRPC only.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, cast
 
 import grpc
@@ -94,23 +93,23 @@ class _TokenChannel:
 
     def __init__(self, channel: Any, token: str) -> None:
         self._channel = channel
-        self._metadata = (("authorization", f"Bearer {token}"),)
+        self._token = token
 
     def unary_unary(self, *args: Any, **options: Any) -> Any:
         """As of the channel."""
-        return partial(self._channel.unary_unary(*args, **options), metadata=self._metadata)
+        return _showing(self._token, self._channel.unary_unary(*args, **options))
 
     def unary_stream(self, *args: Any, **options: Any) -> Any:
         """As of the channel."""
-        return partial(self._channel.unary_stream(*args, **options), metadata=self._metadata)
+        return _showing(self._token, self._channel.unary_stream(*args, **options))
 
     def stream_unary(self, *args: Any, **options: Any) -> Any:
         """As of the channel."""
-        return partial(self._channel.stream_unary(*args, **options), metadata=self._metadata)
+        return _showing(self._token, self._channel.stream_unary(*args, **options))
 
     def stream_stream(self, *args: Any, **options: Any) -> Any:
         """As of the channel."""
-        return partial(self._channel.stream_stream(*args, **options), metadata=self._metadata)
+        return _showing(self._token, self._channel.stream_stream(*args, **options))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
@@ -128,3 +127,13 @@ class _TokenChannel:
 
     async def __aexit__(self, *error: Any) -> Any:
         return await self._channel.__aexit__(*error)
+
+
+def _showing(token: str, call: Any) -> Any:
+    metadata = (("authorization", f"Bearer {token}"),)
+
+    # No functools.partial: its text would hold the token.
+    def with_token(*args: Any, **options: Any) -> Any:
+        return call(*args, metadata=metadata, **options)
+
+    return with_token

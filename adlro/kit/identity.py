@@ -27,6 +27,7 @@ from adlro.kit.log import get_logger
 
 # As in job.proto: a user of a token is the user of jobs.
 _USER = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
+_TOKEN = re.compile(r"[A-Za-z0-9._@+-]{1,64}\.[A-Za-z0-9_-]{43}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _SECRET_BYTES = 32
 _TOKEN_LIMIT = 256
@@ -106,6 +107,8 @@ def read_token(path: str, key: str) -> str:
     Raises:
         InvalidInput: it can't be read, or holds no token. The message does not show what it holds.
     """
+    if _TOKEN.fullmatch(path):
+        raise InvalidInput(f"{key}: holds a token; write that to a file, and name the file", field=key)
     try:
         lines = Path(path).read_text("ascii").split("\n", 1)
     except (OSError, UnicodeDecodeError) as error:

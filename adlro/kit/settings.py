@@ -159,9 +159,10 @@ def with_password(redis_url: str, password_file: str) -> str:
         password = Path(password_file).read_text("utf-8").split("\n", 1)[0].strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it holds no text"
-        raise ValueError(f"{key}: can't read {password_file}: {reason}") from None
+        # Without what it holds: that might be the password itself.
+        raise ValueError(f"{key}: can't read the file that it names: {reason}") from None
     if not password:
-        raise ValueError(f"{key}: {password_file} is empty")
+        raise ValueError(f"{key}: the file that it names is empty")
     parts = urlsplit(redis_url)
     login, _, host = parts.netloc.rpartition("@")
     user = login.partition(":")[0]

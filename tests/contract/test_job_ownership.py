@@ -153,3 +153,10 @@ async def test_a_flood_of_one_user_is_refused_and_others_are_served(redis_url: s
             await clients("bob").submit(BOB)
         with pytest.raises(LimitExceeded, match="bob has 8 jobs that have not ended"):
             await clients("bob").submit(BOB)
+
+
+async def test_a_stream_of_submissions_ends_somewhere(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.ingest.server.jobs._JOBS_IN_STREAM", 10)
+    with pytest.raises(LimitExceeded, match="a stream takes 10 jobs, which are recorded"):
+        await clients("ann").submit_many([ANN] * 30)
+    assert len(await ids(clients("ann"))) == 10

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from adlro.errors import AdlroError, Unavailable
+from adlro.errors import AdlroError, LimitExceeded, Unavailable
 from adlro.jobs import JobState, JobType
 from adlro.jobstore import Created, JobEvent, JobStore, NewJob
 from adlro.kit.status import to_status
@@ -25,6 +25,8 @@ from services.ingest.watch import JobWatch
 
 # Jobs of one SubmitJobs stream that are being written; its client waits beyond this.
 _IN_FLIGHT = 1024
+# Of one SubmitJobs stream: what became of each is held until its end.
+_JOBS_IN_STREAM = 100_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _WATCH = job_service_pb2.WatchJobsResponse
@@ -81,6 +83,13 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         finished = 0
         requests = until(self._draining, attempt_each(request_iterator))
         async for _, request, broken_rule in requests:
+            if len(results) == _JOBS_IN_STREAM:
+                await _written(results)
+                raise LimitExceeded(
+                    f"a stream takes {_JOBS_IN_STREAM:,} jobs, which are recorded; send the others in another one",
+                    reason="STREAM_TOO_LONG",
+                    metadata={"limit": str(_JOBS_IN_STREAM)},
+                )
             try:
                 if request is None:
                     raise broken_rule or AssertionError("attempt_each gives a message or an error")
@@ -96,8 +105,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
                 if isinstance(oldest, asyncio.Future):
                     await asyncio.wait([oldest])
         if self._draining.is_set():
-            written = [each for each in results if isinstance(each, asyncio.Future)]
-            await asyncio.gather(*written, return_exceptions=True)
+            await _written(results)
             raise Unavailable(
                 f"{SHUTTING_DOWN.message}; of the {len(results)} jobs that came those in order are recorded: "
                 "repeat the stream with the same request ids",
@@ -154,6 +162,11 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             yield _WATCH(kind=_WATCH.KIND_SNAPSHOT_END, revision=revision)
         async for change in self._watch.changes(revision, job_filter, seen):
             yield change.message
+
+
+async def _written(results: list[asyncio.Future[Created] | AdlroError]) -> None:
+    """Returns when what came is recorded, or was refused."""
+    await asyncio.gather(*(each for each in results if isinstance(each, asyncio.Future)), return_exceptions=True)
 
 
 def change_message(event: JobEvent) -> bytes:

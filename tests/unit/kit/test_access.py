@@ -158,6 +158,9 @@ def test_a_token_file_is_read_and_never_shown(tmp_path):
     with pytest.raises(InvalidInput, match=r"KEY: .* holds no token") as refused:
         read_token(str(path), "KEY")
     assert "hunter2" not in refused.value.message
+    with pytest.raises(InvalidInput, match="KEY: holds a token; write that to a file") as refused:
+        read_token(token, "KEY")
+    assert token not in refused.value.message
     with pytest.raises(InvalidInput, match="ADLRO_TOKEN_FILE: can't read"):
         Credentials.from_environment({"ADLRO_TOKEN_FILE": str(tmp_path / "absent")})
 
@@ -201,6 +204,13 @@ async def refusal(call: Any) -> AdlroError:
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await call
     return from_rpc_error(failed.value)
+
+
+async def test_no_text_of_a_channel_or_its_calls_holds_the_token():
+    token = new_token("ada")
+    channel = open_channel("127.0.0.1:1", Credentials(token=token))
+    stub = job_service_pb2_grpc.JobServiceStub(channel)
+    assert token not in f"{channel!r} {stub.GetJob!r} {stub.WatchJobs!r} {stub!r}"
 
 
 @pytest.mark.parametrize("token", ["", "nobody.secret", "the-reader.secret", "garbage"])
@@ -250,7 +260,7 @@ async def test_the_handler_knows_who_calls(guarded: Guarded):
     assert current_caller() is None
 
 
-async def test_health_is_open_and_reflection_asks_for_a_token(guarded: Guarded):
+async def test_a_health_check_is_open_and_streams_and_reflection_ask_for_a_token(guarded: Guarded):
     def list_services(channel: Any) -> Any:
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]), timeout=5)
@@ -258,6 +268,8 @@ async def test_health_is_open_and_reflection_asks_for_a_token(guarded: Guarded):
     stranger = guarded.channel("")
     answer = await health_pb2_grpc.HealthStub(stranger).Check(health_pb2.HealthCheckRequest(), timeout=5)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    watch = health_pb2_grpc.HealthStub(stranger).Watch(health_pb2.HealthCheckRequest(), timeout=5)
+    assert isinstance(await refusal(watch.read()), Unauthenticated)
     assert isinstance(await refusal(list_services(stranger).read()), Unauthenticated)
     told = await list_services(guarded.channel(guarded.tokens["submitter"])).read()
     assert "adlro.v1.JobService" in {each.name for each in told.list_services_response.service}

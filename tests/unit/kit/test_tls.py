@@ -159,10 +159,16 @@ def test_the_password_of_redis_comes_from_a_file_and_is_not_shown(monkeypatch, c
         load_settings(FakeSettings)
     assert "a%2Fb" not in capsys.readouterr().err
     monkeypatch.delenv("ADLRO_TLS_CERT_FILE")
+    # Nor where the password stands in place of its file.
+    monkeypatch.setenv("ADLRO_REDIS_PASSWORD_FILE", "hunter2")
+    with pytest.raises(SystemExit):
+        load_settings(FakeSettings)
+    assert "hunter2" not in capsys.readouterr().err
+    monkeypatch.setenv("ADLRO_REDIS_PASSWORD_FILE", str(path))
     path.write_text("\n")
     with pytest.raises(SystemExit):
         load_settings(FakeSettings)
-    assert capsys.readouterr().err == f"ingest: ADLRO_REDIS_PASSWORD_FILE: {path} is empty\n"
+    assert capsys.readouterr().err == "ingest: ADLRO_REDIS_PASSWORD_FILE: the file that it names is empty\n"
 
 
 @pytest.mark.parametrize(
