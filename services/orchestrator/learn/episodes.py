@@ -22,12 +22,12 @@ import torch
 
 from adlro.sim.batch import BatchSimulator
 from adlro.sim.course import FEASIBLE_IDLE_S, IDLE_S, JOBS_S, PRIORITY_S
-from adlro.sim.observation import HOLD, Floats, Ints, Observation
+from adlro.sim.observation import Floats, Ints, Observation
 from services.orchestrator.learn.network import PairNetwork
 from services.orchestrator.learn.recipes import Recipe
 from services.orchestrator.learn.replay import Decisions, pack
 from services.orchestrator.learn.worlds import World
-from services.orchestrator.planes.choice import Margins, best_of
+from services.orchestrator.planes.choice import Margins, actions_of, best_of
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.layout import Float32s, Planes
 from services.orchestrator.planes.model import INPUTS
@@ -90,7 +90,7 @@ def run_generation(
         times.append(simulator.time_s[active].copy())
         totals.append(simulator.totals[active].copy())
         longer_s.append(_longer_s(observation, planes, index))
-        simulator.act(_actions(planes, index))
+        simulator.act(actions_of(planes, index))
     outcome = simulator.outcome()
     cluster, time_s = np.concatenate(clusters), np.concatenate(times)
     following = _following(cluster)
@@ -153,14 +153,6 @@ def _explore(planes: Planes, index: Ints, rng: np.random.Generator, epsilon: flo
     return int(at_random.sum())
 
 
-def _actions(planes: Planes, index: Ints) -> Ints:
-    actions = np.full((len(index), 2), HOLD, dtype=np.int64)
-    starts = np.flatnonzero(index >= 0)
-    actions[starts, 0] = planes.pair_queue[index[starts]]
-    actions[starts, 1] = planes.pair_gpu[index[starts]]
-    return actions
-
-
 def _following(cluster: Ints) -> Ints:
     """(D,) the next decision of the same cluster; -1: none."""
     following = np.full(len(cluster), -1, dtype=np.int64)
@@ -177,6 +169,6 @@ def greedy(
 
     def act(observation: Observation) -> Ints:
         planes = filler.fill(observation)
-        return _actions(planes, best_of(planes, *network_q(network, planes, device), margins))
+        return actions_of(planes, best_of(planes, *network_q(network, planes, device), margins))
 
     return act

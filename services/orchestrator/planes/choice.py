@@ -41,7 +41,11 @@ def choose(planes: Planes, q_pairs: Float32s, q_hold: Float32s, margins: Margins
         then the earlier submitted job, then the lower-numbered GPU. Where no hold is allowed and something fits, it is
         started, whatever the margins.
     """
-    index = best_of(planes, q_pairs, q_hold, margins)
+    return actions_of(planes, best_of(planes, q_pairs, q_hold, margins))
+
+
+def actions_of(planes: Planes, index: Ints) -> Ints:
+    """(N, 2) actions as an observation has them, of (N,) pairs; -1: hold."""
     actions = np.full((len(index), 2), HOLD, dtype=np.int64)
     starts = np.flatnonzero(index >= 0)
     actions[starts, 0] = planes.pair_queue[index[starts]]
