@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 import socket
 import subprocess
@@ -16,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.dashboards import PROMETHEUS
+from tests.dashboards import PROMETHEUS, metrics_in, recorded, rules_text, targets
 
 WITHOUT = "prometheus is not on PATH; the Debian package `prometheus` brings it"
 SCRAPE_INTERVAL_S = 1
@@ -25,7 +27,46 @@ _READY_S, _END_S = 20.0, 10.0
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class PrometheusServer:
+class Prometheus:
+    """The HTTP API of a Prometheus that runs.
+
+    Args:
+        url: such as http://127.0.0.1:9090.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        """The data of an answer of its HTTP API."""
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with _OPENER.open(url, timeout=10) as answer:
+            said = json.load(answer)
+        assert said["status"] == "success", said
+        return said["data"]
+
+    def query(self, expr: str) -> list[tuple[dict[str, str], float]]:
+        """What an expression gives now: labels and value of each series."""
+        found = self.ask("query", query=expr)["result"]
+        return [(each["metric"], float(each["value"][1])) for each in found]
+
+    def lacks(self, within_s: float) -> list[str]:
+        """Waits until each query of the dashboard, recorded series and metric of an alert gives something; the rest."""
+        wanted = [expr for _, expr in targets()] + recorded() + sorted(metrics_in(rules_text()))
+        end_s = time.monotonic() + within_s
+        while wanted and time.monotonic() < end_s:
+            time.sleep(0.5)
+            wanted = [each for each in wanted if not self._gives_something(each)]
+        return wanted
+
+    def _gives_something(self, expr: str) -> bool:
+        if re.fullmatch(r"adlro_\w+_seconds", expr) and expr.endswith(("jct_seconds", "latency_seconds")):
+            expr += "_count"
+        # A quantile of nothing is NaN.
+        return any(not math.isnan(value) for _, value in self.query(expr))
+
+
+class PrometheusServer(Prometheus):
     """A running Prometheus.
 
     Args:
@@ -49,7 +90,7 @@ class PrometheusServer:
         config.write_text("\n".join(lines) + "\n")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+            super().__init__(f"http://127.0.0.1:{probe.getsockname()[1]}")
         self._log = (directory / "log").open("w")
         self._process = subprocess.Popen(
             [
@@ -66,19 +107,6 @@ class PrometheusServer:
         except BaseException:
             self.stop()
             raise
-
-    def ask(self, path: str, **parameters: str) -> Any:
-        """The data of an answer of its HTTP API."""
-        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with _OPENER.open(url, timeout=10) as answer:
-            said = json.load(answer)
-        assert said["status"] == "success", said
-        return said["data"]
-
-    def query(self, expr: str) -> list[tuple[dict[str, str], float]]:
-        """What an expression gives now: labels and value of each series."""
-        found = self.ask("query", query=expr)["result"]
-        return [(each["metric"], float(each["value"][1])) for each in found]
 
     def stop(self) -> None:
         """Ends it."""

@@ -6,7 +6,6 @@ And Prometheus beside them, with the shipped rules: whatever the dashboard asks 
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import time
 import urllib.request
@@ -25,7 +24,7 @@ from adlro.kit.channel import open_channel
 from adlro.telemetry import Metric
 from adlro.v1 import telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
 from adlro.wire import cluster_to_proto
-from tests.dashboards import metrics_in, recorded, rules_text, targets
+from tests.dashboards import rules_text
 from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
 from tests.fault.replicas import Replicas
@@ -246,31 +245,13 @@ async def test_prometheus_has_all_that_the_dashboard_and_the_rules_ask_for(
             submitted = await client.submit_many(
                 [spec(number) for number in range(JOBS)], f"seen-{time.monotonic_ns()}"
             )
-            missing = await asyncio.to_thread(_until_all_there, prometheus)
-            assert missing == []
+            assert await asyncio.to_thread(prometheus.lacks, 40.0) == []
             assert (await client.status()).queue_length > 0, "the jobs ended before all was there: no proof"
             await _judge(prometheus, replicas)
             await client.set_clock(ClockMode.VIRTUAL, scale=0.0)
             await client.wait(submitted.job_ids, timeout_s=60.0)
     finally:
         prometheus.stop()
-
-
-def _until_all_there(prometheus: PrometheusServer, within_s: float = 40.0) -> list[str]:
-    """Waits until each query gives something; those that do not."""
-    wanted = [expr for _, expr in targets()] + recorded() + sorted(metrics_in(rules_text()))
-    end_s = time.monotonic() + within_s
-    while wanted and time.monotonic() < end_s:
-        time.sleep(0.5)
-        wanted = [each for each in wanted if not _gives_something(prometheus, each)]
-    return wanted
-
-
-def _gives_something(prometheus: PrometheusServer, expr: str) -> bool:
-    """Numbers, where there are any: a quantile of nothing is NaN."""
-    if re.fullmatch(r"adlro_\w+_seconds", expr) and expr.endswith(("jct_seconds", "latency_seconds")):
-        expr += "_count"
-    return any(not math.isnan(value) for _, value in prometheus.query(expr))
 
 
 async def _judge(prometheus: PrometheusServer, replicas: Replicas) -> None:
