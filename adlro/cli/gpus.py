@@ -25,7 +25,7 @@ from adlro.cli.shell import (
     plain_table,
     stdout,
 )
-from adlro.errors import AdlroError
+from adlro.errors import AdlroError, PermissionDenied
 from adlro.jobs import Job, JobState
 
 if TYPE_CHECKING:
@@ -103,13 +103,21 @@ def gpu_views(
 
 
 def read_gpus(client: Client) -> list[GpuView]:
-    """All GPUs now. Needs ingest only; what the cluster and the orchestrator add is left out where they are away."""
+    """All GPUs now. Needs ingest only; what the cluster and the orchestrator add is left out where they are away.
+
+    Raises:
+        PermissionDenied: the caller sees his own jobs only, and would take other users' GPUs for idle ones.
+    """
     from adlro.client import JobFilter
 
     cluster = client.cluster()
     telemetry: Telemetry | None = None
-    with contextlib.suppress(AdlroError):
+    try:
         telemetry = client.telemetry()
+    except PermissionDenied:
+        raise
+    except AdlroError:
+        pass
     running = list(client.list(JobFilter(states=(JobState.RUNNING,))))
     lost: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()

@@ -18,7 +18,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from adlro.cli import certs
 from adlro.cli.certs import make_certificates
+from adlro.errors import PermissionDenied
 from adlro.kit.identity import Role, UsersFile, read_token
+from tests.unit.client.fake_suite import FakeSuite
 
 NAMES = ("ingest", "decompose", "orchestrator", "simcluster", "client")
 
@@ -182,3 +184,11 @@ def test_a_token_file_that_is_not_there_is_wrong_usage(adlro: Callable[..., Any]
     result = adlro("--token-file", str(tmp_path / "absent"), "queue")
     assert result.exit_code == 2
     assert "ADLRO_TOKEN_FILE: can't read the token in" in result.stderr
+
+
+def test_gpus_does_not_call_idle_what_the_caller_may_not_see(adlro: Callable[..., Any], suite: FakeSuite) -> None:
+    suite.fail("GetTelemetry", PermissionDenied("ada is submitter; GetTelemetry needs the role reader"))
+    result = adlro("gpus")
+    assert result.exit_code == 1
+    assert "ada is submitter" in result.stderr
+    assert "idle" not in result.output
