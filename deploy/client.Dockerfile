@@ -22,7 +22,7 @@ ENV PATH=/venv/bin:$PATH
 WORKDIR /app
 COPY adlro adlro
 RUN python -m compileall -q --invalidation-mode unchecked-hash adlro
-COPY LICENSE NOTICE ./
+COPY LICENSE NOTICE deploy/make_secrets.sh ./
 
 FROM ${PYTHON_IMAGE}
 RUN rm -rf /usr/local/lib/python3*/site-packages/* /usr/lib/python3/dist-packages/* /usr/local/lib/python3*/ensurepip \
