@@ -35,8 +35,8 @@ _KEPT_BYTES = 64 * 2**20  # a product codebook up to this size is kept as floats
 class Decoded:
     """What was read of N slots.
 
-    values: N x V numbers of values. similarity: N, the dot product with the record found over d; about 1 where it is
-    right, about 0 for a slot that holds nothing.
+    values: N x V numbers of values. similarity: N, the dot product with the record found over the components that were
+    compared (half of them where these settled it); about 1 where it is right, about 0 for a slot that holds nothing.
     """
 
     values: NDArray[np.intp]
@@ -78,27 +78,43 @@ class RecordCode:
         first, *others = (factor[numbers[:, column]] for column, factor in enumerate(self.factors))
         return bind(first, *others)
 
-    def decode(self, noisy: NDArray[Any]) -> Decoded:
-        """The values in N x d noisy records."""
-        vectors = np.asarray(noisy, dtype=np.float32)
+    def decode(self, noisy: NDArray[Any], keys: NDArray[np.float32] | None = None) -> Decoded:
+        """The values in noisy records.
+
+        Args:
+            noisy: N x d; or d where all are in one bundle.
+            keys: N x d by which they are unbound; None: they are not bound to anything.
+        """
+        held = np.asarray(noisy, dtype=np.float32)
+        if self.exhaustive and self._kept_halves is not None:
+            which, similarity = self._by_halves(held, keys, *self._kept_halves)
+            return Decoded(np.stack(np.unravel_index(which, tuple(self.sizes.values())), axis=1), similarity)
+        vectors = held if keys is None else unbind(held, keys)
         if not self.exhaustive:
             found = [resonate(vector, self.factors) for vector in vectors]
             numbers = np.array([each.values for each in found], dtype=np.intp).reshape(len(vectors), len(self.factors))
             return Decoded(numbers, np.array([each.similarity for each in found]))
-        which = self._in_blocks(vectors) if self._kept_halves is None else self._by_halves(vectors, *self._kept_halves)
+        which = self._in_blocks(vectors)
         numbers = np.stack(np.unravel_index(which, tuple(self.sizes.values())), axis=1)
         similarity = (vectors * self.encode(numbers)).sum(axis=1).astype(np.float64) / self.codebook.dimension
         return Decoded(numbers, similarity)
 
     def _by_halves(
-        self, vectors: NDArray[np.float32], first: NDArray[np.float32], second: NDArray[np.float32]
-    ) -> NDArray[np.intp]:
-        """The most similar combinations; what half the components settle clearly is not compared by the other half."""
+        self,
+        held: NDArray[np.float32],
+        keys: NDArray[np.float32] | None,
+        first: NDArray[np.float32],
+        second: NDArray[np.float32],
+    ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """The most similar combinations, and how similar.
+
+        What half the components settle clearly is neither unbound nor compared by the other half.
+        """
         half = len(first)
-        left, right = vectors[:, :half], vectors[:, half:]
+        left = held[..., :half] if keys is None else unbind(held[..., :half], keys[:, :half])
         dots = left @ first  # N x combinations
         which: NDArray[np.intp] = dots.argmax(axis=1)
-        rows = np.arange(len(vectors))
+        rows = np.arange(len(left))
         best = dots[rows, which].copy()
         dots[rows, which] = -np.inf
         margin = best - dots.max(axis=1)
@@ -107,9 +123,13 @@ class RecordCode:
         # right one would have to lie five of them lower than expected where a bundle is full, more where it is not.
         spread = np.sqrt(2.0 * np.einsum("nd,nd->n", left, left))
         unclear = np.flatnonzero(margin <= CLEAR_MARGIN * spread)
+        similarity = best.astype(np.float64) / half
         if len(unclear):
-            which[unclear] = (dots[unclear] + right[unclear] @ second).argmax(axis=1)
-        return which
+            right = held[unclear, half:] if keys is None else unbind(held[half:], keys[unclear, half:])
+            both = dots[unclear] + right @ second
+            which[unclear] = both.argmax(axis=1)
+            similarity[unclear] = both.max(axis=1) / self.codebook.dimension
+        return which, similarity
 
     def _in_blocks(self, vectors: NDArray[np.float32]) -> NDArray[np.intp]:
         """The most similar combinations of a product codebook that is made block by block."""
@@ -195,7 +215,7 @@ class ClusterMemory:
         """
         rows = slice(None) if slots is None else np.array([self._number[name] for name in slots], dtype=np.intp)
         held = np.asarray(self.bundle if bundle is None else bundle, dtype=np.float32)
-        return self.record.decode(unbind(held, self._float_atoms[rows]))
+        return self.record.decode(held, self._float_atoms[rows])
 
 
 def _sum(products: Signs) -> NDArray[np.int32]:

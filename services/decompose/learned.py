@@ -223,9 +223,10 @@ class LearnedPredictor:
             variance = np.full(shape, PRIOR_LOG_SIGMA[Basis.PRIOR] ** 2)
         speeds, speed_variance = self._model_speeds(jobs, gpu_models)  # J x M
         seen = self._fit.outcomes.seen(columns)
-        ends = np.array(
-            [kind.ends(_LOW, _HIGH, -_Z, _Z) for kind in (self._fit.outcomes.unseen, self._fit.outcomes.known)]
-        )[seen.astype(np.intp)]
+        kinds = (self._fit.outcomes.novel, self._fit.outcomes.unseen, self._fit.outcomes.known)
+        ends = np.array([kind.ends(_LOW, _HIGH, -_Z, _Z) for kind in kinds])[
+            self._fit.outcomes.knows_application(columns).astype(np.intp) + seen
+        ]
         spread = np.sqrt(variance + speed_variance)
         low, high = mean + ends[:, :1] * spread, mean + ends[:, 1:] * spread
         median_s, low_s, high_s = (np.exp(each) / speeds for each in (mean, low, high))

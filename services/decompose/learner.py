@@ -26,6 +26,11 @@ MOST_PASSES = 4
 GAIN = {0: 0.1, 1: 4.0, -1: -2.0}
 """By how much the log evidence must grow for a step: to take one more real into account, and to leave one out (it may
 fall a little: the fewer count, the fewer cells there are)."""
+APPLICATION_PRIOR_COUNT = 4
+"""The normal distribution weighs as much as so many applications: less than elsewhere, since applications are few, and
+differ in leaps."""
+EVEN = 16
+"""Quantiles of an application's residuals that stand for all of them."""
 _CONFIGURATION = (Category.JOB_TYPE, Category.APPLICATION, Category.USER, Category.LABELS)
 
 
@@ -98,11 +103,13 @@ class Learner:
         self._make_terms = make_terms
         self.settings = settings
         self.model: Regression | None = None
-        self.known, self.unseen = Residuals(np.empty(0)), Residuals(np.empty(0))
+        self.known, self.unseen, self.novel = (Residuals(np.empty(0)) for _ in range(3))
+        """By what intervals are made: the configuration was seen, was not, and its whole application was not."""
         self.unexplained = np.empty(0)
         self.left_out_residual = np.empty(0)
         self.present: tuple[int, ...] = ()
         self._configurations: set[tuple[float, ...]] = set()
+        self._applications: NDArray[np.int32] = np.empty(0, dtype=np.int32)
         self._rest: dict[tuple[int, int], tuple[float, float]] = {}
         self._next_tuning = FIRST_TUNING
 
@@ -122,6 +129,7 @@ class Learner:
         settings = self.settings
         cells, cell = make_cells(columns, targets, _CONFIGURATION, settings.counting(self.present))
         self._configurations = set(self._configuration_keys(cells.columns))
+        self._applications = np.unique(cells.columns.categories[:, Category.APPLICATION])
         held = _most_telling(cells, cell, CELL_LIMIT)
         self.model = Regression(
             cells.rows(held), self._make_terms(settings, self.present), settings.length, settings.noise
@@ -132,6 +140,7 @@ class Learner:
         out = self.model.left_out(targets[inside], number[cell[inside]])
         self.known = Residuals((out.residual / out.spread)[out.known])
         self.unseen = Residuals(out.unseen_residual / out.unseen_spread)
+        self.novel = self._without_application(targets[inside], number[cell[inside]])
         # Each configuration counts once, however many jobs it had.
         self.unexplained = np.sort(out.unexplained[_first_of(number[cell[inside]])])
         self.left_out_residual = np.full(len(targets), np.nan)
@@ -167,6 +176,21 @@ class Learner:
     def seen(self, columns: Columns) -> NDArray[np.bool_]:
         """Of N records, whether observations of their configuration were learned from."""
         return np.array([key in self._configurations for key in self._configuration_keys(columns)], dtype=bool)
+
+    def knows_application(self, columns: Columns) -> NDArray[np.bool_]:
+        """Of N records, whether observations of their application were learned from."""
+        return np.isin(columns.categories[:, Category.APPLICATION], self._applications)
+
+    def _without_application(self, targets: Floats, cell: NDArray[np.intp]) -> Residuals:
+        """Standardised residuals as if nobody had run the application; each application counts once."""
+        assert self.model is not None
+        application = self.model.cells.columns.categories[:, Category.APPLICATION]
+        _, group = np.unique(application, return_inverse=True)
+        mean, latent = self.model.without(group)
+        residual = (targets - mean[cell]) / np.sqrt(latent[cell] + self.settings.noise**2)
+        shares = (np.arange(EVEN) + 0.5) / EVEN
+        each = [np.quantile(residual[group[cell] == number], shares) for number in range(group.max() + 1)]
+        return Residuals(np.concatenate(each), len(each), APPLICATION_PRIOR_COUNT)
 
     def _configuration_keys(self, columns: Columns) -> list[tuple[float, ...]]:
         reals = columns.reals[:, list(self.settings.counting(self.present))]

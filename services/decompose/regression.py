@@ -103,15 +103,16 @@ class Residuals:
     PRIOR_COUNT = 12
     """The normal distribution weighs as much as so many residuals."""
 
-    def __init__(self, values: Floats) -> None:
+    def __init__(self, values: Floats, count: int | None = None, prior_count: int = PRIOR_COUNT) -> None:
         self.values = np.sort(values)
+        self._count = len(values) if count is None else count  # how many of them are independent
+        self._prior_count = prior_count
 
     def ends(self, low: float, high: float, z_low: float, z_high: float) -> tuple[float, float]:
         """Quantiles by Weibull positions, drawn towards the normal distribution's while there are few."""
-        count = len(self.values)
-        if not count:
+        if not len(self.values):
             return z_low, z_high
-        weight = count / (count + self.PRIOR_COUNT)
+        weight = self._count / (self._count + self._prior_count)
         found = np.quantile(self.values, [low, high], method="weibull")
         return (
             min(0.0, float(weight * found[0] + (1 - weight) * z_low)),
@@ -184,6 +185,22 @@ class Regression:
         """What is expected of N records, without how sure that is: a hundredth of the work."""
         return kernel(columns, self.cells.columns, self.terms, self.length) @ self._weights
 
+    def without(self, group: NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """Mean and latent variance of each cell, as the cells of all other groups give them.
+
+        Args:
+            group: the number of each cell's.
+        """
+        cells = self.cells
+        mean, latent = np.empty(len(cells)), np.empty(len(cells))
+        order = np.argsort(group, kind="stable")
+        starts = np.flatnonzero(np.diff(group[order]))
+        for members in np.split(order, starts + 1):
+            covariance = np.linalg.inv(self._inverse[np.ix_(members, members)])
+            mean[members] = cells.mean[members] - covariance @ self._weights[members]
+            latent[members] = np.diag(covariance) - self.noise**2 / cells.count[members]
+        return mean, np.clip(latent, 1e-12, self._prior)
+
     def left_out(self, targets: Floats, cell: NDArray[np.intp]) -> LeftOut:
         """How N observations would have been predicted without them.
 
@@ -192,22 +209,12 @@ class Regression:
             cell: N; the cell of each.
         """
         cells, variance = self.cells, self.noise**2
-        # Each cell by itself: mean and latent variance that the others give it.
+        # Each cell by itself: mean and latent variance that the others give it, in one go.
         alone = 1.0 / np.diag(self._inverse)
         alone_mean = cells.mean - self._weights * alone
         alone_latent = np.clip(alone - variance / cells.count, 1e-12, self._prior)
-        # The same with its whole configuration away.
-        unseen_mean, unseen_latent = alone_mean.copy(), alone_latent.copy()
-        order = np.argsort(cells.configuration, kind="stable")
-        starts = np.flatnonzero(np.diff(cells.configuration[order], prepend=-1))
-        with_others = np.zeros(len(cells), dtype=bool)
-        for members in np.split(order, starts[1:]):
-            if len(members) == 1:
-                continue
-            with_others[members] = True
-            covariance = np.linalg.inv(self._inverse[np.ix_(members, members)])
-            unseen_mean[members] = cells.mean[members] - covariance @ self._weights[members]
-            unseen_latent[members] = np.clip(np.diag(covariance) - variance / cells.count[members], 1e-12, self._prior)
+        unseen_mean, unseen_latent = self.without(cells.configuration)
+        with_others = np.bincount(cells.configuration)[cells.configuration] > 1
         # What the other observations of the cell add to what the other cells say.
         others = cells.count[cell] - 1
         precision = 1.0 / alone_latent[cell] + others / variance

@@ -13,7 +13,7 @@ from adlro.jobs import ExpectedRuntime, JobSpec, JobType
 from adlro.sim.speeds import APPLICATIONS, JOB_TYPE_OF, speed
 from services.decompose.columns import REAL_COUNT, Category
 from services.decompose.fit import Refit
-from services.decompose.kernel import kernel_by_value
+from services.decompose.kernel import Columns, kernel_by_value
 from services.decompose.learned import NOVEL, LearnedPredictor
 from services.decompose.learner import CELL_LIMIT, Learner, Settings
 from services.decompose.memory import FinishedJob, OutcomeMemory
@@ -346,3 +346,31 @@ def test_jobs_on_a_slow_gpu_are_not_taken_for_longer_ones_where_others_ran_them_
     outcomes = world.predictor._window.view()[1]
     # Not the whole of it, since a GPU is taken to be healthy till its jobs say otherwise, but most.
     assert math.exp(np.median(outcomes[3::4][-40:])) * 18.0 < 20 * math.sqrt(1.4)
+
+
+def test_intervals_of_an_unseen_application_are_as_wide_as_applications_differ():
+    rng = np.random.default_rng(1)
+    covered = []
+    for _ in range(40):
+        application = np.repeat(np.arange(1, 13), 6)
+        user = np.tile(np.arange(1, 4), 24)
+        # Of an application all run about as long, and applications differ in leaps: few are long.
+        of_application = np.where(rng.random(13) < 0.3, 4.0, 0.0) + 0.3 * rng.standard_normal(13)
+        categories = np.zeros((72, len(Category)), dtype=np.int32)
+        categories[:, Category.APPLICATION], categories[:, Category.USER] = application, user
+        learner = Learner(Settings())
+        learner.fit(
+            Columns(categories, np.zeros((72, REAL_COUNT))),
+            of_application[application] + 0.1 * rng.standard_normal(72),
+        )
+        new = np.zeros((1, len(Category)), dtype=np.int32)
+        new[0, Category.APPLICATION], new[0, Category.USER] = 99, 1
+        columns = Columns(new, np.zeros((1, REAL_COUNT)))
+        assert not learner.knows_application(columns)[0]
+        mean, variance, _ = learner.estimate(columns)
+        low, high = learner.novel.ends(0.1, 0.9, -1.2816, 1.2816)
+        true = of_application[0] + 0.1 * rng.standard_normal(20)
+        z = (true - mean) / np.sqrt(variance)
+        covered.append(((low <= z) & (z <= high)).mean())
+    # With the residuals of configurations of known applications it is 0.2.
+    assert 0.6 <= np.mean(covered) <= 0.95
