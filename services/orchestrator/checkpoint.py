@@ -15,10 +15,15 @@ import numpy as np
 import structlog
 
 from adlro.cluster import Cluster, Gpu, Node
-from adlro.errors import AdlroError, InvalidInput, Unsupported
+from adlro.errors import AdlroError, Unsupported
 from adlro.jobs import Job, JobSpec, JobType
+from adlro.sim.observation import Observation
 from services.orchestrator.ledger import Ledger
+from services.orchestrator.planes.choice import Margins, best_of
+from services.orchestrator.planes.fill import PlaneFiller
+from services.orchestrator.planes.ranges import ranges_of
 from services.orchestrator.policies.dqn import CHECKPOINT_MISSING, SHIPPED, Dqn
+from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
 
 LOOK_S = 1.0
 """How often it is looked for a new one."""
@@ -122,18 +127,30 @@ def _newest(path: Path) -> _Seen | None:
     return name, changed_ns, size, inode
 
 
-def _tried(path: Path) -> Dqn:
-    """A policy that has decided once: what is compiled or allocated first, no decision waits for.
+def warm() -> None:
+    """Compiles what the learned policy sees with, or fetches it from where numba keeps it: before anything is decided.
 
-    Raises:
-        InvalidInput, Unsupported: it can't be used.
+    A compiler lets nobody else run for seconds, and a checkpoint may come at any time.
     """
-    policy = Dqn(path).load()
+    planes = PlaneFiller(HoldGreedyFixed().settings.rule()).fill(_decision())
+    ranges_of([planes]).outside(planes)
+    best_of(planes, np.zeros(len(planes.pairs), dtype=np.float32), np.zeros(1, dtype=np.float32), Margins())
+
+
+def _decision() -> Observation:
     ledger = Ledger(Cluster("warm", (Node("node", 2, 2, (Gpu("gpu", "any", 1), Gpu("other", "any", 1))),)))
     for number in (1, 2):
         job = Job(f"job-{number}", JobSpec("job", "user", JobType.SIMULATION, memory_mib=1), submit_s=0.0)
         ledger.enqueue(ledger.enter(job, 0, np.array([10.0 * number])))
-    judgement = policy.judge(ledger.observe(1.0))
-    if judgement.basis_of(0).fallback:
-        raise InvalidInput(f"checkpoint {path}: it cannot decide: {judgement.notes.get(0, '')}", field="checkpoint")
+    return ledger.observe(1.0)
+
+
+def _tried(path: Path) -> Dqn:
+    """A policy that has decided once, whatever it thought of that: what is allocated first, no decision waits for.
+
+    Raises:
+        InvalidInput, Unsupported: it can't be used.
+    """
+    policy = Dqn(path)
+    policy.try_out(_decision())
     return policy

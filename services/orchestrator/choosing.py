@@ -120,8 +120,8 @@ class Choosing:
                 description=policy.description,
                 acting=name == self.acting.policy.name,
                 shadow=name == self.shadow,
-                version=learned.policy.version if name == Dqn.name else "",
-                problem=learned.problem if name == Dqn.name else "",
+                version=learned.policy.version if issubclass(policy, Dqn) else "",
+                problem=learned.problem if issubclass(policy, Dqn) else "",
             )
             for name, policy in POLICIES.items()
         ]
@@ -133,7 +133,14 @@ class Choosing:
             InvalidInput: there is none.
         """
         _check(name)
-        policy = self.checkpoint.policy if name == Dqn.name else POLICIES[name]()
+        learned, kind = self.checkpoint.policy, POLICIES[name]
+        policy: Policy
+        if kind is Dqn:
+            policy = learned
+        elif issubclass(kind, Dqn):
+            policy = kind(learned.checkpoint)
+        else:
+            policy = kind()
         if self._wait_ratio is not None:
             policy.wait_ratio = self._wait_ratio or math.inf
         return policy
@@ -187,11 +194,11 @@ class Choosing:
     async def look_for_checkpoint(self) -> None:
         """Takes up the newest checkpoint: the next decision is its."""
         if await self.checkpoint.look():
-            policy = self.make(Dqn.name)
-            if self.acting.policy.name == policy.name:
-                self.acting.policy = policy
-            if self.shadow == policy.name:
-                self.acting.shadow.set(policy)
+            acting, shadow = self.acting.policy, self.acting.shadow.policy
+            if isinstance(acting, Dqn):
+                self.acting.policy = self.make(acting.name)
+            if isinstance(shadow, Dqn):
+                self.acting.shadow.set(self.make(shadow.name))
 
     def close(self) -> None:
         """Ends the threads."""

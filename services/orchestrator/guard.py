@@ -10,7 +10,9 @@ In virtual time the clock waits for the decision, so none is late there, but one
 
 from __future__ import annotations
 
+import functools
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 
@@ -20,7 +22,7 @@ import structlog
 from adlro.errors import AdlroError
 from adlro.sim.observation import Observation
 from services.orchestrator.policies.base import Basis, Judgement, Policy
-from services.orchestrator.policies.dqn import CHECKPOINT_MISSING
+from services.orchestrator.policies.dqn import CHECKPOINT_MISSING, Dqn
 from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
 from services.orchestrator.worker import LateError, Worker
 
@@ -111,7 +113,11 @@ class Guard:
     async def look(self, policy: Policy, observation: Observation) -> Judgement:
         """What would be decided, for an explanation: nothing is counted, and no decision waits for it."""
         try:
-            judgement = await self._explainer.run(lambda: policy.judge(observation), HANGS_S)
+            # Who remembers a cluster must not be asked out of turn: its preferences without that serve.
+            judge = policy.judge
+            if policy.one_cluster and isinstance(policy, Dqn):
+                judge = functools.partial(Dqn.weigh, policy)
+            judgement = await self._explainer.run(lambda: judge(observation), HANGS_S)
             if _sound(observation, judgement):
                 return judgement
             reason, why = Basis.FAILED, NO_NUMBER
@@ -176,7 +182,8 @@ class Guard:
                 reason=str(reason),
                 problem=why,
                 so_far=self.counts[reason],
-                exc_info=error,
+                # Not as `exc_info`: to render that with all arrays may take longer than the lease lasts.
+                raised_at="".join(traceback.format_exception(error, limit=-4)) if error is not None else None,
             )
 
 

@@ -17,10 +17,10 @@ from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from services.orchestrator import checkpoint, ledger
 from services.orchestrator.choosing import Choices
 from services.orchestrator.clients import ClusterClient, DecomposeClient
 from services.orchestrator.decisions import Decision
-from services.orchestrator.ledger import warm
 from services.orchestrator.measured import MeasuredCluster, MeasuredStore
 from services.orchestrator.metrics import Metrics, ViewCollector
 from services.orchestrator.orchestrator import Orchestrator
@@ -51,7 +51,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         settings = self._settings
         self._draining = context.draining
         # Where no compiled code is kept this takes seconds: not at the first decision, and a signal must get through.
-        await asyncio.to_thread(warm)
+        await asyncio.to_thread(_warm)
         redis = connect(settings.redis_url)
         self._redis = (redis, connect_blocking(settings.redis_url))
         cluster = ClusterClient(settings.cluster_address, context.credentials)
@@ -194,6 +194,11 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         """Lets a node take jobs again."""
         await self._orchestrator.undrain(request.node_id)
         return pb.UndrainNodeResponse()
+
+
+def _warm() -> None:
+    ledger.warm()
+    checkpoint.warm()
 
 
 def _decision(decision: Decision) -> pb.Decision:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,6 +22,7 @@ from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from services.orchestrator.server import OrchestratorServer
 from services.orchestrator.settings import OrchestratorSettings
+from tests.networks import network, put
 
 TIMEOUT_S = 10.0
 PATIENCE_S = 20.0
@@ -84,8 +86,14 @@ class House:
         await self.cluster.SetClock(cluster_service_pb2.SetClockRequest(paused=False), timeout=TIMEOUT_S)
 
 
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Of a learned policy that starts the shortest pair."""
+    return put(tmp_path / "net.onnx", network({"duration": -1.0}, hold=-1e6))
+
+
 @pytest.fixture(params=["in-process", "spawned"])
-async def house(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[House]:
+async def house(request: pytest.FixtureRequest, redis_url: str, checkpoint: Path) -> AsyncIterator[House]:
     clock = {"ADLRO_SIMCLUSTER_CLOCK_MODE": "virtual", "ADLRO_SIMCLUSTER_CLOCK_PAUSED": "true"}
     with spawn_service("simcluster", clock) as cluster:
         if request.param == "in-process":
@@ -94,6 +102,8 @@ async def house(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator
                 cluster_address=cluster.address,
                 decompose_address="127.0.0.1:1",
                 prediction_timeout_s=0.2,
+                policy="sjf",
+                checkpoint=str(checkpoint),
             )
             async with serve(OrchestratorServer(settings), settings) as address:
                 made = House(address, cluster.address, redis_url)
@@ -105,6 +115,8 @@ async def house(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator
                 "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": cluster.address,
                 "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": "127.0.0.1:1",
                 "ADLRO_ORCHESTRATOR_PREDICTION_TIMEOUT_S": "0.2",
+                "ADLRO_ORCHESTRATOR_POLICY": "sjf",
+                "ADLRO_ORCHESTRATOR_CHECKPOINT": str(checkpoint),
             }
             with spawn_service("orchestrator", env) as service:
                 made = House(service.address, cluster.address, redis_url)
@@ -173,6 +185,71 @@ async def test_a_decision_is_explained_and_watched(house: House) -> None:
         watched = await anext(aiter(house.stub.WatchDecisions(pb.WatchDecisionsRequest(history=10))))
     assert watched.decision == explained
     watch.cancel()
+
+
+async def test_under_the_learned_policy_a_decision_says_what_it_rests_on(house: House) -> None:
+    await house.until_acting()
+    listed = (await house.call("ListPolicies", pb.ListPoliciesRequest())).policies
+    (learned,) = [policy for policy in listed if policy.name == "dqn"]
+    assert learned.version
+    assert not learned.problem
+    await house.call("SetPolicy", pb.SetPolicyRequest(policy="dqn"))
+    for work_s in (9.0, 4.0, 6.0):
+        await house.submit(work_s=work_s)
+    job = await house.until_state("job-3", JobState.RUNNING)
+    decision = (await house.call("ExplainDecision", pb.ExplainDecisionRequest(job_id=job.job_id))).decision
+    assert decision.policy == "dqn"
+    assert decision.policy_version == learned.version
+    assert decision.basis in (pb.DECISION_BASIS_POLICY, pb.DECISION_BASIS_MARGIN)
+    assert (decision.basis == pb.DECISION_BASIS_MARGIN) == bool(decision.basis_text)
+    assert len(decision.candidates) + len(decision.masked) == 16
+    status = await house.call("GetStatus", pb.GetStatusRequest())
+    assert status.policy_version == learned.version
+    assert (status.policy_problem, len(status.fallbacks)) == ("", 0)
+    assert status.wait_ratio == 20.0
+    assert (status.checkpoints_loaded_count, status.checkpoints_refused_count) == (1, 0)
+
+
+async def test_a_checkpoint_of_other_planes_is_refused_and_the_old_one_goes_on(house: House, checkpoint: Path) -> None:
+    await house.until_acting()
+    await house.call("SetPolicy", pb.SetPolicyRequest(policy="dqn"))
+    version = (await house.call("GetStatus", pb.GetStatusRequest())).policy_version
+    put(checkpoint, network({"duration": 1.0}, planes="1-feedfeedfeedfeed"))
+
+    async def refused() -> bool:
+        return bool((await house.call("GetStatus", pb.GetStatusRequest())).checkpoints_refused_count)
+
+    await house.until(refused)
+    assert (await house.call("GetStatus", pb.GetStatusRequest())).policy_version == version
+    listed = (await house.call("ListPolicies", pb.ListPoliciesRequest())).policies
+    assert "planes is '1-feedfeedfeedfeed'" in next(policy.problem for policy in listed if policy.name == "dqn")
+
+
+async def test_a_policy_in_the_shadow_is_set_told_and_ended(house: House) -> None:
+    await house.until_acting()
+    assert not (await house.call("GetStatus", pb.GetStatusRequest())).HasField("shadow")
+    answer = await house.call("SetShadowPolicy", pb.SetShadowPolicyRequest(policy="fcfs"))
+    assert (answer.policy, answer.previous_policy) == ("fcfs", "")
+    listed = (await house.call("ListPolicies", pb.ListPoliciesRequest())).policies
+    assert [policy.name for policy in listed if policy.shadow] == ["fcfs"]
+    job = await house.submit()
+    await house.until_state(job.job_id, JobState.RUNNING)
+
+    async def answered() -> bool:
+        shadow = (await house.call("GetStatus", pb.GetStatusRequest())).shadow
+        return bool(shadow.agreed_count + shadow.differed_count == 1)
+
+    await house.until(answered)
+    decision = (await house.call("ExplainDecision", pb.ExplainDecisionRequest(job_id=job.job_id))).decision
+    assert (decision.shadow.policy, decision.shadow.job_id) == ("fcfs", job.job_id)
+    assert decision.shadow.agrees == (decision.shadow.gpu_id == decision.gpu_id)
+    watched = await anext(aiter(house.stub.WatchDecisions(pb.WatchDecisionsRequest(history=10))))
+    assert watched.decision.shadow == decision.shadow
+    with pytest.raises(InvalidInput, match="there is no policy 'best'"):
+        await house.call("SetShadowPolicy", pb.SetShadowPolicyRequest(policy="best"))
+    answer = await house.call("SetShadowPolicy", pb.SetShadowPolicyRequest())
+    assert (answer.policy, answer.previous_policy) == ("", "fcfs")
+    assert not (await house.call("GetStatus", pb.GetStatusRequest())).HasField("shadow")
 
 
 async def test_a_waiting_job_is_explained_as_well(house: House) -> None:

@@ -66,6 +66,7 @@ class Policy:
 
     Attributes:
         guarded: in service it has a deadline, as what is learned and may be of any size.
+        one_cluster: it decides for one cluster alone, and remembers it.
         version: which weights, where it is learned.
         wait_ratio: bounds every job's wait (policies/bounded_wait.py); inf: no bound but the policy's own.
     """
@@ -73,6 +74,7 @@ class Policy:
     name: ClassVar[str]
     description: ClassVar[str]
     guarded: ClassVar[bool] = False
+    one_cluster: ClassVar[bool] = False
     version: str = ""
     wait_ratio: float = math.inf
 

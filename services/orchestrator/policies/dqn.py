@@ -98,6 +98,16 @@ class Dqn(Policy):
         self._now_loaded()
         return self
 
+    def try_out(self, observation: Observation) -> None:
+        """Asks the network about one decision, whatever its range: memory that it needs is there from then on.
+
+        Raises:
+            Unsupported, InvalidInput: as `load`, or its answers are no numbers.
+        """
+        model = self._now_loaded().model
+        if not all(np.isfinite(found).all() for found in model.q(self._filler(model).fill(observation))):
+            raise InvalidInput(f"checkpoint {self.checkpoint}: its answer is no number", field="checkpoint")
+
     def _now_loaded(self) -> _Loaded:
         if self._loaded is None:
             self._loaded = _load(self.checkpoint)

@@ -20,11 +20,11 @@ from services.orchestrator.planes.choice import Margins, choose
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.model import OnnxModel
 from services.orchestrator.planes.ranges import ranges_of
-from services.orchestrator.policies import HoldGreedyFixed
 from services.orchestrator.policies.base import Basis
 from services.orchestrator.policies.dqn import CHECKPOINT_MISSING, Dqn
+from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
+from tests.networks import RULE, SHORTEST, network, put
 from tests.unit.orchestrator.decision_points import Waiting, decision, drawn, merged
-from tests.unit.orchestrator.networks import RULE, SHORTEST, network, put
 
 ODD = {"duration": -1.3, "slowdown": 0.7, "misfit": -0.2, "base_choice": 0.4, "twins": 0.3, "cores_left": -0.5}
 """Weights that agree with no rule."""

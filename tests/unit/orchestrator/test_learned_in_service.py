@@ -1,0 +1,326 @@
+"""The learned policy in a session: guarded, replaced while it runs, watched by another; no decision is lost over it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adlro.cluster import Cluster
+from adlro.errors import InvalidInput
+from adlro.events import Clock, ClockMode
+from adlro.jobs import Job, JobState
+from adlro.sim.observation import Floats, Observation
+from services.orchestrator import checkpoint as checkpoint_module
+from services.orchestrator.choosing import Choices
+from services.orchestrator.decisions import Decision
+from services.orchestrator.policies import POLICIES, Policy
+from services.orchestrator.policies.base import Basis
+from services.orchestrator.policies.sjf import Sjf
+from tests.networks import LIKE_THE_BASE, SHORTEST, network, put
+from tests.unit.orchestrator.house import House
+
+
+@pytest.fixture
+async def house(redis_url: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    checkpoint_module.warm()
+    monkeypatch.setattr(checkpoint_module, "LOOK_S", 0.05)
+    made = House(redis_url, cluster)
+    yield made
+    await made.close()
+
+
+def learned(path: Path, **more: object) -> Choices:
+    return Choices("dqn", checkpoint=path, **more)  # type: ignore[arg-type]
+
+
+def there(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+    async def asked() -> bool:
+        return condition()
+
+    return asked
+
+
+async def ended(house: House, count: int) -> list[Job]:
+    jobs = await house.until_final(count)
+    assert {job.state for job in jobs} == {JobState.SUCCEEDED}
+    assert {job.attempt_count for job in jobs} == {1}
+    return jobs
+
+
+# ---- the guard
+
+
+async def test_without_a_checkpoint_the_fallback_decides_until_there_is_one(house: House, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    house.start(choices=learned(path), lease_s=5.0)
+    await house.until_acting()
+    status = await house.orchestrator.status()
+    assert (status.policy, status.policy_version) == ("dqn", "")
+    assert "there is no checkpoint" in status.policy_problem
+    await house.submit(5.0)
+    (job,) = await ended(house, 1)
+    decision = await house.orchestrator.explain_job(job.job_id)
+    assert (decision.policy, decision.basis) == ("dqn", Basis.MISSING)
+    assert "hold_greedy_fixed starts job-1" in decision.summary
+    assert "no checkpoint" in decision.basis_text
+    assert (await house.orchestrator.status()).fallbacks == {Basis.MISSING: 1}
+
+    put(path, network(SHORTEST, hold=-1e6))
+    await house.until(there(lambda: bool(house.orchestrator.acting.policy.version)))
+    await house.submit(5.0)
+    await ended(house, 2)
+    decision = await house.orchestrator.explain_job("job-2")
+    status = await house.orchestrator.status()
+    assert decision.basis in (Basis.POLICY, Basis.MARGIN)
+    assert decision.policy_version == status.policy_version != ""
+    assert (status.policy_problem, status.fallbacks, status.checkpoints_loaded_count) == ("", {Basis.MISSING: 1}, 1)
+
+
+class Broken(Policy):
+    name = "broken"
+    description = "fails"
+    guarded = True
+
+    def preferences(self, observation: Observation) -> Floats:
+        raise RuntimeError("out of order")
+
+
+class Slow(Sjf):
+    name = "slow"
+    guarded = True
+
+    def preferences(self, observation: Observation) -> Floats:
+        time.sleep(0.3)
+        return super().preferences(observation)
+
+
+async def test_under_a_policy_that_fails_every_job_ends(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "broken", Broken)
+    house.start("broken", lease_s=5.0)
+    await house.until_acting()
+    for number in range(12):
+        await house.submit(3.0 + number)
+    await ended(house, 12)
+    status = await house.orchestrator.status()
+    assert status.fallbacks == {Basis.FAILED: status.decision_count}
+    assert "RuntimeError: out of order" in status.policy_problem
+    assert house.registry.get_sample_value("adlro_orchestrator_guard_fallbacks_total", {"reason": "failed"}) == 12
+    assert house.registry.get_sample_value("adlro_orchestrator_sessions_total") == 1
+
+
+async def test_a_late_policy_holds_nothing_up_where_time_goes_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "slow", Slow)
+    await house.cluster.set_clock(Clock(ClockMode.REAL, 1.0, False, 0.0))
+    house.start("slow")
+    await house.until_acting()
+    await house.submit(3.0)
+    await ended(house, 1)
+    assert (await house.orchestrator.explain_job("job-1")).basis is Basis.LATE
+
+
+async def test_in_virtual_time_a_slow_policy_decides_itself(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "slow", Slow)
+    house.start("slow", lease_s=0.5)
+    await house.until_acting()
+    for _ in range(4):
+        await house.submit(3.0)
+    await ended(house, 4)
+    status = await house.orchestrator.status()
+    assert status.fallbacks == {}
+    # The lease, of which more than two durations were thought away, was kept.
+    assert house.registry.get_sample_value("adlro_orchestrator_sessions_total") == 1
+
+
+async def test_a_node_that_is_drained_while_the_policy_thinks_gets_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(POLICIES, "slow", Slow)
+    house.start("slow")
+    await house.until_acting()
+    submitted = await house.submit(3.0)
+    guard = house.orchestrator.acting.guard
+    await house.until(there(lambda: guard._worker.busy))
+    for node in ("volta-0", "turing-0"):
+        await house.orchestrator.drain(node, "")
+    (job,) = await ended(house, 1)
+    assert (job.job_id, job.gpu_id) == (submitted.job_id, "radeon-0/0")
+
+
+# ---- checkpoints
+
+
+async def test_a_new_checkpoint_is_taken_up_and_a_bad_one_is_not(house: House, tmp_path: Path) -> None:
+    put(tmp_path / "a.onnx", network(SHORTEST, hold=-1e6))
+    house.start(choices=learned(tmp_path), lease_s=5.0)
+    await house.until_acting()
+    orchestrator = house.orchestrator
+    first = (await orchestrator.status()).policy_version
+    assert first
+    put(tmp_path / "b.onnx", network({"duration": 1.0}, hold=-1e6))
+    await house.until(there(lambda: orchestrator.acting.policy.version != first))
+    second = orchestrator.acting.policy.version
+    learned_from = orchestrator.choosing.checkpoint
+    bad_ones = (b"nonsense", network(SHORTEST, planes="1-00"), network({"duration": np.nan}))
+    for number, bad in enumerate(bad_ones, 1):
+        put(tmp_path / "c.onnx", bad)
+        await house.until(there(functools.partial(lambda count: learned_from.refused == count, number)))
+        assert orchestrator.acting.policy.version == second
+    status = await orchestrator.status()
+    assert (status.checkpoints_loaded_count, status.checkpoints_refused_count) == (2, 3)
+    (offered,) = [each for each in orchestrator.choosing.offered if each.name == "dqn"]
+    assert offered.version == second
+    assert "c.onnx" in offered.problem
+    assert house.registry.get_sample_value("adlro_orchestrator_checkpoints_total", {"outcome": "refused"}) == 3
+    await house.submit(5.0)
+    await ended(house, 1)
+    assert (await orchestrator.explain_job("job-1")).policy_version == second
+    # What is taken away does not end what serves.
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.onnx").unlink()
+    await house.until(there(lambda: "there is no checkpoint" in orchestrator.choosing.checkpoint.problem))
+    await house.submit(5.0)
+    await ended(house, 2)
+    assert (await orchestrator.explain_job("job-2")).policy_version == second
+
+
+async def test_no_decision_is_lost_while_checkpoints_change(house: House, tmp_path: Path) -> None:
+    contents = [network(SHORTEST, hold=-1e6), b"bad", network({"slowdown": -1.0}, hold=-1e6), network(LIKE_THE_BASE)]
+    path = put(tmp_path / "net.onnx", contents[0])
+    house.start(choices=learned(path), lease_s=5.0)
+    await house.until_acting()
+    number = 0
+
+    async def change() -> None:
+        nonlocal number
+        while True:
+            number += 1
+            put(path, contents[number % len(contents)])
+            await asyncio.sleep(0.06)
+
+    changing = asyncio.create_task(change())
+    for count in range(60):
+        await house.submit(1.0 + count % 7, cpu_cores=1 + count % 8)
+        await asyncio.sleep(0.01)
+    await ended(house, 60)
+    changing.cancel()
+    status = await house.orchestrator.status()
+    assert status.checkpoints_loaded_count > 3
+    assert status.checkpoints_refused_count > 0
+    assert status.fallbacks == {}
+    assert house.registry.get_sample_value("adlro_orchestrator_sessions_total") == 1
+
+
+# ---- the shadow
+
+
+async def test_the_shadow_says_what_it_would_have_done_and_places_nothing(house: House) -> None:
+    house.start("fcfs")
+    await house.until_acting()
+    orchestrator = house.orchestrator
+    assert await orchestrator.set_shadow("sjf") == ""
+    watcher = orchestrator.acting.decisions.watch()
+    await house.pause()
+    for work_s in (9.0, 2.0, 5.0, 3.0, 8.0, 4.0, 7.0):
+        await house.submit(work_s, cpu_cores=8)  # one job a node
+    await house.until_taken_up()
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
+    await ended(house, 7)
+    await orchestrator.acting.shadow.settled()
+    shadow = (await orchestrator.status()).shadow
+    assert shadow is not None
+    assert shadow.policy == "sjf"
+    assert (shadow.failed, shadow.skipped) == (0, 0)
+    told: list[Decision] = []
+    while not watcher.empty():
+        told.append(watcher.get_nowait().explained())
+    assert [each.job_id for each in told] == [f"job-{number}" for number in range(1, 8)]
+    assert all(each.shadow is not None for each in told)
+    differed = [each for each in told if each.shadow is not None and not each.shadow.agrees]
+    assert len(differed) == shadow.differed > 0
+    assert shadow.agreed >= 7 - shadow.differed
+    for each in differed:
+        assert each.shadow is not None
+        assert each.shadow.job_id != each.job_id
+        assert orchestrator.acting.decisions.get(each.decision_id).explained() == each
+
+
+async def test_the_shadow_is_kept_for_later_starts_until_it_is_ended(house: House) -> None:
+    house.start("fcfs")
+    await house.until_acting()
+    await house.orchestrator.set_shadow("sjf")
+    await house.kill()
+    house.start()
+    await house.until_acting()
+    status = await house.orchestrator.status()
+    assert (status.policy, status.shadow and status.shadow.policy) == ("fcfs", "sjf")
+    assert await house.orchestrator.set_shadow("") == "sjf"
+    assert (await house.orchestrator.status()).shadow is None
+    with pytest.raises(InvalidInput, match="there is no policy 'magic'"):
+        await house.orchestrator.set_shadow("magic")
+    await house.submit(2.0)
+    await ended(house, 1)
+
+
+async def test_a_shadow_that_fails_or_lags_changes_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "broken", Broken)
+    house.start("sjf")
+    await house.until_acting()
+    await house.orchestrator.set_shadow("broken")
+    watcher = house.orchestrator.acting.decisions.watch()
+    await house.submit(2.0)
+    await ended(house, 1)
+    await house.orchestrator.acting.shadow.settled()
+    shadow = (await house.orchestrator.status()).shadow
+    assert shadow is not None
+    assert (shadow.agreed, shadow.differed, shadow.failed) == (0, 0, 1)
+    assert watcher.get_nowait().explained().shadow is None
+
+
+# ---- explanations
+
+
+async def test_a_decision_names_its_runner_up_and_what_it_rests_on(house: House, tmp_path: Path) -> None:
+    path = put(tmp_path / "net.onnx", network(SHORTEST, hold=-50.0))
+    house.start(choices=learned(path), lease_s=5.0)
+    await house.until_acting()
+    await house.pause()
+    for work_s in (9.0, 2.0):
+        await house.submit(work_s)
+    await house.until_taken_up()
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
+    await ended(house, 2)
+    first = house.orchestrator.acting.decisions.get(f"d-{(await house.orchestrator.status()).fencing_token}-1")
+    decision = first.explained()
+    assert decision.job_id == "job-2"  # the shorter
+    assert decision.runner_up is not None
+    assert (decision.runner_up.job_id, decision.hold_score) in (("job-2", None), ("job-1", None))
+    assert decision.runner_up.score <= decision.candidates[0].score
+    twins = [each.reason for each in decision.masked]
+    assert twins.count("counts as one with another idle GPU of its node") == 2
+    assert len(decision.candidates) + len(decision.masked) == 5
+
+
+async def test_a_waiting_job_is_explained_by_what_the_policy_would_say_now(house: House, tmp_path: Path) -> None:
+    path = put(tmp_path / "net.onnx", network({"duration": -1.0}, hold=50.0))  # holds
+    house.start(choices=learned(path), lease_s=5.0)
+    await house.until_acting()
+    await house.submit(50.0)  # starts: where nothing runs no hold is allowed
+    await house.submit(60.0)
+
+    async def held() -> bool:
+        jobs = [job for _, job in await house.store.list_page(0, 2)]
+        return "could start, but dqn" in jobs[1].message or jobs[1].state.final
+
+    await house.until(held)
+    decision = await house.orchestrator.explain_job("job-2")
+    if decision.decision_id:  # the hold is over
+        return
+    assert decision.hold_score == pytest.approx(50.0)
+    assert decision.candidates
+    assert decision.candidates[0].score < 50.0
