@@ -46,7 +46,12 @@ setup: $(DEV) ## only the set-up: .venv with everything that tests and checks ne
 
 .PHONY: test
 test: $(DEV) ## the whole test suite, slow tests included (under 10 minutes on two cores)
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -m "not compose" $(ARGS)
+
+.PHONY: test-compose
+test-compose: $(DEV) ## the containers: builds the images and runs the suite in them (needs Docker, or root to start it)
+	@sh tools/docker_engine.sh start || true
+	$(BIN)/python -m pytest -m compose -x tests/e2e $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(DEV) ## the tests that are not marked slow
