@@ -270,6 +270,7 @@ async def test_a_bad_job_is_refused_by_its_field(caller: Caller):
         with pytest.raises(InvalidInput) as caught:
             await caller.predict([job_pb2.JobSpec(**fields)])
         assert field in [each.field for each in caught.value.violations]
+    assert (await caller.predict([spec()])).predictions  # it serves on
 
 
 async def test_entries_that_cannot_be_read_do_no_harm(caller: Caller, store: Store):
@@ -353,6 +354,7 @@ async def test_another_vocabulary_is_refused(caller: Caller):
     with pytest.raises(InvalidInput) as caught:
         await caller._call("Decompose", pb.DecomposeRequest(records=[record], vocabulary_version="0"))
     assert caught.value.field == "vocabulary_version"
+    assert await caller.stub.Decompose(known, timeout=TIMEOUT_S) == answer  # it serves on
 
 
 async def test_a_slow_gpu_is_flagged_and_predicted_slower(caller: Caller, store: Store):
@@ -415,3 +417,4 @@ async def test_a_memory_file_is_taken_up_at_start_and_put_aside_when_it_is_cut_s
         await learned(caller, 1)
         assert (tmp_path / "memory.unreadable").exists()
         assert any("cut short" in str(line) for line in service.log_lines())
+        assert (await caller.predict([spec()])).predictions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,6 +64,15 @@ def test_a_job_goes_all_the_way(own_suite: RunningSuite) -> None:
     told = adlro_json("describe", "job", job["job_id"], server=own_suite.server)
     assert told["decision"]["gpu_id"] == job["gpu_id"]
     assert {each["gpu_model"] for each in told["predictions"]} == {"v100_sxm2", "rtx_2080_ti", "radeon_vii"}
+
+    def described() -> str:
+        return adlro("describe", "job", job["job_id"], server=own_suite.server).stdout
+
+    # The first job that ends is learned from: it speaks for the runtimes of its like, with an interval about each.
+    wait_until(lambda: "evidence" in described(), 10.0, f"{job['job_id']} as evidence")
+    text = described()
+    assert re.search(rf"evidence +{job['job_id']} \(\S+ s on {job['gpu_model']}, similarity 1.00\)", text), text
+    assert len(re.findall(r"\S+ s +\S+ s \.\. \S+ s \(80%\)", text)) == 3, text
     gpus = adlro_json("gpus", server=own_suite.server)["gpus"]
     assert len(gpus) == 16
     assert all(gpu["temperature_c"] is not None for gpu in gpus)
