@@ -11,6 +11,7 @@ import copy
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import huber_loss, mse_loss
 
@@ -57,7 +58,7 @@ class Learner:
         """One update; gives the loss."""
         wanted = self.targets(decisions, rows)
         action = decisions.action[rows]
-        q = self.q_of(taken(decisions, rows, only=action), action)
+        q = self.q_of(taken(decisions, rows), action)
         loss = huber_loss(q, wanted) if self._recipe.huber else mse_loss(q, wanted)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -68,19 +69,19 @@ class Learner:
             self.target.load_state_dict(self.online.state_dict())
         return loss.detach()
 
-    def q_of(self, inputs: Inputs, action: np.ndarray) -> Tensor:
+    def q_of(self, inputs: Inputs, action: NDArray[np.int32]) -> Tensor:
         """(B,) Q of the actions done, in each decision's unit.
 
         Args:
-            inputs: with the pair of each decision that starts something, and no other.
-            action: (B,) below 0 where held.
+            inputs: B decisions.
+            action: (B,) which pair of the decision was started; -1: held.
         """
         q_pairs, q_hold = self._run(self.online, inputs)
-        held = torch.from_numpy(action < 0).to(self._device)
-        place = torch.from_numpy(np.maximum(np.cumsum(action >= 0) - 1, 0)).to(self._device)
         if not len(q_pairs):
             return q_hold
-        return torch.where(held, q_hold, q_pairs[place])
+        pair = np.where(action < 0, 0, inputs.first_pair[:-1] + action)
+        started = q_pairs[torch.from_numpy(np.minimum(pair, len(q_pairs) - 1)).to(self._device)]
+        return torch.where(torch.from_numpy(action < 0).to(self._device), q_hold, started)
 
     def targets(self, decisions: Decisions, rows: Ints) -> Tensor:
         """(B,) what the actions done turned out to be worth, in each decision's unit."""

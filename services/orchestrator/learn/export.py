@@ -6,7 +6,6 @@ import dataclasses
 import io
 import logging
 import os
-import pickle
 import warnings
 from pathlib import Path
 
@@ -106,7 +105,9 @@ def load_network(path: Path) -> tuple[PairNetwork, ModelMetadata]:
         network.load_state_dict(state["weights"])
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}", field="network") from error
-    except (KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
+    except InvalidInput:
+        raise
+    except Exception as error:  # a damaged file makes torch raise whatever its reader stumbles over
         raise InvalidInput(f"{path}: not a network of ADLRO ({error})", field="network") from error
     return network, metadata
 

@@ -98,19 +98,15 @@ def pack(seen: Sequence[Planes], chosen: Sequence[Ints]) -> dict[str, NDArray[np
     }
 
 
-def taken(decisions: Decisions, rows: Ints, *, only: NDArray[np.integer] | None = None) -> Inputs:
+def taken(decisions: Decisions, rows: Ints) -> Inputs:
     """Some decisions for a network.
 
     Args:
         decisions: of a generation.
         rows: (B,) which.
-        only: (B,) one pair of each decision, or -1 for none; all pairs where left out.
     """
     count = len(rows)
-    if only is None:
-        first, counts = decisions.first_pair[rows], decisions.first_pair[rows + 1] - decisions.first_pair[rows]
-    else:
-        first, counts = decisions.first_pair[rows] + np.maximum(only, 0), (only >= 0).astype(np.int64)
+    first, counts = decisions.first_pair[rows], decisions.first_pair[rows + 1] - decisions.first_pair[rows]
     ends = np.cumsum(counts)
     cluster = np.repeat(np.arange(count), counts)
     pair = np.arange(ends[-1] if count else 0) + np.repeat(first - (ends - counts), counts)

@@ -110,10 +110,8 @@ def _train(trained: training.Training, folder: Path, decisions: int, minutes: fl
             now_s = time.monotonic()
             rate = (step.decisions - before) / max(now_s - before_s, 1e-9)
             bar.update(task, completed=min(step.decisions, decisions), rate=rate, said=said)
-    trained.finish()
-    for name in (training.BEST, training.LAST):
-        if (folder / f"{name}.onnx").exists():
-            Console(soft_wrap=True).print(str(folder / f"{name}.onnx"), markup=False, highlight=False)
+    for path in trained.finish():
+        Console(soft_wrap=True).print(str(path), markup=False, highlight=False)
 
 
 def _log(board: SummaryWriter, step: training.Progress) -> None:

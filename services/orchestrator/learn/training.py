@@ -13,7 +13,6 @@ import copy
 import dataclasses
 import io
 import json
-import pickle
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -231,7 +230,6 @@ class Training:
                 "validation": None if score is None else dataclasses.asdict(score),
             },
         )
-        export_onnx(self._learner.online, metadata, self._folder / f"{name}.onnx")
         save_network(self._learner.online, metadata, self._folder / f"{name}.pt")
 
     # --- checkpoints
@@ -253,9 +251,15 @@ class Training:
         write_whole(self._folder / CHECKPOINT, buffer.getvalue())
         write_whole(self._folder / CURVE, "".join(line + "\n" for line in self._curve).encode())
 
-    def finish(self) -> None:
-        """Writes the last weights as a model too."""
+    def finish(self) -> list[Path]:
+        """Writes the last weights, and with them the best, as models that serve; gives their paths."""
         self._write_model(LAST, None)
+        written = []
+        for name in (BEST, LAST):
+            if (self._folder / f"{name}.pt").exists():
+                written.append(self._folder / f"{name}.onnx")
+                export_onnx(*load_network(self._folder / f"{name}.pt"), written[-1])
+        return written
 
     def _resume(self) -> bool:
         path = self._folder / CHECKPOINT
@@ -267,7 +271,7 @@ class Training:
             runs = [_Run(**each) for each in state["runs"]]
             self._curve, self.best = state["curve"], state["best"]
             self.decisions, self.generation = state["decisions"], state["generation"]
-        except (OSError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
+        except Exception as error:  # a damaged file makes torch raise whatever its reader stumbles over
             raise InvalidInput(f"{path}: not a checkpoint of this version ({error})", field="checkpoint") from error
         with ThreadPoolExecutor(1, "generation", initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for run in runs:
