@@ -86,7 +86,7 @@ class ServiceSettings(BaseSettings):
     users_file: str = ""
     service_token_file: str = ""
     trusted_network: str = ""
-    max_streams_per_connection: int = Field(default=1000, ge=1, le=1_000_000)
+    max_streams_per_connection: int = Field(default=10_000, ge=1, le=1_000_000)
     max_streams_per_user: int = Field(default=100, ge=0, le=1_000_000)
     max_connection_idle_s: float = Field(default=600.0, ge=0, le=86_400)
     max_connection_age_s: float = Field(default=0.0, ge=0, le=31_536_000)

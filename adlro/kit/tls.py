@@ -42,8 +42,8 @@ class TlsFiles:
         cert, key, ca = (_read(path, name) for path, name in self._named())
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            context.load_verify_locations(cadata=ca.decode("ascii"))
-        except (ssl.SSLError, ValueError) as error:
+            context.load_verify_locations(self.ca)
+        except (ssl.SSLError, OSError) as error:
             raise InvalidInput(f"ADLRO_TLS_CA_FILE: {self.ca} holds no certificate in PEM", field=_CA) from error
         try:
             # Without the callback OpenSSL would ask at the terminal for a key's password.

@@ -53,7 +53,7 @@ RATE_PER_S, BURST = 20.0, 30
 MESSAGE_BYTES = 1 << 20
 HANDSHAKE_TIMEOUT_S = 10.0
 # While others misbehave a call may take so long: two cores, four services, and the misbehaving clients themselves.
-SERVED_WITHIN_S = 3.0
+SERVED_WITHIN_S = 5.0
 
 
 def job(user: str) -> JobSpec:
@@ -301,7 +301,15 @@ async def test_streams_that_say_nothing_hold_nobody_up(secure: SecureSuite) -> N
         async with open_channel(secure.stack.addresses["ingest"], secure.credentials("ann")) as channel:
             stub = job_service_pb2_grpc.JobServiceStub(channel)
             calls = [stub.SubmitJobs(timeout=30) for _ in range(50)]
-            answered, waiting = await asyncio.wait([asyncio.ensure_future(refusal(call)) for call in calls], timeout=3)
+            waiting = {asyncio.ensure_future(refusal(call)) for call in calls}
+            answered: set[asyncio.Future[AdlroError]] = set()
+            async with asyncio.timeout(20):
+                while len(answered) < 30:
+                    done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    answered |= done
+            await asyncio.sleep(0.5)
+            answered |= {each for each in waiting if each.done()}
+            waiting -= answered
             assert (len(answered), len(waiting)) == (30, 20)
             for each in answered:
                 told_one = each.result()

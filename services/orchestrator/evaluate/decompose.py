@@ -20,6 +20,7 @@ from adlro.cluster import Cluster
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InvalidInput, Unavailable
 from adlro.jobs import Job, JobSpec, NormalizedJob
 from adlro.jobstore import ATTAINED, EVENTS, OUTCOMES, PREFIX, JobStore, Move, NewJob, Outcome
+from adlro.kit.credentials import Credentials
 from adlro.kit.redis import connect, redacted, wait_until_up
 from adlro.wire import cluster_to_proto
 from services.orchestrator import transitions
@@ -84,7 +85,7 @@ class RunningDecompose:
         self._taken = False
 
     async def __aenter__(self) -> RunningDecompose:
-        self._client = DecomposeClient(self.address, self._answer_timeout_s)
+        self._client = DecomposeClient(self.address, self._answer_timeout_s, Credentials.from_environment())
         self._redis = connect(self._redis_url)
         self._store = JobStore(self._redis)
         try:
