@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 import tarfile
@@ -130,6 +131,20 @@ def _time(text: str) -> datetime.datetime:
     return stamp.replace(microsecond=int(fraction[1].ljust(6, "0")) if fraction else 0)
 
 
+def health_check_cpu_s(*, by_hand: bool, times: int = 10) -> float:
+    """CPU that one health check takes on this machine: deploy/healthcheck.py's way, or with grpc imported.
+
+    Nothing listens there, so that it is the start that is measured.
+    """
+    code = "from grpc_health.v1 import health_pb2_grpc"
+    way = ["-I", "-S", str(ROOT / "deploy" / "healthcheck.py"), "127.0.0.1:1", "ingest"] if by_hand else ["-c", code]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for _ in range(times):
+        subprocess.run([sys.executable, *way], check=False, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / times
+
+
 def measure(*, build: bool) -> list[Image]:
     """Builds (if asked to), starts the suite, looks at it, and removes it."""
     engine = docker.from_env()
@@ -182,6 +197,8 @@ def main() -> None:
     arguments = parser.parse_args()
     images = measure(build=not arguments.no_build)
     print(table(images))
+    quick_s, slow_s = health_check_cpu_s(by_hand=True), health_check_cpu_s(by_hand=False)
+    print(f"\nCPU of a health check: {quick_s * 1e3:.0f} ms; with grpc imported {slow_s * 1e3:.0f} ms.")
     print(f"\n{platform.platform()}, {os.cpu_count()} cores; health is looked at every 3 s.")
 
 
