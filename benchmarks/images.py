@@ -199,7 +199,7 @@ def main() -> None:
     print(table(images))
     quick_s, slow_s = health_check_cpu_s(by_hand=True), health_check_cpu_s(by_hand=False)
     print(f"\nCPU of a health check: {quick_s * 1e3:.0f} ms; with grpc imported {slow_s * 1e3:.0f} ms.")
-    print(f"\n{platform.platform()}, {os.cpu_count()} cores; health is looked at every 3 s.")
+    print(f"\n{platform.platform()}, {os.cpu_count()} cores; health is looked at every 5 s.")
 
 
 if __name__ == "__main__":

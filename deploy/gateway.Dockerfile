@@ -10,7 +10,7 @@ WORKDIR /app
 COPY LICENSE NOTICE deploy/healthcheck.py deploy/gateway.py ./
 USER 10001:10001
 EXPOSE 7701 7702 7703 7704
-HEALTHCHECK --interval=3s --timeout=10s --start-period=60s --retries=5 \
+HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=5 \
   CMD ["python", "-I", "-S", "/app/healthcheck.py", "127.0.0.1:7701"]
 ENTRYPOINT ["python", "-I", "-S", "/app/gateway.py"]
 CMD ["7701=ingest:7701", "7702=decompose:7702", "7703=orchestrator:7703", "7704=simcluster:7704"]

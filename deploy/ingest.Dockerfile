@@ -36,6 +36,6 @@ COPY --from=build /app /app
 USER 10001:10001
 ENV ADLRO_INGEST_LISTEN=0.0.0.0:7701
 EXPOSE 7701
-HEALTHCHECK --interval=3s --timeout=10s --start-period=60s --retries=5 \
+HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=5 \
   CMD ["python", "-I", "-S", "/app/healthcheck.py", "127.0.0.1:7701", "ingest"]
 CMD ["python", "-m", "services.ingest"]
