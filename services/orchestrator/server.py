@@ -51,7 +51,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         settings = self._settings
         self._draining = context.draining
         # Where no compiled code is kept this takes seconds: not at the first decision, and a signal must get through.
-        await asyncio.to_thread(_warm)
+        await asyncio.to_thread(warm)
         redis = connect(settings.redis_url)
         self._redis = (redis, connect_blocking(settings.redis_url))
         cluster = ClusterClient(settings.cluster_address, context.credentials)
@@ -196,7 +196,8 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         return pb.UndrainNodeResponse()
 
 
-def _warm() -> None:
+def warm() -> None:
+    """Compiles all that decisions are made with, or fetches it from where numba keeps it; images do it when built."""
     ledger.warm()
     checkpoint.warm()
 
