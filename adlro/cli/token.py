@@ -50,7 +50,7 @@ def token(
     if out is not None:
         _write_new(out, made + "\n")
     if users_file is not None:
-        _replace(users_file, f"{users}{line}\n")
+        _append(users_file, f"{line}\n" if not users or users.endswith("\n") else f"\n{line}\n")
     else:
         say(f"For ADLRO_USERS_FILE of the services:\n{escape(line)}")
     if out is None:
@@ -76,16 +76,13 @@ def _read_users(path: Path) -> str:
         raise InvalidInput(f"--users-file: can't read {path}: {error.strerror}", field="users_file") from None
     if text.strip():
         parse_users(text, str(path), "--users-file")
-    return text if not text or text.endswith("\n") else text + "\n"
+    return text
 
 
-def _replace(path: Path, text: str) -> None:
-    """Writes a file in one step: a service that looks meanwhile sees it as it was or as it will be."""
-    new = path.with_name(path.name + ".new")
+def _append(path: Path, text: str) -> None:
+    """In one write to the file that is there: a container into which it is mounted sees it at once."""
     try:
-        new.write_text(text, "utf-8")
-        if path.exists():
-            new.chmod(path.stat().st_mode & 0o777)
-        new.replace(path)
+        with path.open("ab", buffering=0) as file:
+            file.write(text.encode())
     except OSError as error:
         raise InvalidInput(f"--users-file: can't write {path}: {error.strerror}", field="users_file") from None

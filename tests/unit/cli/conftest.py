@@ -21,6 +21,8 @@ def adlro(suite: FakeSuite) -> Callable[..., Any]:
     """Runs the command against the fake suite: `adlro("queue", "-o", "json")`."""
 
     def run(*arguments: str) -> Any:
-        return CliRunner().invoke(app, list(arguments), env={**suite.environment(), "COLUMNS": "200"})
+        # Not set, and back to that afterwards: options such as --token-file set them for the process.
+        shown = dict.fromkeys(f"ADLRO_{name}_FILE" for name in ("TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN"))
+        return CliRunner().invoke(app, list(arguments), env={**shown, **suite.environment(), "COLUMNS": "200"})
 
     return run

@@ -133,6 +133,15 @@ def test_token_is_shown_once_and_known_by_its_line(adlro: Callable[..., Any], tm
         assert caller.roles == frozenset({Role.SUBMITTER, Role.READER})
 
 
+def test_a_line_is_added_to_the_file_that_is_there(adlro: Callable[..., Any], tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("# staff\nbob reader sha256:" + "0" * 64)  # without an end of the line
+    before = users.stat().st_ino
+    assert adlro("token", "ada", "-r", "reader", "--users-file", str(users)).exit_code == 0
+    assert users.stat().st_ino == before  # a mounted file stays the mounted one
+    assert [line.split()[0] for line in users.read_text().splitlines()] == ["#", "bob", "ada"]
+
+
 def test_token_goes_to_a_file_of_ones_own(adlro: Callable[..., Any], tmp_path: Path) -> None:
     out = tmp_path / "token"
     result = adlro("token", "ops", "-r", "operator", "--out", str(out))
