@@ -42,6 +42,9 @@ def channel_options(address: str, max_message_bytes: int = MAX_MESSAGE_BYTES) ->
     ]
     if is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
+    if address.startswith(("ipv4:", "ipv6:")):
+        # Else the name that certificates are checked for would be the whole list; replicas share the first one's.
+        options.append(("grpc.default_authority", address[len("ipv4:") :].split(",", maxsplit=1)[0]))
     return options
 
 

@@ -14,6 +14,7 @@ import pytest
 from adlro.cli.certs import make_certificates
 from adlro.client import AsyncClient, Client, Credentials, Endpoints
 from adlro.errors import InvalidInput, Unavailable
+from adlro.kit.channel import open_blocking_channel
 from adlro.kit.identity import new_token
 from adlro.v1 import orchestrator_service_pb2, orchestrator_service_pb2_grpc
 
@@ -127,3 +128,20 @@ def test_a_certificate_for_another_name_is_said(certs):
         pytest.raises(Unavailable, match="is not for that name"),
     ):
         client.set_policy("sjf")
+
+
+def test_of_several_addresses_each_is_checked_by_its_certificate(certs):
+    credentials = Credentials.from_files(str(certs / "ours/ca.pem"))
+    with Server(certs / "ours") as one, Server(certs / "ours") as other, Server(certs / "theirs") as stranger:
+        for second, served in ((other, True), (stranger, False)):
+            port = one.endpoints.orchestrator.rpartition(":")[2] if served else "1"
+            address = f"ipv4:127.0.0.1:{port},{second.endpoints.orchestrator}"
+            with open_blocking_channel(address, credentials) as channel:
+                stub = orchestrator_service_pb2_grpc.OrchestratorServiceStub(channel)
+                request = orchestrator_service_pb2.SetPolicyRequest(policy="sjf")
+                if served:
+                    stub.SetPolicy(request, timeout=5)
+                    continue
+                with pytest.raises(grpc.RpcError):
+                    stub.SetPolicy(request, timeout=5)
+    assert not stranger.servicer.shown
