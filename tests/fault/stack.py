@@ -44,8 +44,7 @@ class Stack:
     def start(self, *names: str) -> None:
         """Starts services, side by side, and returns when they listen."""
         with ThreadPoolExecutor(len(names)) as pool:
-            for service in pool.map(self._spawn, names):
-                self.services[service.name] = service
+            list(pool.map(self._spawn, names))
 
     def start_another(self, name: str, listen: str = "127.0.0.1:0", **settings: str) -> SpawnedService:
         """One more process of a service, at an address of its own; the caller stops it."""
@@ -70,8 +69,9 @@ class Stack:
             patience_s=patience_s,
         )
 
-    def _spawn(self, name: str) -> SpawnedService:
-        return spawn_service(name, self._environment(name, self.addresses[name]))
+    def _spawn(self, name: str) -> None:
+        # Noted here: where another one fails to start, this one must be found by `stop`.
+        self.services[name] = spawn_service(name, self._environment(name, self.addresses[name]))
 
     def _environment(self, name: str, listen: str) -> dict[str, str]:
         return {
