@@ -60,7 +60,11 @@ def show_recovery(seed: int) -> Any:
 
 def show_prediction(seed: int, data: Path | None) -> Any:
     """Part 2."""
-    result: dict[str, Any] = {"paper": prediction.paper(seed)}
+    result: dict[str, Any] = {"unseen_applications": prediction.unseen_applications(seed)}
+    show(
+        "Unseen applications: coverage of 0.8, by how many were seen and how they differ", result["unseen_applications"]
+    )
+    result["paper"] = prediction.paper(seed)
     show("paper, jobs 700 to 1,000 after 700: median relative error", result["paper"])
     if data is None:
         print("\nGavel and Philly: left out, no --data")

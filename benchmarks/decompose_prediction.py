@@ -21,8 +21,10 @@ from adlro.jobs import JobSpec, JobType
 from adlro.sim.scenario import load_scenario
 from adlro.sim.workload import draw_groups, draw_jobs
 from benchmarks.decompose_baselines import Floats, boosting, hypervector_ridge, nearest_neighbours
+from services.decompose.columns import REAL_COUNT, Category
 from services.decompose.kernel import Columns, Term
 from services.decompose.learned import NOVEL, LearnedPredictor
+from services.decompose.learner import Learner, Settings
 from services.decompose.memory import FinishedJob, OutcomeMemory
 from services.decompose.regression import NOISES, Regression, log_evidence, make_cells
 from services.decompose.speeds import Speeds
@@ -156,6 +158,36 @@ def baselines() -> dict[str, Callable[[Floats, Floats, Floats], Floats | None]]:
         "k-NN": lambda x, y, x_test: nearest_neighbours(x, y, x_test, 3),
         "boosting": boosting,
     }
+
+
+def unseen_applications(seed: int, lists: int = 40) -> dict[str, float]:
+    """Coverage of 0.8 for an application that was not seen, by how many were and how they differ.
+
+    Drawn: 6 jobs of each, that differ by 10 %; the logarithm of an application's runtime has the standard deviation
+    0.3, 1 or 2, or (`leaps`) 30 % of applications run 55 times as long as the others.
+    """
+    rng = np.random.default_rng(seed)
+    result: dict[str, float] = {}
+    for count in (5, 12, 30):
+        for kind in ("0.3", "1", "2", "leaps"):
+            covered = []
+            for _ in range(lists):
+                if kind == "leaps":
+                    log_s = np.where(rng.random(count + 1) < 0.3, 4.0, 0.0) + 0.3 * rng.standard_normal(count + 1)
+                else:
+                    log_s = float(kind) * rng.standard_normal(count + 1)
+                categories = np.zeros((6 * count + 1, len(Category)), dtype=np.int32)
+                categories[:, Category.APPLICATION] = np.append(np.repeat(np.arange(1, count + 1), 6), 0)
+                categories[:-1, Category.USER] = np.tile(np.arange(1, 4), 2 * count)
+                rows = Columns(categories, np.zeros((len(categories), REAL_COUNT)))
+                learner = Learner(Settings())
+                learner.fit(rows.rows(slice(-1)), np.repeat(log_s[1:], 6) + 0.1 * rng.standard_normal(6 * count))
+                mean, variance, _ = learner.estimate(rows.rows(slice(-1, None)))
+                low, high = learner.novel.ends(0.1, 0.9, -1.2816, 1.2816)
+                z = (log_s[0] + 0.1 * rng.standard_normal(50) - mean) / np.sqrt(variance)
+                covered.append(float(((low <= z) & (z <= high)).mean()))
+            result[f"{count} applications, {kind}"] = float(np.mean(covered))
+    return result
 
 
 def gavel_pairs(folder: Path, seed: int) -> dict[str, float]:

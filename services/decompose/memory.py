@@ -292,6 +292,12 @@ class OutcomeMemory:
 
     def _clear_real(self, column: int) -> None:
         self._reals[:, column] = math.nan
+        # Rows with a value there are found by no new job: what it states there is another thing.
+        at = len(Category) + column
+        for key, row in [each for each in self._row_of.items() if each[0][at] is not None]:
+            del self._row_of[key]
+            self._keys[row] = (*key, float(row), float(self._next_sequence))  # longer than keys of jobs, so like none
+            self._row_of[self._keys[row]] = row
 
     def _most_redundant(self) -> _Kept:
         if self._crowded:

@@ -53,8 +53,8 @@ class Refits:
 
     async def _run(self) -> None:
         began = time.perf_counter()
-        refit = self._predictor.refit()
         try:
+            refit = self._predictor.refit()
             fit = await asyncio.to_thread(refit.make)
         except Exception as error:  # the old fit serves on; another is tried when more was learned
             self._metrics.failed_refits.inc()

@@ -1,7 +1,7 @@
 """The memory of finished jobs as a file: written whole or not at all, read only when whole and of this version.
 
-    {"format": "adlro-outcomes", "version": 1, "vocabulary": "1", "cursor": ..., "bytes": ..., "blake2b": ...}
-    <zlib: JSON of {"vocabularies": {name: [values]}, "jobs": [...]}>
+    {"format": "adlro-outcomes", "version": 2, "vocabulary": "1", "cursor": ..., "bytes": ..., "blake2b": ...}
+    <zlib: JSON of {"vocabularies": {name: {value: number}}, "jobs": [...]}>
 
 It carries the place in the stream of outcomes up to which it was folded, so that a process goes on from there.
 
@@ -28,7 +28,9 @@ from adlro.jobs import ExpectedRuntime, JobSpec, JobType
 from services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
 from services.decompose.variables import VOCABULARY_VERSION
 
-FORMAT, VERSION = "adlro-outcomes", 1
+FORMAT, VERSION = "adlro-outcomes", 2
+READABLE_VERSIONS = (1, 2)
+"""Version 1 had lists of values as vocabularies, and jobs without their clusters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,9 @@ def _header_on_disk(path: Path) -> Mapping[str, Any]:
             header = json.loads(file.readline())
     except (OSError, ValueError):
         return {}
-    wanted = {"format": FORMAT, "version": VERSION, "vocabulary": VOCABULARY_VERSION}
-    return header if isinstance(header, dict) and wanted.items() <= header.items() else {}
+    wanted = {"format": FORMAT, "vocabulary": VOCABULARY_VERSION}
+    readable = isinstance(header, dict) and wanted.items() <= header.items()
+    return header if readable and header.get("version") in READABLE_VERSIONS else {}
 
 
 def _reach(cursor: object) -> tuple[int, int]:
@@ -126,11 +129,12 @@ def load(path: Path) -> MemorySnapshot:
         known = False
     if not known:
         raise _unreadable(path, f"is not a memory of finished jobs; {way_out}", "NOT_A_MEMORY_FILE")
-    if header.get("version") != VERSION or header.get("vocabulary") != VOCABULARY_VERSION:
+    if header.get("version") not in READABLE_VERSIONS or header.get("vocabulary") != VOCABULARY_VERSION:
         found = f"version {header.get('version')} with vocabulary {header.get('vocabulary')}"
         raise _unreadable(
             path,
-            f"is of {found}; this release reads version {VERSION} with vocabulary {VOCABULARY_VERSION}; {way_out}",
+            f"is of {found}; this release reads versions {READABLE_VERSIONS[0]} to {VERSION} with vocabulary "
+            f"{VOCABULARY_VERSION}; {way_out}",
             "ANOTHER_VERSION",
         )
     if len(body) != header.get("bytes"):

@@ -76,6 +76,13 @@ def test_a_column_that_went_to_another_key_holds_nothing_of_the_first():
     found = {each.job.job_id: each.similarity for each in memory.nearest(spec(batch_size="4"), 100)}
     assert found["job-39"] == 1.0
     assert found["job-0"] < 0.95
+    # Whoever has the new label at the old one's value, and is like the old job otherwise, is not taken for its like.
+    kept = dict.fromkeys(variables.labels.columns(), "4")
+    learn(40, **kept)
+    found = {each.job.job_id: each.similarity for each in memory.nearest(spec(**kept), 100)}
+    assert found["job-40"] == 1.0
+    assert found["job-0"] < 0.95
+    assert len(found) == 41
 
 
 def test_rows_are_made_of_what_counts():

@@ -89,7 +89,12 @@ def test_a_file_from_before_clusters_were_kept_is_read(path):
     for job in content["jobs"]:
         assert job.pop("cluster") == "default"
     body = zlib.compress(json.dumps(content).encode())
-    header = {**json.loads(head), "bytes": len(body), "blake2b": hashlib.blake2b(body, digest_size=16).hexdigest()}
+    header = {
+        **json.loads(head),
+        "version": 1,
+        "bytes": len(body),
+        "blake2b": hashlib.blake2b(body, digest_size=16).hexdigest(),
+    }
     path.write_bytes(json.dumps(header).encode() + b"\n" + body)
     assert list(load(path).jobs) == JOBS
 
@@ -121,7 +126,7 @@ def test_a_damaged_file_is_refused(path):
     assert bad(path, lambda content: content[:-9] + b"x" + content[-8:]) == "DAMAGED"
 
 
-@pytest.mark.parametrize("changes", [{"version": 2}, {"vocabulary": "0"}])
+@pytest.mark.parametrize("changes", [{"version": 3}, {"vocabulary": "0"}])
 def test_another_version_is_refused_by_name(path, changes):
     assert bad(path, lambda content: with_header(content, **changes)) == "ANOTHER_VERSION"
 
