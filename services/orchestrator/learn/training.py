@@ -14,7 +14,7 @@ import dataclasses
 import io
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,15 +132,13 @@ class Training:
         self._keep_settings(start)
         self.resumed = self._resume()
 
-    def run(self, until: Callable[[], bool] = lambda: False, *, decisions: int) -> Iterator[Progress]:
+    def run(self, until: Callable[[], bool] = lambda: False, *, decisions: int) -> Generator[Progress, None, None]:
         """Trains, and tells after each generation; a checkpoint at the end.
 
         Args:
             until: asked after each generation: True ends the training.
             decisions: in all.
         """
-        if self._validation is None:
-            self._validation = Validation()
         saved_s = time.monotonic()
         with ThreadPoolExecutor(1, "generation", initializer=torch.set_num_threads, initargs=(1,)) as pool:
             while self.decisions < decisions:
@@ -208,7 +206,8 @@ class Training:
         return np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(purpose, number)))
 
     def _judge(self) -> Score:
-        assert self._validation is not None
+        if self._validation is None:
+            self._validation = Validation()
         network = copy.deepcopy(self._learner.online).eval()
         score = self._validation.score(greedy(network, self._filler, self._recipe.margins, self._device))
         if score.stuck == 0 and (self.best is None or score.gain > self.best):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -293,36 +292,33 @@ def test_recipes_are_whole_and_their_settings_checked(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["paper", "adlro"])
-def test_a_killed_training_goes_on_to_the_same_curve(tmp_path, recipe):
+def test_a_killed_training_goes_on_to_the_same_curve(tmp_path):
     def command(folder):
-        settings = ["lists=8", "jobs=24", "replay=1500", "validate_every=6", "batch=64"]
+        settings = ["lists=8", "jobs=24", "replay=1500", "validate_every=100", "batch=64"]
         asked = [part for each in settings for part in ("--set", each)]
         module = [sys.executable, "-m", "services.orchestrator.learn"]
-        return [*module, str(folder), "--recipe", recipe, "--decisions", "4500", "--checkpoint-s", "0", *asked]
+        return [*module, str(folder), "--decisions", "2400", "--checkpoint-s", "0", *asked]
 
     def run(folder):
         subprocess.run(command(folder), check=True, capture_output=True, timeout=400)
 
     run(tmp_path / "whole")
     whole = (tmp_path / "whole" / CURVE).read_text()
-    assert whole.count("\n") > 8
-    for kills in (2, 5):
-        curve = tmp_path / "killed" / CURVE
-        process = subprocess.Popen(command(tmp_path / "killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end_s = time.monotonic() + 300
-        while time.monotonic() < end_s and process.poll() is None:
-            if curve.exists() and curve.read_text().count("\n") >= kills:
-                break
-            time.sleep(0.02)
-        os.kill(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-    before = curve.read_text()
-    assert 5 <= before.count("\n") < whole.count("\n")
+    assert whole.count("\n") > 6
+    curve = tmp_path / "killed" / CURVE
+    process = subprocess.Popen(command(tmp_path / "killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end_s = time.monotonic() + 300
+    while time.monotonic() < end_s and process.poll() is None:
+        if curve.exists() and curve.read_text().count("\n") >= 3:
+            break
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert 3 <= curve.read_text().count("\n") < whole.count("\n")
     run(tmp_path / "killed")
     assert curve.read_text() == whole
     torch_same(tmp_path / "whole" / "last.pt", tmp_path / "killed" / "last.pt")
-    assert OnnxModel(tmp_path / "killed" / "last.onnx").metadata.recipe == recipe
+    assert OnnxModel(tmp_path / "killed" / "last.onnx").metadata.recipe == "adlro"
     assert list((tmp_path / "killed" / "tensorboard").glob("events*"))
 
 
