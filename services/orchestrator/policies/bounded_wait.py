@@ -40,14 +40,9 @@ def overdue(observation: Observation, ratio: float) -> Bools:
     """(N, J) the job has waited longer than its limit, and a GPU that is there can hold it."""
     waited_s = observation.time_s[:, None] - observation.job_submit_s
     waiting = observation.job_waiting
-    # Nobody's limit is below twice `ratio` times the shortest that anything here takes.
-    shortest_s = observation.duration_s.min(axis=(1, 2), initial=np.inf)
-    late: Bools = waiting & (waited_s > 2.0 * ratio * shortest_s[:, None])
-    if not late.any():
-        return late
     best_s = np.where(waiting, observation.duration_s.min(axis=2, initial=np.inf), 0.0)  # (N, J)
     mean_s = best_s.sum(axis=1) / np.maximum(waiting.sum(axis=1), 1)
-    late &= waited_s > ratio * (best_s + mean_s[:, None])
+    late: Bools = waiting & (waited_s > ratio * (best_s + mean_s[:, None]))
     if late.any():
         rows = np.flatnonzero(late.any(axis=1))
         there = np.isfinite(observation.gpu_remaining_s[rows])
@@ -66,7 +61,7 @@ def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
         (N,) another pair is the best now, or none.
     """
     changed = np.zeros(len(scores), dtype=np.bool_)
-    if not np.isfinite(ratio) or not scores.size:
+    if not scores.size or not _perhaps_overdue(observation, ratio):
         return changed
     late = overdue(observation, ratio)
     for row in np.flatnonzero(late.any(axis=1)):
@@ -74,6 +69,14 @@ def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
         _bound_one(observation, int(row), np.flatnonzero(late[row]), scores[row])
         changed[row] = _best(observation.fits_now[row], scores[row]) != before
     return changed
+
+
+def _perhaps_overdue(observation: Observation, ratio: float) -> bool:
+    """Cheap, and False for most decisions: nobody's limit is below 2 ratio times the shortest that anything takes."""
+    if ratio == np.inf:
+        return False
+    waited_s = float(observation.time_s.max()) - float(observation.job_submit_s.min())
+    return waited_s > 2.0 * ratio * float(observation.duration_s.min())
 
 
 def _best(fits: Bools, scores: Floats) -> int:

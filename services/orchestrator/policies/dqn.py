@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 import threading
 from dataclasses import fields
 from pathlib import Path
@@ -24,8 +25,9 @@ from services.orchestrator.policies.bounded_wait import DEFAULT_RATIO
 from services.orchestrator.policies.hold_greedy import HoldGreedy, HoldGreedySettings
 
 if TYPE_CHECKING:
+    from services.orchestrator.planes.choice import Margins
     from services.orchestrator.planes.fill import PlaneFiller
-    from services.orchestrator.planes.layout import Float32s, Planes
+    from services.orchestrator.planes.layout import Planes
     from services.orchestrator.planes.model import OnnxModel
     from services.orchestrator.planes.ranges import Ranges
 
@@ -137,12 +139,13 @@ class Dqn(Policy):
             self._fall_back(Basis.OUT_OF_RANGE, base, observation, row, judgement)
             judgement.notes[row] = f"{outside} figures of the observation are outside the range of its training"
             return
-        q_pairs, q_hold = model.q(planes)
-        if not (np.isfinite(q_pairs).all() and np.isfinite(q_hold).all()):
+        q_pairs, q_holds = model.q(planes)
+        q, q_hold = q_pairs.astype(np.float64), float(q_holds[0])
+        if not math.isfinite(float(q.sum()) + q_hold):
             self._fall_back(Basis.FAILED, base, observation, row, judgement)
             judgement.notes[row] = "its answer is no number"
             return
-        _score(model, planes, (q_pairs, q_hold), row, judgement)
+        _score(model.metadata.margins, planes, q, q_hold, row, judgement)
 
     def _fall_back(self, reason: Basis, base: Policy, observation: Observation, row: int, judgement: Judgement) -> None:
         judgement.scores[row] = base.preferences(observation)[0]
@@ -158,27 +161,32 @@ class Dqn(Policy):
         return filler
 
 
-def _score(model: OnnxModel, planes: Planes, found: tuple[Float32s, Float32s], row: int, judgement: Judgement) -> None:
-    """Fills in one decision: scores whose best is what `planes.choice` chooses, and values."""
-    from services.orchestrator.planes.choice import best_of
+def _score(margins: Margins, planes: Planes, q: Floats, q_hold: float, row: int, judgement: Judgement) -> None:
+    """Fills in one decision: scores whose best is what `planes.choice.choose` chooses, and values.
 
-    margins, base = model.metadata.margins, int(planes.base[0])
-    q, q_hold = found[0].astype(np.float64), float(found[1][0])
-    best = int(best_of(planes, *found, margins)[0])
+    That is compiled for batches: for one decision the way there and back takes longer than the few figures do here.
+    """
+    base, may_hold = int(planes.base[0]), bool(planes.hold_allowed[0])
+    scores = q - margins.start
+    if base >= 0:
+        scores[base] = q[base]  # its own choice has no margin to clear
+    best = highest = int(scores.argmax())
+    if base >= 0 and scores[base] >= scores[best]:
+        best = base
+    if may_hold and (q_hold >= scores[best] if base < 0 else q_hold - margins.hold > scores[best]):
+        best = -1
+    place = planes.pair_queue * judgement.scores.shape[2] + planes.pair_gpu
     if judgement.values is not None and judgement.hold_value is not None:
-        judgement.values[row, planes.pair_queue, planes.pair_gpu] = q
-        if planes.hold_allowed[0]:
+        judgement.values[row].reshape(-1)[place] = q
+        if may_hold:
             judgement.hold_value[row] = q_hold
     if best >= 0:
-        scores = q - margins.start
-        if base >= 0:
-            scores[base] = q[base]
-        # Of equals the base's choice is taken, and not the earlier job.
-        scores[best] = np.nextafter(max(scores.max(), scores[best]), np.inf)
-        judgement.scores[row, planes.pair_queue, planes.pair_gpu] = scores
+        if best != highest:  # of equals the base's choice is taken, and not the earlier job
+            scores[best] = np.nextafter(scores[best], np.inf)
+        judgement.scores[row].reshape(-1)[place] = scores
     if best == base:
-        values = np.append(q, q_hold if planes.hold_allowed[0] else -np.inf)
-        gain = float(values.max() - values[base])  # -1: to hold
+        most = float(q.max())
+        gain = (max(most, q_hold) if may_hold else most) - (q_hold if base < 0 else float(q[base]))
         if gain > 0.0:
             judgement.basis[row] = Basis.MARGIN
             judgement.notes[row] = f"the most that another choice would gain, {gain:.3g}, is within the margin"
