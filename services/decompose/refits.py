@@ -9,9 +9,6 @@ from typing import Any
 from services.decompose.learned import LearnedPredictor
 from services.decompose.metrics import Metrics
 
-PATIENCE_S = 0.25
-"""So long a question waits for a fit that is being made: longer than most take, far less than who asks waits."""
-
 
 class Refits:
     """See the module.
@@ -28,7 +25,7 @@ class Refits:
         self._log = log
         self._running: asyncio.Task[None] | None = None
 
-    async def for_question(self, patience_s: float = PATIENCE_S) -> None:
+    async def for_question(self, patience_s: float) -> None:
         """Begins a fit if enough was learned for one, and waits a moment for one that is being made."""
         if self._predictor.due:
             self._begin()
