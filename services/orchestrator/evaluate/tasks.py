@@ -32,8 +32,8 @@ from adlro.sim.observation import Ints, Observation
 from services.orchestrator import policies as policies_package
 from services.orchestrator.evaluate.cases import Case
 from services.orchestrator.evaluate.measure import Figures, figures_of
-from services.orchestrator.evaluate.request import REFERENCE
-from services.orchestrator.policies import POLICIES, Policy
+from services.orchestrator.evaluate.request import KNOWN, REFERENCE
+from services.orchestrator.policies import Policy
 
 if TYPE_CHECKING:
     from services.orchestrator.evaluate.own_decompose import GivenDecompose, Source
@@ -71,7 +71,7 @@ class Setup:
         """The policy as it is set for a case."""
         if name in self.own:
             return self.own[name]
-        known = POLICIES[name]
+        known = KNOWN[name]
         return known() if case.load is None else known.for_load(case.load)
 
     def run(self, task: Task) -> Figures:
@@ -145,7 +145,11 @@ def cut(cases: Sequence[Case], names: Sequence[str]) -> list[Task]:
         # A memory that begins with nothing learns from one list alone.
         wide = 1 if case.is_learned else max(1, min(50, _WIDE // case.jobs))
         for first in range(0, case.lists, wide):
-            tasks += [Task(name, number, first, min(first + wide, case.lists)) for name in names]
+            last = min(first + wide, case.lists)
+            for name in names:
+                # One that remembers a cluster's jobs gets a list to itself, and is made anew for each.
+                own = 1 if name in KNOWN and KNOWN[name].one_cluster else last - first
+                tasks += [Task(name, number, each, min(each + own, last)) for each in range(first, last, own)]
     return tasks
 
 
@@ -168,7 +172,10 @@ def key_of(setup: Setup, task: Task) -> str:
 def code_digest() -> str:
     """A digest of the simulator's, the policies' and this package's files, and of the packages they compute with."""
     digest = hashlib.blake2b(digest_size=16)
-    for root in [Path(str(each.__file__)).parent for each in (adlro.sim, policies_package)] + [Path(__file__).parent]:
+    here = Path(__file__).parent
+    # What the learned policy sees, and what looks ahead, decide too.
+    deciding = [Path(str(policies_package.__file__)).parent, here.parent / "planes", here.parent / "rollouts"]
+    for root in [Path(str(adlro.sim.__file__)).parent, *deciding, here]:
         _add_files(digest, root.rglob("*"), root)
     for module in (adlro.cluster, adlro.jobs):
         digest.update(Path(str(module.__file__)).read_bytes())

@@ -66,6 +66,8 @@ def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
     cluster = scenario.cluster
     if rng.random() < 0.35:
         cluster = _draw_cluster(rng, scenario.cluster)
+        if rng.random() < 0.4:
+            scenario, cluster = _with_more_memory(scenario, cluster, float(rng.choice([1.5, 2.5, 5.0])), rng)
     if cluster is not scenario.cluster or groups is not None:
         scenario = scenario_on(scenario, cluster, groups=groups)
     runtime = _draw_runtime(rng)
@@ -99,6 +101,23 @@ def world_of(
 
 
 _SCENARIOS = (0.50, 0.26, 0.06, 0.05, 0.06, 0.07)
+
+
+def _with_more_memory(
+    scenario: Scenario, cluster: Cluster, factor: float, rng: np.random.Generator
+) -> tuple[Scenario, Cluster]:
+    """GPUs with so much more memory, in half of the worlds for jobs that ask for as much more."""
+    nodes = tuple(
+        dataclasses.replace(
+            node,
+            gpus=tuple(dataclasses.replace(gpu, memory_mib=int(gpu.memory_mib * factor)) for gpu in node.gpus),
+        )
+        for node in cluster.nodes
+    )
+    if rng.random() < 0.5:
+        asked = {key: tuple(int(size * factor) for size in sizes) for key, sizes in scenario.gpu_memory_mib.items()}
+        scenario = dataclasses.replace(scenario, gpu_memory_mib=asked)
+    return scenario, dataclasses.replace(cluster, nodes=nodes)
 
 
 def _draw_runtime(rng: np.random.Generator) -> str:

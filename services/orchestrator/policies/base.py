@@ -67,6 +67,7 @@ class Policy:
     Attributes:
         guarded: in service it has a deadline, as what is learned and may be of any size.
         one_cluster: it decides for one cluster alone, and remembers it.
+        one_cluster: it remembers what one cluster has seen, and decides for no other.
         version: which weights, where it is learned.
         wait_ratio: bounds every job's wait (policies/bounded_wait.py); inf: no bound but the policy's own.
     """

@@ -43,7 +43,7 @@ def test_the_first_candidate_is_what_the_base_does_there_and_gains_nothing(state
     np.testing.assert_array_equal(sampled.gpu[:, 0], actions[:, 1])
     assert (sampled.gain_s[:, 0] == 0).all()
     assert (sampled.error_s[:, 0] == 0).all()
-    assert (sampled.count >= 2).all()
+    assert (sampled.played >= 2).all()
     assert len(states) > 50
 
 
@@ -51,11 +51,11 @@ def test_every_candidate_can_be_carried_out(states: States) -> None:
     observation = states.observation_of(states.numbers)
     for n in range(len(states)):
         seen = set()
-        for c in range(int(states.sampled.count[n])):
+        for c in range(int(states.sampled.played[n])):
             place, gpu = int(states.sampled.place[n, c]), int(states.sampled.gpu[n, c])
             assert (place, gpu) == (-1, -1) or observation.fits_now[n, place, gpu]
             seen.add((place, gpu))
-        assert len(seen) == states.sampled.count[n]
+        assert len(seen) == states.sampled.played[n]
 
 
 def test_gains_do_not_depend_on_how_many_jobs_the_list_still_has() -> None:

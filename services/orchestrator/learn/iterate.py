@@ -1,0 +1,148 @@
+"""Approximate policy iteration from nothing to a model file: the recipe of the policy that ships. torch.
+
+    python -m services.orchestrator.learn.iterate FOLDER [--worlds 200] [--further 160] [--trainings 3]
+
+1. States of `--worlds` worlds under the base policy, with what their candidates gain (advantages.py).
+2. A network is trained on them (improve.py), and is the behaviour policy of `--further` worlds: the states that it
+   comes to are not those that the base comes to.
+3. Networks with `--trainings` different seeds are trained on all states. Each gets the margins with which it does best
+   on lists of validation seeds (playing.py). The best becomes FOLDER/dqn.onnx; all of them are kept.
+
+Whatever a folder holds already is not made again, so that an interrupted run goes on. It takes some hours of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adlro.errors import InvalidInput
+from services.orchestrator.learn import playing
+from services.orchestrator.learn.advantages import Act, Sampling, States, collect_worlds
+from services.orchestrator.learn.dataset import load
+from services.orchestrator.learn.export import export_onnx, load_network, save_network, to_onnx
+from services.orchestrator.learn.improve import Fit, fit
+from services.orchestrator.planes.choice import Margins
+from services.orchestrator.planes.fill import WINDOW, PlaneFiller
+from services.orchestrator.planes.model import ModelMetadata, OnnxModel
+from services.orchestrator.planes.ranges import Ranges
+from services.orchestrator.policies.hold_greedy import FIXED
+
+MARGINS = (Margins(0.0, 0.0), Margins(0.0, 0.05), Margins(0.02, 0.05), Margins(0.05, 0.1), Margins(0.1, 0.15))
+BEHAVIOUR = Margins(0.05, 0.1)
+"""Of the network that behaves in the second round."""
+
+VALIDATION_LISTS = 60
+_RANGES_FROM = 4
+"""Every so manieth world tells which values planes have."""
+
+
+def say(text: str) -> None:
+    """On standard output, as it comes."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def train(folders: Sequence[Path], settings: Fit, out: Path) -> None:
+    """Trains a network on all states of some folders; `out` has its weights, and how it went."""
+    begin_s = time.monotonic()
+    data = load(folders, PlaneFiller(FIXED.rule()))
+    say(f"{data.states} states in {len(data.train)} chunks, read in {time.monotonic() - begin_s:.0f} s")
+    network, log = fit(data, settings, tell=say)
+    training: dict[str, Any] = {"states": data.states, "log": log, "ranges": ranges_of(folders).to_json()}
+    metadata = ModelMetadata(
+        FIXED.rule(), WINDOW, BEHAVIOUR, recipe="adlro", seed=settings.seed, commit=_commit(), training=training
+    )
+    save_network(network, metadata, out)
+
+
+def ranges_of(folders: Sequence[Path]) -> Ranges:
+    """Which values planes have in the states of some folders."""
+    ranges, filler = Ranges(), PlaneFiller(FIXED.rule())
+    files = sorted(file for folder in folders for file in folder.glob("world-*.npz") if ".part." not in file.name)
+    for file in files[::_RANGES_FROM]:
+        states = States.load(file)
+        rows = range(len(states))
+        for first in range(0, len(rows), 256):
+            ranges.see(filler.fill(states.observation_of(states.numbers[first : first + 256])))
+    return ranges
+
+
+def validate(trained: Path, out: Path, lists: int = VALIDATION_LISTS) -> float:
+    """Writes the model with the margins that do best on validation lists; its mean ratio to the base over the cells."""
+    network, metadata = load_network(trained)
+    model = OnnxModel(to_onnx(network, metadata))
+    scores: dict[Margins, dict[str, str]] = {}
+    means: dict[Margins, float] = {}
+    for margins in MARGINS:
+        act = playing.with_margins(model, margins)
+        found = {cell: playing.paired(cell, act, lists=lists, seed=playing.VALIDATION_SEED) for cell in playing.CELLS}
+        means[margins] = sum(score.ratio for score in found.values()) / len(found)
+        scores[margins] = {f"{name} {load:g} {known}": str(score) for (name, load, known), score in found.items()}
+        tried = f"margins {margins.start:g}, {margins.hold:g}"
+        say(f"{trained.name}: {tried}: {100 * means[margins]:+.2f} % {scores[margins]}")
+    best = min(means, key=lambda margins: means[margins])
+    training = {**metadata.training, "validation": scores[best], "validation_lists": lists}
+    export_onnx(network, dataclasses.replace(metadata, margins=best, training=training), out)
+    return means[best]
+
+
+def _commit() -> str:
+    try:
+        return subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def collect_all(folder: Path, seed: int, worlds: int, act: Act | None = None) -> None:
+    """Makes the worlds that a folder lacks."""
+    for path, world, states in collect_worlds(folder, seed, range(worlds), Sampling(), act):
+        say(f"{path.name}: {world.text}: {len(states)} states")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--worlds", type=int, default=200)
+    parser.add_argument("--further", type=int, default=160)
+    parser.add_argument("--trainings", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    asked = parser.parse_args(arguments)
+    if min(asked.worlds, asked.trainings, asked.epochs) < 1:
+        raise InvalidInput("at least one world, one training and one epoch are needed", field="worlds")
+    torch.set_num_threads(asked.threads)
+    folder: Path = asked.folder
+    first, further = folder / "first", folder / "further"
+    collect_all(first, 1, asked.worlds)
+    behaviour = folder / "behaviour.pt"
+    if not behaviour.exists():
+        train([first], Fit(epochs=asked.epochs), behaviour)
+    network, metadata = load_network(behaviour)
+    act = playing.with_margins(OnnxModel(to_onnx(network, metadata)), BEHAVIOUR)
+    collect_all(further, 2, asked.further, act)
+    ratios: dict[Path, float] = {}
+    for seed in range(1, asked.trainings + 1):
+        trained, model = folder / f"seed-{seed}.pt", folder / f"seed-{seed}.onnx"
+        if not trained.exists():
+            train([first, further] if asked.further else [first], Fit(epochs=asked.epochs, seed=seed), trained)
+        ratios[model] = validate(trained, model)
+    best = min(ratios, key=lambda path: ratios[path])
+    (folder / "dqn.onnx").write_bytes(best.read_bytes())
+    say(json.dumps({path.name: round(ratio, 5) for path, ratio in ratios.items()}) + f"; the best: {best.name}")
+
+
+if __name__ == "__main__":
+    main()

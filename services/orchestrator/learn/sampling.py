@@ -1,0 +1,250 @@
+"""What candidate actions are worth, by rollouts that know the truth about the jobs at hand. numpy and numba only.
+
+At a decision each candidate is carried out, and the base policy plays on over the same K futures (common random
+numbers): the jobs at hand with their true durations, then arrivals drawn from the world's own jobs at its own rate. How
+many jobs the list still has has no way in. The base and whoever learns see estimates only; the true durations are one
+draw of what they may be given the estimates, so that costs, averaged over states that look alike, are those expected
+given what is seen: without bias, where the scheduler's own rollouts (services/orchestrator/rollouts/futures.py) take
+the estimates for true.
+
+A cost is a total completion time: the integral of the number of jobs in the system over the future.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.sim import fork
+from adlro.sim.compiled import compiled, compiled_part
+from adlro.sim.course import DECISION, FUTURE, NOT_HOLDING, RUNNING, WAITING, Course, place_in_order
+from adlro.sim.job_arrays import JobArrays
+from adlro.sim.machines import IDLE, Hardware, Machines
+from adlro.sim.observation import HOLD, Floats, Ints
+from services.orchestrator.rollouts.candidates import Candidates, find_candidates
+from services.orchestrator.rollouts.continuation import cost_of
+from services.orchestrator.rollouts.futures import Imagination
+from services.orchestrator.rollouts.rule import Base
+
+
+class Sampled(NamedTuple):
+    """Candidates of S states and what they cost; C candidates at most, the base's own first.
+
+    Attributes:
+        played: (S,) candidates; 1 or less: there was nothing to choose, and nothing was played.
+        place: (S, C) the job's place in the queue, or HOLD.
+        gpu: (S, C) or HOLD.
+        gain_s: (S, C) mean over the futures of seconds saved against the base's choice; 0 for that itself.
+        error_s: (S, C) standard error of it.
+    """
+
+    played: Ints
+    place: NDArray[np.int16]
+    gpu: NDArray[np.int16]
+    gain_s: NDArray[np.float32]
+    error_s: NDArray[np.float32]
+
+
+class FutureDraws(NamedTuple):
+    """Random numbers for S states; F futures of A arrivals.
+
+    Attributes:
+        gap: (S, F, A) exponential with mean 1.
+        pick: (S, F, A) uniform in 0..1: which of the world's jobs comes.
+        choice: (S, C) uniform in 0..1: which of the lesser candidates are played.
+    """
+
+    gap: NDArray[np.float32]
+    pick: NDArray[np.float32]
+    choice: NDArray[np.float32]
+
+
+@compiled_part
+def _copy_job(jobs: JobArrays, number: int, job: int, target: JobArrays, place: int) -> None:
+    """A job as it is, and as it is believed to be; its submission is the caller's."""
+    for model in range(jobs.expected_s.shape[2]):
+        target.duration_s[0, place, model] = jobs.duration_s[number, job, model]
+        target.expected_s[0, place, model] = jobs.expected_s[number, job, model]
+    target.cores[0, place] = jobs.cores[number, job]
+    target.memory_mib[0, place] = jobs.memory_mib[number, job]
+    target.gpu_memory_mib[0, place] = jobs.gpu_memory_mib[number, job]
+    target.priority[0, place] = jobs.priority[number, job]
+
+
+@compiled
+def lay_out_now(machines: Machines, jobs: JobArrays, course: Course, n: int, room: Imagination) -> None:
+    """Brings row 0 of the room to where cluster n really stands, without the rest of its list."""
+    number = course.list_of[n]
+    target, state, list_ = room.course, room.machines, room.jobs
+    fork.copy_machines(machines, n, state, 0)
+    known = 0
+    for gpu in range(machines.gpu_job.shape[1]):
+        target.known_speed[0, gpu] = course.known_speed[n, gpu]
+        job = machines.gpu_job[n, gpu]
+        if job == IDLE:
+            continue
+        state.gpu_job[0, gpu] = known
+        list_.priority[0, known] = jobs.priority[number, job]
+        target.job_state[0, known] = RUNNING
+        known += 1
+    running = known
+    for i in range(course.waiting_count[n]):
+        job = course.waiting[n, i]
+        _copy_job(jobs, number, job, list_, known)
+        list_.submit_s[0, known] = jobs.submit_s[number, job]
+        target.best_expected_s[0, known] = course.best_expected_s[n, job]
+        target.job_state[0, known] = WAITING
+        target.waiting[0, i] = known
+        known += 1
+    for i in range(course.waiting_count[n]):
+        target.by_duration[0, i] = running + place_in_order(
+            course.waiting[n], course.waiting_count[n], course.by_duration[n, i]
+        )
+    target.list_of[0] = 0
+    target.start_cost_s[0] = course.start_cost_s[n]
+    target.status[0] = DECISION
+    target.waiting_count[0] = course.waiting_count[n]
+    target.arrived_count[0] = known
+    target.finished_count[0] = 0
+    target.impossible_count[0] = 0
+    target.next_change[0] = 0
+    target.hold_until_s[0] = NOT_HOLDING
+    target.last_event_s[0] = course.last_event_s[n]
+    target.feasible_idle[0] = 0
+    target.priority_sum[0] = course.priority_sum[n]
+    for total in range(target.totals.shape[1]):
+        target.totals[0, total] = 0.0
+    list_.job_count[0] = known
+
+
+@compiled
+def lay_out_arrivals(
+    time_s: float, jobs: JobArrays, mean_gap_s: float, draws: FutureDraws, s: int, future: int, room: Imagination
+) -> None:
+    """Lays one future's arrivals behind the jobs at hand, in place of those of the future before."""
+    target, list_ = room.course, room.jobs
+    known, lists, ahead = target.arrived_count[0], jobs.job_count.shape[0], draws.gap.shape[2]
+    length = jobs.job_count[0]  # all of a world's lists are equally long
+    for i in range(ahead):
+        time_s += mean_gap_s * draws.gap[s, future, i]
+        pick = min(int(draws.pick[s, future, i] * (lists * length)), lists * length - 1)
+        _copy_job(jobs, pick // length, pick % length, list_, known + i)
+        list_.submit_s[0, known + i] = time_s
+        target.job_state[0, known + i] = FUTURE
+    list_.job_count[0] = known + ahead
+
+
+@compiled_part
+def _keep_some(candidates: Candidates, count: int, sure: int, limit: int, draws: FutureDraws, s: int) -> int:
+    """The first `sure` candidates, and of the rest as many as fit, each as likely as the other."""
+    if count <= limit:
+        return count
+    for place in range(sure, limit):
+        other = min(place + int(draws.choice[s, place] * (count - place)), count - 1)
+        job, gpu = candidates.job[other], candidates.gpu[other]
+        candidates.job[other], candidates.gpu[other] = candidates.job[place], candidates.gpu[place]
+        candidates.job[place], candidates.gpu[place] = job, gpu
+    return limit
+
+
+@compiled
+def sample(
+    hardware: Hardware,
+    machines: Machines,
+    jobs: JobArrays,
+    course: Course,
+    clusters: Ints,
+    asked_job: Ints,
+    asked_gpu: Ints,
+    mean_gap_s: float,
+    base: Base,
+    draws: FutureDraws,
+    room: Imagination,
+    candidates: Candidates,
+    sure: int,
+    costs: Floats,
+    sampled: Sampled,
+    first: int,
+) -> None:
+    """Fills rows `first` and on of `sampled` with the candidates of clusters that stand at decisions.
+
+    Args:
+        clusters: (S,).
+        asked_job, asked_gpu: (S,) an action that must be among the candidates: a job's number or HOLD; -2: none.
+        candidates: room for more than are played: the best of them by the base's cost are sure to be, others by chance.
+        sure: how many are.
+        costs: (C, F) scratch.
+    """
+    limit, futures = sampled.place.shape[1], draws.gap.shape[1]
+    now = 0 * limit  # rows of the room; as constants they would compile the simulator once more for each
+    played_on = now + 1
+    for i in range(clusters.shape[0]):
+        n, row = clusters[i], first + i
+        count = find_candidates(hardware, machines, jobs, course, n, base, candidates)
+        count = _keep_some(candidates, count, sure, limit, draws, i)
+        if asked_job[i] >= HOLD:
+            there = False
+            for c in range(count):
+                there |= candidates.job[c] == asked_job[i] and candidates.gpu[c] == asked_gpu[i]
+            if not there:
+                count = min(count + 1, limit)
+                candidates.job[count - 1], candidates.gpu[count - 1] = asked_job[i], asked_gpu[i]
+        sampled.played[row] = count
+        if count < 2:
+            continue
+        lay_out_now(machines, jobs, course, n, room)
+        for future in range(futures):
+            lay_out_arrivals(machines.time_s[n], jobs, mean_gap_s, draws, i, future, room)
+            for c in range(count):
+                job = candidates.job[c]
+                if job >= 0:
+                    job = room.course.waiting[0, place_in_order(course.waiting[n], course.waiting_count[n], job)]
+                costs[c, future] = cost_of(
+                    room.hardware,
+                    room.machines,
+                    room.jobs,
+                    room.changes,
+                    room.course,
+                    now,
+                    job,
+                    candidates.gpu[c],
+                    base,
+                    room.hardware,
+                    room.machines,
+                    room.course,
+                    played_on,
+                )
+        for c in range(count):
+            job = candidates.job[c]
+            place = place_in_order(course.waiting[n], course.waiting_count[n], job) if job >= 0 else HOLD
+            sampled.place[row, c], sampled.gpu[row, c] = place, candidates.gpu[c]
+            mean, squares = 0.0, 0.0
+            for future in range(futures):
+                mean += (costs[0, future] - costs[c, future]) / futures
+            for future in range(futures):
+                squares += (costs[0, future] - costs[c, future] - mean) ** 2
+            sampled.gain_s[row, c] = mean
+            sampled.error_s[row, c] = np.sqrt(squares / max(futures - 1, 1) / futures)
+
+
+@compiled
+def base_actions(
+    hardware: Hardware,
+    machines: Machines,
+    jobs: JobArrays,
+    course: Course,
+    clusters: Ints,
+    base: Base,
+    one: Candidates,
+    rows: Ints,
+    gpus: Ints,
+) -> None:
+    """What the base would do in clusters that stand at decisions: places in the queue and GPUs, or HOLD."""
+    for i in range(clusters.shape[0]):
+        n = clusters[i]
+        find_candidates(hardware, machines, jobs, course, n, base, one)
+        job = one.job[0]
+        rows[i] = place_in_order(course.waiting[n], course.waiting_count[n], job) if job >= 0 else HOLD
+        gpus[i] = one.gpu[0]
