@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import math
+import statistics
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -150,7 +153,8 @@ class DecomposeClient:
         )
         answer = await self._asked(self._stub.PredictRuntime, request)
         median_s = np.array([[each.median_s for each in row.predictions] for row in answer.predictions])
-        return Predicted(median_s, answer.prediction_revision, answer.memory_revision)
+        spread = np.array([_spread(row.predictions) for row in answer.predictions])
+        return Predicted(median_s, answer.prediction_revision, answer.memory_revision, spread)
 
     async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
         """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its kind.
@@ -174,3 +178,18 @@ class DecomposeClient:
                 leaving.add_done_callback(self._left.discard)
                 self._connect()
             raise
+
+
+def _spread(predictions: Sequence[decompose_service_pb2.RuntimePrediction]) -> float:
+    """Standard deviation of ln(runtime) of one job, mean over the models, as if its intervals were a normal one's."""
+    of_models = [
+        math.log(each.high_s / each.low_s) / (2.0 * _normal_quantile(0.5 + each.interval_coverage / 2.0))
+        for each in predictions
+        if 0.0 < each.low_s <= each.high_s < math.inf and 0.0 < each.interval_coverage < 1.0
+    ]
+    return sum(of_models) / len(of_models) if of_models else 0.0
+
+
+@functools.cache
+def _normal_quantile(probability: float) -> float:
+    return statistics.NormalDist().inv_cdf(probability)

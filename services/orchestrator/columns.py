@@ -23,13 +23,14 @@ class Columns:
         self.jobs: JobArrays = empty_job_arrays(1, FIRST_SIZE, models)
         self._free = list(range(FIRST_SIZE - 1, -1, -1))
 
-    def add(self, spec: JobSpec, submit_s: float, user: int, expected_s: Floats) -> int:
+    def add(self, spec: JobSpec, submit_s: float, user: int, expected_s: Floats, spread: float = 0.0) -> int:
         """Takes up a job.
 
         Args:
             submit_s: time from which its completion time counts.
             user: the user's number.
             expected_s: (K,) expected duration on each GPU model.
+            spread: how unsure that is.
 
         Returns:
             Its row.
@@ -39,6 +40,7 @@ class Columns:
         row, jobs = self._free.pop(), self.jobs
         jobs.submit_s[0, row] = submit_s
         jobs.expected_s[0, row] = expected_s
+        jobs.expected_spread[0, row] = spread
         jobs.cores[0, row] = spec.cpu_cores
         jobs.memory_mib[0, row] = spec.memory_mib
         jobs.gpu_memory_mib[0, row] = spec.gpu_memory_mib

@@ -24,7 +24,7 @@ from adlro.errors import Conflict, Stale, Unavailable, Unsupported
 from adlro.events import NOT_BLOCKING, Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
 from adlro.jobs import Job, JobState, PendingReason
 from adlro.jobstore import Cursor, JobChange, JobStore, sequence_of
-from adlro.sim.observation import Floats, Observation
+from adlro.sim.observation import Observation
 from services.orchestrator import transitions
 from services.orchestrator.acting import Acting
 from services.orchestrator.book import Book
@@ -35,7 +35,7 @@ from services.orchestrator.holding import Holding
 from services.orchestrator.launching import Launches, Refused
 from services.orchestrator.ledger import Entry, Ledger, Phase
 from services.orchestrator.ports import ClusterPort
-from services.orchestrator.predictions import Predictions
+from services.orchestrator.predictions import Expected, Predictions
 from services.orchestrator.reconcile import Reconciled, reconcile
 
 # A waiting job's reason is for people: it is brought up to date this often, so many at a time, not at every event.
@@ -54,9 +54,9 @@ CURSOR_LAG = 1000
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """New jobs: (record, version, (M,) expected durations)."""
+    """New jobs: (record, version, expected)."""
 
-    jobs: Sequence[tuple[Job, int, Floats]]
+    jobs: Sequence[tuple[Job, int, Expected]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,8 @@ class Session:
         cursor = await self._store.cursor()
         attained_s = await self._store.attained_s()
         models = description.cluster.gpu_models
-        durations_s = await self._predictions.predict([job.spec for _, job in records], models)
-        found = reconcile(
-            description, cursor, records, list(durations_s), self.acting.drained, self._max_attempts, attained_s
-        )
+        expected = await self._predictions.predict([job.spec for _, job in records], models)
+        found = reconcile(description, cursor, records, expected, self.acting.drained, self._max_attempts, attained_s)
         for entry in found.book.ledger.entries.values():
             entry.generation = self._predictions.generation
         self._expectations = Expectations(self._predictions)
@@ -242,8 +240,8 @@ class Session:
                 if event.change is JobChange.SUBMITTED and sequence_of(event.job.job_id) > newest
             ]
             if new:
-                durations_s = await self._predictions.predict([job.spec for job in new], self.ledger.layout.gpu_models)
-                self._inbox.put_nowait(Arrived([(job, 0, row) for job, row in zip(new, durations_s, strict=True)]))
+                expected = await self._predictions.predict([job.spec for job in new], self.ledger.layout.gpu_models)
+                self._inbox.put_nowait(Arrived([(job, 0, row) for job, row in zip(new, expected, strict=True)]))
             for event in events:
                 if event.change is JobChange.CANCEL_REQUESTED:
                     self._inbox.put_nowait(CancelRequested(event.job.job_id))
@@ -258,9 +256,9 @@ class Session:
 
     # ---- jobs come and go
 
-    async def _take_up(self, jobs: Sequence[tuple[Job, int, Floats]]) -> None:
+    async def _take_up(self, jobs: Sequence[tuple[Job, int, Expected]]) -> None:
         """Asks for the wake-ups at which the jobs join the queue; what has no begin time, or a past one, joins now."""
-        entries = [self.ledger.enter(job, version, row) for job, version, row in jobs]
+        entries = [self.ledger.enter(job, version, *row) for job, version, row in jobs]
         present_s = await self._wake_at({entry.job.spec.begin_time_s or 0.0 for entry in entries})
         for entry in entries:
             entry.generation = self._predictions.generation

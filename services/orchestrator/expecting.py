@@ -6,14 +6,13 @@ nobody answers. No gRPC, no Redis; wall time only bounds how often others are as
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from services.orchestrator.ledger import Entry, Ledger
-from services.orchestrator.predictions import CHUNK, Predictions, declared_runtime_s
+from services.orchestrator.predictions import CHUNK, Predictions, is_as_declared
 
 # Where time is not virtual, the queue's expectations are brought up to date at most this often.
 REFRESH_S = 1.0
@@ -101,23 +100,19 @@ class Expectations:
 
     async def _ask(self, ledger: Ledger, entries: Sequence[Entry]) -> bool | None:
         """Whether an expectation changed; None: nobody answered."""
-        expected_s = await self._predictions.ask([entry.job.spec for entry in entries], ledger.layout.gpu_models)
-        if expected_s is None:
+        expected = await self._predictions.ask([entry.job.spec for entry in entries], ledger.layout.gpu_models)
+        if expected is None:
             return None
         self._ended_since = 0
         changed = False
-        for entry, row in zip(entries, expected_s, strict=True):
+        for entry, (row, spread) in zip(entries, expected, strict=True):
             entry.generation = self._predictions.generation
-            if not np.array_equal(row, entry.expected_s):
-                ledger.expect(entry, row)
+            if spread != entry.spread or not np.array_equal(row, entry.expected_s):
+                ledger.expect(entry, row, spread)
                 changed = True
         return changed
 
 
 def _all_as_declared(ledger: Ledger) -> bool:
     model = ledger.layout.gpu_models[0]
-    return all(
-        entry.job.spec.expected_runtime is not None
-        and math.isclose(entry.expected_s[0], declared_runtime_s(entry.job.spec, model), rel_tol=1e-9)
-        for entry in ledger.queued()
-    )
+    return all(is_as_declared(entry.job.spec, float(entry.expected_s[0]), model) for entry in ledger.queued())

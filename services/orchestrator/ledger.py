@@ -43,6 +43,7 @@ class Entry:
     phase: Phase = Phase.ARRIVING
     row: int = -1
     gpu: int = -1
+    spread: float = 0.0  # how unsure that is: standard deviation of ln(true / expected)
     generation: int = 0  # of the predictions (`Predictions.generation`) that expected_s is from
     arrived_s: float = 0.0  # cluster time at which it was taken up, where it has no begin time to come
 
@@ -79,21 +80,23 @@ class Ledger:
 
     # ---- jobs
 
-    def enter(self, job: Job, version: int, expected_s: Floats) -> Entry:
+    def enter(self, job: Job, version: int, expected_s: Floats, spread: float = 0.0) -> Entry:
         """Takes up a job that is not final.
 
         Args:
             expected_s: (K,) expected duration on each of the cluster's GPU models.
+            spread: how unsure that is: standard deviation of ln(true / expected).
         """
-        entry = Entry(job, version, expected_s)
+        entry = Entry(job, version, expected_s, spread=spread)
         self.entries[job.job_id] = entry
         return entry
 
-    def expect(self, entry: Entry, expected_s: Floats) -> None:
-        """Other durations, (K,), are expected of a job that is not placed."""
-        entry.expected_s = expected_s
+    def expect(self, entry: Entry, expected_s: Floats, spread: float = 0.0) -> None:
+        """Other durations, (K,), are expected of a job that is not placed, so unsure."""
+        entry.expected_s, entry.spread = expected_s, spread
         if entry.row >= 0:
             self._columns.jobs.expected_s[0, entry.row] = expected_s
+            self._columns.jobs.expected_spread[0, entry.row] = spread
             self.changes += 1
 
     def durations_s(self, entry: Entry) -> Floats:
@@ -105,7 +108,7 @@ class Ledger:
         """Puts a job into the queue, at its place by `Entry.order`."""
         entry.phase = Phase.QUEUED
         user = self.attained.number_of(entry.job.spec.user)
-        entry.row = self._columns.add(entry.job.spec, entry.job.submit_s or 0.0, user, entry.expected_s)
+        entry.row = self._columns.add(entry.job.spec, entry.job.submit_s or 0.0, user, entry.expected_s, entry.spread)
         bisect.insort(self._queue, (entry.order, entry.job.job_id, entry.row))
 
     def place(self, entry: Entry, gpu: int, time_s: float) -> None:

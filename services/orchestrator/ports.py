@@ -42,11 +42,13 @@ class Predicted(NamedTuple):
         median_s: (J, M) the median runtime of each job on each model, seconds.
         revision: another one than before: predictions asked for before may be others now.
         memory_revision: grows by one with each finished job that is learned from.
+        spread: (J,) how unsure it is of each job: standard deviation of ln(runtime / median); None: it does not say.
     """
 
     median_s: Floats
     revision: int
     memory_revision: int = 0
+    spread: Floats | None = None
 
 
 class Predictor(Protocol):

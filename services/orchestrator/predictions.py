@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +21,21 @@ CHUNK = 1000
 # still does not, up to ten times: one that hangs must not hold up every event, one that was slow once is soon back.
 LEAST_PAUSE_S = 1.0
 PAUSE_RATIO = 10.0
+# Of a job of which nothing but its type is known, where decompose is away: runtimes within a type differ by a factor of
+# about three either way, in the paper's workload and in public traces rather more.
+PRIOR_SPREAD = 1.0
+
+
+class Expected(NamedTuple):
+    """What is expected of one job.
+
+    Attributes:
+        durations_s: (M,) on each model, seconds.
+        spread: how unsure that is: standard deviation of ln(true / expected); 0: exact.
+    """
+
+    durations_s: Floats
+    spread: float
 
 
 class Predictions:
@@ -48,14 +65,14 @@ class Predictions:
         self._ask_from_s = -np.inf
         self._failed = 0  # questions in a row, of those that hold up events
 
-    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
-        """(J, M) the median runtime of each job on each model, seconds."""
-        if not specs:
-            return np.zeros((0, len(gpu_models)))
-        parts = [await self._part(specs[i : i + CHUNK], gpu_models) for i in range(0, len(specs), CHUNK)]
-        return np.concatenate(parts)
+    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
+        """The median runtime of each job on each model, and how unsure it is."""
+        expected: list[Expected] = []
+        for start in range(0, len(specs), CHUNK):
+            expected += await self._part(specs[start : start + CHUNK], gpu_models)
+        return expected
 
-    async def ask(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats | None:
+    async def ask(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected] | None:
         """The same of at most CHUNK jobs of which something is known already.
 
         Returns:
@@ -84,18 +101,27 @@ class Predictions:
             return None  # predictions tell of the outage
         return {gpu_id: ratio for gpu_id, ratio in found.items() if 0 < ratio < 1}
 
-    async def _part(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
+    async def _part(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
         try:
             return await self._asked(specs, gpu_models)
         except AdlroError as error:
             self._on_fallback(error)
-            return np.array([[declared_runtime_s(spec, model) for model in gpu_models] for spec in specs])
+            return [
+                Expected(
+                    np.array([declared_runtime_s(spec, model) for model in gpu_models]),
+                    PRIOR_SPREAD if spec.expected_runtime is None else 0.0,
+                )
+                for spec in specs
+            ]
 
-    async def _asked(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Floats:
+    async def _asked(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
         try:
-            median_s, revision, _ = await self._predictor.predict(specs, gpu_models)
+            median_s, revision, _, spread = await self._predictor.predict(specs, gpu_models)
+            spread = np.zeros(len(specs)) if spread is None else spread
             if median_s.shape != (len(specs), len(gpu_models)) or not (np.isfinite(median_s) & (median_s > 0)).all():
                 raise InternalError("decompose answered with runtimes that cannot be")
+            if spread.shape != (len(specs),) or not (np.isfinite(spread) & (spread >= 0)).all():
+                raise InternalError("decompose answered with intervals that cannot be")
         except AdlroError:
             self._revision = None  # whatever it answers next is newer than what serves meanwhile
             raise
@@ -103,7 +129,19 @@ class Predictions:
         if revision != self._revision:
             self._revision = revision
             self.generation += 1
-        return median_s
+        # What was declared and not corrected is taken at its word, from the first job on: decompose's intervals begin
+        # wide, and how soon they narrow depends on how soon it hears of ends.
+        return [
+            Expected(row, 0.0 if is_as_declared(spec, float(row[0]), gpu_models[0]) else float(unsure))
+            for spec, row, unsure in zip(specs, median_s, spread, strict=True)
+        ]
+
+
+def is_as_declared(spec: JobSpec, expected_s: float, gpu_model: str) -> bool:
+    """Whether a job is expected to take on a GPU model exactly what was declared."""
+    return spec.expected_runtime is not None and math.isclose(
+        expected_s, declared_runtime_s(spec, gpu_model), rel_tol=1e-9
+    )
 
 
 def declared_runtime_s(spec: JobSpec, gpu_model: str) -> float:

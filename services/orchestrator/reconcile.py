@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from adlro.events import ClusterDescription, RunningJob
 from adlro.jobs import Job, JobState, PendingReason
 from adlro.jobstore import Cursor
-from adlro.sim.observation import Floats
 from services.orchestrator import transitions
 from services.orchestrator.book import Book
 from services.orchestrator.ledger import Entry, Ledger
+from services.orchestrator.predictions import Expected
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Reconciled:
         now_s: cluster time of that.
         relaunch: intents that were written down and are not known to run.
         begins: jobs whose begin time has not come.
-        arriving: jobs that were never taken up: (record, version, durations).
+        arriving: jobs that were never taken up: (record, version, expected).
         strays: what runs and no record stands for.
     """
 
@@ -35,7 +35,7 @@ class Reconciled:
     now_s: float
     relaunch: list[Entry] = field(default_factory=list)
     begins: list[Entry] = field(default_factory=list)
-    arriving: list[tuple[Job, int, Floats]] = field(default_factory=list)
+    arriving: list[tuple[Job, int, Expected]] = field(default_factory=list)
     strays: list[RunningJob] = field(default_factory=list)
 
 
@@ -43,7 +43,7 @@ def reconcile(
     description: ClusterDescription,
     cursor: Cursor | None,
     records: Iterable[tuple[int, Job]],
-    durations_s: Sequence[Floats],
+    expected: Sequence[Expected],
     drained: Iterable[str],
     max_attempts: int,
     attained_s: Mapping[str, float],
@@ -54,7 +54,7 @@ def reconcile(
         description: the cluster as it is.
         cursor: how far its events were applied; None before the first.
         records: all jobs that are not final, with their versions.
-        durations_s: (J, M) expected durations of the records' jobs on the cluster's models.
+        expected: of the records' jobs.
         drained: nodes on which nothing more is started.
         max_attempts: lost attempts after which a job fails.
         attained_s: by user, the GPU time that ended attempts took so far.
@@ -74,7 +74,7 @@ def reconcile(
         found = Reconciled(book, False, description.revision, max(description.clock.time_s, known_s))
 
     runs = {(each.job_id, each.attempt): each for each in description.running}
-    for (read_version, record), row in zip(records, durations_s, strict=True):
+    for (read_version, record), row in zip(records, expected, strict=True):
         version, job = read_version, record
         launched = job.state is JobState.RUNNING or job.pending_reason is PendingReason.LAUNCHING
         unknown = None if launched else runs.get((job.job_id, job.attempt_count + 1))
@@ -89,7 +89,7 @@ def reconcile(
         if not launched and job.submit_s is None:
             found.arriving.append((job, version, row))
             continue
-        entry = ledger.enter(job, version, row)
+        entry = ledger.enter(job, version, *row)
         if launched:
             _reconcile_launched(found, entry, runs.pop((job.job_id, job.attempt_count), None))
         elif job.submit_s is not None and job.submit_s > found.now_s:

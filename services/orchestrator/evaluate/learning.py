@@ -67,8 +67,7 @@ async def simulate_learned(
         AdlroError: decompose can't be asked, or does not learn. There is nothing to fall back on: figures of a run in
             which something else was believed for a while would not be what they are said to be.
     """
-    # Of each job there stands something until it joins the queue; no policy sees it before decompose was asked. How
-    # unsure the answer is isn't told to policies, as it isn't in service.
+    # Of each job there stands something until it joins the queue; no policy sees it before decompose was asked.
     arrays = arrays._replace(
         expected_s=np.ones_like(arrays.expected_s), expected_spread=np.zeros_like(arrays.expected_spread)
     )
@@ -105,6 +104,7 @@ class _Course:
         self._specs, self._job_ids = specs, job_ids
         self._submit_s: Floats = arrays.submit_s[0, : len(specs)]
         self._expected_s: Floats = arrays.expected_s[0]
+        self._spread: Floats = arrays.expected_spread[0]
         self._decompose = decompose
         self._ledger = Ledger(cluster)
         self._book = Book(self._ledger, max_attempts=1)
@@ -131,7 +131,8 @@ class _Course:
         if not joined and not changed:
             return False
         for entry in self._ledger.queued():
-            self._expected_s[self._number[entry.job.job_id]] = entry.expected_s
+            number = self._number[entry.job.job_id]
+            self._expected_s[number], self._spread[number] = entry.expected_s, entry.spread
         return True
 
     def _join(self, arrived: int) -> list[Entry]:
