@@ -82,7 +82,11 @@ def pip_check(engine: docker.DockerClient, tag: str) -> str:
 
 
 def own_files(engine: docker.DockerClient, tag: str, base: str) -> Iterator[tuple[str, bytes]]:
-    """Every file of every layer above the base image, also one that a later layer removes: path and first bytes."""
+    """Every file of every layer above the base image, also one that a later layer removes.
+
+    Yields:
+        Its path, and its first bytes where it is below /app: the rest are packages as their index has them.
+    """
     base_layers = len(engine.images.get(base).attrs["RootFS"]["Layers"])
     with tempfile.TemporaryFile() as saved:
         for chunk in engine.images.get(tag).save():
@@ -93,7 +97,8 @@ def own_files(engine: docker.DockerClient, tag: str, base: str) -> Iterator[tupl
             for layer in manifest[0]["Layers"][base_layers:]:
                 with tarfile.open(fileobj=_member(image, layer)) as files:
                     for entry in files:
-                        content = files.extractfile(entry) if entry.isfile() else None
+                        ours = entry.isfile() and entry.name.startswith("app/")
+                        content = files.extractfile(entry) if ours else None
                         yield entry.name, content.read(_READ_BYTES) if content is not None else b""
 
 
@@ -109,7 +114,7 @@ def secrets_in(engine: docker.DockerClient, tag: str, base: str = "python:3.11-s
     found = [
         path
         for path, content in own_files(engine, tag, base)
-        if _SECRET_NAMES.search(path) or (path.startswith("app/") and _SECRET_TEXT.search(content))
+        if _SECRET_NAMES.search(path) or _SECRET_TEXT.search(content)
     ]
     told = [*image.attrs["Config"].get("Env", []), *(each["CreatedBy"] for each in image.history())]
     return found + [

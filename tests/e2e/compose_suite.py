@@ -197,13 +197,11 @@ class ComposeSuite:
             )
 
     def wait_until_back(self, container: Container, restarts: int, timeout_s: float = 40.0) -> None:
-        """Returns when the engine has started it again, and finds it healthy where it looks for that."""
+        """Returns when the engine has started it again after more than so many restarts."""
 
         def back() -> bool:
             container.reload()
-            state = container.attrs["State"]
-            healthy = state.get("Health", {}).get("Status", "healthy") == "healthy"
-            return bool(container.attrs["RestartCount"] > restarts and state["Running"] and healthy)
+            return bool(container.attrs["RestartCount"] > restarts and container.attrs["State"]["Running"])
 
         wait_until(back, timeout_s, f"{container.name} to be back")
 
