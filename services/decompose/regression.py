@@ -182,7 +182,7 @@ class Regression:
         return Estimates(similar @ self._weights, latent + self.noise**2, latent / self._prior)
 
     def means(self, columns: Columns) -> Floats:
-        """What is expected of N records, without how sure that is: a hundredth of the work."""
+        """What is expected of N records, without how sure that is, which takes most of the work of `estimate`."""
         return kernel(columns, self.cells.columns, self.terms, self.length) @ self._weights
 
     def without(self, group: NDArray[np.intp]) -> tuple[Floats, Floats]:
@@ -191,14 +191,18 @@ class Regression:
         Args:
             group: the number of each cell's.
         """
-        cells = self.cells
-        mean, latent = np.empty(len(cells)), np.empty(len(cells))
+        cells, variance = self.cells, self.noise**2 / self.cells.count
+        # Each cell by itself in one go, then those of the same group together.
+        alone = 1.0 / np.diag(self._inverse)
+        mean, latent = cells.mean - self._weights * alone, alone - variance
         order = np.argsort(group, kind="stable")
         starts = np.flatnonzero(np.diff(group[order]))
         for members in np.split(order, starts + 1):
+            if len(members) == 1:
+                continue
             covariance = np.linalg.inv(self._inverse[np.ix_(members, members)])
             mean[members] = cells.mean[members] - covariance @ self._weights[members]
-            latent[members] = np.diag(covariance) - self.noise**2 / cells.count[members]
+            latent[members] = np.diag(covariance) - variance[members]
         return mean, np.clip(latent, 1e-12, self._prior)
 
     def left_out(self, targets: Floats, cell: NDArray[np.intp]) -> LeftOut:
@@ -209,10 +213,7 @@ class Regression:
             cell: N; the cell of each.
         """
         cells, variance = self.cells, self.noise**2
-        # Each cell by itself: mean and latent variance that the others give it, in one go.
-        alone = 1.0 / np.diag(self._inverse)
-        alone_mean = cells.mean - self._weights * alone
-        alone_latent = np.clip(alone - variance / cells.count, 1e-12, self._prior)
+        alone_mean, alone_latent = self.without(np.arange(len(cells)))
         unseen_mean, unseen_latent = self.without(cells.configuration)
         with_others = np.bincount(cells.configuration)[cells.configuration] > 1
         # What the other observations of the cell add to what the other cells say.
