@@ -1,15 +1,17 @@
 """The learned policy's checkpoint: found, read, and replaced while decisions go on. Knows files, and no gRPC.
 
-A new checkpoint is a new file under the path's name, or in the folder, where the newest counts: renamed into its place,
-so that it is whole. It is read and tried out in a thread; the next decision is the new one's. One that can't be used is
-refused, told, and counted, and the one before stays.
+A new checkpoint is a new file under the path's name, or in the folder, where the newest that can be used counts:
+renamed into its place, so that it is whole. It is read and tried out in a thread; the next decision is the new one's.
+One that can't be used is refused, told, and counted, and the one before stays.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import structlog
@@ -28,7 +30,16 @@ from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
 LOOK_S = 1.0
 """How often it is looked for a new one."""
 
-_Seen = tuple[str, int, int, int]
+FALLBACK = HoldGreedyFixed.name
+
+
+class _Seen(NamedTuple):
+    """A file as it was; another one in its place is another."""
+
+    changed_ns: int
+    name: str
+    size: int
+    inode: int
 
 
 class Checkpoint:
@@ -58,47 +69,56 @@ class Checkpoint:
         self.refused = 0
         self._log = log
         self._on_read = on_read
-        self._seen: _Seen | None = None
+        self._serving: _Seen | None = None
+        self._refused: set[_Seen] = set()
 
     async def look(self) -> bool:
-        """Reads the newest checkpoint, where it is not the one that was read last; True where it serves from now on."""
-        found = await asyncio.to_thread(_newest, self._path)
-        if found == self._seen and (found is not None or self.problem == self._missing()):
-            return False
-        self._seen = found
-        if found is None:
+        """Reads the newest checkpoint that was not refused before; True where another one serves from now on."""
+        found = await asyncio.to_thread(_newest_first, self._path)
+        self._refused &= set(found)
+        if not found:
             # The one that serves goes on, as it would if the new one were damaged.
-            self.problem = self._missing()
-            self._log.warning("no checkpoint of the learned policy", path=str(self._path), serves=self.policy.version)
+            if self.problem != (missing := f"there is no checkpoint {self._path}"):
+                self.problem = missing
+                self._log.warning("no checkpoint of the learned policy", path=str(self._path), **self._serves())
             return False
+        if found[0] == self._serving:
+            self.problem = ""
+        for file in found:
+            if file == self._serving:
+                return False
+            if file in self._refused:
+                continue
+            if await self._read(file):
+                if file == found[0]:
+                    self.problem = ""
+                return True
+        return False
+
+    async def _read(self, file: _Seen) -> bool:
         try:
-            policy = await asyncio.to_thread(_tried, Path(found[0]))
-        except AdlroError as error:
-            self._refuse(found[0], error.message)
-            return False
+            policy = await asyncio.to_thread(_tried, Path(file.name))
         except Exception as error:  # whatever is in the file: it must not end what serves
-            self._refuse(found[0], f"{type(error).__name__}: {error}")
+            why = error.message if isinstance(error, AdlroError) else f"{type(error).__name__}: {error}"
+            self._refused.add(file)
+            self.problem = why
+            self.refused += 1
+            self._on_read(False)
+            self._log.error("checkpoint refused", path=file.name, problem=why, **self._serves())
             return False
-        before, self.policy = self.policy, policy
+        before, self.policy, self._serving = self.policy, policy, file
         policy.wait_ratio = before.wait_ratio
-        self.problem = ""
         self.loaded += 1
         self._on_read(True)
-        self._log.info("checkpoint in use", path=found[0], version=policy.version, before=before.version)
+        self._log.info("checkpoint in use", path=file.name, version=policy.version, before=before.version)
         return True
+
+    def _serves(self) -> dict[str, str]:
+        return {"serves": self.policy.version or FALLBACK}
 
     async def pause(self) -> None:
         """Until it is to be looked again."""
         await asyncio.sleep(LOOK_S)
-
-    def _missing(self) -> str:
-        return f"there is no checkpoint {self._path}"
-
-    def _refuse(self, path: str, why: str) -> None:
-        self.refused += 1
-        self.problem = why
-        self._on_read(False)
-        self._log.error("checkpoint refused", path=path, problem=why, serves=self.policy.version or "none")
 
 
 class _Without(Dqn):
@@ -108,23 +128,17 @@ class _Without(Dqn):
         super().__init__()
         self._why = checkpoint
 
-    def load(self) -> Dqn:
+    def _now_loaded(self) -> NoReturn:
         raise Unsupported(self._why.problem, field="checkpoint", reason=CHECKPOINT_MISSING)
 
 
-def _newest(path: Path) -> _Seen | None:
-    files = path.glob("*.onnx") if path.is_dir() else [path]
+def _newest_first(path: Path) -> list[_Seen]:
     found = []
-    for file in files:
-        try:
+    for file in path.glob("*.onnx") if path.is_dir() else [path]:
+        with contextlib.suppress(OSError):
             status = file.stat()
-        except OSError:
-            continue
-        found.append((status.st_mtime_ns, str(file), status.st_size, status.st_ino))
-    if not found:
-        return None
-    changed_ns, name, size, inode = max(found)
-    return name, changed_ns, size, inode
+            found.append(_Seen(status.st_mtime_ns, str(file), status.st_size, status.st_ino))
+    return sorted(found, reverse=True)
 
 
 def warm() -> None:

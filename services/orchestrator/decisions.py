@@ -181,6 +181,9 @@ class Made:
             model = layout.model_of(gpu)
             reason = self.occupancy.mask_reason(self.spec, gpu, self.time_s)
             score = float(self.scores[gpu] if self.values is None else self.values[gpu])
+            if gpu == self.chosen and not np.isfinite(score):
+                # It went first for its age, and the network has not looked at it.
+                score = float(self.scores[gpu])
             if not reason and not np.isfinite(score):
                 reason = self._unwanted()
             if reason:

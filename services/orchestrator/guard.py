@@ -86,6 +86,9 @@ class Guard:
         """
         if policy is not self._of:  # of a policy that has not decided yet nobody knows how long it takes
             self._of, self._recent_s = policy, np.inf
+            if self._worker.busy:  # perhaps the one before hangs: that is no reason for this one to be late
+                self._worker.close()
+                self._worker, self._hangs = Worker("decide"), False
         try:
             if observation.fits_now.size <= INLINE_PAIRS and self._recent_s < INLINE_S:
                 judgement = self._timed(policy, observation)

@@ -23,6 +23,8 @@ WAITING = 256
 """Decisions that may wait for the shadow's answer,"""
 WAITING_PAIRS = 4_000_000
 """and (job, GPU) pairs in all of them: a pair takes 9 bytes."""
+MOST_PAIRS = 500_000
+"""of one decision: to copy more takes longer than a millisecond."""
 OUTCOMES = ("agreed", "differed", "failed", "skipped")
 PATIENCE_S = 2.0
 """One that takes longer for a decision counts as failed, and is asked again when it is done with it."""
@@ -94,6 +96,9 @@ class Shadow:
         if (policy.name if policy is not None else "") != before:
             self._status = ShadowStatus(policy.name if policy is not None else "")
         self.policy, self._told = policy, False
+        if self._worker.busy:  # perhaps with one that hangs
+            self._worker.close()
+            self._worker = Worker("shadow")
 
     def decided(
         self,
@@ -115,7 +120,8 @@ class Shadow:
             answered(None)
             return
         pairs = observation.fits_now.size
-        if self.policy is None or len(self._tasks) >= WAITING or self._pairs + pairs > WAITING_PAIRS:
+        full = len(self._tasks) >= WAITING or self._pairs + pairs > WAITING_PAIRS
+        if self.policy is None or full or pairs > MOST_PAIRS:
             # In its turn, behind those that wait.
             self._enqueue(_Task(None, (), gpu_ids, action, answered))
             return

@@ -16,6 +16,7 @@ from adlro.cli.app import app
 from adlro.errors import FieldViolation, InternalError, InvalidInput, Unavailable
 from adlro.events import ClockMode
 from adlro.jobs import Job, JobSpec, JobState, JobType, PendingReason
+from adlro.v1 import orchestrator_service_pb2
 from tests.unit.client.fake_suite import FakeSuite
 
 Run = Callable[..., Any]
@@ -290,6 +291,51 @@ def test_policy_is_shown_and_set(suite: FakeSuite, adlro: Run) -> None:
     result = adlro("policy", "magic")
     assert result.exit_code == 1
     assert "there are fcfs and sjf" in result.stderr
+
+
+def test_a_policy_in_the_shadow_is_set_and_shown(suite: FakeSuite, adlro: Run) -> None:
+    result = adlro("policy", "--shadow", "fcfs")
+    assert result.exit_code == 0
+    assert "fcfs runs in the shadow now" in result.stdout
+    assert (suite.policy, suite.shadow) == ("sjf", "fcfs")
+    assert "fcfs would have done the same in 75% of 40 decisions" in adlro("status").stdout.replace("\n", " ")
+    found = json.loads(adlro("policy", "-o", "json").stdout)["policies"]
+    assert [each["name"] for each in found if each["shadow"]] == ["fcfs"]
+    told = json.loads(adlro("policy", "fcfs", "--shadow", "none", "-o", "json").stdout)
+    assert told == {"policy": "fcfs", "previous_policy": "sjf", "shadow_policy": "", "previous_shadow_policy": "fcfs"}
+    assert suite.shadow == ""
+    assert adlro("policy", "--shadow", "magic").exit_code == 1
+
+
+def test_status_says_where_the_policy_does_not_decide(suite: FakeSuite, adlro: Run) -> None:
+    assert "fallbacks" not in adlro("status").stdout
+    suite.policy_problem = "sjf is not used: no decision within 0.05 s"
+    suite.fallbacks = {
+        orchestrator_service_pb2.DECISION_BASIS_LATE: 3,
+        orchestrator_service_pb2.DECISION_BASIS_OUT_OF_RANGE: 12,
+    }
+    shown = " ".join(adlro("status").stdout.split())
+    assert "hold_greedy_fixed decides: sjf is not used: no decision within 0.05 s" in shown
+    assert "fallbacks 3 late, 12 out of range" in shown
+    assert json.loads(adlro("status", "-o", "json").stdout)["orchestrator"]["fallbacks"] == {
+        "late": 3,
+        "out_of_range": 12,
+    }
+
+
+def test_a_decision_is_described_with_what_it_rests_on(suite: FakeSuite, adlro: Run) -> None:
+    shown = " ".join(adlro("describe", "decision", "d-1").stdout.split())
+    for text in (
+        "rests on its base's choice: within the margin",
+        "checkpoint 0123456789ab",
+        "runner-up job-7 on volta-0/1, score -11",
+        "to hold score -3",
+        "shadow fcfs would have held",
+        "busy with job-12",
+    ):
+        assert text in shown
+    found = json.loads(adlro("describe", "decision", "d-1", "-o", "json").stdout)["decision"]
+    assert (found["basis"], found["runner_up"]["job_id"], found["hold_score"]) == ("margin", "job-7", -3)
 
 
 def test_drain_and_undrain(suite: FakeSuite, adlro: Run) -> None:

@@ -58,6 +58,9 @@ class FakeSuite:
         self.changes: list[Job] = []
         self.oldest_revision = 0
         self.policy = "sjf"
+        self.shadow = ""
+        self.policy_problem = ""
+        self.fallbacks: dict[Any, int] = {}
         self.drained: list[str] = []
         self.clock = Clock(ClockMode.REAL, 1.0, False, 100.0)
         self.clock_calls: list[Clock] = []
@@ -354,12 +357,24 @@ class _Services:
             queue_length=states[JobState.PENDING],
             running_count=states[JobState.RUNNING],
             drained_node_ids=self.suite.drained,
+            policy_version="0123456789ab",
+            policy_problem=self.suite.policy_problem,
+            fallbacks=[
+                orchestrator_service_pb2.FallbackCount(reason=reason, count=count)
+                for reason, count in self.suite.fallbacks.items()
+            ],
+            shadow=orchestrator_service_pb2.ShadowStatus(policy=self.suite.shadow, agreed_count=30, differed_count=10)
+            if self.suite.shadow
+            else None,
+            wait_ratio=20,
         )
 
     def do_ListPolicies(self, _request: Any) -> Any:
         answer = orchestrator_service_pb2.ListPoliciesResponse()
         for name, text in (("fcfs", "first come, first served"), ("sjf", "shortest job first")):
-            answer.policies.add(name=name, description=text, acting=name == self.suite.policy)
+            answer.policies.add(
+                name=name, description=text, acting=name == self.suite.policy, shadow=name == self.suite.shadow
+            )
         return answer
 
     def do_SetPolicy(self, request: Any) -> Any:
@@ -370,11 +385,21 @@ class _Services:
         previous, self.suite.policy = self.suite.policy, request.policy
         return orchestrator_service_pb2.SetPolicyResponse(policy=request.policy, previous_policy=previous)
 
+    def do_SetShadowPolicy(self, request: Any) -> Any:
+        if request.policy not in ("", "fcfs", "sjf"):
+            raise NotFound(f"there is no policy {request.policy}; there are fcfs and sjf")
+        previous, self.suite.shadow = self.suite.shadow, request.policy
+        return orchestrator_service_pb2.SetShadowPolicyResponse(policy=request.policy, previous_policy=previous)
+
     def _decision(self, job_id: str) -> Any:
         decision = orchestrator_service_pb2.Decision(
             decision_id="d-1", job_id=job_id, gpu_id="volta-0/0", policy="sjf", time_s=101, queue_length=2,
-            summary="shortest of the jobs that fit", decision_us=85, attempt=1,
+            summary="shortest of the jobs that fit", decision_us=85, attempt=1, hold_score=-3,
+            basis=orchestrator_service_pb2.DECISION_BASIS_MARGIN, basis_text="its base's choice: within the margin",
+            policy_version="0123456789ab",
         )  # fmt: skip
+        decision.runner_up.job_id, decision.runner_up.gpu_id, decision.runner_up.score = "job-7", "volta-0/1", -11
+        decision.shadow.policy, decision.shadow.agrees = "fcfs", False
         decision.candidates.add(gpu_id="volta-0/0", gpu_model="v100_sxm2", expected_runtime_s=10, score=-10)
         decision.masked.add(gpu_id="turing-0/0", gpu_model="rtx_2080_ti", reason="busy with job-12 for about 8 s")
         return decision

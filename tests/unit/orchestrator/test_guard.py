@@ -24,6 +24,7 @@ from tests.unit.orchestrator.decision_points import Waiting, decision, drawn
 from tests.unit.orchestrator.house import NO_CHECKPOINT
 
 POINT = drawn(np.random.default_rng(2), 6)
+DEADLINE_S = 0.3
 THE_BASES = HoldGreedyFixed().scores(POINT)
 
 
@@ -65,7 +66,7 @@ def seen() -> Counter[Basis]:
 
 @pytest.fixture
 def guard(seen: Counter[Basis]) -> Iterator[Guard]:
-    made = Guard(0.05, structlog.get_logger(), lambda reason: seen.update([reason]))
+    made = Guard(DEADLINE_S, structlog.get_logger(), lambda reason: seen.update([reason]))
     yield made
     made.close()
 
@@ -128,7 +129,7 @@ async def test_one_that_says_that_it_is_out_of_range_is_counted(guard: Guard, se
 
 
 async def test_one_that_is_late_is_replaced_in_time_and_the_loop_goes_on(guard: Guard, seen: Counter[Basis]) -> None:
-    policy, ticks = Made(sleep_s(0.6)), 0
+    policy, ticks = Made(sleep_s(1.5)), 0
 
     async def tick() -> None:
         nonlocal ticks
@@ -139,22 +140,34 @@ async def test_one_that_is_late_is_replaced_in_time_and_the_loop_goes_on(guard: 
     ticking = asyncio.create_task(tick())
     began = time.monotonic()
     judgement = await guard.judge(policy, POINT, virtual=False)
-    assert time.monotonic() - began < 0.4
+    assert time.monotonic() - began < 1.2
     assert judgement.basis_of(0) is Basis.LATE
     assert ticks > 2
     # It is still at it: nobody waits for it again.
     began = time.monotonic()
     await guard.judge(policy, POINT, virtual=False)
-    assert time.monotonic() - began < 0.04
+    assert time.monotonic() - began < DEADLINE_S
     assert seen == {Basis.LATE: 2}
-    await asyncio.sleep(0.7)
+    await asyncio.sleep(1.6)
     policy.does = sjf
     assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is Basis.POLICY
     ticking.cancel()
 
 
+async def test_after_one_that_hangs_the_next_policy_is_not_late(guard: Guard) -> None:
+    released = threading.Event()
+
+    def hang(observation: Observation) -> Floats:
+        released.wait(20.0)
+        return sjf(observation)
+
+    assert (await guard.judge(Made(hang), POINT, virtual=False)).basis_of(0) is Basis.LATE
+    assert (await guard.judge(Made(sjf), POINT, virtual=True)).basis_of(0) is Basis.POLICY
+    released.set()
+
+
 async def test_in_virtual_time_it_may_take_its_time(guard: Guard, seen: Counter[Basis]) -> None:
-    judgement = await guard.judge(Made(sleep_s(0.2)), POINT, virtual=True)
+    judgement = await guard.judge(Made(sleep_s(0.5)), POINT, virtual=True)
     assert judgement.basis_of(0) is Basis.POLICY
     assert not seen
 
@@ -173,8 +186,8 @@ async def test_a_large_decision_is_made_beside_the_loop_and_has_more_time(guard:
     for _ in range(3):
         await guard.judge(policy, large, virtual=False)
     assert threading.get_ident() not in policy.threads
-    assert guard.deadline_s(large) == pytest.approx(0.05 * large.fits_now.size / INLINE_PAIRS)
-    assert guard.deadline_s(POINT) == 0.05
+    assert guard.deadline_s(large) == pytest.approx(DEADLINE_S * large.fits_now.size / INLINE_PAIRS)
+    assert guard.deadline_s(POINT) == DEADLINE_S
 
 
 async def test_the_replacement_lets_no_job_wait_longer_than_the_policy_would(guard: Guard) -> None:
@@ -189,12 +202,11 @@ async def test_the_replacement_lets_no_job_wait_longer_than_the_policy_would(gua
 
 
 async def test_looking_counts_nothing_and_holds_up_no_decision(guard: Guard, seen: Counter[Basis]) -> None:
-    slow = Made(sleep_s(0.3))
+    slow = Made(sleep_s(1.0))
     looking = asyncio.create_task(guard.look(slow, POINT))
     await asyncio.sleep(0.02)
-    began = time.monotonic()
     await guard.judge(Made(sjf), POINT, virtual=False)
-    assert time.monotonic() - began < 0.2
+    assert not looking.done()
     assert (await looking).basis_of(0) is Basis.POLICY
     looked = await guard.look(Made(fail), POINT)
     assert looked.basis_of(0) is Basis.FAILED

@@ -216,6 +216,40 @@ async def test_no_decision_is_lost_while_checkpoints_change(house: House, tmp_pa
     assert house.registry.get_sample_value("adlro_orchestrator_sessions_total") == 1
 
 
+async def test_at_the_start_a_bad_newest_checkpoint_gives_way_to_the_one_before(house: House, tmp_path: Path) -> None:
+    put(tmp_path / "good.onnx", network(SHORTEST, hold=-1e6))
+    await asyncio.sleep(0.02)
+    put(tmp_path / "newer.onnx", b"nonsense")
+    house.start(choices=learned(tmp_path), lease_s=5.0)
+    await house.until_acting()
+    status = await house.orchestrator.status()
+    assert status.policy_version
+    assert (status.policy_problem, status.checkpoints_loaded_count, status.checkpoints_refused_count) == ("", 1, 1)
+    assert "newer.onnx" in house.orchestrator.choosing.checkpoint.problem
+    (tmp_path / "newer.onnx").unlink()
+    await house.until(there(lambda: not house.orchestrator.choosing.checkpoint.problem))
+    assert house.orchestrator.choosing.checkpoint.loaded == 1
+
+
+async def test_an_overdue_job_that_no_network_looked_at_is_its_decisions_first_candidate(
+    house: House, tmp_path: Path
+) -> None:
+    path = put(tmp_path / "net.onnx", network({"duration": -1.0}, hold=-1e6))
+    house.start(choices=learned(path, wait_ratio=0.001), lease_s=5.0)
+    await house.until_acting()
+    await house.pause()
+    for number in range(60):
+        await house.submit(40.0 if number == 5 else 1.0 + number / 100, cpu_cores=4)
+    await house.until_taken_up()
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
+    await ended(house, 60)
+    found = [each.explained() for each in house.orchestrator.acting.decisions.last(100)]
+    assert Basis.OVERDUE in {each.basis for each in found}
+    for each in found:
+        assert each.candidates[0].gpu_id == each.gpu_id
+        assert np.isfinite(each.candidates[0].score)
+
+
 # ---- the shadow
 
 
