@@ -25,7 +25,7 @@ from adlro.sim.course import FEASIBLE_IDLE_S, IDLE_S, JOBS_S, PRIORITY_S
 from adlro.sim.observation import Floats, Ints, Observation
 from services.orchestrator.learn.network import PairNetwork
 from services.orchestrator.learn.recipes import Recipe
-from services.orchestrator.learn.replay import Decisions, pack
+from services.orchestrator.learn.replay import Decisions, halved, pack
 from services.orchestrator.learn.worlds import World
 from services.orchestrator.planes.choice import Margins, actions_of, best_of
 from services.orchestrator.planes.fill import PlaneFiller
@@ -84,7 +84,7 @@ def run_generation(
         planes = filler.fill(observation)
         index = best_of(planes, *network_q(network, planes, device), recipe.margins)
         explored += _explore(planes, index, rng, epsilon, recipe.random_hold)
-        seen.append(planes)
+        seen.append(halved(planes))
         chosen.append(index)
         clusters.append(active)
         times.append(simulator.time_s[active].copy())

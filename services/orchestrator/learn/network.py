@@ -39,6 +39,22 @@ class NetworkSettings:
     convolutions: bool = True
 
 
+class PointConv2d(nn.Conv2d):
+    """A convolution of kernel 1 x 1, computed as the product of matrices that it is: several times faster in torch.
+
+    oneDNN prepares a convolution anew for each number of clusters, which changes from step to step.
+    """
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        """(N, C, M, S) to (N, channels, M, S)."""
+        if torch.compiler.is_exporting():
+            return super().forward(matrix)
+        product = self.weight.flatten(1) @ matrix.flatten(2)
+        if self.bias is not None:
+            product = product + self.bias[:, None]
+        return product.view(len(matrix), -1, *matrix.shape[2:])
+
+
 class PairNetwork(nn.Module):
     """Q of each pair and of holding: value of the state + advantage of the action.
 
@@ -54,9 +70,9 @@ class PairNetwork(nn.Module):
         channels, hidden, hidden2 = self.settings.channels, self.settings.hidden, self.settings.hidden2
         # No bias where padding comes in: its planes are 0, and stay 0. The plane `present` is a bias for all else.
         if self.settings.convolutions:
-            self.gpu_in = nn.Conv2d(len(GPU_PLANES), channels, kernel_size=1, bias=False)
-            self.gpu_mix = nn.Conv2d(channels, channels, kernel_size=1)
-            self.node_mix = nn.Conv2d(channels, channels, kernel_size=1, bias=False)
+            self.gpu_in = PointConv2d(len(GPU_PLANES), channels, kernel_size=1, bias=False)
+            self.gpu_mix = PointConv2d(channels, channels, kernel_size=1)
+            self.node_mix = PointConv2d(channels, channels, kernel_size=1, bias=False)
         self.job_in = nn.Linear(len(JOB_PLANES), channels, bias=False)
         pooled = 2 * channels * (2 if self.settings.convolutions else 1)
         self.context = nn.Linear(len(CLUSTER_PLANES) + pooled, hidden)
