@@ -17,7 +17,7 @@ import structlog
 
 from adlro.sim.observation import HOLD, Observation
 from services.orchestrator.policies import Policy
-from services.orchestrator.worker import Worker
+from services.orchestrator.worker import LateError, Worker
 
 WAITING = 256
 """Decisions that may wait for the shadow's answer,"""
@@ -158,6 +158,8 @@ class Shadow:
 
     async def _ask(self, policy: Policy, observation: Observation, task: _Task) -> ShadowDecision | None:
         try:
+            if self._worker.busy:
+                raise LateError("it is still at an earlier decision")  # who watches decisions has waited once
             action = await self._worker.run(lambda: policy.act(observation)[0], PATIENCE_S)
         except Exception as error:  # it is only looked at
             self._count("failed")

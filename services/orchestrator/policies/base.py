@@ -105,7 +105,8 @@ class Policy:
         """
         judgement = self.weigh(observation)
         for row in np.flatnonzero(bound(observation, judgement.scores, self.wait_ratio)).tolist():
-            judgement.basis.setdefault(row, Basis.OVERDUE)
+            if not judgement.basis_of(row).fallback:
+                judgement.basis[row] = Basis.OVERDUE
         if not observation.hold_allowed.all():
             self._start_something(observation, judgement.scores)
         return judgement

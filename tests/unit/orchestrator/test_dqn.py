@@ -82,6 +82,23 @@ def test_one_decision_shows_q_of_each_pair_that_was_looked_at(tmp_path: Path) ->
     assert judgement.basis_of(0) in (Basis.POLICY, Basis.MARGIN)
 
 
+def test_of_equal_values_the_bases_choice_then_the_earlier_job_and_the_lower_gpu(tmp_path: Path) -> None:
+    policy = dqn(tmp_path, SHORTEST, hold=-1e6)
+    jobs = [Waiting((5.0, 5.0, 5.0))] * 3
+    point = decision(jobs, [4.0, 0, 0], model=[0, 0, 0], node=[0, 0, 0])
+    assert policy.act(point)[0].tolist() == HoldGreedyFixed().act(point)[0].tolist() == [0, 1]
+
+
+def test_an_overdue_job_goes_first_though_the_margin_would_have_kept_the_bases_choice(tmp_path: Path) -> None:
+    policy = dqn(tmp_path, {"duration": 1.0}, hold=-1e6, margins=Margins(1e6, 1e6))
+    jobs = [Waiting((60.0, 60.0)), Waiting((2.0, 2.0), submit_s=99.0)]
+    for ratio, first, basis in ((np.inf, 1, Basis.MARGIN), (1.0, 0, Basis.OVERDUE)):
+        policy.wait_ratio = ratio
+        point = decision(jobs, [0.0, 3.0], time_s=100.0)
+        assert policy.act(point)[0].tolist() == [first, 0]
+        assert policy.judge(point).basis_of(0) is basis
+
+
 def test_a_batch_is_its_members_to_the_bit(tmp_path: Path) -> None:
     policy = dqn(tmp_path, ODD, hold=-3.0)
     rng = np.random.default_rng(7)

@@ -254,7 +254,7 @@ async def test_an_overdue_job_that_no_network_looked_at_is_its_decisions_first_c
 
 
 async def test_the_shadow_says_what_it_would_have_done_and_places_nothing(house: House) -> None:
-    house.start("fcfs")
+    house.start("fcfs", lease_s=5.0)
     await house.until_acting()
     orchestrator = house.orchestrator
     assert await orchestrator.set_shadow("sjf") == ""
@@ -285,7 +285,7 @@ async def test_the_shadow_says_what_it_would_have_done_and_places_nothing(house:
 
 
 async def test_the_shadow_is_kept_for_later_starts_until_it_is_ended(house: House) -> None:
-    house.start("fcfs")
+    house.start("fcfs", lease_s=5.0)
     await house.until_acting()
     await house.orchestrator.set_shadow("sjf")
     await house.kill()
@@ -303,7 +303,7 @@ async def test_the_shadow_is_kept_for_later_starts_until_it_is_ended(house: Hous
 
 async def test_a_shadow_that_fails_or_lags_changes_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POLICIES, "broken", Broken)
-    house.start("sjf")
+    house.start("sjf", lease_s=5.0)
     await house.until_acting()
     await house.orchestrator.set_shadow("broken")
     watcher = house.orchestrator.acting.decisions.watch()

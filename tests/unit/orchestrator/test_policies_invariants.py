@@ -19,6 +19,7 @@ from adlro.sim.observation import Observation
 from adlro.sim.scenario import load_scenario
 from adlro.sim.workload import draw_jobs
 from services.orchestrator.policies import POLICIES, Policy
+from services.orchestrator.policies.dqn import Dqn
 from tests.policies import made
 from tests.unit.orchestrator.decision_points import Waiting, decision, drawn, merged, padded
 
@@ -89,6 +90,8 @@ def test_the_observation_is_left_as_it_was(policy: Policy) -> None:
 def test_of_equal_jobs_the_earlier_and_of_equal_gpus_the_lower(policy: Policy) -> None:
     if policy.name == "random":
         pytest.skip("its ties are broken by chance")
+    if isinstance(policy, Dqn):
+        pytest.skip("its network is told which of them the base would take, and ties nothing; test_dqn.py has ties")
     jobs = [Waiting((5.0, 5.0, 5.0))] * 3
     assert tuple(policy.act(decision(jobs, [4.0, 0, 0], model=[0, 0, 0], node=[0, 0, 0]))[0]) == (0, 1)
 
