@@ -255,16 +255,13 @@ class AsyncClient:
 
     async def _run(self, call: calls.Call[T]) -> T:
         attempts = Attempts(self._timeout_s, self._patience_s, repeatable=call.repeatable)
-        method = self._method(call.service, call.stub, call.method)
         while True:
+            # Anew for each try: another call may have left the connection of the last one.
+            method = self._method(call.service, call.stub, call.method)
             try:
                 answer = await method(call.request(), timeout=attempts.timeout_s)
             except grpc.RpcError as error:
-                failure = self._error(error, call.service)
-                delay_s = attempts.delay_after(failure)
-                if failure.reason == STANDING_BY:
-                    self._leave(call.service)
-                    method = self._method(call.service, call.stub, call.method)
+                delay_s = attempts.delay_after(self._failed(error, call.service))
             else:
                 return call.read(answer)
             await asyncio.sleep(delay_s)
@@ -274,8 +271,8 @@ class AsyncClient:
     ) -> AsyncIterator[T]:
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         attempts = Attempts(self._timeout_s, self._patience_s if patience_s is None else patience_s, stream=True)
-        method = self._method(follow.service, follow.stub, follow.method)
         while True:
+            method = self._method(follow.service, follow.stub, follow.method)
             left_s = None if end_s is None else max(end_s - time.monotonic(), 0.0)
             stream = method(follow.request(), timeout=left_s)
             failure: AdlroError
@@ -285,7 +282,7 @@ class AsyncClient:
                     yield follow.read(message)
                 failure = stream_ended(follow.service, self.endpoints.address(follow.service))
             except grpc.RpcError as error:
-                failure = self._error(error, follow.service)
+                failure = self._failed(error, follow.service)
             finally:
                 stream.cancel()
             if not follow.resumes_at_once(failure):
@@ -296,6 +293,13 @@ class AsyncClient:
         if address not in self._channels:
             self._channels[address] = open_channel(address, self._credentials)
         return getattr(stub(self._channels[address]), name)
+
+    def _failed(self, error: grpc.RpcError, service: ServiceName) -> AdlroError:
+        """What a try failed by; one that stands by is left, so that the next try may reach another one."""
+        failure = self._error(error, service)
+        if failure.reason == STANDING_BY:
+            self._leave(service)
+        return failure
 
     def _leave(self, service: ServiceName) -> None:
         """The next call makes a connection of its own: of several replicas perhaps to another one."""

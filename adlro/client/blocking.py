@@ -253,16 +253,13 @@ class Client:
 
     def _run(self, call: calls.Call[T]) -> T:
         attempts = Attempts(self._timeout_s, self._patience_s, repeatable=call.repeatable)
-        method = self._method(call.service, call.stub, call.method)
         while True:
+            # Anew for each try: another call may have left the connection of the last one.
+            method = self._method(call.service, call.stub, call.method)
             try:
                 answer = method(call.request(), timeout=attempts.timeout_s)
             except grpc.RpcError as error:
-                failure = self._error(error, call.service)
-                delay_s = attempts.delay_after(failure)
-                if failure.reason == STANDING_BY:
-                    self._leave(call.service)
-                    method = self._method(call.service, call.stub, call.method)
+                delay_s = attempts.delay_after(self._failed(error, call.service))
             else:
                 return call.read(answer)
             time.sleep(delay_s)
@@ -272,8 +269,8 @@ class Client:
     ) -> Iterator[T]:
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         attempts = Attempts(self._timeout_s, self._patience_s if patience_s is None else patience_s, stream=True)
-        method = self._method(follow.service, follow.stub, follow.method)
         while True:
+            method = self._method(follow.service, follow.stub, follow.method)
             left_s = None if end_s is None else max(end_s - time.monotonic(), 0.0)
             stream = method(follow.request(), timeout=left_s)
             failure: AdlroError
@@ -283,7 +280,7 @@ class Client:
                     yield follow.read(message)
                 failure = stream_ended(follow.service, self.endpoints.address(follow.service))
             except grpc.RpcError as error:
-                failure = self._error(error, follow.service)
+                failure = self._failed(error, follow.service)
             finally:
                 stream.cancel()
             if not follow.resumes_at_once(failure):
@@ -296,6 +293,13 @@ class Client:
                 self._channels[address] = open_blocking_channel(address, self._credentials)
             channel = self._channels[address]
         return getattr(stub(channel), name)
+
+    def _failed(self, error: grpc.RpcError, service: ServiceName) -> AdlroError:
+        """What a try failed by; one that stands by is left, so that the next try may reach another one."""
+        failure = self._error(error, service)
+        if failure.reason == STANDING_BY:
+            self._leave(service)
+        return failure
 
     def _leave(self, service: ServiceName) -> None:
         """The next call makes a connection of its own: of several replicas perhaps to another one."""

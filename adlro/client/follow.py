@@ -85,19 +85,22 @@ class FollowJobs(Follow[JobEvent]):
 
 def follow_decisions(history: int) -> Follow[Decision]:
     """WatchDecisions; past decisions come once only, not again after a failure."""
-    asked = False
+    told = False
 
     def request() -> Message:
-        nonlocal asked
-        wanted, asked = (0 if asked else history), True
-        return orchestrator_service_pb2.WatchDecisionsRequest(history=wanted)
+        return orchestrator_service_pb2.WatchDecisionsRequest(history=0 if told else history)
+
+    def read(message: Any) -> Decision:
+        nonlocal told
+        told = True
+        return translate.decision(message.decision)
 
     return Follow(
         ServiceName.ORCHESTRATOR,
         orchestrator_service_pb2_grpc.OrchestratorServiceStub,
         "WatchDecisions",
         request,
-        lambda message: translate.decision(message.decision),
+        read,
     )
 
 

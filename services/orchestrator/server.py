@@ -29,6 +29,9 @@ from services.orchestrator.settings import OrchestratorSettings
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+# How often a watch of decisions looks whether they are still made here.
+_LOOK_S = 1.0
+
 
 class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
     """The orchestrator as a service of the kit."""
@@ -131,6 +134,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
 
     async def ListPolicies(self, request: pb.ListPoliciesRequest, context: Context) -> pb.ListPoliciesResponse:
         """What can be set."""
+        self._orchestrator.refuse_if_standing_by()  # what was set, the one that acts knows
         return pb.ListPoliciesResponse(
             policies=[
                 pb.Policy(
@@ -157,6 +161,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
 
     async def ExplainDecision(self, request: pb.ExplainDecisionRequest, context: Context) -> pb.ExplainDecisionResponse:
         """Why."""
+        self._orchestrator.refuse_if_standing_by()
         if request.WhichOneof("target") == "decision_id":
             decision = self._orchestrator.acting.decisions.get(request.decision_id).explained()
         else:
@@ -176,9 +181,13 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             for decision in log.last(request.history):
                 yield pb.WatchDecisionsResponse(decision=_decision(decision.explained()))
             while True:
-                await asyncio.wait([newest, draining], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([newest, draining], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 if not newest.done():
-                    return
+                    if draining.done():
+                        return
+                    # Decisions are made elsewhere now: it is told where to ask, instead of nothing for ever.
+                    self._orchestrator.refuse_if_standing_by()
+                    continue
                 yield pb.WatchDecisionsResponse(decision=_decision(newest.result().explained()))
                 newest = asyncio.ensure_future(watcher.get())
         finally:

@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound
+from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, Unavailable
 from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, NormalizedJob, PendingReason, SimulatedWork
-from adlro.jobstore import JobStore
+from adlro.jobstore import TOKEN, JobStore
 from adlro.kit.channel import open_channel
 from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
@@ -20,6 +20,7 @@ from adlro.kit.testing import serve, spawn_service
 from adlro.v1 import cluster_service_pb2, cluster_service_pb2_grpc
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from services.orchestrator.lease import LEASE
 from services.orchestrator.server import OrchestratorServer
 from services.orchestrator.settings import OrchestratorSettings
 from tests.networks import network, put
@@ -276,6 +277,27 @@ async def test_what_is_not_there_is_not_explained(house: House) -> None:
         await house.call("ExplainDecision", pb.ExplainDecisionRequest(decision_id="d-0-0"))
     with pytest.raises(InvalidInput):
         await house.call("ExplainDecision", pb.ExplainDecisionRequest())
+
+
+async def test_who_asks_one_that_no_longer_acts_is_sent_to_the_one_that_does(house: House) -> None:
+    await house.until_acting()
+    await house.until_state((await house.submit()).job_id, JobState.RUNNING)
+    watch = house.stub.WatchDecisions(pb.WatchDecisionsRequest(history=1), timeout=2 * PATIENCE_S)
+    decision = (await watch.read()).decision
+    await house.redis.set(LEASE, "another")
+    await house.redis.incr(TOKEN)
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await watch.read()
+    assert from_rpc_error(ended.value).reason == "STANDING_BY"
+    for method, request in (
+        ("ListPolicies", pb.ListPoliciesRequest()),
+        ("ExplainDecision", pb.ExplainDecisionRequest(decision_id=decision.decision_id)),
+        ("ExplainDecision", pb.ExplainDecisionRequest(job_id=decision.job_id)),
+        ("SetPolicy", pb.SetPolicyRequest(policy="fcfs")),
+    ):
+        with pytest.raises(Unavailable) as refused:
+            await house.call(method, request)
+        assert (refused.value.reason, refused.value.metadata["lease_holder"]) == ("STANDING_BY", "another"), method
 
 
 async def test_a_drained_node_gets_nothing_more_and_keeps_what_runs(house: House) -> None:

@@ -410,6 +410,8 @@ class _Services:
         return orchestrator_service_pb2.ExplainDecisionResponse(decision=self._decision(request.job_id or "job-1"))
 
     def do_WatchDecisions(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        if self.suite.stands_by:
+            raise Unavailable("standing by: another holds the lease", reason="STANDING_BY")
         for _ in range(request.history):
             yield orchestrator_service_pb2.WatchDecisionsResponse(decision=self._decision("job-1"))
         with self.suite.condition:

@@ -53,3 +53,29 @@ def test_where_all_stand_by_it_says_so(pair: tuple[FakeSuite, FakeSuite], endpoi
         assert not client.status().acting
         with pytest.raises(Unavailable, match="standing by: another holds the lease"):
             client.set_policy("fcfs")
+
+
+def test_a_watch_finds_the_one_that_acts(endpoints: Endpoints) -> None:
+    for _ in range(5):
+        with Client(endpoints=endpoints, patience_s=20.0) as client:
+            assert next(client.watch_decisions(history=1)).job_id == "job-1"
+
+
+async def test_a_watch_finds_the_one_that_acts_for_asyncio(endpoints: Endpoints) -> None:
+    for _ in range(5):
+        async with AsyncClient(endpoints=endpoints, patience_s=20.0) as client:
+            assert (await anext(client.watch_decisions(history=1))).job_id == "job-1"
+
+
+def test_without_patience_the_next_call_asks_another_one(endpoints: Endpoints) -> None:
+    for _ in range(6):  # which one is asked first is left to chance
+        with Client(endpoints=endpoints, patience_s=0.0) as client:
+            assert any(_is_set(client) for _ in range(40))
+
+
+def _is_set(client: Client) -> bool:
+    try:
+        client.set_policy("fcfs")
+    except Unavailable:
+        return False
+    return True
