@@ -138,6 +138,8 @@ class LearnedPredictor:
         self.drift.start_over()
         self._fit = Fit()
         self._pending = 0
+        self.all_exact = True
+        """Every declared runtime was exact so far: those that are declared are predicted to be, whatever the fit."""
         self._fit_count += 1  # what was predicted before is another now
         self._seen_on: dict[tuple[str, str], int] = {}
         self._gpus_of: dict[tuple[str, str, str], set[GpuKey]] = {}  # by user, application, model: which ran such jobs
@@ -158,6 +160,7 @@ class LearnedPredictor:
         if declared_s is not None:
             # Rounded, so that the last bits of end - start don't look like an error of the declaration.
             correction = round(log_s - math.log(declared_s), 6)
+        self.all_exact &= correction == 0.0 or declared_s is None
         # A job that took exactly what was declared did not run on a GPU that is slow, whatever others' jobs say.
         if self._ran_elsewhere(job) and correction != 0.0:
             slowdown = self.drift.gpus.log_slowdown(job.gpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +13,7 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from adlro.jobs import JobSpec, JobType
+from adlro.jobs import ExpectedRuntime, JobSpec, JobType
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.wire import spec_to_proto
 from services.decompose.fit import Fit, Refit
@@ -87,6 +88,25 @@ async def test_calls_are_answered_by_the_last_fit_while_the_next_is_made(server)
     after = await server.ask()
     assert after[0] == pytest.approx(100, rel=0.05)
     assert after[1] > before[1]
+
+
+async def test_exact_declarations_wait_for_no_fit(server):
+    server.server._settings = DecomposeSettings(refit_patience_s=60.0)
+    declared = dataclasses.replace(SPEC, expected_runtime=ExpectedRuntime("v100_sxm2", 12.837))
+    question = pb.PredictRuntimeRequest(jobs=[spec_to_proto(declared)], gpu_models=["v100_sxm2"])
+    server.learn(30)
+    server.learn(30, 12.837, declared)
+    async with asyncio.timeout(20):
+        answer = await server.server.PredictRuntime(question, None)
+    assert answer.predictions[0].predictions[0].median_s == 12.837
+    assert server.predictor.due or server.began.is_set()
+    for runtime_s, asked in ((12.837, QUESTION), (20.0, question)):  # undeclared; one was off
+        server.learn(1, runtime_s, declared)
+        asking = asyncio.create_task(server.server.PredictRuntime(asked, None))
+        await asyncio.wait([asking], timeout=0.2)
+        assert not asking.done()
+        asking.cancel()
+        await asyncio.wait([asking])
 
 
 async def test_what_is_learned_while_a_fit_is_made_is_in_the_next(server):
