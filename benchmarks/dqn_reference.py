@@ -51,14 +51,18 @@ class Reference:
         filler: of planes.
         epsilon: share of random actions.
         seed: of everything.
+        margins: by which the base's choice is left.
     """
 
-    def __init__(self, world: World, filler: PlaneFiller, epsilon: float, seed: int) -> None:
+    def __init__(
+        self, world: World, filler: PlaneFiller, epsilon: float, seed: int, margins: Margins | None = None
+    ) -> None:
         torch.manual_seed(seed)
         self.network = PairNetwork()
         self._target = copy.deepcopy(self.network)
         self._optimizer = torch.optim.Adam(self.network.parameters(), lr=LEARNING_RATE)
         self._world, self._filler, self._epsilon = world, filler, epsilon
+        self._margins = margins or Margins()
         self._rng = np.random.default_rng(seed)
         self._buffer: deque[Transition] = deque(maxlen=BUFFER)
         self._list = -1
@@ -100,7 +104,7 @@ class Reference:
             return np.array([drawn if drawn < pairs else -1])
         with torch.no_grad():
             q_pairs, q_hold = self.network(*(torch.from_numpy(getattr(planes, name)) for name in INPUTS))
-        return best_of(planes, q_pairs.numpy(), q_hold.numpy(), Margins())
+        return best_of(planes, q_pairs.numpy(), q_hold.numpy(), self._margins)
 
     def _update(self, batch: Sequence[Transition]) -> None:
         before = collated([each.before for each in batch])
