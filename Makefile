@@ -100,6 +100,10 @@ protos: $(DEV) ## generates adlro/v1 from protos/
 protos-image: $(DEV) ## makes the contracts as they are now the ones that `make check` compares with
 	$(WITH_VENV) buf build -o protos/image.binpb
 
+.PHONY: policy
+policy: $(DEV) ## makes the learned policy again as out/policy/dqn.onnx (hours of one core; goes on where it was stopped)
+	$(BIN)/python -m services.orchestrator.learn.iterate out/policy --worlds 200 --further 104 --trainings 3
+
 .PHONY: clean
 clean: ## removes .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist

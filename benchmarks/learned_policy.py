@@ -1,7 +1,7 @@
 """The tables of docs/learned_policy.md: the learned policy against heuristics, on the same job lists.
 
     python -m benchmarks.learned_policy run FOLDER [--lists 400] [--only main,guess,...] [--checkpoint NAME=FILE ...]
-                                                   [--philly TRACE] [--swf TRACE]
+                                                   [--without POLICY,...] [--philly TRACE] [--swf TRACE]
     python -m benchmarks.learned_policy show FOLDER
 
 (as a module: by its path it does not find the modules beside it)
@@ -42,6 +42,9 @@ from services.orchestrator.policies.hold_greedy import HoldGreedy
 
 SEED = 11
 LISTS = 400
+FEWER_LISTS = 100
+LOOKAHEAD_LISTS = 40
+"""A list takes the lookahead seconds."""
 
 
 class SideBySide(Dqn):
@@ -94,6 +97,7 @@ class Cell:
         policies: registered ones; `dqn` is always among them.
         retune: `hold_greedy` is tuned for what is known of runtimes there.
         seeds: other trainings are evaluated too.
+        lists: at most: the first of them.
     """
 
     group: str
@@ -102,6 +106,7 @@ class Cell:
     policies: tuple[str, ...] = ("hold_greedy_fixed",)
     retune: bool = False
     seeds: bool = False
+    lists: int = LISTS
 
 
 def cells(philly: Path | None, swf: Path | None, clusters: Path) -> Iterator[Cell]:
@@ -116,13 +121,23 @@ def cells(philly: Path | None, swf: Path | None, clusters: Path) -> Iterator[Cel
             yield Cell(
                 "guess", f"paper {load} {runtime}", _drawn("paper", load, runtime=runtime), retune=True, seeds=True
             )
+    for name in ("paper", "paper_roomy"):
+        for load in (0.6, 0.9, 1.1):
+            cell = f"{name} {load}"
+            yield Cell(
+                "lookahead", cell, _drawn(name, load), ("hold_greedy_fixed", "dqn_lookahead"), lists=LOOKAHEAD_LISTS
+            )
     everyone = ("hold_greedy_fixed", *HEURISTICS)
     for name, load in (("gavel", 0.6), ("gavel", 0.9), ("surge", 0.9), ("diurnal", 0.9), ("heavy_tails", 0.9)):
-        yield Cell("elsewhere", f"{name} {load}", _drawn(name, load), everyone)
-    yield Cell("elsewhere", "batch", _drawn("batch", 1.0), everyone)
+        yield Cell("elsewhere", f"{name} {load}", _drawn(name, load), everyone, lists=FEWER_LISTS)
+    yield Cell("elsewhere", "batch", _drawn("batch", 1.0), everyone, lists=FEWER_LISTS)
     for name in ("four_times", "no_turing", "no_radeon"):
         yield Cell(
-            "elsewhere", f"paper {name} 0.9", _drawn("paper", 0.9, cluster=str(clusters / f"{name}.toml")), everyone
+            "elsewhere",
+            f"paper {name} 0.9",
+            _drawn("paper", 0.9, cluster=str(clusters / f"{name}.toml")),
+            everyone,
+            lists=FEWER_LISTS,
         )
     for name, trace, kind in (("Philly", philly, "philly"), ("SWF", swf, "swf")):
         if trace is not None:
@@ -133,7 +148,7 @@ def cells(philly: Path | None, swf: Path | None, clusters: Path) -> Iterator[Cel
                 "loads": (0.9,),
                 "jobs": 256,
             }
-            yield Cell("elsewhere", f"{name} 0.9", request, everyone)
+            yield Cell("elsewhere", f"{name} 0.9", request, everyone, lists=FEWER_LISTS)
 
 
 def _drawn(name: str, load: float, **others: object) -> dict[str, object]:
@@ -163,7 +178,7 @@ def _toml(cluster: Cluster) -> str:
     return "\n".join(parts)
 
 
-def run_cell(cell: Cell, folder: Path, lists: int, checkpoints: dict[str, Path]) -> None:
+def run_cell(cell: Cell, folder: Path, lists: int, checkpoints: dict[str, Path], without: Sequence[str]) -> None:
     """Evaluates what the folder does not hold yet."""
     own: dict[str, Policy] = {"dqn": SideBySide()}
     if cell.retune:
@@ -173,19 +188,20 @@ def run_cell(cell: Cell, folder: Path, lists: int, checkpoints: dict[str, Path])
         own |= {name: SideBySide(path) for name, path in checkpoints.items()}
     for name in dict.fromkeys(("hold_greedy_fixed", "dqn", *cell.policies, *own)):
         path = folder / f"{cell.group}.{cell.name}.{name}.npz".replace(" ", "_").replace(":", "")
-        if path.exists():
+        if path.exists() or name in without:
             continue
         begin_s = time.process_time()
         # An evaluation's own policies have names that no registered one has.
         chosen = {"own": {f"own_{name}": own[name]}} if name in own else {"policies": (name,)}
-        request = Request(**chosen, **cell.request, lists=lists, seed=SEED)  # type: ignore[arg-type]
+        count = min(lists, cell.lists)
+        request = Request(**chosen, **cell.request, lists=count, seed=SEED)  # type: ignore[arg-type]
         found = evaluate(request, processes=1, time_decisions=False)
         figures = found.figures[f"own_{name}" if name in own else name, 0]
         np.savez(
             path,
             metrics=figures.metrics,
             stuck=figures.stuck,
-            about=json.dumps({"group": cell.group, "cell": cell.name, "policy": name, "lists": lists, "seed": SEED}),
+            about=json.dumps({"group": cell.group, "cell": cell.name, "policy": name, "lists": count, "seed": SEED}),
         )
         seconds = time.process_time() - begin_s
         print(f"{cell.name}: {name}: {_mean_jct_s(figures.metrics):.2f} s ({seconds:.0f} s of CPU)", flush=True)
@@ -201,8 +217,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("what", choices=("run", "show"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--lists", type=int, default=LISTS)
-    parser.add_argument("--only", default="main,short,guess,elsewhere", help="groups of cells")
+    parser.add_argument("--only", default="main,short,guess,lookahead,elsewhere", help="groups of cells")
     parser.add_argument("--checkpoint", action="append", default=[], help="NAME=FILE")
+    parser.add_argument("--without", default="", help="policies that are left out, as for a later run")
     parser.add_argument("--philly", type=Path)
     parser.add_argument("--swf", type=Path)
     asked = parser.parse_args(arguments)
@@ -215,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (asked.folder / "machine.json").write_text(json.dumps(machine()))
     for cell in cells(asked.philly, asked.swf, asked.folder / "clusters"):
         if cell.group in asked.only.split(","):
-            run_cell(cell, asked.folder, asked.lists, checkpoints)
+            run_cell(cell, asked.folder, asked.lists, checkpoints, asked.without.split(","))
 
 
 if __name__ == "__main__":

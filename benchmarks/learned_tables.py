@@ -54,6 +54,7 @@ def show(folder: Path) -> str:
     parts.append(_guards(found))
     parts.append(_against(found, "short", ("fcfs", "static", "hold_greedy_fixed"), "throughput_jobs_per_h"))
     parts.append(_against(found, "guess", ("hold_greedy_fixed", "hold_greedy_retuned"), "mean_jct_s"))
+    parts.append(_lookahead(found))
     parts.append(_elsewhere(found))
     return "\n\n".join(part for part in parts if part)
 
@@ -104,6 +105,19 @@ def _guards(found: Found) -> str:
         lines.append([cell, *(change(ours, base, metric) for metric, _, _ in GUARDS)])
     heads = [f"{head} (limit {limit:+.0f} %)" for _, head, limit in GUARDS]
     return _table(["against hold_greedy_fixed", *heads], lines)
+
+
+def _lookahead(found: Found) -> str:
+    lines = []
+    for cell, policies in _rows(found, "lookahead"):
+        if "dqn_lookahead" not in policies:
+            continue
+        ours = policies["dqn_lookahead"]
+        line = [cell, str(len(ours)), f"{ours[:, 0].mean():.1f}"]
+        line += [change(ours, policies[each], "mean_jct_s") for each in ("hold_greedy_fixed", "dqn")]
+        lines.append([*line, change(policies["dqn"], policies["hold_greedy_fixed"], "mean_jct_s")])
+    heads = ["against hold_greedy_fixed", "against dqn", "dqn against hold_greedy_fixed"]
+    return _table(["lookahead", "lists", "dqn_lookahead, mean JCT, s", *heads], lines)
 
 
 def _elsewhere(found: Found) -> str:

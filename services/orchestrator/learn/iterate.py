@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from adlro.errors import InvalidInput
@@ -42,8 +43,6 @@ BEHAVIOUR = Margins(0.05, 0.1)
 """Of the network that behaves in the second round."""
 
 VALIDATION_LISTS = 60
-_RANGES_FROM = 4
-"""Every so manieth world tells which values planes have."""
 
 
 def say(text: str) -> None:
@@ -69,31 +68,36 @@ def ranges_of(folders: Sequence[Path]) -> Ranges:
     """Which values planes have in the states of some folders."""
     ranges, filler = Ranges(), PlaneFiller(FIXED.rule())
     files = sorted(file for folder in folders for file in folder.glob("world-*.npz") if ".part." not in file.name)
-    for file in files[::_RANGES_FROM]:
+    for file in files:
         states = States.load(file)
-        rows = range(len(states))
+        # The longest queues, and every third state.
+        longest = np.argsort(-states.waiting_count)[:128]
+        rows = np.unique(np.concatenate([longest, states.numbers[::3]]))
         for first in range(0, len(rows), 256):
-            ranges.see(filler.fill(states.observation_of(states.numbers[first : first + 256])))
+            ranges.see(filler.fill(states.observation_of(rows[first : first + 256])))
     return ranges
 
 
-def validate(trained: Path, out: Path, lists: int = VALIDATION_LISTS) -> float:
-    """Writes the model with the margins that do best on validation lists; its mean ratio to the base over the cells."""
+def validate(trained: Path, out: Path) -> None:
+    """Writes the model with the margins that do best on validation lists, by its mean ratio to the base over cells."""
     network, metadata = load_network(trained)
     model = OnnxModel(to_onnx(network, metadata))
     scores: dict[Margins, dict[str, str]] = {}
     means: dict[Margins, float] = {}
     for margins in MARGINS:
         act = playing.with_margins(model, margins)
-        found = {cell: playing.paired(cell, act, lists=lists, seed=playing.VALIDATION_SEED) for cell in playing.CELLS}
+        found = {
+            cell: playing.paired(cell, act, lists=VALIDATION_LISTS, seed=playing.VALIDATION_SEED)
+            for cell in playing.CELLS
+        }
         means[margins] = sum(score.ratio for score in found.values()) / len(found)
         scores[margins] = {f"{name} {load:g} {known}": str(score) for (name, load, known), score in found.items()}
         tried = f"margins {margins.start:g}, {margins.hold:g}"
         say(f"{trained.name}: {tried}: {100 * means[margins]:+.2f} % {scores[margins]}")
     best = min(means, key=lambda margins: means[margins])
-    training = {**metadata.training, "validation": scores[best], "validation_lists": lists}
+    found_best = {"validation": scores[best], "validation_mean": means[best], "validation_lists": VALIDATION_LISTS}
+    training = {**metadata.training, **found_best}
     export_onnx(network, dataclasses.replace(metadata, margins=best, training=training), out)
-    return means[best]
 
 
 def _commit() -> str:
@@ -138,7 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         trained, model = folder / f"seed-{seed}.pt", folder / f"seed-{seed}.onnx"
         if not trained.exists():
             train([first, further] if asked.further else [first], Fit(epochs=asked.epochs, seed=seed), trained)
-        ratios[model] = validate(trained, model)
+        if not model.exists():
+            validate(trained, model)
+        ratios[model] = float(OnnxModel(model).metadata.training["validation_mean"])
     best = min(ratios, key=lambda path: ratios[path])
     (folder / "dqn.onnx").write_bytes(best.read_bytes())
     say(json.dumps({path.name: round(ratio, 5) for path, ratio in ratios.items()}) + f"; the best: {best.name}")

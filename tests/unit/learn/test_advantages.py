@@ -12,12 +12,15 @@ pytest.importorskip("torch")
 import torch
 
 from adlro.sim.scenario import load_scenario
+from services.orchestrator.learn import iterate, playing
 from services.orchestrator.learn.advantages import Sampling, States, collect, collect_worlds
 from services.orchestrator.learn.dataset import Dataset, batch_of, chunks_of
 from services.orchestrator.learn.improve import Fit, fit, gains_by_margin, predicted_gain
 from services.orchestrator.learn.network import PairNetwork
 from services.orchestrator.learn.worlds import draw_world, world_of
+from services.orchestrator.planes.choice import Margins
 from services.orchestrator.planes.fill import PlaneFiller
+from services.orchestrator.policies.dqn import Dqn
 from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
 
 pytestmark = pytest.mark.slow
@@ -124,3 +127,24 @@ def test_regression_finds_gains(states: States) -> None:
     # On the very states that it has learned it must beat the base, and by no more than knowing all gains would.
     best = states.sampled.gain_s.max(axis=1) / filler().fill(states.observation_of(states.numbers)).scale_s
     assert 0.0 < log[-1]["gain"] <= best.mean()
+
+
+@pytest.mark.timeout(300)
+def test_the_recipe_goes_from_nothing_to_a_model_and_makes_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(iterate, "Sampling", lambda: SMALL)
+    monkeypatch.setattr(iterate, "MARGINS", (Margins(0.0, 0.0),))
+    monkeypatch.setattr(iterate, "VALIDATION_LISTS", 2)
+    monkeypatch.setattr(playing, "CELLS", (("paper", 0.9, "true"),))
+    asked = [str(tmp_path), "--worlds", "2", "--further", "1", "--trainings", "1", "--epochs", "1"]
+    iterate.main(asked)
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")} | {
+        path: path.stat().st_mtime_ns for path in tmp_path.glob("*.pt")
+    }
+    assert len(made) == 3 + 2
+    policy = Dqn(tmp_path / "dqn.onnx").load()
+    scores = playing.paired(("paper", 0.9, "true"), policy.act, lists=2, seed=playing.VALIDATION_SEED)
+    assert f"{100 * scores.ratio:+.2f}" in capsys.readouterr().out
+    iterate.main(asked)
+    assert {path: path.stat().st_mtime_ns for path in made} == made
