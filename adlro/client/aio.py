@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 
@@ -200,10 +200,11 @@ class AsyncClient:
     async def status(self) -> OrchestratorStatus:
         """Who decides, by which policy, and how much waits and runs; of several replicas, as the one that acts says."""
         for _ in range(STATUS_TRIES - 1):
+            channel = self._channel(ServiceName.ORCHESTRATOR)
             found = await self._run(calls.status())
             if not stands_by(found):
                 return found
-            self._leave(ServiceName.ORCHESTRATOR)
+            self._leave(ServiceName.ORCHESTRATOR, channel)
         return await self._run(calls.status())
 
     async def policies(self) -> tuple[Policy, ...]:
@@ -257,11 +258,12 @@ class AsyncClient:
         attempts = Attempts(self._timeout_s, self._patience_s, repeatable=call.repeatable)
         while True:
             # Anew for each try: another call may have left the connection of the last one.
-            method = self._method(call.service, call.stub, call.method)
+            channel = self._channel(call.service)
+            method = getattr(call.stub(channel), call.method)
             try:
                 answer = await method(call.request(), timeout=attempts.timeout_s)
             except grpc.RpcError as error:
-                delay_s = attempts.delay_after(self._failed(error, call.service))
+                delay_s = attempts.delay_after(self._failed(error, call.service, channel))
             else:
                 return call.read(answer)
             await asyncio.sleep(delay_s)
@@ -272,7 +274,8 @@ class AsyncClient:
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         attempts = Attempts(self._timeout_s, self._patience_s if patience_s is None else patience_s, stream=True)
         while True:
-            method = self._method(follow.service, follow.stub, follow.method)
+            channel = self._channel(follow.service)
+            method = getattr(follow.stub(channel), follow.method)
             left_s = None if end_s is None else max(end_s - time.monotonic(), 0.0)
             stream = method(follow.request(), timeout=left_s)
             failure: AdlroError
@@ -282,29 +285,33 @@ class AsyncClient:
                     yield follow.read(message)
                 failure = stream_ended(follow.service, self.endpoints.address(follow.service))
             except grpc.RpcError as error:
-                failure = self._failed(error, follow.service)
+                failure = self._failed(error, follow.service, channel)
             finally:
                 stream.cancel()
             if not follow.resumes_at_once(failure):
                 await asyncio.sleep(attempts.delay_after(failure))
 
-    def _method(self, service: ServiceName, stub: type[Any], name: str) -> Any:
+    def _channel(self, service: ServiceName) -> grpc.aio.Channel:
         address = self.endpoints.address(service)
         if address not in self._channels:
             self._channels[address] = open_channel(address, self._credentials)
-        return getattr(stub(self._channels[address]), name)
+        return self._channels[address]
 
-    def _failed(self, error: grpc.RpcError, service: ServiceName) -> AdlroError:
+    def _failed(self, error: grpc.RpcError, service: ServiceName, channel: grpc.aio.Channel) -> AdlroError:
         """What a try failed by; one that stands by is left, so that the next try may reach another one."""
         failure = self._error(error, service)
         if failure.reason == STANDING_BY:
-            self._leave(service)
+            self._leave(service, channel)
         return failure
 
-    def _leave(self, service: ServiceName) -> None:
-        """The next call makes a connection of its own: of several replicas perhaps to another one."""
-        channel = self._channels.pop(self.endpoints.address(service), None)
-        if channel is not None:
+    def _leave(self, service: ServiceName, channel: grpc.aio.Channel) -> None:
+        """The next call makes a connection of its own: of several replicas perhaps to another one.
+
+        Nothing happens where another call has left the channel already: what came after it may be the right one.
+        """
+        address = self.endpoints.address(service)
+        if self._channels.get(address) is channel:
+            del self._channels[address]
             leaving = asyncio.ensure_future(channel.close(self._timeout_s))  # calls under way have their time
             self._left.add(leaving)
             leaving.add_done_callback(self._left.discard)

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 
@@ -199,10 +199,11 @@ class Client:
     def status(self) -> OrchestratorStatus:
         """Who decides, by which policy, and how much waits and runs; of several replicas, as the one that acts says."""
         for _ in range(STATUS_TRIES - 1):
+            channel = self._channel(ServiceName.ORCHESTRATOR)
             found = self._run(calls.status())
             if not stands_by(found):
                 return found
-            self._leave(ServiceName.ORCHESTRATOR)
+            self._leave(ServiceName.ORCHESTRATOR, channel)
         return self._run(calls.status())
 
     def policies(self) -> tuple[Policy, ...]:
@@ -255,11 +256,12 @@ class Client:
         attempts = Attempts(self._timeout_s, self._patience_s, repeatable=call.repeatable)
         while True:
             # Anew for each try: another call may have left the connection of the last one.
-            method = self._method(call.service, call.stub, call.method)
+            channel = self._channel(call.service)
+            method = getattr(call.stub(channel), call.method)
             try:
                 answer = method(call.request(), timeout=attempts.timeout_s)
             except grpc.RpcError as error:
-                delay_s = attempts.delay_after(self._failed(error, call.service))
+                delay_s = attempts.delay_after(self._failed(error, call.service, channel))
             else:
                 return call.read(answer)
             time.sleep(delay_s)
@@ -270,7 +272,8 @@ class Client:
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         attempts = Attempts(self._timeout_s, self._patience_s if patience_s is None else patience_s, stream=True)
         while True:
-            method = self._method(follow.service, follow.stub, follow.method)
+            channel = self._channel(follow.service)
+            method = getattr(follow.stub(channel), follow.method)
             left_s = None if end_s is None else max(end_s - time.monotonic(), 0.0)
             stream = method(follow.request(), timeout=left_s)
             failure: AdlroError
@@ -280,33 +283,36 @@ class Client:
                     yield follow.read(message)
                 failure = stream_ended(follow.service, self.endpoints.address(follow.service))
             except grpc.RpcError as error:
-                failure = self._failed(error, follow.service)
+                failure = self._failed(error, follow.service, channel)
             finally:
                 stream.cancel()
             if not follow.resumes_at_once(failure):
                 time.sleep(attempts.delay_after(failure))
 
-    def _method(self, service: ServiceName, stub: type[Any], name: str) -> Any:
+    def _channel(self, service: ServiceName) -> grpc.Channel:
         address = self.endpoints.address(service)
         with self._lock:
             if address not in self._channels:
                 self._channels[address] = open_blocking_channel(address, self._credentials)
-            channel = self._channels[address]
-        return getattr(stub(channel), name)
+            return self._channels[address]
 
-    def _failed(self, error: grpc.RpcError, service: ServiceName) -> AdlroError:
+    def _failed(self, error: grpc.RpcError, service: ServiceName, channel: grpc.Channel) -> AdlroError:
         """What a try failed by; one that stands by is left, so that the next try may reach another one."""
         failure = self._error(error, service)
         if failure.reason == STANDING_BY:
-            self._leave(service)
+            self._leave(service, channel)
         return failure
 
-    def _leave(self, service: ServiceName) -> None:
-        """The next call makes a connection of its own: of several replicas perhaps to another one."""
+    def _leave(self, service: ServiceName, channel: grpc.Channel) -> None:
+        """The next call makes a connection of its own: of several replicas perhaps to another one.
+
+        Nothing happens where another call has left the channel already: what came after it may be the right one.
+        """
         with self._lock:
-            channel = self._channels.pop(self.endpoints.address(service), None)
-            if channel is None:
+            address = self.endpoints.address(service)
+            if self._channels.get(address) is not channel:
                 return
+            del self._channels[address]
             # Calls of other threads may be under way on it; so some are kept for a while.
             self._left.append(channel)
             closing = self._left.popleft() if len(self._left) > STATUS_TRIES else None

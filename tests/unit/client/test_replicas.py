@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from adlro.client import AsyncClient, Client, Endpoints
+from adlro.client import AsyncClient, Client, Endpoints, ServiceName
 from adlro.errors import Unavailable
 from tests.unit.client.fake_suite import FakeSuite
 
@@ -79,3 +79,21 @@ def _is_set(client: Client) -> bool:
     except Unavailable:
         return False
     return True
+
+
+async def test_a_connection_that_was_left_already_takes_no_newer_one_with_it(endpoints: Endpoints) -> None:
+    """Several calls fail by one connection; the next must not close what the first of them opens in its place."""
+    service = ServiceName.ORCHESTRATOR
+    async with AsyncClient(endpoints=endpoints) as client:
+        old = client._channel(service)
+        client._leave(service, old)
+        new = client._channel(service)
+        assert new is not old
+        client._leave(service, old)
+        assert client._channel(service) is new
+    with Client(endpoints=endpoints) as blocking:
+        first = blocking._channel(service)
+        blocking._leave(service, first)
+        second = blocking._channel(service)
+        blocking._leave(service, first)
+        assert blocking._channel(service) is second is not first
