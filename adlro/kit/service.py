@@ -65,6 +65,7 @@ class ServiceContext:
     credentials: Credentials = field(default_factory=Credentials)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _crashed: asyncio.Event = field(default_factory=asyncio.Event)
+    _ending: bool = False
 
     def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Runs a coroutine beside the calls; where it crashes, the process ends with exit code 1.
@@ -85,6 +86,7 @@ class ServiceContext:
 
     async def cancel_tasks(self, timeout_s: float) -> None:
         """Ends what was spawned and still runs."""
+        self._ending = True
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -93,6 +95,9 @@ class ServiceContext:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
+            if not self._ending and not self.draining.is_set():
+                self.log.error("task was cancelled, and nobody asked for that", task=task.get_name())
+                self._crashed.set()
             return
         error = task.exception()
         if error is None:

@@ -183,6 +183,7 @@ class Orchestrator:
                 if any(isinstance(leaf, (KeyboardInterrupt, SystemExit)) for leaf in leaves):
                     raise
                 self._session = None
+                _forget_cancellations()
                 failed = 1 if time.monotonic() - began > GOOD_SESSION_S else failed + 1
                 self._report(leaves, failed)
                 if failed < OUTAGE_SESSIONS:
@@ -445,6 +446,17 @@ def gpu_views(ledger: Ledger) -> list[GpuView]:
         )
         for gpu, gpu_id in enumerate(layout.gpu_ids)
     ]
+
+
+def _forget_cancellations() -> None:
+    """Corrects this task's count of cancellations, which a failed task group leaves too high before Python 3.13.
+
+    Before 3.11.3 a timeout that expires in such a task is taken for a cancellation, which would end the orchestrator.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    while task.cancelling():
+        task.uncancel()
 
 
 def _cause(leaves: list[BaseException]) -> str:

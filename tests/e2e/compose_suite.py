@@ -107,8 +107,13 @@ class ComposeSuite:
 
     @property
     def text(self) -> str:
-        """All that its services have logged."""
-        return self.run("logs", "--no-color", "--tail", "100").stdout
+        """The end of what each container has logged, and how it is."""
+        found = []
+        for container in self.containers():
+            state = {key: container.attrs["State"].get(key) for key in ("Status", "ExitCode", "OOMKilled", "StartedAt")}
+            logged = container.logs(tail=40).decode("utf-8", "replace")
+            found.append(f"--- {container.name}: {state}, restarts: {container.attrs['RestartCount']}\n{logged}")
+        return "\n".join(found)
 
     @property
     def environment(self) -> dict[str, str]:

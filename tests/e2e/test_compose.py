@@ -6,6 +6,7 @@ One project for all tests of this file, which run in their order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import json
 import time
@@ -111,8 +112,19 @@ async def kill_each_in_turn(suite: ComposeSuite, watched: JobFollower) -> None:
     assert len(watched.final) < JOBS, "the last kill came too late to matter"
 
 
+def set_workload_aside(suite: ComposeSuite) -> None:
+    """The verdict is on jobs that were seen from their submission on."""
+    with Client(suite.server, patience_s=30.0) as client:
+        client.set_clock(paused=True)
+        for job in open_jobs(client):
+            with contextlib.suppress(Conflict):  # it has just ended by itself
+                client.cancel(job.job_id)
+        wait_until(lambda: not open_jobs(client), 30.0, "the workload's jobs to end")
+
+
 async def test_a_replay_survives_kill_9_of_each_container_in_turn(suite: ComposeSuite, tmp_path: Path) -> None:
     addresses = suite.status["addresses"]
+    await asyncio.to_thread(set_workload_aside, suite)
     async with JobFollower(suite.server) as watched, ClusterFollower(addresses["simcluster"]) as cluster_log:
         # At most so fast, so that the kills find it at work.
         process = await asyncio.create_subprocess_exec(
@@ -147,6 +159,7 @@ async def test_a_replay_survives_kill_9_of_each_container_in_turn(suite: Compose
     verdict.check_cluster_log(cluster_log, jobs)
     with Client(suite.server) as client:
         check_placements(list(jobs.values()), client.cluster())
+        client.set_clock(ClockMode.SCALED, scale=5.0, paused=False)
 
 
 def acting(client: Client, suite: ComposeSuite) -> Any:

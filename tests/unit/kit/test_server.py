@@ -207,6 +207,20 @@ async def test_a_service_whose_stop_hangs_does_not_hold_up_the_end(log_lines):
     assert "the service did not stop in time" in [line["event"] for line in log_lines()]
 
 
+async def test_a_task_that_is_cancelled_though_nobody_asked_counts_as_crashed(log_lines):
+    async def lost() -> None:
+        raise asyncio.CancelledError
+
+    settings = FakeSettings()
+    service = FakeService(settings)
+    with pytest.raises(ServiceEnded, match="a task of ingest crashed"):
+        async with serve(service, settings):
+            service.context.spawn(lost(), "lost")
+            await asyncio.wait_for(service.context.crashed.wait(), 5)
+    line = next(line for line in log_lines() if "nobody asked" in line["event"])
+    assert line["task"] == "lost"
+
+
 async def test_a_crashed_task_is_logged_and_told(log_lines):
     settings = FakeSettings(crash_after_s=0.001)
     service = FakeService(settings)

@@ -13,6 +13,7 @@ from adlro.cluster import Cluster
 from adlro.errors import AdlroError, DeadlineExceeded, InternalError, InvalidInput, LimitExceeded, NotFound
 from adlro.events import Clock, ClockMode
 from adlro.jobs import JobState, PendingReason
+from services.orchestrator.orchestrator import Orchestrator
 from tests.unit.orchestrator.house import House
 
 
@@ -201,6 +202,32 @@ async def test_an_outage_of_the_cluster_is_told_and_survived(house: House) -> No
     house.cluster.away = False
     (done,) = await house.until_final(1)
     assert done.state is JobState.SUCCEEDED
+
+
+async def test_sessions_that_fail_leave_no_cancellation_behind(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Python 3.11.3 a timeout in the loop would be taken for an order to end, and nothing placed ever again."""
+    counts = []
+    act = Orchestrator._act
+
+    async def fails(orchestrator: Orchestrator, token: int) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        counts.append(task.cancelling())
+        if len(counts) > 6:
+            await act(orchestrator, token)
+
+        async def lose_redis() -> None:
+            raise OSError("connection lost")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(lose_redis())
+            group.create_task(asyncio.sleep(60))
+
+    monkeypatch.setattr(Orchestrator, "_act", fails)
+    house.start()
+    await house.submit(3.0)
+    await house.until_final(1)
+    assert counts == [0] * len(counts)
 
 
 async def test_a_refused_launch_is_another_attempt_not_a_lost_job(house: House) -> None:
