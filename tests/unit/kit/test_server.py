@@ -213,10 +213,14 @@ async def test_a_task_that_is_cancelled_though_nobody_asked_counts_as_crashed(lo
 
     settings = FakeSettings()
     service = FakeService(settings)
-    with pytest.raises(ServiceEnded, match="a task of ingest crashed"):
+
+    async def lose_one() -> None:
         async with serve(service, settings):
             service.context.spawn(lost(), "lost")
             await asyncio.wait_for(service.context.crashed.wait(), 5)
+
+    with pytest.raises(ServiceEnded, match="a task of ingest crashed"):
+        await lose_one()
     line = next(line for line in log_lines() if "nobody asked" in line["event"])
     assert line["task"] == "lost"
 
