@@ -138,6 +138,8 @@ def run_regression(
 ) -> list[dict[str, Any]]:
     """All arms and seeds."""
     data = load([folder], PlaneFiller(FIXED.rule()))
+    if not data.train or not data.test:
+        raise SystemExit(f"{folder} has too few worlds to train and to test on: see the top of this file")
     begin_s = time.process_time()
     fit(data, Fit(epochs=1))
     epochs = max(1, round(60 * minutes / (time.process_time() - begin_s)))

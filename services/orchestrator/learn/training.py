@@ -89,7 +89,7 @@ class Training:
         folder: checkpoints, the curve, models; made where it is missing.
         recipe: settings.
         seed: of everything.
-        start: a network to begin with, of `export.save_network`.
+        start: a network to begin with, of `export.save_network`; its margins take the place of the recipe's.
         device: "cpu" or "cuda".
         commit: of this code, for the models.
         threads: 2: generations are run beside the learning; 1: in turn, with the same result.
@@ -113,13 +113,18 @@ class Training:
         checkpoint_s: float = 60.0,
         validation: Validation | None = None,
     ) -> None:
-        self._folder, self._recipe, self._seed = folder, recipe, seed
+        self._folder, self._seed = folder, seed
         self._device, self._commit = torch.device(device), commit
         self._threads, self._checkpoint_s = threads, checkpoint_s
         self._validation = validation
         torch.manual_seed(seed)
         torch.set_num_threads(1)
-        network = PairNetwork(recipe.network) if start is None else load_network(start)[0]
+        network = PairNetwork(recipe.network)
+        if start is not None:
+            # With the margins that go with it: others would hide what it knows, or let through what it does not.
+            network, metadata = load_network(start)
+            recipe = dataclasses.replace(recipe, margins=metadata.margins)
+        self._recipe = recipe
         self._learner = Learner(network, recipe, self._device)
         self._replay = Replay(recipe.replay)
         self._filler, self._acting_filler = PlaneFiller(FIXED.rule()), PlaneFiller(FIXED.rule())

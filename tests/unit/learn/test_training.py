@@ -18,7 +18,7 @@ from adlro.sim.batch import simulate
 from adlro.sim.scenario import load_scenario
 from services.orchestrator.learn.dqn import Learner, best_allowed
 from services.orchestrator.learn.episodes import greedy, run_generation
-from services.orchestrator.learn.export import load_network
+from services.orchestrator.learn.export import load_network, save_network
 from services.orchestrator.learn.network import PairNetwork
 from services.orchestrator.learn.recipes import RECIPES, Recipe, recipe_named
 from services.orchestrator.learn.replay import Inputs, Replay, taken
@@ -27,7 +27,7 @@ from services.orchestrator.learn.validation import SETTINGS, VALIDATION_ENTROPY,
 from services.orchestrator.learn.worlds import world_of
 from services.orchestrator.planes.choice import Margins
 from services.orchestrator.planes.fill import PlaneFiller
-from services.orchestrator.planes.model import OnnxModel
+from services.orchestrator.planes.model import ModelMetadata, OnnxModel
 from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
 
 torch.set_num_threads(1)
@@ -226,6 +226,21 @@ def test_resumed_or_not_in_one_thread_or_two_the_curve_is_the_same(tmp_path):
     _, metadata = load_network(tmp_path / "whole" / "best.pt")
     assert metadata.seed == 3
     assert metadata.training["validation"]["stuck"] == 0
+
+
+def test_a_training_begins_with_the_network_and_the_margins_that_it_is_given(tmp_path):
+    metadata = ModelMetadata(FIXED.rule(), 32, Margins(0.125, 0.25))
+    torch.manual_seed(9)
+    given = PairNetwork()
+    save_network(given, metadata, tmp_path / "given.pt")
+    training = Training(tmp_path / "run", SMALL, seed=3, start=tmp_path / "given.pt")
+    next(training.run(decisions=1))  # the first generation has nothing to learn from
+    training.save()
+    training.finish()
+    network, said = load_network(tmp_path / "run" / "last.pt")
+    assert said.margins == metadata.margins
+    for name, value in given.state_dict().items():
+        assert torch.equal(network.state_dict()[name], value), name
 
 
 def test_another_training_in_the_same_folder_is_refused_by_name(tmp_path):
