@@ -1,6 +1,6 @@
 """Whether the service in this container serves, by grpc.health.v1: exit code 0, or 1 with a line that says why.
 
-An engine asks every few seconds and starts a process each time. Importing grpc for that takes five times the CPU
+An engine asks every few seconds and starts a process each time. Importing grpc for that takes four times the CPU
 (`benchmarks/images.py`); this writes the one request by hand, in the frames of HTTP/2 (RFC 9113, HPACK: RFC 7541), with
 the standard library alone: start it with `python -I -S`. Touches one socket, and the service's own certificates.
 
