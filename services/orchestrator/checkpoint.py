@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -51,6 +53,7 @@ class Checkpoint:
         on_read: called with whether it is used, after each that was read.
 
     Attributes:
+        path: where it is looked for.
         policy: decides by the newest checkpoint that can be used.
         problem: why there is none, or why the newest was refused; empty: it is in use.
         loaded, refused: counts.
@@ -62,7 +65,7 @@ class Checkpoint:
         log: structlog.typing.FilteringBoundLogger,
         on_read: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        self._path = SHIPPED if path is None else path
+        self.path = SHIPPED if path is None else path
         self.problem = "its checkpoint is not read yet"
         self.policy: Dqn = _Without(self)
         self.loaded = 0
@@ -74,13 +77,17 @@ class Checkpoint:
 
     async def look(self) -> bool:
         """Reads the newest checkpoint that was not refused before; True where another one serves from now on."""
-        found = await asyncio.to_thread(_newest_first, self._path)
-        self._refused &= set(found)
+        found, missing = [], f"there is no checkpoint {self.path}"
+        try:
+            found = await asyncio.to_thread(_newest_first, self.path)
+            self._refused &= set(found)
+        except OSError as error:
+            missing = f"the checkpoint {self.path} can't be looked for: {error.strerror}"
         if not found:
             # The one that serves goes on, as it would if the new one were damaged.
-            if self.problem != (missing := f"there is no checkpoint {self._path}"):
+            if self.problem != missing:
                 self.problem = missing
-                self._log.warning("no checkpoint of the learned policy", path=str(self._path), **self._serves())
+                self._log.warning("no checkpoint of the learned policy", problem=missing, **self._serves())
             return False
         if found[0] == self._serving:
             self.problem = ""
@@ -125,7 +132,7 @@ class _Without(Dqn):
     """Stands in the policy's place as long as there is no checkpoint: it cannot decide, and says why."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        super().__init__()
+        super().__init__(checkpoint.path)
         self._why = checkpoint
 
     def _now_loaded(self) -> NoReturn:
@@ -133,8 +140,19 @@ class _Without(Dqn):
 
 
 def _newest_first(path: Path) -> list[_Seen]:
+    """What is there.
+
+    Raises:
+        OSError: there may be something, but it can't be looked at.
+    """
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+        # Not `glob`, which takes a folder that can't be read for an empty one.
+        files = [path / name for name in os.listdir(path) if name.endswith(".onnx")] if is_folder else [path]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     found = []
-    for file in path.glob("*.onnx") if path.is_dir() else [path]:
+    for file in files:
         with contextlib.suppress(OSError):
             status = file.stat()
             found.append(_Seen(status.st_mtime_ns, str(file), status.st_size, status.st_ino))

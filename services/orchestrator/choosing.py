@@ -22,6 +22,7 @@ from services.orchestrator.guard import Guard
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.policies import DEFAULT_POLICY, POLICIES, Policy
 from services.orchestrator.policies.dqn import Dqn
+from services.orchestrator.rollouts.policy import DqnLookahead
 from services.orchestrator.shadow import Shadow
 
 POLICY = PREFIX + "orchestrator:policy"
@@ -123,22 +124,26 @@ class Choosing:
                 version=learned.policy.version if issubclass(policy, Dqn) else "",
                 problem=learned.problem if issubclass(policy, Dqn) else "",
             )
-            for name, policy in POLICIES.items()
+            for name, policy in _known().items()
         ]
 
-    def make(self, name: str) -> Policy:
+    def make(self, name: str, before: Policy | None = None) -> Policy:
         """The policy of a name, as it decides here.
+
+        Args:
+            name: of the policy.
+            before: the one whose place it takes.
 
         Raises:
             InvalidInput: there is none.
         """
         _check(name)
-        learned, kind = self.checkpoint.policy, POLICIES[name]
+        learned, kind = self.checkpoint.policy, _known()[name]
         policy: Policy
         if kind is Dqn:
             policy = learned
-        elif issubclass(kind, Dqn):
-            policy = kind(learned.checkpoint)
+        elif issubclass(kind, DqnLookahead):
+            policy = kind.of(learned, before)
         else:
             policy = kind()
         if self._wait_ratio is not None:
@@ -152,14 +157,14 @@ class Choosing:
             await self._redis.set(POLICY, self._first_policy)
             self.acting.ask_again = chosen != self._first_policy.encode()
             chosen, self._first_policy = self._first_policy.encode(), ""
-        if chosen and chosen.decode() in POLICIES:
-            self.acting.policy = self.make(chosen.decode())
+        if chosen and chosen.decode() in _known():
+            self.acting.policy = self.make(chosen.decode(), self.acting.policy)
         if self._first_shadow:
             await self._redis.set(SHADOW, self._first_shadow)
             self._first_shadow = ""
         beside = ((await self._redis.get(SHADOW)) or b"").decode()
         if beside != self.shadow:
-            self.acting.shadow.set(self.make(beside) if beside in POLICIES else None)
+            self.acting.shadow.set(self.make(beside) if beside in _known() else None)
 
     async def set_policy(self, name: str) -> str:
         """Another one acts from now on; returns the one before.
@@ -167,10 +172,10 @@ class Choosing:
         Raises:
             InvalidInput: unknown.
         """
-        chosen = self.make(name)
-        before = self.acting.policy.name
+        _check(name)
         await self._redis.set(POLICY, name)
-        self.acting.policy = chosen
+        # Made only now: a checkpoint may have come meanwhile.
+        before, self.acting.policy = self.acting.policy.name, self.make(name, self.acting.policy)
         return before
 
     async def set_shadow(self, name: str) -> str:
@@ -179,10 +184,11 @@ class Choosing:
         Raises:
             InvalidInput: unknown.
         """
-        chosen = self.make(name) if name else None
-        before = self.shadow
+        if name:
+            _check(name)
         await self._redis.set(SHADOW, name)
-        self.acting.shadow.set(chosen)
+        before = self.shadow
+        self.acting.shadow.set(self.make(name, self.acting.shadow.policy) if name else None)
         return before
 
     async def follow_checkpoint(self) -> None:
@@ -196,9 +202,9 @@ class Choosing:
         if await self.checkpoint.look():
             acting, shadow = self.acting.policy, self.acting.shadow.policy
             if isinstance(acting, Dqn):
-                self.acting.policy = self.make(acting.name)
+                self.acting.policy = self.make(acting.name, acting)
             if isinstance(shadow, Dqn):
-                self.acting.shadow.set(self.make(shadow.name))
+                self.acting.shadow.set(self.make(shadow.name, shadow))
 
     def close(self) -> None:
         """Ends the threads."""
@@ -206,6 +212,11 @@ class Choosing:
         self.acting.shadow.close()
 
 
+def _known() -> dict[str, type[Policy]]:
+    """By name; what looks ahead stands on the policies, so that it can't be one of their package."""
+    return {**POLICIES, DqnLookahead.name: DqnLookahead}
+
+
 def _check(name: str) -> None:
-    if name not in POLICIES:
-        raise InvalidInput(f"policy: there is no policy {name!r}; there are {', '.join(POLICIES)}", field="policy")
+    if name not in (known := _known()):
+        raise InvalidInput(f"policy: there is no policy {name!r}; there are {', '.join(known)}", field="policy")

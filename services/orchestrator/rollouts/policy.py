@@ -12,8 +12,8 @@ import numpy as np
 
 from adlro.errors import Unsupported
 from adlro.sim.observation import HOLD, Observation
-from services.orchestrator.policies.base import Judgement
-from services.orchestrator.policies.dqn import Dqn
+from services.orchestrator.policies.base import Judgement, Policy
+from services.orchestrator.policies.dqn import Dqn, _Loaded
 from services.orchestrator.rollouts.lookahead import Lookahead
 
 
@@ -24,6 +24,9 @@ class DqnLookahead(Dqn):
 
     Args:
         checkpoint: as for `Dqn`.
+
+    Attributes:
+        lookahead: what it remembers, and thinks with.
     """
 
     name = "dqn_lookahead"
@@ -35,8 +38,31 @@ class DqnLookahead(Dqn):
 
     def __init__(self, checkpoint: Path | None = None) -> None:
         super().__init__(checkpoint)
-        self._lookahead = Lookahead()
+        self.lookahead = Lookahead()
         self._time_s = -np.inf
+        self._learned: Dqn | None = None
+
+    @classmethod
+    def of(cls, learned: Dqn, before: Policy | None = None) -> DqnLookahead:
+        """Decides by what another policy has read, or is not able to read, and by no file of its own.
+
+        Args:
+            learned: that policy.
+            before: the one whose place it takes; where that looks ahead too, its memory is taken over.
+        """
+        made = cls(learned.checkpoint)
+        made._learned = learned
+        if isinstance(before, cls):
+            made.lookahead, made._time_s = before.lookahead, before._time_s
+        return made
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        """A digest of the checkpoint; empty before it is read."""
+        return super().version if self._learned is None else self._learned.version
+
+    def _now_loaded(self) -> _Loaded:
+        return super()._now_loaded() if self._learned is None else self._learned._now_loaded()
 
     def weigh(self, observation: Observation) -> Judgement:
         """As `Dqn`, with the action that looking ahead finds on top.
@@ -49,10 +75,10 @@ class DqnLookahead(Dqn):
         judgement = super().weigh(observation)
         time_s = float(observation.time_s[0])
         if time_s < self._time_s:
-            self._lookahead = Lookahead()
+            self.lookahead = Lookahead()
         self._time_s = time_s
         job, gpu = (int(each) for each in self.choose(observation, judgement.scores)[0])
-        chosen = self._lookahead.choose(observation, (job, gpu))
+        chosen = self.lookahead.choose(observation, (job, gpu))
         if chosen == (job, gpu):
             return judgement
         if chosen[0] == HOLD:
