@@ -165,7 +165,7 @@ def warm() -> None:
     A compiler lets nobody else run for seconds, and a checkpoint may come at any time.
     """
     planes = PlaneFiller(HoldGreedyFixed().settings.rule()).fill(_decision())
-    ranges_of([planes]).outside(planes)
+    ranges_of([planes]).bring_in(planes)
     best_of(planes, np.zeros(len(planes.pairs), dtype=np.float32), np.zeros(1, dtype=np.float32), Margins())
 
 

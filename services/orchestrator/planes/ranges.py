@@ -1,7 +1,10 @@
-"""Which values of each plane a network was trained with, and whether a decision has others. numpy and numba only.
+"""Which values of each plane a network was trained with, and what is done with others. numpy and numba only.
 
 Planes are clipped, so a value that was at the edge in training tells nothing of how far beyond it is: there the network
 has learned what to do with all that lies beyond. One that was never near the edge, and is there now, is news to it.
+
+News about the cluster concerns the whole decision. News about one job or pair concerns that one alone: an unusual job,
+which may wait for days, must not take the network away from all others.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from adlro.errors import InvalidInput
-from adlro.sim.compiled import compiled
-from adlro.sim.observation import Floats
+from adlro.sim.compiled import compiled, compiled_part
+from adlro.sim.observation import Bools, Floats, Ints
 from services.orchestrator.planes.layout import Float32s, Planes
 from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES, Plane
 
@@ -23,6 +26,15 @@ TABLES: dict[str, tuple[Plane, ...]] = {
     "cluster": CLUSTER_PLANES,
     "pairs": PAIR_PLANES,
 }
+
+MAGNITUDES: dict[str, tuple[str, ...]] = {
+    "gpus": ("memory", "cores_free", "cores_held", "cores_each"),
+    "jobs": ("priority", "cores", "memory", "gpu_memory"),
+    "cluster": ("priority", "oldest"),
+}
+"""Absolute sizes, weights, ages: more, or less, than was ever seen is taken for the most, or least, that was. Whether a
+job fits is never the network's business, and how a size compares with what is there stands in other planes.
+"""
 
 TOLERANCE = 0.1
 """As a share of a plane's own range: so far outside is still like what was seen."""
@@ -40,6 +52,10 @@ class Ranges:
             name: np.repeat([[np.inf, -np.inf]], len(table), axis=0) for name, table in TABLES.items()
         }
         self._allowed: tuple[Floats, ...] | None = None
+        self._magnitudes = {
+            name: np.array([plane.name in magnitudes for plane in TABLES[name]])
+            for name, magnitudes in MAGNITUDES.items()
+        }
 
     def see(self, planes: Planes) -> None:
         """Takes up the values of N decisions."""
@@ -50,12 +66,34 @@ class Ranges:
                 seen[:, 1] = np.maximum(seen[:, 1], values.max(axis=0))
         self._allowed = None
 
-    def outside(self, planes: Planes) -> int:
-        """How many figures of one decision are outside."""
+    def bring_in(self, planes: Planes) -> tuple[int, Bools]:
+        """Brings the figures of one decision into the ranges, in place.
+
+        Returns:
+            How many of the cluster's and its GPUs' were outside, magnitudes aside; and (P,) True for the pairs of
+            which, or of whose job, a figure was.
+        """
         if self._allowed is None:
             self._allowed = tuple(self._with_tolerance(name, table) for name, table in TABLES.items())
         gpus, jobs, cluster, pairs = self._allowed
-        return int(_outside(planes.gpus, planes.jobs, planes.cluster, planes.pairs, gpus, jobs, cluster, pairs))
+        strange = np.zeros(len(planes.pairs), dtype=np.bool_)
+        outside = _bring_in(
+            planes.gpus,
+            planes.jobs,
+            planes.cluster,
+            planes.pairs,
+            planes.pair_job,
+            gpus,
+            jobs,
+            cluster,
+            pairs,
+            self._magnitudes["gpus"],
+            self._magnitudes["jobs"],
+            self._magnitudes["cluster"],
+            np.zeros(planes.jobs.shape[0] * planes.jobs.shape[1], dtype=np.bool_),
+            strange,
+        )
+        return int(outside), strange
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a model's metadata, `training["ranges"]`."""
@@ -114,15 +152,21 @@ def _rows(name: str, planes: Planes) -> Float32s:
 
 
 @compiled
-def _outside(
+def _bring_in(
     gpus: Float32s,
     jobs: Float32s,
     cluster: Float32s,
     pairs: Float32s,
+    pair_job: Ints,
     gpu_allowed: Floats,
     job_allowed: Floats,
     cluster_allowed: Floats,
     pair_allowed: Floats,
+    gpu_magnitudes: Bools,
+    job_magnitudes: Bools,
+    cluster_magnitudes: Bools,
+    strange_job: Bools,
+    strange: Bools,
 ) -> int:
     found = 0
     for n in range(gpus.shape[0]):
@@ -130,15 +174,37 @@ def _outside(
             for slot in range(gpus.shape[3]):
                 if gpus[n, 0, node, slot] > 0.0:
                     for plane in range(gpus.shape[1]):
-                        value = gpus[n, plane, node, slot]
-                        found += not (gpu_allowed[plane, 0] <= value <= gpu_allowed[plane, 1])
+                        value = _nearest(gpus[n, plane, node, slot], gpu_allowed[plane])
+                        if value != gpus[n, plane, node, slot]:
+                            gpus[n, plane, node, slot] = value
+                            found += not gpu_magnitudes[plane]
         for job in range(jobs.shape[1]):
             if jobs[n, job, 0] > 0.0:
                 for plane in range(jobs.shape[2]):
-                    found += not (job_allowed[plane, 0] <= jobs[n, job, plane] <= job_allowed[plane, 1])
+                    value = _nearest(jobs[n, job, plane], job_allowed[plane])
+                    if value != jobs[n, job, plane]:
+                        jobs[n, job, plane] = value
+                        if not job_magnitudes[plane]:
+                            strange_job[n * jobs.shape[1] + job] = True
         for plane in range(cluster.shape[1]):
-            found += not (cluster_allowed[plane, 0] <= cluster[n, plane] <= cluster_allowed[plane, 1])
+            value = _nearest(cluster[n, plane], cluster_allowed[plane])
+            if value != cluster[n, plane]:
+                cluster[n, plane] = value
+                found += not cluster_magnitudes[plane]
     for pair in range(pairs.shape[0]):
+        strange[pair] = strange_job[pair_job[pair]]
         for plane in range(pairs.shape[1]):
-            found += not (pair_allowed[plane, 0] <= pairs[pair, plane] <= pair_allowed[plane, 1])
+            value = _nearest(pairs[pair, plane], pair_allowed[plane])
+            if value != pairs[pair, plane]:
+                pairs[pair, plane] = value
+                strange[pair] = True
     return found
+
+
+@compiled_part
+def _nearest(value: float, allowed: Floats) -> np.float32:
+    if value > allowed[1]:
+        return np.float32(allowed[1])
+    if value >= allowed[0]:
+        return np.float32(value)
+    return np.float32(allowed[0])  # what is no number as well

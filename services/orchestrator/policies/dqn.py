@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from adlro.errors import AdlroError, InvalidInput, Unsupported
-from adlro.sim.observation import Floats, Observation
+from adlro.sim.observation import Bools, Floats, Observation
 from services.orchestrator.policies.base import Basis, Judgement, Policy
 from services.orchestrator.policies.bounded_wait import DEFAULT_RATIO
 from services.orchestrator.policies.hold_greedy import HoldGreedy, HoldGreedySettings
@@ -51,9 +51,10 @@ class _Loaded(NamedTuple):
 class Dqn(Policy):
     """Decides by a checkpoint; may be used by several threads at once.
 
-    Where a figure is outside the range that it had in training (`planes.ranges`, of the checkpoint's metadata; the
-    plane's own where that does not say), or where an answer is no number, its base decides, `hold_greedy_fixed` as a
-    rule; so in the simulator as in service.
+    Where a figure of the cluster is outside the range that it had in training (`planes.ranges`, of the checkpoint's
+    metadata; any figure outside its plane's own where that does not say), or where an answer is no number, its base
+    decides, `hold_greedy_fixed` as a rule; so in the simulator as in service. A pair with such a figure, its own or its
+    job's, is left to the base: it replaces no other choice, and where it is the base's it is not replaced.
 
     Each decision goes through the network alone: the last bits of a sum of floats depend on the shape of a batch, and
     a list is to go the same way in a simulator of thousands of clusters and in a service of one.
@@ -134,10 +135,15 @@ class Dqn(Policy):
         planes = self._filler(model).fill(observation)
         if not len(planes.pairs):
             return
-        outside = ranges.outside(planes) if ranges is not None else int(planes.clipped[0])
-        if outside:
+        strange: Bools | None = None
+        if ranges is None:
+            outside = int(planes.clipped[0])
+        else:
+            outside, strange = ranges.bring_in(planes)
+        if outside or (strange is not None and planes.base[0] >= 0 and strange[planes.base[0]]):
             self._fall_back(Basis.OUT_OF_RANGE, base, observation, row, judgement)
-            judgement.notes[row] = f"{outside} figures of the observation are outside the range of its training"
+            told = f"{outside} figures of the observation are" if outside else "figures of the job that comes next are"
+            judgement.notes[row] = f"{told} outside the range of its training"
             return
         q_pairs, q_holds = model.q(planes)
         q, q_hold = q_pairs.astype(np.float64), float(q_holds[0])
@@ -145,7 +151,12 @@ class Dqn(Policy):
             self._fall_back(Basis.FAILED, base, observation, row, judgement)
             judgement.notes[row] = "its answer is no number"
             return
+        if strange is not None:
+            q[strange] = -np.inf
         _score(model.metadata.margins, planes, q, q_hold, row, judgement)
+        if strange is not None and judgement.values is not None:
+            place = planes.pair_queue * judgement.values.shape[2] + planes.pair_gpu
+            judgement.values[row].reshape(-1)[place[strange]] = np.nan  # nothing to be relied on
 
     def _fall_back(self, reason: Basis, base: Policy, observation: Observation, row: int, judgement: Judgement) -> None:
         judgement.scores[row] = base.preferences(observation)[0]

@@ -14,6 +14,7 @@ import pytest
 from adlro.errors import InvalidInput, Unsupported
 from adlro.sim.batch import simulate
 from adlro.sim.job_arrays import pack_jobs
+from adlro.sim.observation import Observation
 from adlro.sim.scenario import load_scenario
 from adlro.sim.workload import draw_jobs
 from services.orchestrator.planes.choice import Margins, choose
@@ -132,11 +133,48 @@ def test_the_range_is_that_of_its_training_where_the_checkpoint_says_it(tmp_path
     policy = dqn(tmp_path, SHORTEST, hold=-1e6, training={"ranges": known.to_json()})
     assert policy.judge(large).basis_of(0) is Basis.POLICY
     # At the edge of a plane in training: what lies beyond looks the same, and is known.
-    edge = decision([Waiting((5.0, 9.0, 7.0), memory_mib=1 << 40)], [0.0, 0.0, 3.0], memory_free_mib=[1 << 41] * 3)
-    assert policy.judge(edge).basis_of(0) is Basis.OUT_OF_RANGE
-    known.see(filler.fill(edge))
+    late = decision([Waiting((5.0, 9.0, 7.0))], [0.0, 0.0, 3.0], time_s=1e9)
+    assert policy.judge(late).basis_of(0) is Basis.OUT_OF_RANGE
+    known.see(filler.fill(late))
     policy = dqn(tmp_path, SHORTEST, hold=-1e6, training={"ranges": known.to_json()})
-    assert policy.judge(edge).basis_of(0) is Basis.POLICY
+    assert policy.judge(late).basis_of(0) is Basis.POLICY
+
+
+@pytest.mark.parametrize(
+    "unusual", [{"memory_mib": 1}, {"memory_mib": 1 << 39}, {"priority": 0.0}, {"priority": 1.0}, {"cores": 40}]
+)
+def test_sizes_and_weights_that_nobody_asked_for_before_are_no_news(tmp_path: Path, unusual: dict[str, float]) -> None:
+    def point(**fields: float) -> Observation:
+        free = {"cores_free": [4096] * 3, "memory_free_mib": [1 << 41] * 3}
+        return decision([Waiting((5.0, 9.0, 7.0), **fields)], [0.0, 0.0, 3.0], **free)  # type: ignore[arg-type]
+
+    known = ranges_of([PlaneFiller(RULE).fill(point())])
+    policy = dqn(tmp_path, SHORTEST, hold=-1e6, training={"ranges": known.to_json()})
+    assert policy.judge(point(**unusual)).basis_of(0) is Basis.POLICY
+
+
+def test_an_odd_job_takes_the_network_from_itself_alone(tmp_path: Path) -> None:
+    usual = [Waiting((50.0, 40.0, 60.0)), Waiting((50.0, 55.0, 45.0)), Waiting((30.0, 30.0, 30.0))]
+    nowhere = Waiting((np.inf, np.inf, np.inf), submit_s=-1e6)  # its GPUs are lost, for days
+    ancient = Waiting((300.0, 300.0, 300.0), submit_s=-1e5)
+    rng, filler = np.random.default_rng(8), PlaneFiller(RULE)
+    points = [decision(usual, [0.0, 0.0, 3.0])] + [drawn(rng, int(rng.integers(1, 12))) for _ in range(300)]
+    known = ranges_of(filler.fill(point) for point in points)
+    # Decisions of this network are those for the longest job.
+    policy = dqn(tmp_path, {"duration": 1.0}, hold=-1e6, training={"ranges": known.to_json()})
+    policy.wait_ratio = np.inf  # who waits for ages goes first else
+    expected = policy.act(decision(usual, [0.0, 0.0, 3.0]))
+    assert expected.tolist() != HoldGreedyFixed().act(decision(usual, [0.0, 0.0, 3.0])).tolist()
+    for odd in (nowhere, ancient):
+        point = decision([*usual, odd], [0.0, 0.0, 3.0])
+        judgement = policy.judge(point)
+        assert policy.choose(point, judgement.scores).tolist() == expected.tolist()
+        assert judgement.basis_of(0) is Basis.POLICY
+        assert judgement.values is not None
+        assert np.isnan(judgement.values[0, 3]).all()
+    point = decision([usual[0], replace(ancient, duration_s=(3.0, 3.0, 3.0))], [0.0, 0.0, 3.0])
+    assert HoldGreedyFixed().act(point)[0, 0] == 1
+    assert policy.judge(point).basis_of(0) is Basis.OUT_OF_RANGE, "the base would start the odd one: its choice stands"
 
 
 @pytest.mark.parametrize("ranges", [{}, "all", {"gpus": {"present": [0, 1]}}, {"jobs": {"spread": ["a", "b"]}}])
