@@ -43,7 +43,7 @@ from services.orchestrator.policies.hold_greedy import HoldGreedy
 SEED = 11
 LISTS = 400
 FEWER_LISTS = 100
-LOOKAHEAD_LISTS = 40
+LOOKAHEAD_LISTS = 24
 """A list takes the lookahead seconds."""
 
 

@@ -37,8 +37,8 @@ def read(folder: Path) -> Found:
 
 def change(ours: Floats, theirs: Floats, metric: str) -> str:
     """`-2.1 % (-2.5 .. -1.7)`: of the means, with its interval."""
-    column = METRICS.index(metric)
-    a, b = ours[:, column], theirs[:, column]
+    column, count = METRICS.index(metric), min(len(ours), len(theirs))
+    a, b = ours[:count, column], theirs[:count, column]  # lists are numbered: the first are the same
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return "stuck"
     weights = np.random.default_rng(len(a)).multinomial(len(a), np.full(len(a), 1.0 / len(a)), size=RESAMPLES)

@@ -21,8 +21,7 @@ LOWEST_LOAD, HIGHEST_LOAD = 1e-6, 1e6
 """Beyond them submission times are lost to rounding, or to the longest time of a simulation."""
 TRACE = "trace"
 KNOWN: Mapping[str, type[Policy]] = {**POLICIES, DqnLookahead.name: DqnLookahead}
-"""By name. What looks ahead is not among "all", and not offered in service: it takes a hundred times as long, and one
-object a cluster."""
+"""By name. What looks ahead is not among "all": it takes a hundred times as long, and one object a cluster."""
 REFERENCE = "fcfs"
 """HyperScore compares with it, so it is always simulated."""
 LEARNED = "learned"

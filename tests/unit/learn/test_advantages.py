@@ -20,7 +20,7 @@ from services.orchestrator.learn.network import PairNetwork
 from services.orchestrator.learn.worlds import draw_world, world_of
 from services.orchestrator.planes.choice import Margins
 from services.orchestrator.planes.fill import PlaneFiller
-from services.orchestrator.policies.dqn import Dqn
+from services.orchestrator.planes.model import OnnxModel
 from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
 
 pytestmark = pytest.mark.slow
@@ -143,7 +143,7 @@ def test_the_recipe_goes_from_nothing_to_a_model_and_makes_nothing_twice(
         path: path.stat().st_mtime_ns for path in tmp_path.glob("*.pt")
     }
     assert len(made) == 3 + 2
-    policy = Dqn(tmp_path / "dqn.onnx").load()
+    policy = OnnxModel(tmp_path / "dqn.onnx")
     scores = playing.paired(("paper", 0.9, "true"), policy.act, lists=2, seed=playing.VALIDATION_SEED)
     assert f"{100 * scores.ratio:+.2f}" in capsys.readouterr().out
     iterate.main(asked)
