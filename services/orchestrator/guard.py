@@ -2,10 +2,12 @@
 
 The policy is missing (it has no checkpoint), fails (raises, or answers with what is no number), is late, or says that
 what it sees is out of the range that it was trained in: each is counted by reason and told, and none of it holds up a
-decision for longer than the deadline. A decision that takes long runs beside the event loop, in a thread: the lease,
-health and callers go on, and a policy that hangs hangs alone.
+decision for longer than the deadline. Where time goes on, a policy that is not trusted (`guarded`, the learned ones)
+always decides beside the event loop, in a thread: the lease, health and callers go on, and a policy that hangs hangs
+alone, however quick it was before. So does any other whose decisions take long.
 
-In virtual time the clock waits for the decision, so none is late there, but one that hangs.
+In virtual time the clock waits for the decision, so none is late there, but one that hangs; who was quick so far
+decides on the event loop.
 """
 
 from __future__ import annotations
@@ -90,7 +92,8 @@ class Guard:
                 self._worker.close()
                 self._worker, self._hangs = Worker("decide"), False
         try:
-            if observation.fits_now.size <= INLINE_PAIRS and self._recent_s < INLINE_S:
+            quick = observation.fits_now.size <= INLINE_PAIRS and self._recent_s < INLINE_S
+            if quick and (virtual or not policy.guarded):
                 judgement = self._timed(policy, observation)
             else:
                 judgement = await self._aside(policy, observation, virtual)

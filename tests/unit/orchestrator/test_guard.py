@@ -71,17 +71,56 @@ def guard(seen: Counter[Basis]) -> Iterator[Guard]:
     made.close()
 
 
-async def test_a_policy_that_is_well_decides(guard: Guard, seen: Counter[Basis]) -> None:
-    policy = Made(sjf)
+class Rule(Made):
+    """The same, but trusted."""
+
+    guarded = False
+
+
+@pytest.mark.parametrize(
+    ("kind", "virtual", "on_the_loop"), [(Rule, False, True), (Made, True, True), (Made, False, False)]
+)
+async def test_a_policy_that_is_well_decides(
+    guard: Guard, seen: Counter[Basis], kind: type[Made], virtual: bool, on_the_loop: bool
+) -> None:
+    policy = kind(sjf)
     for _ in range(4):
-        judgement = await guard.judge(policy, POINT, virtual=False)
+        judgement = await guard.judge(policy, POINT, virtual=virtual)
         np.testing.assert_array_equal(judgement.scores, Sjf().scores(POINT))
         assert judgement.basis_of(0) is Basis.POLICY
     assert not seen
     assert guard.problem == ""
-    # The first beside the loop, since nobody knew how long it takes; then on it.
+    # The first beside the loop, since nobody knew how long it takes.
     assert policy.threads[0] != threading.get_ident()
-    assert policy.threads[-1] == threading.get_ident()
+    assert (policy.threads[-1] == threading.get_ident()) is on_the_loop
+    assert (threading.get_ident() in policy.threads) is on_the_loop
+
+
+async def test_one_that_was_quick_and_hangs_hangs_alone(guard: Guard, seen: Counter[Basis]) -> None:
+    policy, longest_s, released = Made(sjf), 0.0, threading.Event()
+
+    def hang(observation: Observation) -> Floats:
+        released.wait(3.0)
+        return sjf(observation)
+
+    async def tick() -> None:
+        nonlocal longest_s
+        last_s = time.monotonic()
+        while True:
+            await asyncio.sleep(0.01)
+            longest_s, last_s = max(longest_s, time.monotonic() - last_s), time.monotonic()
+
+    for _ in range(4):
+        assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is Basis.POLICY
+    policy.does = hang
+    ticking = asyncio.create_task(tick())
+    judgement = await guard.judge(policy, POINT, virtual=False)
+    ticking.cancel()
+    released.set()
+    assert judgement.basis_of(0) is Basis.LATE
+    np.testing.assert_array_equal(judgement.scores, THE_BASES)
+    assert seen == {Basis.LATE: 1}
+    assert 0.0 < longest_s < 1.5
 
 
 @pytest.mark.parametrize(
