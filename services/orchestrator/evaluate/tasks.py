@@ -179,7 +179,7 @@ def code_digest() -> str:
         _add_files(digest, root.rglob("*"), root)
     for module in (adlro.cluster, adlro.jobs):
         digest.update(Path(str(module.__file__)).read_bytes())
-    for package in ("numpy", "numba", "scipy"):
+    for package in ("numpy", "numba", "scipy", "onnxruntime"):
         digest.update(metadata.version(package).encode())
     return digest.hexdigest()
 
