@@ -365,7 +365,9 @@ async def test_other_work_has_its_turn_while_many_outcomes_are_folded():
 
 async def test_what_a_file_holds_is_kept_though_the_stream_is_empty_or_began_anew():
     suite = Suite(keep_outcomes=True, outcomes_after="170000-0")
-    suite.memory.add(decode_outcome(outcome(1)))
+    job = decode_outcome(outcome(1))
+    assert job is not None
+    suite.memory.add(job)
     async with suite.running():
         await until(lambda: not suite.followers.waiting_for())
         await until(lambda: suite.followers.outcomes_cursor == follow.START)

@@ -117,7 +117,9 @@ def test_jobs_with_a_name_each_are_predicted_as_well_as_without():
         medians.append(answer.median_s[:, 0])
         rows.append(memory.row_count)
         assert (answer.novelty < 0.5).all()
-        assert len(predictor._fit.outcomes.model.cells) <= 66
+        model = predictor._fit.outcomes.model
+        assert model is not None
+        assert len(model.cells) <= 66
     assert medians[1] == pytest.approx(medians[0], rel=0.05)
     assert rows[0] == 2
     assert rows[1] <= 66

@@ -277,7 +277,8 @@ def test_an_arrival_costs_a_comparison_with_what_the_regression_holds_and_no_fit
         job = spec(f"user-{world.rng.randrange(24)}", application, job_type=JOB_TYPE_OF[application])
         world.run(job, world.rng.uniform(1, 100), world.rng.choice(MODELS))
     world.median(spec())
-    compared, fits = [], []
+    compared: list[tuple[int, int]] = []
+    fits: list[Refit] = []
     monkeypatch.setattr(Refit, "make", fits.append)
 
     def counting(first, second, *others):

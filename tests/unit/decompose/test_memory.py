@@ -157,7 +157,7 @@ def similarity_by_hand(query: FinishedJob, job: FinishedJob) -> float:
         (2, math.log2(asked.cpu_cores), math.log2(has.cpu_cores)),
         (4, declared_log(asked), declared_log(has)),
     ]
-    alike = sum(weight for weight, wanted, found in equal if wanted is not None and wanted == found)
+    alike: float = sum(weight for weight, wanted, found in equal if wanted is not None and wanted == found)
     alike += sum(
         weight * math.exp(-abs(wanted - found) / 2)
         for weight, wanted, found in near

@@ -106,7 +106,7 @@ def test_pairs_are_all_that_fit_in_the_window_twins_once(jobs):
         planes = filler(8).fill(observation)
         rows = [int(row) for row in planes.rows[0] if row >= 0]
         assert len(rows) == min(8, int(observation.queue_length[0]))
-        stands_for = {}
+        stands_for: dict[int, list[int]] = {}
         for row in rows:
             for gpu in np.flatnonzero(observation.fits_now[0, row]):
                 pair = planes.pair_of(0, row, int(gpu))
