@@ -130,8 +130,8 @@ class GetStatusResponse(_message.Message):
     policy_problem: _builtins.str
     """Why the acting policy does not decide now, and hold_greedy_fixed does in its place; empty: it does."""
     wait_ratio: _builtins.float
-    """A job that has waited this many times its own best expected duration and the median of those of all waiting jobs
-    goes first, whatever the policy wants. 0: no such bound.
+    """A job that has waited this many times its own best expected duration and a typical one of those of all waiting
+    jobs goes first, whatever the policy wants. 0: no such bound.
     """
     checkpoints_loaded_count: _builtins.int
     """Checkpoints that were loaded, and refused, since this process started."""

@@ -25,7 +25,7 @@ class OrchestratorSettings(ServiceSettings):
     checkpoint: str = ""
     # How long the learned policy may take for a decision (up to 16,384 pairs of job and GPU; in proportion above).
     decision_deadline_s: float = Field(default=0.05, gt=0, le=60)
-    # A job that has waited so many times its own best expected duration and the median of those that wait goes first,
+    # A job that has waited so many times its own best expected duration and a typical one of what waits goes first,
     # whatever the policy wants; 0: none does. Empty: as each policy has it (20 for the learned one, none for others).
     wait_ratio: float | None = Field(default=None, ge=0, le=1e9)
     lease_s: float = Field(default=3.0, ge=0.5, le=60)

@@ -2,10 +2,11 @@
 
 A job is *overdue* once it has waited longer than
 
-    limit = ratio x (its own shortest expected duration + the median of those of all waiting jobs),
+    limit = ratio x (its own shortest expected duration + a typical one of all waiting jobs),
 
-each over the GPUs that can hold it; of two in the middle the lower, and what no GPU can hold does not count. The
-median, since anyone may say that a job takes for ever: one of those among the waiting must not take the limit from all.
+each over the GPUs that can hold it; what no GPU can hold does not count. Typical is the mean, of which each counts for
+at most `OUTLIER` times the median (of two in the middle the lower): anyone may say that a job takes for ever, and one
+such job among the waiting must not take the limit from all.
 Overdue jobs are gone through in the order of submission. The first of them that fits now starts, on the GPU among those
 that the policy likes best (its fastest, where the policy wants none: an overdue job is never held). Each one before it
 that does not fit keeps every other job off all nodes with a GPU that can hold it and is there: so what runs on those
@@ -17,11 +18,11 @@ its best GPU:
     A job that a present GPU can hold starts no later than 2 ratio D after its submission, plus (k + 1) D, where k is
     the number of jobs submitted before it that then still wait.
 
-Proof: the median is one of those durations, so the limit is at most 2 ratio D, and from then on the job and those k are
-overdue, and stay so. Of those among them that wait, the first in order fits by the time that what runs on its nodes has
-ended, at most D later: nothing else starts there meanwhile. So at least one of the k + 1 starts every D. What is
-submitted later comes after it. A hold may last beyond that moment, no longer than it has been since anything happened
-(`hold_until_s`), or `HOLD_LIMIT_S`; and GPUs that are lost meanwhile begin the count again.
+Proof: what goes into the mean is at most those durations, so the limit is at most 2 ratio D, and from then on the job
+and those k are overdue, and stay so. Of those among them that wait, the first in order fits by the time that what runs
+on its nodes has ended, at most D later: nothing else starts there meanwhile. So at least one of the k + 1 starts every
+D. What is submitted later comes after it. A hold may last beyond that moment, no longer than it has been since anything
+happened (`hold_until_s`), or `HOLD_LIMIT_S`; and GPUs that are lost meanwhile begin the count again.
 
 It rests on nothing but the observation, so it is the same in the simulator and in service.
 """
@@ -37,6 +38,9 @@ DEFAULT_RATIO = 20.0
 """Of `benchmarks/bounded_wait.py`: far from where mean completion times of finite lists change by more than noise.
 Shortest-first policies make long jobs wait; only in a lasting overload does anything wait this long."""
 
+OUTLIER = 10.0
+"""Times the median: a longer duration counts as this long in what is typical."""
+
 
 def overdue(observation: Observation, ratio: float) -> Bools:
     """(N, J) the job has waited longer than its limit, and a GPU that is there can hold it."""
@@ -46,7 +50,9 @@ def overdue(observation: Observation, ratio: float) -> Bools:
     able = waiting & np.isfinite(best_s)
     middle = np.maximum(able.sum(axis=1) - 1, 0) // 2
     median_s = np.take_along_axis(np.sort(np.where(able, best_s, np.inf), axis=1), middle[:, None], axis=1)
-    late: Bools = able & (waited_s > ratio * np.where(able, best_s + median_s, 0.0))
+    counted_s = np.where(able, np.minimum(best_s, OUTLIER * median_s), 0.0)
+    typical_s = counted_s.sum(axis=1, keepdims=True) / np.maximum(able.sum(axis=1, keepdims=True), 1)
+    late: Bools = able & (waited_s > ratio * np.where(able, best_s + typical_s, 0.0))
     if late.any():
         rows = np.flatnonzero(late.any(axis=1))
         there = np.isfinite(observation.gpu_remaining_s[rows])

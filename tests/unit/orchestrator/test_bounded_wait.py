@@ -64,13 +64,13 @@ def bounded(policy: Policy, ratio: float) -> Policy:
 
 
 def test_a_job_is_overdue_after_its_limit_and_not_before() -> None:
-    # Best durations 10 and 2, of which 2 is the (lower) median: the limits at ratio 3 are 36 and 12.
+    # Best durations 10 and 2, the mean is 6: the limits at ratio 3 are 48 and 24.
     jobs = [Waiting((10.0, 20.0), submit_s=0.0), Waiting((8.0, 2.0), submit_s=20.0)]
     at = lambda time_s: overdue(decision(jobs, [5.0, 5.0], time_s=time_s), 3.0)[0].tolist()  # noqa: E731
-    assert at(32.0) == [False, False]
-    assert at(32.1) == [False, True]
-    assert at(36.0) == [False, True]
-    assert at(36.1) == [True, True]
+    assert at(44.0) == [False, False]
+    assert at(44.1) == [False, True]
+    assert at(48.0) == [False, True]
+    assert at(48.1) == [True, True]
 
 
 @pytest.mark.parametrize("others", [1, 2, 9])
@@ -78,8 +78,12 @@ def test_a_job_is_overdue_after_its_limit_and_not_before() -> None:
 def test_one_job_that_is_said_to_take_for_ever_takes_the_limit_from_nobody(others: int, declared_s: float) -> None:
     jobs = [*[Waiting((60.0, 60.0))] * others, Waiting((declared_s, declared_s), submit_s=2000.0)]
     at = lambda time_s: overdue(decision(jobs, [5.0, 5.0], time_s=time_s), 20.0)[0].tolist()  # noqa: E731
-    assert at(2400.0) == [False] * (others + 1)
-    assert at(2400.1) == [True] * others + [False]
+    counts_as_s = 600.0 if np.isfinite(declared_s) else 60.0  # ten times the median, or not at all
+    limit_s = 20.0 * (
+        60.0 + (60.0 * others + counts_as_s * np.isfinite(declared_s)) / (others + np.isfinite(declared_s))
+    )
+    assert at(limit_s) == [False] * (others + 1)
+    assert at(limit_s + 0.1) == [True] * others + [False]
 
 
 def test_what_no_present_gpu_can_hold_is_never_overdue() -> None:
