@@ -57,6 +57,17 @@ def mean_jct_s(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int,
     return np.where(outcome.stuck, np.inf, jct_s)
 
 
+def throughput(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int) -> float:
+    """A policy's mean throughput against the base's on the same lists, less 1."""
+    rates = []
+    for each in (act, HoldGreedyFixed().act):
+        name, load, runtime = cell
+        jobs = _arrays(name, load, runtime, lists, seed, 256)
+        outcome = simulate(_case(name, load, runtime, lists, seed, 256).cluster, jobs, each)
+        rates.append(float(np.mean(1.0 / (np.nanmax(outcome.end_s, axis=1) - jobs.submit_s[:, 0]))))
+    return rates[0] / rates[1] - 1.0
+
+
 def paired(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int) -> Score:
     """A policy against the base on the same lists."""
     base_s = _base_jct_s(cell, lists, seed)
