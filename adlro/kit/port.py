@@ -79,13 +79,27 @@ def _server_credentials(settings: ServiceSettings) -> grpc.ServerCredentials | N
         raise ListenFailed(error.message) from None
 
 
-def _check_protected(settings: ServiceSettings, key: str) -> None:
-    """Says in the log who may call; raises ListenFailed where that would be anybody on a network."""
+def tell_protection(settings: ServiceSettings) -> None:
+    """Says in the log who may call, where that is not asked."""
+    lacks = _lacks(settings)
+    if not lacks:
+        return
+    if is_loopback(settings.listen):
+        get_logger().info("listening for this machine only: there is no protection", without=lacks)
+    else:
+        get_logger().warning(
+            "whoever is on this network may call: there is no protection",
+            without=lacks,
+            trusted_network=settings.trusted_network,
+        )
+
+
+def _lacks(settings: ServiceSettings) -> str:
     tls = bool(settings.tls_cert_file)
     asks = bool(settings.users_file) or settings.tls_require_client_cert
     if tls and asks:
-        return
-    lacks = " and ".join(
+        return ""
+    return " and ".join(
         what
         for what, there in (
             ("TLS (ADLRO_TLS_CERT_FILE)", tls),
@@ -93,16 +107,12 @@ def _check_protected(settings: ServiceSettings, key: str) -> None:
         )
         if not there
     )
-    log = get_logger()
-    if is_loopback(settings.listen):
-        log.info("listening for this machine only: there is no protection", without=lacks)
-    elif settings.trusted_network:
-        log.warning(
-            "whoever is on this network may call: there is no protection",
-            without=lacks,
-            trusted_network=settings.trusted_network,
-        )
-    else:
+
+
+def _check_protected(settings: ServiceSettings, key: str) -> None:
+    """Raises ListenFailed where anybody on a network could call."""
+    lacks = _lacks(settings)
+    if lacks and not is_loopback(settings.listen) and not settings.trusted_network:
         raise ListenFailed(
             f"listen: {settings.listen} is open to other machines, and lacks {lacks}; set up both, or listen on "
             f"127.0.0.1 ({key}), or, where only machines that you trust reach that address, name their network in "

@@ -34,7 +34,7 @@ from adlro.kit.identity import UsersFile
 from adlro.kit.interceptor import CallInterceptor, OpenCalls
 from adlro.kit.log import configure, get_logger
 from adlro.kit.metrics import CallMetrics, MetricsEndpoint, describe_process, process_registry
-from adlro.kit.port import open_port, server_options, service_options
+from adlro.kit.port import open_port, server_options, service_options, tell_protection
 from adlro.kit.reflection import add_reflection
 from adlro.kit.service import STOP_TIMEOUT_S, Service, ServiceContext
 from adlro.kit.settings import ServiceSettings, describe_settings, environment_key, load_settings
@@ -179,6 +179,7 @@ async def start_server(service: Service, settings: ServiceSettings) -> RunningSe
         raise
     await server.start()
     context.health.set_serving(True, source="start")
+    tell_protection(settings)
     return RunningServer(service, context, server, open_calls, metrics_endpoint)
 
 

@@ -8,3 +8,8 @@ figures.py  the same of one cluster, compiled
 choice.py   what a network says to actions
 model.py    a network in an ONNX file, and what the file says of itself
 """
+
+import os
+
+# Before ONNX Runtime is imported anywhere: else it reports to its makers, and leaves a file in the temporary folder.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -279,3 +280,10 @@ def test_observations_are_left_as_they_were(tmp_path: Path) -> None:
     policy.act(point)
     np.testing.assert_array_equal(point.fits_now, before.fits_now)
     np.testing.assert_array_equal(point.duration_s, before.duration_s)
+
+
+def test_onnx_runtime_reports_to_nobody_and_leaves_no_file(tmp_path: Path) -> None:
+    asked = "from services.orchestrator.policies.dqn import Dqn; Dqn().load()"
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    subprocess.run([sys.executable, "-c", asked], env={**environment, "TMPDIR": str(tmp_path)}, check=True)
+    assert list(tmp_path.iterdir()) == []

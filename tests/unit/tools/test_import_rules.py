@@ -25,6 +25,7 @@ PLANTED = [
     ("sim-arrays-only", "adlro.sim.planted_6", "redis"),
     ("sim-arrays-only", "adlro.sim.planted_7", "adlro.wire"),
     ("policies-arrays-only", "services.orchestrator.policies.planted_8", "services.orchestrator.clients"),
+    ("planes-arrays-only", "services.orchestrator.planes.planted_12", "torch"),
     ("cli-through-the-client", "adlro.cli.planted_9", "redis"),
     ("scipy-in-capacity-only", "adlro.sim.planted_10", "scipy"),
     ("learning-in-learn-only", "services.orchestrator.planted_11", "gymnasium"),
