@@ -45,7 +45,7 @@ setup: $(DEV) ## only the set-up: .venv with everything that tests and checks ne
 	@echo "$(BIN) is up to date"
 
 .PHONY: test
-test: $(DEV) ## the whole test suite, slow tests included (under 10 minutes on two cores)
+test: $(DEV) ## the whole test suite, slow tests included (about a quarter of an hour on two cores)
 	$(PYTEST) -m "not compose" $(ARGS)
 
 .PHONY: test-compose
