@@ -12,6 +12,8 @@ export PYTHON
 WORKERS ?= 2
 # More arguments for pytest, such as ARGS="-k submit -x", or for the demo.
 ARGS ?=
+# Where this is set, as in many container images, each of the suite's processes would compile all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 RUNTIME := .venv/.runtime-stamp

@@ -195,10 +195,20 @@ class LearnedPredictor:
             return
         if self._refits_itself and self.overdue:
             self._refit_itself()
-        predicted = self._predict([spec], [job.gpu_model])
-        low, median, high = (float(each[0, 0]) for each in (predicted.low_s, predicted.median_s, predicted.high_s))
+        low, median, high = self._expected(spec, job.gpu_model)
         residual = math.log(job.runtime_s / median)
         self.drift.gpus.observe(job.gpu, job.gpu_model, residual, max(math.log(high / low) / (2 * _Z), LEAST_SPREAD))
+
+    def _expected(self, spec: JobSpec, gpu_model: str) -> tuple[float, float, float]:
+        """Low end, median and high end of a job's runtime in seconds, as `_predict` has them."""
+        if self._fit.exact and self._declared_s(spec) is not None:
+            # Outcomes have no say, and asking them is most of the work.
+            speeds, _ = self._model_speeds([spec], [gpu_model])
+            found = self._correct([spec], self._rows.rows([spec]), [gpu_model], np.full((1, 1), np.nan), speeds)
+            median, low, high = (float(each[0, 0]) for each in found)
+            return low, median, high
+        predicted = self._predict([spec], [gpu_model])
+        return float(predicted.low_s[0, 0]), float(predicted.median_s[0, 0]), float(predicted.high_s[0, 0])
 
     def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
         """Predicts each job on each model; see `Predictor.predict`."""

@@ -98,7 +98,7 @@ def log_evidence(cells: Cells, terms: Sequence[Term], length: float, noise: floa
 
 
 class Residuals:
-    """Standardised residuals and the intervals that they make; sorted."""
+    """Standardised residuals and the intervals that they make; never changed once made."""
 
     PRIOR_COUNT = 12
     """The normal distribution weighs as much as so many residuals."""
@@ -107,9 +107,16 @@ class Residuals:
         self.values = np.sort(values)
         self._count = len(values) if count is None else count  # how many of them are independent
         self._prior_count = prior_count
+        self._ends: dict[tuple[float, ...], tuple[float, float]] = {}
 
     def ends(self, low: float, high: float, z_low: float, z_high: float) -> tuple[float, float]:
         """Quantiles by Weibull positions, drawn towards the normal distribution's while there are few."""
+        asked = low, high, z_low, z_high
+        if asked not in self._ends:
+            self._ends[asked] = self._find_ends(*asked)
+        return self._ends[asked]
+
+    def _find_ends(self, low: float, high: float, z_low: float, z_high: float) -> tuple[float, float]:
         if not len(self.values):
             return z_low, z_high
         weight = self._count / (self._count + self._prior_count)

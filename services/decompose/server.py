@@ -276,9 +276,10 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         gpus = await self._gpus(request)
         if self._refits is not None:
             exact = self._learned is not None and self._learned.all_exact
-            # What is predicted of exact declarations does not depend on the fit: nothing to wait for.
-            waits = not (exact and all(job.HasField("expected_runtime") for job in request.jobs))
-            await self._refits.for_question(self._settings.refit_patience_s if waits else 0.0)
+            # What is predicted of exact declarations does not depend on the fit, but for their novelty, which may be a
+            # little old: no reason to make it anew, or to wait.
+            if not (exact and all(job.HasField("expected_runtime") for job in request.jobs)):
+                await self._refits.for_question(self._settings.refit_patience_s)
         response = pb.PredictRuntimeResponse(
             memory_revision=self._predictor.revision, prediction_revision=self._predictor.prediction_revision
         )

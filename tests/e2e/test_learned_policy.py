@@ -53,7 +53,6 @@ def suite(tmp_path: Path, checkpoint: Path) -> Iterator[RunningSuite]:
     assert marked_pids(running.mark) == []
 
 
-@pytest.mark.timeout(180)
 async def test_nothing_is_lost_while_its_checkpoint_is_replaced_and_its_process_killed(
     suite: RunningSuite, checkpoint: Path
 ) -> None:

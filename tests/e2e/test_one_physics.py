@@ -39,7 +39,6 @@ def jobs(request: pytest.FixtureRequest) -> list[WorkloadJob]:
     return draw_jobs(SCENARIO, load=load, count=count, rng=np.random.default_rng(seed))
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_every_job_starts_and_ends_when_and_where_the_simulator_says(
     suite: RunningSuite, jobs: list[WorkloadJob], policy: str

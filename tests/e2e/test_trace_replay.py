@@ -18,9 +18,9 @@ from adlro.kit.testing import ROOT
 from tests.e2e.records import check_placements, makespan_s, mean_jct_s, mean_jobs_in_system
 from tests.e2e.running_suite import ADLRO, RunningSuite, adlro_json, environment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-JOBS = 2000
+JOBS = 1000
 
 
 @dataclass
@@ -63,7 +63,7 @@ async def _replay(server: str, swf: Path) -> Replayed:
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
-            stdout, stderr = await asyncio.wait_for(process.communicate(), 110.0)
+            stdout, stderr = await asyncio.wait_for(process.communicate(), 300.0)
         except BaseException:
             process.kill()
             raise
@@ -71,7 +71,7 @@ async def _replay(server: str, swf: Path) -> Replayed:
         report = json.loads(stdout)
         queue = adlro_json("queue", "--all", "--label", f"adlro-replay={report['replay_id']}", server=server)["jobs"]
         last_revision = max(row["revision"] for row in queue)
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while not events or events[-1].revision < last_revision:
                 await asyncio.sleep(0.01)
                 assert not following.done(), following.exception()
@@ -108,7 +108,6 @@ def read_speeds(shared_data: Path) -> dict[tuple[str, str], float]:
     return {(row["application"], model): float(row[model]) for row in rows for model in models}
 
 
-@pytest.mark.timeout(180)
 def test_every_job_ended_well_and_the_report_says_so(replayed: Replayed) -> None:
     report = replayed.report
     assert report["jobs"] == {

@@ -15,7 +15,7 @@ from adlro.events import ClusterEvent, EventKind
 from adlro.jobs import Job, JobState
 from services.orchestrator.clients import ClusterClient
 
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 _CLUSTER_RETRY_S = 0.1
 
 

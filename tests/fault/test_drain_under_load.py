@@ -17,7 +17,7 @@ from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
 from tests.fault.stack import ORDER, Stack, eventually, wait_until_serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 EXIT_WITHIN_S = 10.0
 SUBMITTERS = 4

@@ -15,12 +15,12 @@ from tests.fault.followers import JobFollower
 from tests.fault.replaying import check, kill, replay, wait_until_back
 from tests.unit.sim.paper_rules import PaperRun, fcfs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-JOBS = 600
+JOBS = 300
 # As many must have ended before the kill, and as many must be left.
-ENDED_BEFORE = 200
-LEFT_AFTER = 200
+ENDED_BEFORE = 100
+LEFT_AFTER = 100
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +72,9 @@ async def test_a_replay_survives_kill_9_of(
 def test_what_is_killed_while_it_starts_is_started_again_at_once(suite: RunningSuite) -> None:
     backs = suite.text.count("decompose is back")
     first_pid = kill(suite, "decompose")
-    wait_until(lambda: suite.pids["decompose"] not in (first_pid, None), 10.0, "decompose to be started again")
+    wait_until(lambda: suite.pids["decompose"] not in (first_pid, None), 60.0, "decompose to be started again")
     second_pid = kill(suite, "decompose")
     assert second_pid != first_pid
     assert suite.text.count("decompose is back") == backs, "it was killed too late to matter"
-    wait_until(lambda: suite.pids["decompose"] not in (first_pid, second_pid), 10.0, "decompose to be started again")
-    wait_until(lambda: suite.text.count("decompose is back") == backs + 1, 20.0, "decompose to be back")
+    wait_until(lambda: suite.pids["decompose"] not in (first_pid, second_pid), 60.0, "decompose to be started again")
+    wait_until(lambda: suite.text.count("decompose is back") == backs + 1, 60.0, "decompose to be back")

@@ -13,9 +13,9 @@ from tests.e2e.running_suite import RunningSuite, marked_pids, start_suite
 from tests.fault.followers import JobFollower
 from tests.fault.replaying import check, kill, replay
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-JOBS = 600
+JOBS = 400
 KILLS = 8
 # A job that is submitted, taken up, launched, started and ended has changed five times.
 LAST_KILL_AT = JOBS * 4

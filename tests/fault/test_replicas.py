@@ -31,7 +31,7 @@ from tests.fault.replicas import Replicas
 from tests.fault.stack import eventually, wait_until_serving
 from tests.prometheus_server import PrometheusServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 JOBS = 300
 PLACED_WITHIN_S = 10.0

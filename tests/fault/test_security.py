@@ -40,7 +40,7 @@ from adlro.v1 import (
 )
 from tests.fault.stack import ORDER, Stack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 ROLES = {
     "suite": Role.SERVICE,

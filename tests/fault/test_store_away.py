@@ -14,7 +14,7 @@ from adlro.errors import Unavailable
 from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
 from tests.fault.stack import ORDER, Stack, is_serving, wait_until_serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 # simcluster has no use for the store.
 WITH_STORE = ("ingest", "decompose", "orchestrator")

@@ -15,7 +15,7 @@ from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
 from tests.fault.stack import ORDER, Stack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 JOBS = 120
 ENDED_BEFORE = 40

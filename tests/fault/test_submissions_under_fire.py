@@ -16,7 +16,7 @@ from tests.fault import verdict
 from tests.fault.followers import JobFollower
 from tests.fault.stack import Stack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 CLIENTS = 8
 JOBS_EACH = 100

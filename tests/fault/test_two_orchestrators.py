@@ -20,7 +20,7 @@ from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
 from tests.fault.stack import Stack, eventually, pause, resume
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 JOBS = 300
 ENDED_BEFORE = 60

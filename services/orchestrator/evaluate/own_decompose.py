@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -18,11 +19,12 @@ from services.orchestrator.evaluate.decompose import RunningDecompose
 
 _STORE_MODULE, _DECOMPOSE_MODULE = "services.orchestrator.evaluate.store", "services.decompose"
 _LOG_LINES_SHOWN = 3
+_END_S = 1.0
+"""A connection breaks a moment before the process behind it has ended."""
 _SETTINGS = {
     "ADLRO_DECOMPOSE_DESCRIPTIONS_POLL_S": "0.1",
     # An answer never comes from what was known before the last outcome, however slow the machine.
     "ADLRO_DECOMPOSE_REFIT_PATIENCE_S": "60",
-    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
 
 
@@ -103,8 +105,9 @@ def _spawn(module: str, name: str, settings: dict[str, str]) -> SpawnedService:
 
 
 def _how_it_ended(process: SpawnedService) -> str:
-    code = process.process.poll()
-    if code is None:
+    try:
+        code = process.process.wait(_END_S)
+    except subprocess.TimeoutExpired:
         return ""
     lines = "".join(f"\n  {line}" for line in process.raw_lines()[-_LOG_LINES_SHOWN:])
     return f"It ended (exit code {code}, negative: a signal); its log ends:{lines}"

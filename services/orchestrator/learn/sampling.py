@@ -17,15 +17,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.sim import fork
 from adlro.sim.compiled import compiled, compiled_part
-from adlro.sim.course import DECISION, FUTURE, NOT_HOLDING, RUNNING, WAITING, Course, place_in_order
+from adlro.sim.course import FUTURE, Course, place_in_order
 from adlro.sim.job_arrays import JobArrays
-from adlro.sim.machines import IDLE, Hardware, Machines
+from adlro.sim.machines import Hardware, Machines
 from adlro.sim.observation import HOLD, Floats, Ints
 from services.orchestrator.rollouts.candidates import Candidates, find_candidates
 from services.orchestrator.rollouts.continuation import cost_of
-from services.orchestrator.rollouts.futures import Imagination
+from services.orchestrator.rollouts.futures import Imagination, copy_job, copy_now
 from services.orchestrator.rollouts.rule import Base
 
 
@@ -61,64 +60,6 @@ class FutureDraws(NamedTuple):
     choice: NDArray[np.float32]
 
 
-@compiled_part
-def _copy_job(jobs: JobArrays, number: int, job: int, target: JobArrays, place: int) -> None:
-    """A job as it is, and as it is believed to be; its submission is the caller's."""
-    for model in range(jobs.expected_s.shape[2]):
-        target.duration_s[0, place, model] = jobs.duration_s[number, job, model]
-        target.expected_s[0, place, model] = jobs.expected_s[number, job, model]
-    target.cores[0, place] = jobs.cores[number, job]
-    target.memory_mib[0, place] = jobs.memory_mib[number, job]
-    target.gpu_memory_mib[0, place] = jobs.gpu_memory_mib[number, job]
-    target.priority[0, place] = jobs.priority[number, job]
-
-
-@compiled
-def lay_out_now(machines: Machines, jobs: JobArrays, course: Course, n: int, room: Imagination) -> None:
-    """Brings row 0 of the room to where cluster n really stands, without the rest of its list."""
-    number = course.list_of[n]
-    target, state, list_ = room.course, room.machines, room.jobs
-    fork.copy_machines(machines, n, state, 0)
-    known = 0
-    for gpu in range(machines.gpu_job.shape[1]):
-        target.known_speed[0, gpu] = course.known_speed[n, gpu]
-        job = machines.gpu_job[n, gpu]
-        if job == IDLE:
-            continue
-        state.gpu_job[0, gpu] = known
-        list_.priority[0, known] = jobs.priority[number, job]
-        target.job_state[0, known] = RUNNING
-        known += 1
-    running = known
-    for i in range(course.waiting_count[n]):
-        job = course.waiting[n, i]
-        _copy_job(jobs, number, job, list_, known)
-        list_.submit_s[0, known] = jobs.submit_s[number, job]
-        target.best_expected_s[0, known] = course.best_expected_s[n, job]
-        target.job_state[0, known] = WAITING
-        target.waiting[0, i] = known
-        known += 1
-    for i in range(course.waiting_count[n]):
-        target.by_duration[0, i] = running + place_in_order(
-            course.waiting[n], course.waiting_count[n], course.by_duration[n, i]
-        )
-    target.list_of[0] = 0
-    target.start_cost_s[0] = course.start_cost_s[n]
-    target.status[0] = DECISION
-    target.waiting_count[0] = course.waiting_count[n]
-    target.arrived_count[0] = known
-    target.finished_count[0] = 0
-    target.impossible_count[0] = 0
-    target.next_change[0] = 0
-    target.hold_until_s[0] = NOT_HOLDING
-    target.last_event_s[0] = course.last_event_s[n]
-    target.feasible_idle[0] = 0
-    target.priority_sum[0] = course.priority_sum[n]
-    for total in range(target.totals.shape[1]):
-        target.totals[0, total] = 0.0
-    list_.job_count[0] = known
-
-
 @compiled
 def lay_out_arrivals(
     time_s: float, jobs: JobArrays, mean_gap_s: float, draws: FutureDraws, s: int, future: int, room: Imagination
@@ -130,7 +71,7 @@ def lay_out_arrivals(
     for i in range(ahead):
         time_s += mean_gap_s * draws.gap[s, future, i]
         pick = min(int(draws.pick[s, future, i] * (lists * length)), lists * length - 1)
-        _copy_job(jobs, pick // length, pick % length, list_, known + i)
+        copy_job(jobs, pick // length, pick % length, jobs.duration_s, list_, known + i)
         list_.submit_s[0, known + i] = time_s
         target.job_state[0, known + i] = FUTURE
     list_.job_count[0] = known + ahead
@@ -194,7 +135,7 @@ def sample(
         sampled.played[row] = count
         if count < 2:
             continue
-        lay_out_now(machines, jobs, course, n, room)
+        copy_now(machines, jobs, course, n, jobs.duration_s, room)
         for future in range(futures):
             lay_out_arrivals(machines.time_s[n], jobs, mean_gap_s, draws, i, future, room)
             for c in range(count):

@@ -88,45 +88,45 @@ def room_to_imagine(hardware: Hardware, longest_list: int, models: int, ahead: i
 
 
 @compiled_part
-def copy_job(jobs: JobArrays, number: int, job: int, believed: JobArrays, place: int) -> None:
-    """A job as the scheduler believes it to be, at a place of an imagined list; its submission is the caller's."""
-    for model in range(jobs.expected_s.shape[2]):
-        believed.duration_s[0, place, model] = jobs.expected_s[number, job, model]
-        believed.expected_s[0, place, model] = jobs.expected_s[number, job, model]
-    believed.cores[0, place] = jobs.cores[number, job]
-    believed.memory_mib[0, place] = jobs.memory_mib[number, job]
-    believed.gpu_memory_mib[0, place] = jobs.gpu_memory_mib[number, job]
-    believed.job_type[0, place] = jobs.job_type[number, job]
-    believed.priority[0, place] = jobs.priority[number, job]
+def copy_job(jobs: JobArrays, number: int, job: int, duration_s: Floats, list_: JobArrays, place: int) -> None:
+    """A job at a place of list 0; its submission is the caller's.
+
+    Args:
+        duration_s: what it will take there: `jobs.expected_s`, or `jobs.duration_s` for who may know the truth.
+    """
+    for model in range(duration_s.shape[2]):
+        list_.duration_s[0, place, model] = duration_s[number, job, model]
+        list_.expected_s[0, place, model] = jobs.expected_s[number, job, model]
+    list_.cores[0, place] = jobs.cores[number, job]
+    list_.memory_mib[0, place] = jobs.memory_mib[number, job]
+    list_.gpu_memory_mib[0, place] = jobs.gpu_memory_mib[number, job]
+    list_.job_type[0, place] = jobs.job_type[number, job]
+    list_.priority[0, place] = jobs.priority[number, job]
 
 
 @compiled
-def imagine_now(machines: Machines, jobs: JobArrays, course: Course, n: int, imagination: Imagination) -> None:
-    """Brings row 0 to what the scheduler of cluster n knows at its decision; no arrivals yet."""
-    number, time_s = course.list_of[n], machines.time_s[n]
-    target, state, believed = imagination.course, imagination.machines, imagination.jobs
+def copy_now(
+    machines: Machines, jobs: JobArrays, course: Course, n: int, duration_s: Floats, imagination: Imagination
+) -> None:
+    """Brings row 0 to where cluster n stands, without the rest of its list; `duration_s` as in `copy_job`."""
+    number = course.list_of[n]
+    target, state, list_ = imagination.course, imagination.machines, imagination.jobs
     fork.copy_machines(machines, n, state, 0)
     known = 0
     for gpu in range(machines.gpu_job.shape[1]):
-        speed = course.known_speed[n, gpu]
-        target.known_speed[0, gpu] = speed
-        state.gpu_speed[0, gpu] = speed if machines.gpu_speed[n, gpu] > 0.0 else 0.0
+        target.known_speed[0, gpu] = course.known_speed[n, gpu]
         job = machines.gpu_job[n, gpu]
         if job == IDLE:
             continue
         state.gpu_job[0, gpu] = known
-        started_s, expected_end_s = machines.gpu_start_s[n, gpu], machines.gpu_expected_end_s[n, gpu]
-        end_s = time_s + remaining_s(time_s, started_s, expected_end_s)
-        state.gpu_end_s[0, gpu] = end_s
-        state.gpu_expected_end_s[0, gpu] = end_s
-        believed.priority[0, known] = jobs.priority[number, job]
+        list_.priority[0, known] = jobs.priority[number, job]
         target.job_state[0, known] = RUNNING
         known += 1
     running = known
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
-        copy_job(jobs, number, job, believed, known)
-        believed.submit_s[0, known] = jobs.submit_s[number, job]
+        copy_job(jobs, number, job, duration_s, list_, known)
+        list_.submit_s[0, known] = jobs.submit_s[number, job]
         target.best_expected_s[0, known] = course.best_expected_s[n, job]
         target.job_state[0, known] = WAITING
         target.waiting[0, i] = known
@@ -149,7 +149,22 @@ def imagine_now(machines: Machines, jobs: JobArrays, course: Course, n: int, ima
     target.priority_sum[0] = course.priority_sum[n]
     for total in range(target.totals.shape[1]):
         target.totals[0, total] = 0.0
-    believed.job_count[0] = known
+    list_.job_count[0] = known
+
+
+@compiled
+def imagine_now(machines: Machines, jobs: JobArrays, course: Course, n: int, imagination: Imagination) -> None:
+    """Brings row 0 to what the scheduler of cluster n knows at its decision; no arrivals yet."""
+    copy_now(machines, jobs, course, n, jobs.expected_s, imagination)
+    time_s, state = machines.time_s[n], imagination.machines
+    for gpu in range(machines.gpu_job.shape[1]):
+        state.gpu_speed[0, gpu] = course.known_speed[n, gpu] if machines.gpu_speed[n, gpu] > 0.0 else 0.0
+        if machines.gpu_job[n, gpu] == IDLE:
+            continue
+        started_s, expected_end_s = machines.gpu_start_s[n, gpu], machines.gpu_expected_end_s[n, gpu]
+        end_s = time_s + remaining_s(time_s, started_s, expected_end_s)
+        state.gpu_end_s[0, gpu] = end_s
+        state.gpu_expected_end_s[0, gpu] = end_s
 
 
 @compiled
@@ -178,9 +193,9 @@ def imagine_arrivals(
         time_s += mean_gap_s * draws.gap[future, i]
         pick = min(int(draws.pick[future, i] * seen), seen - 1)
         if pick < earlier:
-            copy_job(history.jobs, 0, pick, believed, known + i)
+            copy_job(history.jobs, 0, pick, history.jobs.expected_s, believed, known + i)
         else:
-            copy_job(jobs, course.list_of[n], pick - earlier, believed, known + i)
+            copy_job(jobs, course.list_of[n], pick - earlier, jobs.expected_s, believed, known + i)
         believed.submit_s[0, known + i] = time_s
         target.job_state[0, known + i] = FUTURE
     believed.job_count[0] = known + ahead

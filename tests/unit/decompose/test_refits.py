@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any, cast
@@ -99,7 +102,8 @@ async def test_exact_declarations_wait_for_no_fit(server):
     async with asyncio.timeout(20):
         answer = await server.server.PredictRuntime(question, None)
     assert answer.predictions[0].predictions[0].median_s == 12.837
-    assert server.predictor.due or server.began.is_set()
+    assert server.predictor.due
+    assert not server.began.is_set()  # nor is one made for them
     for runtime_s, asked in ((12.837, QUESTION), (20.0, question)):  # undeclared; one was off
         server.learn(1, runtime_s, declared)
         asking = asyncio.create_task(server.server.PredictRuntime(asked, None))
@@ -107,6 +111,7 @@ async def test_exact_declarations_wait_for_no_fit(server):
         assert not asking.done()
         asking.cancel()
         await asyncio.wait([asking])
+    server.let_go.set()  # the loop ends after the thread
 
 
 async def test_what_is_learned_while_a_fit_is_made_is_in_the_next(server):
@@ -171,3 +176,12 @@ async def test_more_configurations_than_the_regression_holds_are_fitted_beside_t
     outcomes = server.predictor._fit.outcomes
     assert len(outcomes.model.cells) == CELL_LIMIT
     assert len(outcomes._rest) == CELL_LIMIT
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_its_matrices_take_one_thread() -> None:
+    # In a process of its own: here numpy has been imported long ago.
+    script = "import os, services.decompose.regression; print(len(os.listdir('/proc/self/task')))"
+    clean = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    ended = subprocess.run([sys.executable, "-c", script], env=clean, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "1"

@@ -129,7 +129,6 @@ def test_regression_finds_gains(states: States) -> None:
     assert 0.0 < log[-1]["gain"] <= best.mean()
 
 
-@pytest.mark.timeout(300)
 def test_the_recipe_goes_from_nothing_to_a_model_and_makes_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

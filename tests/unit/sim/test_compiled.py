@@ -22,7 +22,6 @@ print(len(occupy.signatures))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_cluster_is_simulated_where_no_compiled_code_can_be_kept(tmp_path: Path) -> None:
     package = Path(adlro.__file__).parent
     copy = tmp_path / "adlro"
