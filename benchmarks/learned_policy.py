@@ -2,6 +2,7 @@
 
     python -m benchmarks.learned_policy run FOLDER [--lists 400] [--only main,guess,...] [--checkpoint NAME=FILE ...]
                                                    [--without POLICY,...] [--philly TRACE] [--swf TRACE]
+                                                   [--by-priority FILE]
     python -m benchmarks.learned_policy show FOLDER
 
 (as a module: by its path it does not find the modules beside it)
@@ -9,7 +10,8 @@
 `run` evaluates each policy in each cell that the folder does not hold yet, one file each, so an interrupted run goes on
 where it ended. Lists are those of `adlro evaluate --seed 11`: neither training nor validation draws them. The shipped
 checkpoint is the policy `dqn`; `--checkpoint seed2=FILE` adds another training's. Traces are not part of the project:
-their cells are run where a file is named.
+their cells are run where a file is named. Nor is a checkpoint that was trained with jobs counting by their priority
+(`services.orchestrator.learn.iterate OUT --by-priority`): `--by-priority OUT/dqn.onnx` compares it with `wspt`.
 
 `show` prints Markdown: ratios of means over lists with 95 % bootstrap intervals over the lists (paired).
 """
@@ -43,8 +45,11 @@ from services.orchestrator.policies.hold_greedy import HoldGreedy
 SEED = 11
 LISTS = 400
 FEWER_LISTS = 100
-LOOKAHEAD_LISTS = 24
+LOOKAHEAD_LISTS = 100
 """A list takes the lookahead seconds."""
+
+
+BY_PRIORITY = "dqn_by_priority"
 
 
 class SideBySide(Dqn):
@@ -97,6 +102,7 @@ class Cell:
         policies: registered ones; `dqn` is always among them.
         retune: `hold_greedy` is tuned for what is known of runtimes there.
         seeds: other trainings are evaluated too.
+        by_priority: and the one with jobs counting by their priority.
         lists: at most: the first of them.
     """
 
@@ -106,6 +112,7 @@ class Cell:
     policies: tuple[str, ...] = ("hold_greedy_fixed",)
     retune: bool = False
     seeds: bool = False
+    by_priority: bool = False
     lists: int = LISTS
 
 
@@ -127,6 +134,8 @@ def cells(philly: Path | None, swf: Path | None, clusters: Path) -> Iterator[Cel
             yield Cell(
                 "lookahead", cell, _drawn(name, load), ("hold_greedy_fixed", "dqn_lookahead"), lists=LOOKAHEAD_LISTS
             )
+    for load in (0.9, 1.1):
+        yield Cell("priority", f"paper {load}", _drawn("paper", load), ("hold_greedy_fixed", "wspt"), by_priority=True)
     everyone = ("hold_greedy_fixed", *HEURISTICS)
     for name, load in (("gavel", 0.6), ("gavel", 0.9), ("surge", 0.9), ("diurnal", 0.9), ("heavy_tails", 0.9)):
         yield Cell("elsewhere", f"{name} {load}", _drawn(name, load), everyone, lists=FEWER_LISTS)
@@ -184,8 +193,11 @@ def run_cell(cell: Cell, folder: Path, lists: int, checkpoints: dict[str, Path],
     if cell.retune:
         settings = retuned(str(cell.request["scenarios"][0]), cell.request["loads"][0], str(cell.request["runtime"]))  # type: ignore[index]
         own["hold_greedy_retuned"] = HoldGreedy(settings=settings)
-    if cell.seeds:
-        own |= {name: SideBySide(path) for name, path in checkpoints.items()}
+    own |= {
+        name: SideBySide(path)
+        for name, path in checkpoints.items()
+        if (cell.by_priority if name == BY_PRIORITY else cell.seeds)
+    }
     for name in dict.fromkeys(("hold_greedy_fixed", "dqn", *cell.policies, *own)):
         path = folder / f"{cell.group}.{cell.name}.{name}.npz".replace(" ", "_").replace(":", "")
         if path.exists() or name in without:
@@ -217,9 +229,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("what", choices=("run", "show"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--lists", type=int, default=LISTS)
-    parser.add_argument("--only", default="main,short,guess,lookahead,elsewhere", help="groups of cells")
+    parser.add_argument("--only", default="main,short,guess,lookahead,priority,elsewhere", help="groups of cells")
     parser.add_argument("--checkpoint", action="append", default=[], help="NAME=FILE")
     parser.add_argument("--without", default="", help="policies that are left out, as for a later run")
+    parser.add_argument("--by-priority", type=Path, help="a checkpoint that was trained so")
     parser.add_argument("--philly", type=Path)
     parser.add_argument("--swf", type=Path)
     asked = parser.parse_args(arguments)
@@ -229,6 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     write_clusters(asked.folder / "clusters")
     checkpoints = {name: Path(path) for name, path in (each.split("=", 1) for each in asked.checkpoint)}
+    if asked.by_priority is not None:
+        checkpoints[BY_PRIORITY] = asked.by_priority
     (asked.folder / "machine.json").write_text(json.dumps(machine()))
     for cell in cells(asked.philly, asked.swf, asked.folder / "clusters"):
         if cell.group in asked.only.split(","):

@@ -55,6 +55,7 @@ def show(folder: Path) -> str:
     parts.append(_against(found, "short", ("fcfs", "static", "hold_greedy_fixed"), "throughput_jobs_per_h"))
     parts.append(_against(found, "guess", ("hold_greedy_fixed", "hold_greedy_retuned"), "mean_jct_s"))
     parts.append(_lookahead(found))
+    parts.append(_priority(found))
     parts.append(_elsewhere(found))
     return "\n\n".join(part for part in parts if part)
 
@@ -118,6 +119,18 @@ def _lookahead(found: Found) -> str:
         lines.append([*line, change(policies["dqn"], policies["hold_greedy_fixed"], "mean_jct_s")])
     heads = ["against hold_greedy_fixed", "against dqn", "dqn against hold_greedy_fixed"]
     return _table(["lookahead", "lists", "dqn_lookahead, mean JCT, s", *heads], lines)
+
+
+def _priority(found: Found) -> str:
+    lines = []
+    for cell, policies in _rows(found, "priority"):
+        base = policies["hold_greedy_fixed"]
+        for name, ours in policies.items():
+            if ours is not base:
+                changes = [change(ours, base, metric) for metric in ("weighted_jct_s", "mean_jct_s")]
+                lines.append([cell, str(len(ours)), name, *changes])
+    heads = ["lists", "policy", "priority-weighted JCT", "mean JCT"]
+    return _table(["priority, against hold_greedy_fixed", *heads], lines)
 
 
 def _elsewhere(found: Found) -> str:

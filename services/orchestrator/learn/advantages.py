@@ -54,6 +54,7 @@ class Sampling:
         considered: from which the others are drawn.
         random_share: of the played decisions, so many go on with any of the candidates,
         improved_share: and so many with the one that gained most, if it cleared two standard errors.
+        by_priority: jobs count by their priority instead of as one each.
     """
 
     lists: int = 32
@@ -66,6 +67,7 @@ class Sampling:
     considered: int = 16
     random_share: float = 0.15
     improved_share: float = 0.5
+    by_priority: bool = False
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,7 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
                 costs,
                 sampled,
                 0,
+                sampling.by_priority,
             )
             kept = np.flatnonzero(sampled.played > 1)
             records.append(_record(machines, jobs, course, chosen[kept], _rows(sampled, kept)))

@@ -31,6 +31,10 @@ from services.orchestrator.planes.choice import Margins, actions_of, best_of
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.layout import Float32s, Planes
 from services.orchestrator.planes.model import INPUTS
+from services.orchestrator.planes.ranges import Ranges
+
+RANGES_EVERY = 8
+"""Steps of a generation: what planes can be shows in a part of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,14 @@ class Generation:
         mean_jct_s: mean job completion time.
         holds: share of the decisions that held.
         explored: share of the decisions that were made at random.
+        ranges: of planes, at a part of the decisions.
     """
 
     decisions: Decisions
     mean_jct_s: float
     holds: float
     explored: float
+    ranges: Ranges
 
 
 def network_q(network: PairNetwork, planes: Planes, device: torch.device) -> tuple[Float32s, Float32s]:
@@ -78,12 +84,14 @@ def run_generation(
     clusters: list[Ints] = []
     times: list[Floats] = []
     totals: list[Floats] = []
-    explored = 0
+    explored, ranges = 0, Ranges()
     while len(active := simulator.active):
         observation = simulator.observe()
         planes = filler.fill(observation)
         index = best_of(planes, *network_q(network, planes, device), recipe.margins)
         explored += _explore(planes, index, rng, epsilon, recipe.random_hold)
+        if len(seen) % RANGES_EVERY == 0:
+            ranges.see(planes)
         seen.append(halved(planes))
         chosen.append(index)
         clusters.append(active)
@@ -121,7 +129,9 @@ def run_generation(
     )
     completion_s = outcome.end_s - world.jobs.submit_s
     there = np.arange(completion_s.shape[1]) < world.jobs.job_count[:, None]
-    return Generation(decisions, float(np.nanmean(completion_s[there])), float(held.mean()), explored / len(held))
+    return Generation(
+        decisions, float(np.nanmean(completion_s[there])), float(held.mean()), explored / len(held), ranges
+    )
 
 
 def _mean_s(world: World) -> float:

@@ -1,6 +1,6 @@
 """Approximate policy iteration from nothing to a model file: the recipe of the policy that ships. torch.
 
-    python -m services.orchestrator.learn.iterate FOLDER [--worlds 200] [--further 160] [--trainings 3]
+    python -m services.orchestrator.learn.iterate FOLDER [--worlds 200] [--further 160] [--trainings 3] [--by-priority]
 
 1. States of `--worlds` worlds under the base policy, with what their candidates gain (advantages.py).
 2. A network is trained on them (improve.py), and is the behaviour policy of `--further` worlds: the states that it
@@ -10,6 +10,7 @@
    FOLDER/dqn.onnx; all of them are kept.
 
 Whatever a folder holds already is not made again, so that an interrupted run goes on. It takes some hours of one core.
+With --by-priority a job counts by its priority, in gains and in the scores of margins; a folder is for one of the two.
 """
 
 from __future__ import annotations
@@ -59,13 +60,14 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def train(folders: Sequence[Path], settings: Fit, out: Path) -> None:
+def train(folders: Sequence[Path], settings: Fit, out: Path, *, by_priority: bool = False) -> None:
     """Trains a network on all states of some folders; `out` has its weights, and how it went."""
     begin_s = time.monotonic()
     data = load(folders, PlaneFiller(FIXED.rule()))
     say(f"{data.states} states in {len(data.train)} chunks, read in {time.monotonic() - begin_s:.0f} s")
     network, log = fit(data, settings, tell=say)
     training: dict[str, Any] = {"states": data.states, "log": log, "ranges": ranges_of(folders).to_json()}
+    training["by_priority"] = by_priority
     metadata = ModelMetadata(
         FIXED.rule(), WINDOW, BEHAVIOUR, recipe="adlro", seed=settings.seed, commit=_commit(), training=training
     )
@@ -92,6 +94,7 @@ def validate(trained: Path, out: Path) -> None:
     Only where no margins keep the throughput are those taken that don't.
     """
     network, metadata = load_network(trained)
+    by_priority = bool(metadata.training.get("by_priority"))
     model = OnnxModel(to_onnx(network, metadata))
     scores: dict[Margins, dict[str, str]] = {}
     means: dict[Margins, float] = {}
@@ -99,7 +102,9 @@ def validate(trained: Path, out: Path) -> None:
     for margins in MARGINS:
         act = playing.with_margins(model, margins)
         found = {
-            cell: playing.paired(cell, act, lists=VALIDATION_LISTS, seed=playing.VALIDATION_SEED)
+            cell: playing.paired(
+                cell, act, lists=VALIDATION_LISTS, seed=playing.VALIDATION_SEED, by_priority=by_priority
+            )
             for cell in playing.CELLS
         }
         means[margins] = sum(score.ratio for score in found.values()) / len(found)
@@ -127,9 +132,9 @@ def _commit() -> str:
         return ""
 
 
-def collect_all(folder: Path, seed: int, worlds: int, act: Act | None = None) -> None:
+def collect_all(folder: Path, seed: int, worlds: int, sampling: Sampling, act: Act | None = None) -> None:
     """Makes the worlds that a folder lacks."""
-    for path, world, states in collect_worlds(folder, seed, range(worlds), Sampling(), act):
+    for path, world, states in collect_worlds(folder, seed, range(worlds), sampling, act):
         say(f"{path.name}: {world.text}: {len(states)} states")
 
 
@@ -142,24 +147,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--trainings", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--by-priority", action="store_true", help="jobs count by their priority")
     asked = parser.parse_args(arguments)
     if min(asked.worlds, asked.trainings, asked.epochs) < 1:
         raise InvalidInput("at least one world, one training and one epoch are needed", field="worlds")
     torch.set_num_threads(asked.threads)
     folder: Path = asked.folder
     first, further = folder / "first", folder / "further"
-    collect_all(first, 1, asked.worlds)
-    behaviour = folder / "behaviour.pt"
-    if not behaviour.exists():
-        train([first], Fit(epochs=asked.epochs), behaviour)
-    network, metadata = load_network(behaviour)
-    act = playing.with_margins(OnnxModel(to_onnx(network, metadata)), BEHAVIOUR)
-    collect_all(further, 2, asked.further, act)
+    by_priority: bool = asked.by_priority
+    sampling = Sampling(by_priority=by_priority)
+    collect_all(first, 1, asked.worlds, sampling)
+    if asked.further:
+        behaviour = folder / "behaviour.pt"
+        if not behaviour.exists():
+            train([first], Fit(epochs=asked.epochs), behaviour, by_priority=by_priority)
+        network, metadata = load_network(behaviour)
+        act = playing.with_margins(OnnxModel(to_onnx(network, metadata)), BEHAVIOUR)
+        collect_all(further, 2, asked.further, sampling, act)
     ratios: dict[Path, float] = {}
     for seed in range(1, asked.trainings + 1):
         trained, model = folder / f"seed-{seed}.pt", folder / f"seed-{seed}.onnx"
         if not trained.exists():
-            train([first, further] if asked.further else [first], Fit(epochs=asked.epochs, seed=seed), trained)
+            folders = [first, further] if asked.further else [first]
+            train(folders, Fit(epochs=asked.epochs, seed=seed), trained, by_priority=by_priority)
         if not model.exists():
             validate(trained, model)
         ratios[model] = float(OnnxModel(model).metadata.training["validation_mean"])

@@ -48,13 +48,16 @@ class Score:
         return f"{100 * self.ratio:+.2f} ({100 * self.error:.2f})"
 
 
-def mean_jct_s(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int, jobs: int = 256) -> Floats:
-    """(lists,) each list's mean completion time; inf where it got stuck."""
+def mean_jct_s(
+    cell: tuple[str, float, str], act: Act, *, lists: int, seed: int, jobs: int = 256, by_priority: bool = False
+) -> Floats:
+    """(lists,) each list's mean completion time, by priority or of all alike; inf where it got stuck."""
     name, load, runtime = cell
     case = _case(name, load, runtime, lists, seed, jobs)
     outcome = simulate(case.cluster, _arrays(name, load, runtime, lists, seed, jobs), act)
-    jct_s = np.nanmean(outcome.end_s - outcome.jobs.submit_s, axis=1)
-    return np.where(outcome.stuck, np.inf, jct_s)
+    weights = outcome.jobs.priority if by_priority else np.ones_like(outcome.end_s)
+    jct_s = np.nansum(weights * (outcome.end_s - outcome.jobs.submit_s), axis=1)
+    return np.where(outcome.stuck, np.inf, jct_s / np.where(np.isnan(outcome.end_s), 0.0, weights).sum(axis=1))
 
 
 def throughput(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int) -> float:
@@ -68,10 +71,10 @@ def throughput(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int)
     return rates[0] / rates[1] - 1.0
 
 
-def paired(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int) -> Score:
+def paired(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int, by_priority: bool = False) -> Score:
     """A policy against the base on the same lists."""
-    base_s = _base_jct_s(cell, lists, seed)
-    own_s = mean_jct_s(cell, act, lists=lists, seed=seed)
+    base_s = _base_jct_s(cell, lists, seed, by_priority)
+    own_s = mean_jct_s(cell, act, lists=lists, seed=seed, by_priority=by_priority)
     ratio = own_s.mean() / base_s.mean()
     # Of a ratio of means of pairs (delta method).
     error = float(np.std(own_s - ratio * base_s, ddof=1) / base_s.mean() / np.sqrt(lists))
@@ -99,5 +102,5 @@ def _arrays(name: str, load: float, runtime: str, lists: int, seed: int, jobs: i
 
 
 @functools.lru_cache(maxsize=256)
-def _base_jct_s(cell: tuple[str, float, str], lists: int, seed: int) -> Floats:
-    return mean_jct_s(cell, HoldGreedyFixed().act, lists=lists, seed=seed)
+def _base_jct_s(cell: tuple[str, float, str], lists: int, seed: int, by_priority: bool) -> Floats:
+    return mean_jct_s(cell, HoldGreedyFixed().act, lists=lists, seed=seed, by_priority=by_priority)

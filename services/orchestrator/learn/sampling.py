@@ -7,7 +7,8 @@ draw of what they may be given the estimates, so that costs, averaged over state
 given what is seen: without bias, where the scheduler's own rollouts (services/orchestrator/rollouts/futures.py) take
 the estimates for true.
 
-A cost is a total completion time: the integral of the number of jobs in the system over the future.
+A cost is a total completion time: the integral of the number of jobs in the system over the future; where jobs count by
+their priority, of the sum of priorities.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.sim.compiled import compiled, compiled_part
-from adlro.sim.course import FUTURE, Course, place_in_order
+from adlro.sim.course import FUTURE, PRIORITY_S, Course, place_in_order
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.machines import Hardware, Machines
 from adlro.sim.observation import HOLD, Floats, Ints
@@ -35,7 +36,8 @@ class Sampled(NamedTuple):
         played: (S,) candidates; 1 or less: there was nothing to choose, and nothing was played.
         place: (S, C) the job's place in the queue, or HOLD.
         gpu: (S, C) or HOLD.
-        gain_s: (S, C) mean over the futures of seconds saved against the base's choice; 0 for that itself.
+        gain_s: (S, C) mean over the futures of seconds saved against the base's choice; 0 for that itself. Where jobs
+            count by their priority: each job's seconds times its priority over the mean of the world's jobs.
         error_s: (S, C) standard error of it.
     """
 
@@ -108,6 +110,7 @@ def sample(
     costs: Floats,
     sampled: Sampled,
     first: int,
+    by_priority: bool,
 ) -> None:
     """Fills rows `first` and on of `sampled` with the candidates of clusters that stand at decisions.
 
@@ -117,8 +120,10 @@ def sample(
         candidates: room for more than are played: the best of them by the base's cost are sure to be, others by chance.
         sure: how many are.
         costs: (C, F) scratch.
+        by_priority: jobs count by their priority.
     """
     limit, futures = sampled.place.shape[1], draws.gap.shape[1]
+    mean_priority = max(jobs.priority.mean(), 1e-9)
     now = 0 * limit  # rows of the room; as constants they would compile the simulator once more for each
     played_on = now + 1
     for i in range(clusters.shape[0]):
@@ -157,6 +162,8 @@ def sample(
                     room.course,
                     played_on,
                 )
+                if by_priority and costs[c, future] < np.inf:
+                    costs[c, future] = room.course.totals[played_on, PRIORITY_S] / mean_priority
         for c in range(count):
             job = candidates.job[c]
             place = place_in_order(course.waiting[n], course.waiting_count[n], job) if job >= 0 else HOLD

@@ -35,6 +35,7 @@ from services.orchestrator.learn.validation import Score, Validation
 from services.orchestrator.learn.worlds import World, draw_world, world_of
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.model import ModelMetadata
+from services.orchestrator.planes.ranges import Ranges, ranges_from_json
 from services.orchestrator.policies.hold_greedy import FIXED
 
 CHECKPOINT, CURVE, SETTINGS = "checkpoint.pt", "curve.jsonl", "settings.json"
@@ -117,6 +118,7 @@ class Training:
         self._device, self._commit = torch.device(device), commit
         self._threads, self._checkpoint_s = threads, checkpoint_s
         self._validation = validation
+        self._ranges = Ranges()
         torch.manual_seed(seed)
         torch.set_num_threads(1)
         network = PairNetwork(recipe.network)
@@ -124,6 +126,8 @@ class Training:
             # With the margins that go with it: others would hide what it knows, or let through what it does not.
             network, metadata = load_network(start)
             recipe = dataclasses.replace(recipe, margins=metadata.margins)
+            if "ranges" in metadata.training:
+                self._ranges = ranges_from_json(metadata.training["ranges"])
         self._recipe = recipe
         self._learner = Learner(network, recipe, self._device)
         self._replay = Replay(recipe.replay)
@@ -133,6 +137,7 @@ class Training:
         self._world: tuple[int, World] | None = None
         self.decisions, self.generation = 0, 0
         self.best: float | None = None
+        self._best_to_export = False
         folder.mkdir(parents=True, exist_ok=True)
         self._keep_settings(start)
         self.resumed = self._resume()
@@ -191,6 +196,7 @@ class Training:
 
     def _take_in(self, run: _Run, ran: Generation) -> None:
         self._replay.add(ran.decisions)
+        self._ranges.include(ran.ranges)
         self._runs.append(run)
         del self._runs[: len(self._runs) - self._replay.generations]
 
@@ -218,6 +224,7 @@ class Training:
         if score.stuck == 0 and (self.best is None or score.gain > self.best):
             self.best = score.gain
             self._write_model(BEST, score)
+            self._best_to_export = True
         return score
 
     def _write_model(self, name: str, score: Score | None) -> None:
@@ -232,6 +239,7 @@ class Training:
                 "decisions": self.decisions,
                 "generation": self.generation,
                 "validation": None if score is None else dataclasses.asdict(score),
+                "ranges": self._ranges.to_json(),
             },
         )
         save_network(self._learner.online, metadata, self._folder / f"{name}.pt")
@@ -239,7 +247,10 @@ class Training:
     # --- checkpoints
 
     def save(self) -> None:
-        """Writes a checkpoint, whole or not at all; the curve is that of the checkpoint."""
+        """Writes the best model, if it is new, and a checkpoint, whole or not at all; the curve is the checkpoint's."""
+        if self._best_to_export:
+            self._export(BEST)
+            self._best_to_export = False
         buffer = io.BytesIO()
         torch.save(
             {
@@ -249,6 +260,7 @@ class Training:
                 "decisions": self.decisions,
                 "generation": self.generation,
                 "best": self.best,
+                "ranges": self._ranges.to_json() if self.generation else None,
             },
             buffer,
         )
@@ -258,12 +270,12 @@ class Training:
     def finish(self) -> list[Path]:
         """Writes the last weights, and with them the best, as models that serve; gives their paths."""
         self._write_model(LAST, None)
-        written = []
-        for name in (BEST, LAST):
-            if (self._folder / f"{name}.pt").exists():
-                written.append(self._folder / f"{name}.onnx")
-                export_onnx(*load_network(self._folder / f"{name}.pt"), written[-1])
-        return written
+        return [self._export(name) for name in (BEST, LAST) if (self._folder / f"{name}.pt").exists()]
+
+    def _export(self, name: str) -> Path:
+        path = self._folder / f"{name}.onnx"
+        export_onnx(*load_network(path.with_suffix(".pt")), path)
+        return path
 
     def _resume(self) -> bool:
         path = self._folder / CHECKPOINT
@@ -275,6 +287,8 @@ class Training:
             runs = [_Run(**each) for each in state["runs"]]
             self._curve, self.best = state["curve"], state["best"]
             self.decisions, self.generation = state["decisions"], state["generation"]
+            if state["ranges"] is not None:
+                self._ranges.include(ranges_from_json(state["ranges"]))
         except Exception as error:  # a damaged file makes torch raise whatever its reader stumbles over
             raise InvalidInput(f"{path}: not a checkpoint of this version ({error})", field="checkpoint") from error
         with ThreadPoolExecutor(1, "generation", initializer=torch.set_num_threads, initargs=(1,)) as pool:

@@ -66,6 +66,13 @@ class Ranges:
                 seen[:, 1] = np.maximum(seen[:, 1], values.max(axis=0))
         self._allowed = None
 
+    def include(self, other: Ranges) -> None:
+        """Takes up what others saw."""
+        for name, seen in self._seen.items():
+            seen[:, 0] = np.minimum(seen[:, 0], other._seen[name][:, 0])
+            seen[:, 1] = np.maximum(seen[:, 1], other._seen[name][:, 1])
+        self._allowed = None
+
     def bring_in(self, planes: Planes) -> tuple[int, Bools]:
         """Brings the figures of one decision into the ranges, in place.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,22 @@ def test_gains_do_not_depend_on_how_many_jobs_the_list_still_has() -> None:
     np.testing.assert_array_equal(found[0].sampled.gain_s[:shorter][early], found[1].sampled.gain_s[early])
 
 
+def test_jobs_count_by_their_priority_where_that_is_asked_for() -> None:
+    world = world_of(load_scenario("paper"), 1.0, "true", np.random.default_rng(5), lists=2, jobs=40)
+    alike = dataclasses.replace(world, jobs=world.jobs._replace(priority=np.full_like(world.jobs.priority, 0.25)))
+    still = dataclasses.replace(SMALL, random_share=0.0, improved_share=0.0)  # all go the same way
+    by_priority = dataclasses.replace(still, by_priority=True)
+    gains = [
+        collect(each, np.random.default_rng(6), sampling).sampled.gain_s
+        for each, sampling in ((alike, still), (alike, by_priority), (world, still), (world, by_priority))
+    ]
+    # The base does not look at priorities, and where all are alike the unit is the same.
+    np.testing.assert_allclose(gains[0], gains[1], rtol=1e-4, atol=1e-2)
+    np.testing.assert_array_equal(gains[0], gains[2])
+    assert (np.sign(gains[3]) != np.sign(gains[2])).mean() > 0.02
+    assert np.corrcoef(gains[3].ravel(), gains[2].ravel())[0, 1] > 0.5
+
+
 def test_a_file_holds_all(states: States, tmp_path: Path) -> None:
     states.save(tmp_path / "world.npz")
     again = States.load(tmp_path / "world.npz")
@@ -132,7 +149,7 @@ def test_regression_finds_gains(states: States) -> None:
 def test_the_recipe_goes_from_nothing_to_a_model_and_makes_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(iterate, "Sampling", lambda: SMALL)
+    monkeypatch.setattr(iterate, "Sampling", lambda **changes: dataclasses.replace(SMALL, **changes))
     monkeypatch.setattr(iterate, "MARGINS", (Margins(0.0, 0.0),))
     monkeypatch.setattr(iterate, "VALIDATION_LISTS", 2)
     monkeypatch.setattr(playing, "CELLS", (("paper", 0.9, "true"),))

@@ -28,6 +28,7 @@ from services.orchestrator.learn.worlds import world_of
 from services.orchestrator.planes.choice import Margins
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.model import ModelMetadata, OnnxModel
+from services.orchestrator.planes.ranges import TABLES, ranges_from_json
 from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
 
 torch.set_num_threads(1)
@@ -226,10 +227,17 @@ def test_resumed_or_not_in_one_thread_or_two_the_curve_is_the_same(tmp_path):
     _, metadata = load_network(tmp_path / "whole" / "best.pt")
     assert metadata.seed == 3
     assert metadata.training["validation"]["stuck"] == 0
+    # The best is there to serve as soon as a checkpoint is, and knows what it has seen.
+    for folder in ("whole", "parts"):
+        served = OnnxModel(tmp_path / folder / "best.onnx").metadata
+        assert served.training == metadata.training
+    seen = ranges_from_json(metadata.training["ranges"]).to_json()
+    assert seen["cluster"]["queue_length"][0] < seen["cluster"]["queue_length"][1]
 
 
 def test_a_training_begins_with_the_network_and_the_margins_that_it_is_given(tmp_path):
-    metadata = ModelMetadata(FIXED.rule(), 32, Margins(0.125, 0.25))
+    seen = {name: {plane.name: [-3.5, -3.5] for plane in table} for name, table in TABLES.items()}
+    metadata = ModelMetadata(FIXED.rule(), 32, Margins(0.125, 0.25), training={"ranges": seen})
     torch.manual_seed(9)
     given = PairNetwork()
     save_network(given, metadata, tmp_path / "given.pt")
@@ -239,6 +247,10 @@ def test_a_training_begins_with_the_network_and_the_margins_that_it_is_given(tmp
     training.finish()
     network, said = load_network(tmp_path / "run" / "last.pt")
     assert said.margins == metadata.margins
+    # What the network saw before counts on, as well as what it saw now.
+    load_low, load_high = said.training["ranges"]["cluster"]["queue_length"]
+    assert load_low == pytest.approx(-3.5)
+    assert load_high > -3.5
     for name, value in given.state_dict().items():
         assert torch.equal(network.state_dict()[name], value), name
 
