@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from adlro.errors import InvalidInput
-from adlro.sim.compiled import fixed
+from adlro.sim.compiled import compiled, fixed
 from adlro.sim.hold_rule import HoldRule
-from adlro.sim.observation import Observation
+from adlro.sim.observation import Ints, Observation
 from services.orchestrator.planes.figures import fill_planes
 from services.orchestrator.planes.layout import Planes, Scratch, looked_at, room
 from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES, rules_of
@@ -38,18 +38,19 @@ class PlaneFiller:
         self._size = (0, 0, 0)
         self._scratch: Scratch | None = None
         self._fill: Callable[..., None] | None = None
+        no_gpus = np.zeros((0, 0), dtype=np.int64)
+        self._most_slots: Callable[..., int] = fixed(_most_slots, no_gpus, no_gpus, no_gpus.ravel())
 
     def fill(self, observation: Observation) -> Planes:
         """The planes of N decisions, in new arrays."""
         looked = looked_at(observation)
         count, jobs, gpus = looked.fits_now.shape
         nodes, window = looked.node_cores_free.shape[1], self.window
-        there = looked.gpu_memory_mib >= 0
-        of_node = (looked.gpu_node + nodes * np.arange(count)[:, None])[there]
-        slots = int(np.bincount(of_node, minlength=1).max(initial=1))
+        scratch = self._room(jobs, gpus, nodes)
+        slots = self._most_slots(looked.gpu_node, looked.gpu_memory_mib, scratch.node_slots)
         room_for = min(int(np.count_nonzero(looked.fits_now)), count * window * gpus)
         planes = Planes(
-            gpus=np.zeros((count, len(GPU_PLANES), nodes, max(slots, 1)), dtype=np.float32),
+            gpus=np.zeros((count, len(GPU_PLANES), nodes, slots), dtype=np.float32),
             jobs=np.zeros((count, window, len(JOB_PLANES)), dtype=np.float32),
             cluster=np.zeros((count, len(CLUSTER_PLANES)), dtype=np.float32),
             pairs=np.empty((room_for, len(PAIR_PLANES)), dtype=np.float32),
@@ -65,7 +66,6 @@ class PlaneFiller:
             scale_s=np.zeros(count),
             clipped=np.zeros(count, dtype=np.int64),
         )
-        scratch = self._room(jobs, gpus, nodes)
         arguments = (self.rule, looked, self._gpu, self._job, self._pair, self._cluster, scratch, planes)
         if self._fill is None:
             # For one decision, looking at the types of so many arrays would take longer than filling them.
@@ -89,3 +89,16 @@ class PlaneFiller:
             self._size = tuple(max(pair) for pair in zip(wanted, self._size, strict=True))  # type: ignore[assignment]
             self._scratch = room(*self._size, self.window)
         return self._scratch
+
+
+@compiled
+def _most_slots(gpu_node: Ints, gpu_memory_mib: Ints, slots: Ints) -> int:
+    """GPUs of the node that has most; 1 where there are none. `slots` is room for a figure of each node."""
+    most = 1
+    for n in range(gpu_node.shape[0]):
+        slots[:] = 0
+        for gpu in range(gpu_node.shape[1]):
+            if gpu_memory_mib[n, gpu] >= 0:  # else padding
+                slots[gpu_node[n, gpu]] += 1
+                most = max(most, slots[gpu_node[n, gpu]])
+    return most

@@ -140,6 +140,7 @@ class Dqn(Policy):
             outside = int(planes.clipped[0])
         else:
             outside, strange = ranges.bring_in(planes)
+            strange = strange if strange.any() else None  # as nearly always
         if outside or (strange is not None and planes.base[0] >= 0 and strange[planes.base[0]]):
             self._fall_back(Basis.OUT_OF_RANGE, base, observation, row, judgement)
             told = f"{outside} figures of the observation are" if outside else "figures of the job that comes next are"
