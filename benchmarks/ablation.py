@@ -1,6 +1,7 @@
 """What each part of what the network sees is worth: arms with something left out, with seeds and a time for each.
 
     python -m benchmarks.ablation FOLDER [--minutes 10] [--seeds 3] [--lists 60] [--arms full,cnn,spread] [--json FILE]
+                                         [--epochs N]
     python -m benchmarks.ablation FOLDER --idle 0.01,0.1,0.5 [--minutes 10] [--seeds 3]
 
 FOLDER has states with what their candidates gain (python -m services.orchestrator.learn.advantages FOLDER). Each arm
@@ -9,7 +10,8 @@ its actions at states of other worlds, and by playing validation lists beside `h
 
 Arms: `full`; `cnn` without the convolutions; `NAME` without the group NAME of planes (they stand in
 services/orchestrator/planes/table.py); `estimates` without all that rests on expected durations. Left out means that
-the planes are 0 in training and in play; the base policy, which the network corrects, knows what it always knows.
+the planes are 0 in training and in play; the base policy, which the network corrects, knows what it always knows. The
+arms of a run have as many epochs as take the minutes; with --epochs N, so many: arms of several runs may be compared.
 
 With --idle, DQNs of the recipe `adlro` are trained instead, one for each lambda: the reward of the regression has none.
 """
@@ -80,7 +82,7 @@ class Arm:
         columns["gpus"][:, left_out_of(GPU_PLANES, self.groups)] = 0
         for name, table in (("jobs", JOB_PLANES), ("pairs", PAIR_PLANES), ("cluster", CLUSTER_PLANES)):
             columns[name][..., left_out_of(table, self.groups)] = 0
-        return planes._replace(**columns)
+        return type(planes)(**{**planes._asdict(), **columns})  # a chunk has another length than its fields
 
 
 ARMS = {
@@ -134,15 +136,22 @@ def run_arm(arm: Arm, data: Dataset, seed: int, epochs: int, lists: int) -> dict
 
 
 def run_regression(
-    folder: Path, names: Sequence[str], minutes: float, seeds: int, lists: int, tell: Callable[[Any], None]
+    folder: Path,
+    names: Sequence[str],
+    minutes: float,
+    seeds: int,
+    lists: int,
+    tell: Callable[[Any], None],
+    epochs: int | None = None,
 ) -> list[dict[str, Any]]:
     """All arms and seeds."""
     data = load([folder], PlaneFiller(FIXED.rule()))
     if not data.train or not data.test:
         raise SystemExit(f"{folder} has too few worlds to train and to test on: see the top of this file")
-    begin_s = time.process_time()
-    fit(data, Fit(epochs=1))
-    epochs = max(1, round(60 * minutes / (time.process_time() - begin_s)))
+    if epochs is None:
+        begin_s = time.process_time()
+        fit(data, Fit(epochs=1))
+        epochs = max(1, round(60 * minutes / (time.process_time() - begin_s)))
     tell({"states": data.states, "epochs": epochs})
     found = []
     for name in names:
@@ -190,6 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="with states; not looked at with --idle")
     parser.add_argument("--minutes", type=float, default=10.0, help="core-minutes of each training")
+    parser.add_argument("--epochs", type=int, help="of each training, in place of --minutes")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--lists", type=int, default=60, help="validation lists of each cell")
     parser.add_argument("--arms", default=",".join(ARMS), help="of %(default)s")
@@ -211,7 +221,7 @@ def main() -> None:
         values = [float(text) for text in asked.idle.split(",")]
         result["idle"] = run_idle(values, asked.minutes, asked.seeds, tell)
     else:
-        found = run_regression(asked.folder, names, asked.minutes, asked.seeds, asked.lists, tell)
+        found = run_regression(asked.folder, names, asked.minutes, asked.seeds, asked.lists, tell, asked.epochs)
         result |= {"runs": found, "summary": summed_up(found)}
         tell(result["summary"])
     if asked.json is not None:

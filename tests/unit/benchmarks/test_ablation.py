@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ablation import ARMS
+from services.orchestrator.learn.dataset import Chunk
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, GROUPS, JOB_PLANES, PAIR_PLANES
 from services.orchestrator.policies.hold_greedy import FIXED
@@ -32,6 +33,24 @@ def test_an_arm_sees_all_but_its_group(name):
             else:
                 np.testing.assert_array_equal(own[..., number], others[..., number], err_msg=plane.name)
     assert left_out
+
+
+def test_states_to_learn_from_are_blinded_alike():
+    # Chunks of states are as long as the states that they hold.
+    names = Chunk._fields[len(TABLES) :]
+    chunk = Chunk(
+        np.ones((3, len(GPU_PLANES), 2, 2), dtype=np.float16),
+        np.ones((3, 4, len(JOB_PLANES)), dtype=np.float16),
+        np.ones((3, len(CLUSTER_PLANES)), dtype=np.float16),
+        np.ones((5, len(PAIR_PLANES)), dtype=np.float16),
+        **dict.fromkeys(names, np.arange(3)),
+    )
+    blind = ARMS["spread"].blind(chunk)
+    assert isinstance(blind, Chunk)
+    assert len(blind) == 3
+    of_spread = [plane.group == "spread" for plane in JOB_PLANES]
+    np.testing.assert_array_equal(blind.jobs[0, 0], np.where(of_spread, 0, 1))
+    assert blind.gain is chunk.gain
 
 
 def test_arms_are_of_groups_that_there_are():
