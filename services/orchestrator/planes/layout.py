@@ -96,14 +96,16 @@ _TYPES = {"f": np.dtype(np.float64), "i": np.dtype(np.int64), "b": np.dtype(np.b
 
 def looked_at(observation: Observation) -> Looked:
     """Copies only what is of another type or layout."""
-    columns: list[NDArray[Any]] = []
-    for name in Looked._fields:
-        column: NDArray[Any] = getattr(observation, name)
-        wanted, flags = _TYPES[column.dtype.kind], column.flags
-        if column.dtype != wanted or not (flags.c_contiguous and flags.writeable):
-            column = np.require(column, wanted, ["C", "W"])
-        columns.append(column)
-    return Looked(*columns)
+    columns = [getattr(observation, name) for name in Looked._fields]
+    return Looked(*(as_type(column, _TYPES[column.dtype.kind]) for column in columns))
+
+
+def as_type(column: NDArray[Any], wanted: np.dtype[Any] | type[np.generic]) -> NDArray[Any]:
+    """As compiled code takes it: copied only where it is of another type or layout."""
+    flags = column.flags
+    if column.dtype == wanted and flags.c_contiguous and flags.writeable:
+        return column
+    return np.require(column, wanted, ["C", "W"])
 
 
 class Scratch(NamedTuple):
