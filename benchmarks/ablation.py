@@ -208,6 +208,8 @@ def main() -> None:
     asked = parser.parse_args()
     names = asked.arms.split(",")
     unknown = [name for name in names if name not in ARMS]
+    if asked.epochs is not None and asked.epochs < 1:
+        parser.error("--epochs: at least one")
     if unknown:
         parser.error(f"no arm '{unknown[0]}'; there are {', '.join(ARMS)}")
     torch.set_num_threads(1)
@@ -216,7 +218,7 @@ def main() -> None:
         sys.stdout.write(json.dumps(each) + "\n")
         sys.stdout.flush()
 
-    result: dict[str, Any] = {"machine": machine(), "minutes": asked.minutes}
+    result: dict[str, Any] = {"machine": machine(), "minutes": asked.minutes, "epochs": asked.epochs}
     if asked.idle:
         values = [float(text) for text in asked.idle.split(",")]
         result["idle"] = run_idle(values, asked.minutes, asked.seeds, tell)

@@ -40,12 +40,14 @@ _SHARED = ("compiled.py", "observation.py")
 def _cache_folder(sources: Path) -> str | None:
     """Where compiled code of a folder's files is kept; None: nowhere can be written.
 
-    Its name has a digest of the files with compiled functions, there and in this package, and of the constants that
-    they share: numba looks only at a function's own file, and would go on using compiled code that holds an older form
-    of what it calls.
+    Its name has a digest of the files with compiled functions, there, in the package's other folders and in this one,
+    and of the constants that they share: numba looks only at a function's own file, and would go on using compiled code
+    that holds an older form of what it calls.
     """
     digest = hashlib.blake2b(digest_size=8)
-    for folder in sorted({Path(__file__).parent, sources}):
+    beside = {file.parent for file in sources.parent.glob("*/__init__.py")}
+    beside = beside if (sources.parent / "__init__.py").exists() else set()
+    for folder in sorted({Path(__file__).parent, sources, *beside}):
         for file in sorted(folder.glob("*.py")):
             text = file.read_bytes()
             if b"adlro.sim.compiled" in text or file.name in _SHARED:

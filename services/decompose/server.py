@@ -276,8 +276,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         gpus = await self._gpus(request)
         if self._refits is not None:
             exact = self._learned is not None and self._learned.all_exact
-            # What is predicted of exact declarations does not depend on the fit, but for their novelty, which may be a
-            # little old: no reason to make it anew, or to wait.
+            # What is predicted of exact declarations does not depend on the fit, but for interval and novelty, and
+            # those may be as old as what finished jobs are compared with: no reason to make it anew, or to wait.
             if not (exact and all(job.HasField("expected_runtime") for job in request.jobs)):
                 await self._refits.for_question(self._settings.refit_patience_s)
         response = pb.PredictRuntimeResponse(

@@ -168,6 +168,8 @@ class RunningDecompose:
                 f"decompose at {self.address} did not answer within {self._answer_timeout_s:g} s{self._more()}"
             ) from error
         except Unavailable as error:
+            if error.reason == _NOT_READ:
+                raise
             raise Unavailable(
                 f"decompose at {self.address} does not answer: {error.message}{self._more()}", reason=error.reason
             ) from error

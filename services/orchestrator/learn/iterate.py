@@ -10,7 +10,7 @@
    FOLDER/dqn.onnx; all of them are kept.
 
 Whatever a folder holds already is not made again, so that an interrupted run goes on. It takes some hours of one core.
-With --by-priority a job counts by its priority, in gains and in the scores of margins; a folder is for one of the two.
+With --by-priority a job counts by its priority, in gains and in the scores of margins.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from adlro.errors import InvalidInput
 from services.orchestrator.learn import playing
 from services.orchestrator.learn.advantages import Act, Sampling, States, collect_worlds
 from services.orchestrator.learn.dataset import load
-from services.orchestrator.learn.export import export_onnx, load_network, save_network, to_onnx
+from services.orchestrator.learn.export import export_onnx, load_network, save_network, to_onnx, write_whole
 from services.orchestrator.learn.improve import Fit, fit
 from services.orchestrator.planes.choice import Margins
 from services.orchestrator.planes.fill import WINDOW, PlaneFiller
@@ -123,6 +123,23 @@ def validate(trained: Path, out: Path) -> None:
     export_onnx(network, dataclasses.replace(metadata, margins=best, training=training), out)
 
 
+def _keep_settings(folder: Path, by_priority: bool) -> None:
+    """Gains of both kinds in one folder would be learned as if they were one.
+
+    Raises:
+        InvalidInput: the folder is for the other kind.
+    """
+    path, wanted = folder / "settings.json", {"by_priority": by_priority}
+    if not path.exists():
+        write_whole(path, json.dumps(wanted).encode())
+    elif json.loads(path.read_text()) != wanted:
+        raise InvalidInput(
+            f"{folder} has gains {'of all jobs alike' if by_priority else 'by priority'}: take another folder, or go "
+            f"on {'without' if by_priority else 'with'} --by-priority",
+            field="by_priority",
+        )
+
+
 def _commit() -> str:
     try:
         return subprocess.run(
@@ -156,6 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     first, further = folder / "first", folder / "further"
     by_priority: bool = asked.by_priority
     sampling = Sampling(by_priority=by_priority)
+    _keep_settings(folder, by_priority)
     collect_all(first, 1, asked.worlds, sampling)
     if asked.further:
         behaviour = folder / "behaviour.pt"

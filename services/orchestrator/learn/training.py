@@ -247,10 +247,7 @@ class Training:
     # --- checkpoints
 
     def save(self) -> None:
-        """Writes the best model, if it is new, and a checkpoint, whole or not at all; the curve is the checkpoint's."""
-        if self._best_to_export:
-            self._export(BEST)
-            self._best_to_export = False
+        """Writes a checkpoint, whole or not at all, with the curve up to it, and the best model, if it is new."""
         buffer = io.BytesIO()
         torch.save(
             {
@@ -266,16 +263,20 @@ class Training:
         )
         write_whole(self._folder / CHECKPOINT, buffer.getvalue())
         write_whole(self._folder / CURVE, "".join(line + "\n" for line in self._curve).encode())
+        if self._best_to_export:
+            self._export(BEST)
+            self._best_to_export = False
 
     def finish(self) -> list[Path]:
-        """Writes the last weights, and with them the best, as models that serve; gives their paths."""
+        """Writes the last weights as a model that serves, beside the best; gives their paths."""
+        self.save()
         self._write_model(LAST, None)
-        return [self._export(name) for name in (BEST, LAST) if (self._folder / f"{name}.pt").exists()]
+        self._export(LAST)
+        return [path for name in (BEST, LAST) if (path := self._folder / f"{name}.onnx").exists()]
 
-    def _export(self, name: str) -> Path:
+    def _export(self, name: str) -> None:
         path = self._folder / f"{name}.onnx"
         export_onnx(*load_network(path.with_suffix(".pt")), path)
-        return path
 
     def _resume(self) -> bool:
         path = self._folder / CHECKPOINT
@@ -291,6 +292,7 @@ class Training:
                 self._ranges.include(ranges_from_json(state["ranges"]))
         except Exception as error:  # a damaged file makes torch raise whatever its reader stumbles over
             raise InvalidInput(f"{path}: not a checkpoint of this version ({error})", field="checkpoint") from error
+        self._best_to_export = (self._folder / f"{BEST}.pt").exists()  # it may be newer than what serves
         with ThreadPoolExecutor(1, "generation", initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for run in runs:
                 self._take_in(run, pool.submit(self._run_again, run).result())

@@ -125,7 +125,8 @@ class OnnxModel:
         self.metadata = metadata_from_json(stated, source)
         inputs = tuple(each.name for each in self._session.get_inputs())
         outputs = tuple(each.name for each in self._session.get_outputs())
-        if not set(inputs) <= set(INPUTS) or outputs != OUTPUTS:
+        flat = all(len(each.shape) == 1 for each in self._session.get_outputs())
+        if not set(inputs) <= set(INPUTS) or outputs != OUTPUTS or not flat:
             raise InvalidInput(
                 f"{source}: it takes {', '.join(inputs)} and gives {', '.join(outputs)}, not {', '.join(OUTPUTS)}",
                 field="model",

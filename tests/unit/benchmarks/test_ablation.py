@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -37,13 +39,13 @@ def test_an_arm_sees_all_but_its_group(name):
 
 def test_states_to_learn_from_are_blinded_alike():
     # Chunks of states are as long as the states that they hold.
-    names = Chunk._fields[len(TABLES) :]
+    others: dict[str, Any] = dict.fromkeys(Chunk._fields[len(TABLES) :], np.arange(3))
     chunk = Chunk(
         np.ones((3, len(GPU_PLANES), 2, 2), dtype=np.float16),
         np.ones((3, 4, len(JOB_PLANES)), dtype=np.float16),
         np.ones((3, len(CLUSTER_PLANES)), dtype=np.float16),
         np.ones((5, len(PAIR_PLANES)), dtype=np.float16),
-        **dict.fromkeys(names, np.arange(3)),
+        **others,
     )
     blind = ARMS["spread"].blind(chunk)
     assert isinstance(blind, Chunk)

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from adlro.errors import InvalidInput
 from adlro.sim.scenario import load_scenario
 from services.orchestrator.learn import iterate, playing
 from services.orchestrator.learn.advantages import Sampling, States, collect, collect_worlds
@@ -164,3 +165,5 @@ def test_the_recipe_goes_from_nothing_to_a_model_and_makes_nothing_twice(
     assert f"{100 * scores.ratio:+.2f}" in capsys.readouterr().out
     iterate.main(asked)
     assert {path: path.stat().st_mtime_ns for path in made} == made
+    with pytest.raises(InvalidInput, match="gains of all jobs alike"):
+        iterate.main([*asked, "--by-priority"])
