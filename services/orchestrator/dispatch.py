@@ -335,9 +335,7 @@ class Session:
         picks = await self._decide()
         self._tell_reasons([entry for entry in fresh if entry.phase is Phase.QUEUED])
         await self._write(self._cursor())
-        if (wake_up_s := self._holding.next_wake_up_s(self.now_s)) is not None:
-            await self._wake_at({wake_up_s})  # before the acknowledgement, on which a virtual clock waits
-        self._launches.start(picks, self.applied)
+        self._launches.start(picks, self.applied, self._holding.next_wake_up_s(self.now_s))
         if self.ledger.queue_length:
             self._refresh_later()
 

@@ -1,6 +1,7 @@
 """Launches what was decided and written down, then acknowledges the events it was decided by. Plain data.
 
-Each moment's launches go out together, in the background; acknowledgements keep the order of the moments.
+Each moment's launches go out together, in the background, and with them the wake-up that ends a hold; acknowledgements,
+on which a virtual clock waits, come after both and keep the order of the moments.
 """
 
 from __future__ import annotations
@@ -54,19 +55,24 @@ class Launches:
         self._refuse = refuse
         self._acknowledged: asyncio.Task[None] | None = None
 
-    def start(self, picks: Sequence[Entry], revision: int) -> None:
+    def start(self, picks: Sequence[Entry], revision: int, wake_up_s: float | None = None) -> None:
         """Launches in the background, then acknowledges.
 
         Args:
             picks: what was decided, and is written down.
             revision: of the newest event that was known then; it is acknowledged.
+            wake_up_s: cluster time at which to be woken; None: not to be.
         """
         before = self._acknowledged
-        self._acknowledged = self._group.create_task(self._launch_all(list(picks), revision, before))
+        self._acknowledged = self._group.create_task(self._launch_all(list(picks), revision, wake_up_s, before))
 
-    async def _launch_all(self, picks: list[Entry], revision: int, before: asyncio.Task[None] | None) -> None:
+    async def _launch_all(
+        self, picks: list[Entry], revision: int, wake_up_s: float | None, before: asyncio.Task[None] | None
+    ) -> None:
         async with asyncio.TaskGroup() as group:
             launches = [group.create_task(self._launch_one(entry, entry.job, revision)) for entry in picks]
+            if wake_up_s is not None:
+                group.create_task(self._cluster.wake_at([wake_up_s]))
         if before is not None:
             await before
         if all(launch.result() for launch in launches):  # else the session ends, and the next one acknowledges

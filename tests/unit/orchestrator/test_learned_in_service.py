@@ -325,7 +325,7 @@ async def test_a_decision_names_its_runner_up_and_what_it_rests_on(house: House,
     await house.until_acting()
     await house.pause()
     for work_s in (9.0, 2.0):
-        await house.submit(work_s)
+        await house.submit(work_s, begin_time_s=1.0)  # so that both join the queue at once
     await house.until_taken_up()
     await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
     await ended(house, 2)
