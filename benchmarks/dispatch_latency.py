@@ -5,9 +5,9 @@
 Decisions: `Policy.judge` of one observation, in this process, at 16 and at 1,024 GPUs with 32 waiting jobs; beside the
 learned policy `fcfs` and `hold_greedy_fixed`, in turns, so that all meet the same neighbours. From end to launch: real
 processes (Valkey, simcluster in virtual time, orchestrator), and between the two a proxy that notes when a batch with
-an end passes, and when the first launch after it does; a list of the scenario `paper` at load 1.1, once under each
-policy. That includes gRPC, the proxy and the write of the intent. Times depend on the machine and on who else uses it:
-look at the ratios. `--checkpoint` takes another file than the shipped one.
+an end passes, and when the first launch before the next batch does; a list of the scenario `paper` at load 1.1, once
+under each policy. That includes gRPC, the proxy and the write of the intent. Times depend on the machine and on who
+else uses it: look at the ratios. `--checkpoint` takes another file than the shipped one.
 """
 
 from __future__ import annotations
@@ -169,8 +169,9 @@ class Proxy:
     async def _watch(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
         ended = cluster_pb.EVENT_KIND_FINISHED
         async for answer in self._upstream.unary_stream(f"{SERVICE}WatchEvents", None, None)(request):
-            if any(event.kind == ended for event in cluster_pb.WatchEventsResponse.FromString(answer).events):
-                self._ended_at = time.perf_counter()
+            # What is launched after the next batch was not launched for this one: the policy held.
+            events = cluster_pb.WatchEventsResponse.FromString(answer).events
+            self._ended_at = time.perf_counter() if any(event.kind == ended for event in events) else None
             yield answer
 
 

@@ -45,7 +45,7 @@ from services.orchestrator.policies.hold_greedy import HoldGreedy
 SEED = 11
 LISTS = 400
 FEWER_LISTS = 100
-LOOKAHEAD_LISTS = 60
+LOOKAHEAD_LISTS = 30
 """A list takes the lookahead seconds."""
 
 
