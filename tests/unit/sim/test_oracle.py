@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import HealthCheck, Phase, example, given, note, settings
 from hypothesis import strategies as st
 
 from services.orchestrator.policies.base import Policy
@@ -72,9 +72,10 @@ def test_small_instances_go_the_same_way_under_random_decisions(seed, hold_share
 
 
 @quick
+@example(1294, 0.6, 0.7)  # a change of speed takes the last bit of a job that was about to end
 @given(seeds, hold_shares, start_costs)
 def test_larger_instances_go_the_same_way_under_random_decisions(seed, hold_share, start_cost_s):
-    agree_at_random(random.Random(seed), 4, 40, seed, hold_share, start_cost_s)
+    agree_at_random(random.Random(seed), 4, 50, seed, hold_share, start_cost_s)
 
 
 @pytest.mark.parametrize("name", RULES)
