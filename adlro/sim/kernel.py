@@ -315,8 +315,7 @@ def advance(
             if machines.gpu_job[n, gpu] != IDLE and machines.gpu_end_s[n, gpu] <= time_s:
                 # What was left of it, the last bit of a float, is gone: it ends now, and not after a decision.
                 _end_run(hardware, machines, jobs, course, n, gpu, ends)
-                first_node = min(first_node, hardware.gpu_node[n, gpu])
-                end_node = max(end_node, hardware.gpu_node[n, gpu] + 1)
+                first_job = 0
                 happened = True
             change += 1
         course.next_change[n] = change

@@ -20,7 +20,7 @@ from tests.e2e.running_suite import ADLRO, RunningSuite, adlro_json, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-JOBS = 1000
+JOBS = 2000
 
 
 @dataclass

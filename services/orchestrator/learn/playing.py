@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adlro.sim.batch import simulate
+from adlro.sim.batch import Outcome, simulate
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.observation import Floats, Ints, Observation
 from adlro.sim.scenario import load_scenario
@@ -52,9 +52,7 @@ def mean_jct_s(
     cell: tuple[str, float, str], act: Act, *, lists: int, seed: int, jobs: int = 256, by_priority: bool = False
 ) -> Floats:
     """(lists,) each list's mean completion time, by priority or of all alike; inf where it got stuck."""
-    name, load, runtime = cell
-    case = _case(name, load, runtime, lists, seed, jobs)
-    outcome = simulate(case.cluster, _arrays(name, load, runtime, lists, seed, jobs), act)
+    outcome = _play(cell, act, lists, seed, jobs)
     weights = outcome.jobs.priority if by_priority else np.ones_like(outcome.end_s)
     jct_s = np.nansum(weights * (outcome.end_s - outcome.jobs.submit_s), axis=1)
     return np.where(outcome.stuck, np.inf, jct_s / np.where(np.isnan(outcome.end_s), 0.0, weights).sum(axis=1))
@@ -62,13 +60,7 @@ def mean_jct_s(
 
 def throughput(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int) -> float:
     """A policy's mean throughput against the base's on the same lists, less 1."""
-    rates = []
-    for each in (act, HoldGreedyFixed().act):
-        name, load, runtime = cell
-        jobs = _arrays(name, load, runtime, lists, seed, 256)
-        outcome = simulate(_case(name, load, runtime, lists, seed, 256).cluster, jobs, each)
-        rates.append(float(np.mean(1.0 / (np.nanmax(outcome.end_s, axis=1) - jobs.submit_s[:, 0]))))
-    return rates[0] / rates[1] - 1.0
+    return _mean_rate_per_s(_play(cell, act, lists, seed)) / _base_rate_per_s(cell, lists, seed) - 1.0
 
 
 def paired(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int, by_priority: bool = False) -> Score:
@@ -91,6 +83,16 @@ def with_margins(model: OnnxModel, margins: Margins) -> Act:
     return act
 
 
+def _play(cell: tuple[str, float, str], act: Act, lists: int, seed: int, jobs: int = 256) -> Outcome:
+    drawn = *cell, lists, seed, jobs
+    return simulate(_case(*drawn).cluster, _arrays(*drawn), act)
+
+
+def _mean_rate_per_s(outcome: Outcome) -> float:
+    """Lists ended a second of their makespan, on average."""
+    return float(np.mean(1.0 / (np.nanmax(outcome.end_s, axis=1) - outcome.jobs.submit_s[:, 0])))
+
+
 @functools.lru_cache(maxsize=64)
 def _case(name: str, load: float, runtime: str, lists: int, seed: int, jobs: int) -> Case:
     return Case(load_scenario(name), SHIPPED, load, jobs, lists, seed, runtime)
@@ -104,3 +106,8 @@ def _arrays(name: str, load: float, runtime: str, lists: int, seed: int, jobs: i
 @functools.lru_cache(maxsize=256)
 def _base_jct_s(cell: tuple[str, float, str], lists: int, seed: int, by_priority: bool) -> Floats:
     return mean_jct_s(cell, HoldGreedyFixed().act, lists=lists, seed=seed, by_priority=by_priority)
+
+
+@functools.lru_cache(maxsize=256)
+def _base_rate_per_s(cell: tuple[str, float, str], lists: int, seed: int) -> float:
+    return _mean_rate_per_s(_play(cell, HoldGreedyFixed().act, lists, seed))

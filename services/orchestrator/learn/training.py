@@ -268,8 +268,7 @@ class Training:
             self._best_to_export = False
 
     def finish(self) -> list[Path]:
-        """Writes the last weights as a model that serves, beside the best; gives their paths."""
-        self.save()
+        """Writes the last weights as a model that serves, beside the best that was saved; gives their paths."""
         self._write_model(LAST, None)
         self._export(LAST)
         return [path for name in (BEST, LAST) if (path := self._folder / f"{name}.onnx").exists()]

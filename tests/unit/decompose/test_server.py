@@ -1,4 +1,4 @@
-"""The server without a network: its memory file at start, and how much one call may ask for."""
+"""The server without a network: its settings, and how much one call may ask for."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from adlro.jobs import JobSpec, JobType
 from adlro.kit.settings import load_settings
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.wire import spec_to_proto
-from services.decompose.follow import START
-from services.decompose.memory import FinishedJob
 from services.decompose.metrics import Metrics
 from services.decompose.server import DecomposeServer
 from services.decompose.settings import DecomposeSettings
@@ -36,84 +34,11 @@ def server(path=None) -> Any:
     return made
 
 
-async def saved(path) -> None:
-    writer = server(path)
-    for number in range(20):
-        writer._predictor.learn(FinishedJob(f"job-{number}", SPEC, "v100_sxm2", 10.0, float(number)))
-    await writer._save_memory(path)
-
-
 def test_an_empty_path_is_none(monkeypatch):
     monkeypatch.setenv("ADLRO_DECOMPOSE_MEMORY_PATH", "")
     assert load_settings(DecomposeSettings).memory_path is None
     monkeypatch.setenv("ADLRO_DECOMPOSE_MEMORY_PATH", "memory")
     assert str(load_settings(DecomposeSettings).memory_path) == "memory"
-
-
-async def test_a_directory_is_refused_and_left_alone(tmp_path):
-    path = tmp_path / "data"
-    path.mkdir()
-    (path / "precious").write_text("x")
-    with pytest.raises(InvalidInput, match=r"data can't be read: Is a directory.*ADLRO_DECOMPOSE_MEMORY_PATH"):
-        await server(path)._load_memory(path)
-    assert [each.name for each in tmp_path.iterdir()] == ["data"]
-
-
-async def test_a_file_that_may_not_be_read_is_refused_and_left_alone(tmp_path, monkeypatch):
-    path = tmp_path / "memory"
-    await saved(path)
-    before = path.read_bytes()
-
-    def forbidden(_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("services.decompose.server.load", forbidden)
-    with pytest.raises(InvalidInput, match="Permission denied"):
-        await server(path)._load_memory(path)
-    assert [each.name for each in tmp_path.iterdir()] == ["memory"]
-    assert path.read_bytes() == before
-
-
-async def test_damaged_files_are_put_aside_each_under_a_name_of_its_own(tmp_path):
-    path = tmp_path / "memory"
-    for content in (b"first", b"second", b"third"):
-        path.write_bytes(content)
-        assert await server(path)._load_memory(path) == START
-    found = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
-    assert found == {
-        "memory.unreadable": b"first",
-        "memory.unreadable.2": b"second",
-        "memory.unreadable.3": b"third",
-    }
-
-
-async def test_a_damaged_file_that_cannot_be_put_aside_is_not_written_over(tmp_path, monkeypatch):
-    path = tmp_path / "memory"
-    path.write_bytes(b"damaged")
-
-    def forbidden(_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("services.decompose.server.put_aside", forbidden)
-    with pytest.raises(InvalidInput, match="can't be put aside: Permission denied"):
-        await server(path)._load_memory(path)
-    assert path.read_bytes() == b"damaged"
-
-
-async def test_a_job_of_the_file_that_cannot_be_learned_is_left_out(tmp_path, monkeypatch):
-    path = tmp_path / "memory"
-    await saved(path)
-    reader = server(path)
-    learn = reader._predictor.learn
-
-    def refusing(job):
-        if job.job_id == "job-3":
-            raise OverflowError("too much")
-        return learn(job)
-
-    monkeypatch.setattr(reader._predictor, "learn", refusing)
-    assert await reader._load_memory(path) == "5-0"
-    assert len(reader._memory) == 19
 
 
 def asked(jobs: int, gpus: int) -> pb.PredictRuntimeRequest:

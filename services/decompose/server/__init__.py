@@ -6,15 +6,12 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
-from google.protobuf.unknown_fields import UnknownFieldSet
 
-from adlro.errors import FieldViolation, InvalidInput
+from adlro.errors import InvalidInput
 from adlro.kit.metrics import OnLoop
 from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
@@ -23,20 +20,20 @@ from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
 from adlro.wire import spec_from_proto, spec_to_proto
 from services.decompose.bundle import ClusterBundle
 from services.decompose.clients import RedisReader
-from services.decompose.drift import Drift, GpuDriftState
-from services.decompose.follow import START, UNLEARNABLE, Followers
+from services.decompose.drift import Drift
+from services.decompose.follow import START, Followers
 from services.decompose.gpu_figures import GpuFigures, GpuFiguresCollector
 from services.decompose.learned import LearnedPredictor
-from services.decompose.memory import DEFAULT_CLUSTER, GpuKey, OutcomeMemory, Recollection
+from services.decompose.memory import DEFAULT_CLUSTER, GpuKey, OutcomeMemory
+from services.decompose.memory_file import MemoryFile
 from services.decompose.metrics import Metrics
 from services.decompose.predict import Basis, PlainPredictor, Predictor
 from services.decompose.refits import Refits
+from services.decompose.server import messages
 from services.decompose.settings import DecomposeSettings
-from services.decompose.snapshot import MemorySnapshot, load, put_aside, save
 from services.decompose.speeds import Speeds
 from services.decompose.state import METRIC_UNITS, Clusters, Snapshot
 from services.decompose.variables import VOCABULARY_VERSION, Variables
-from services.decompose.vocabulary import Variable
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -45,7 +42,6 @@ DEFAULT_WATCH_INTERVAL_S = 0.1
 # Work between two looks at other calls: a few milliseconds each.
 _JOBS_AT_A_TIME, _JOBS_WITH_EVIDENCE_AT_A_TIME, _RECORDS_AT_A_TIME = 250, 8, 500
 _PREDICTIONS_AT_A_TIME, _PREDICTIONS_WITH_EVIDENCE_AT_A_TIME = 1000, 24
-_OUTCOMES_AT_A_TIME = 20
 PREDICTION_LIMIT = 100_000
 """Predictions of one call, jobs x (models + GPUs): their message is some 10 MB."""
 
@@ -76,7 +72,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             )
         self._states: dict[str, tuple[Snapshot, int, pb.ClusterState]] = {}
         self._bundles: dict[str, ClusterBundle] = {}
-        self._saved_revision = 0
+        self._memory_file: MemoryFile | None = None
         self._followers: Followers
         self._metrics: Metrics
         self._draining: asyncio.Event
@@ -99,7 +95,13 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         GpuFiguresCollector(OnLoop(self._gpu_figures), context.registry)
         if self._learned is not None:
             self._refits = Refits(self._learned, self._metrics, self._log)
-        outcomes_after = START if settings.memory_path is None else await self._load_memory(settings.memory_path)
+        outcomes_after = START
+        if settings.memory_path is not None:
+            self._memory_file = MemoryFile(
+                settings.memory_path, self._memory, self._variables, self._predictor, self._metrics, self._log
+            )
+            refitted = None if self._refits is None else self._refits.for_learning
+            outcomes_after = await self._memory_file.load(refitted)
         redis = connect(settings.redis_url)
         self._reader = RedisReader(redis, connect_blocking(settings.redis_url))
         self._followers = Followers(
@@ -116,8 +118,11 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             on_state=lambda waiting_for: context.health.set_serving(not waiting_for, waiting_for, source="streams"),
         )
         context.health.set_serving(False, "nothing has been folded yet", source="streams")
-        if settings.memory_path is not None:
-            context.spawn(self._keep_memory(settings.memory_path), "keep memory")
+        if self._memory_file is not None:
+            keeping = self._memory_file.keep(
+                lambda: self._followers.outcomes_cursor, settings.memory_save_interval_s, self._draining
+            )
+            context.spawn(keeping, "keep memory")
         context.spawn(watch_redis(context, redis), "watch redis")
         self._life = context.spawn(self._followers.run(), "follow streams")
 
@@ -128,66 +133,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         if self._refits is not None:
             await self._refits.stop()
         await self._reader.close()
-        if self._settings.memory_path is not None:
-            await self._save_memory(self._settings.memory_path)
-
-    async def _load_memory(self, path: Path) -> str:
-        """Takes up what a file holds; one that is damaged or of another version is put aside.
-
-        Returns:
-            After which outcome to go on.
-
-        Raises:
-            InvalidInput: the path is a directory, or the file can't be opened or put aside; it is left as it is.
-        """
-        try:
-            snapshot = await asyncio.to_thread(load, path)
-            self._variables.restore(snapshot.vocabularies)
-        except FileNotFoundError:
-            return START
-        except OSError as error:
-            raise _unusable(path, "can't be read", error) from error
-        except InvalidInput as error:
-            try:
-                aside = await asyncio.to_thread(put_aside, path)
-            except OSError as failed:
-                raise _unusable(path, f"is unusable ({error.message}), and can't be put aside", failed) from failed
-            self._log.error("the memory file can't be read; it is put aside, and outcomes are folded anew",
-                            problem=str(error), put_aside=str(aside))  # fmt: skip
-            self._metrics.unreadable_memory_files.inc()
-            return START
-        for number, job in enumerate(snapshot.jobs):
-            try:
-                self._predictor.learn(job)
-            except UNLEARNABLE as error:
-                self._metrics.bad_entries.inc()
-                self._log.warning("a job of the memory file is left out", job_id=job.job_id, problem=repr(error))
-            if not number % _OUTCOMES_AT_A_TIME:
-                await asyncio.sleep(0)
-            if self._refits is not None:
-                await self._refits.for_learning()
-        self._saved_revision = self._predictor.revision
-        return snapshot.cursor
-
-    async def _keep_memory(self, path: Path) -> None:
-        while not self._draining.is_set():
-            try:
-                async with asyncio.timeout(self._settings.memory_save_interval_s):
-                    await self._draining.wait()
-            except TimeoutError:
-                await self._save_memory(path)
-
-    async def _save_memory(self, path: Path) -> None:
-        """Writes the file where there is something new; a disk that is full must not stop the service."""
-        revision = self._predictor.revision
-        if revision == self._saved_revision:
-            return
-        snapshot = MemorySnapshot(self._memory.jobs(), self._variables.growing(), self._followers.outcomes_cursor)
-        try:
-            await asyncio.to_thread(save, path, snapshot)
-            self._saved_revision = revision
-        except OSError as error:
-            self._log.error("the memory can't be written", path=str(path), problem=str(error))
+        if self._memory_file is not None:
+            await self._memory_file.save(self._followers.outcomes_cursor)
 
     def _gpu_figures(self) -> GpuFigures:
         snapshots = [matrix.snapshot() for matrix in self._clusters.matrices.values()]
@@ -197,7 +144,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
 
     async def Decompose(self, request: pb.DecomposeRequest, context: Context) -> pb.DecomposeResponse:
         """Records to variables."""
-        _refuse_unknown_fields(request)
+        messages.refuse_unknown_fields(request)
         if request.vocabulary_version not in {"", VOCABULARY_VERSION}:
             raise InvalidInput(
                 f"vocabulary_version: this release has version {VOCABULARY_VERSION!r}, not "
@@ -220,7 +167,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                     gpu.memory_used_mib if gpu.HasField("memory_used_mib") else None,
                     gpu.temperature_c if gpu.HasField("temperature_c") else None,
                 )
-            response.decompositions.add(variables=_variables(variables))
+            response.decompositions.add(variables=messages.variables(variables))
         return response
 
     async def GetClusterState(self, request: pb.GetClusterStateRequest, context: Context) -> pb.GetClusterStateResponse:
@@ -319,13 +266,13 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                     ]
                 )
                 if gpus:
-                    _add_gpus(response.predictions[-1], gpus)
+                    messages.add_gpus(response.predictions[-1], gpus)
             if request.max_evidence:
                 evidence = self._predictor.evidence(jobs, models, request.max_evidence)
                 for number, of_job in enumerate(evidence, start):
                     # Those of single GPUs, which follow, rest on the same jobs as those of their models.
                     for prediction, of_model in zip(response.predictions[number].predictions, of_job, strict=False):
-                        prediction.evidence.extend(_evidence(of_model))
+                        prediction.evidence.extend(messages.evidence(of_model))
         return response
 
     async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:
@@ -385,8 +332,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 node_id=node_id,
                 gpu_model=gpu_model,
                 sample_time_unix_s=None if math.isnan(sample_time) else sample_time,
-                variables=_variables(self._variables.of_gpu_levels(gpu_model, *of_gpu)),
-                drift=_drift(self._drift.gpus.state(GpuKey(snapshot.cluster, gpu_id))),
+                variables=messages.variables(self._variables.of_gpu_levels(gpu_model, *of_gpu)),
+                drift=messages.drift(self._drift.gpus.state(GpuKey(snapshot.cluster, gpu_id))),
             )
         mix = self._drift.mix.state()
         message.mix_drift.score, message.mix_drift.flagged = mix.score, mix.flagged
@@ -399,81 +346,3 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 unit=METRIC_UNITS[plane.metric],
             )
         return message
-
-
-def _unusable(path: Path, problem: str, error: OSError) -> InvalidInput:
-    why = error.strerror or str(error)
-    return InvalidInput(
-        f"memory_path: {path} {problem}: {why}. It is left as it is; let ADLRO_DECOMPOSE_MEMORY_PATH name a file that "
-        "may be read and written, or leave it empty to keep no file",
-        field="memory_path",
-        reason="MEMORY_FILE_UNUSABLE",
-    )
-
-
-def _variables(variables: Iterable[Variable]) -> list[pb.Variable]:
-    return [pb.Variable(name=each.name, value=each.value, index=each.index) for each in variables]
-
-
-def _drift(state: GpuDriftState) -> pb.GpuDrift:
-    return pb.GpuDrift(
-        score=state.score, flagged=state.flagged, speed_ratio=state.speed_ratio, job_count=state.job_count
-    )
-
-
-def _add_gpus(prediction: pb.JobPrediction, gpus: Sequence[tuple[str, int, float]]) -> None:
-    """Predictions for single GPUs: those of their models at their own speed."""
-    of_models = list(prediction.predictions)
-    for gpu_id, number, speed_ratio in gpus:
-        own = prediction.predictions.add()
-        own.CopyFrom(of_models[number])
-        own.gpu_id = gpu_id
-        own.median_s, own.low_s, own.high_s = (each / speed_ratio for each in (own.median_s, own.low_s, own.high_s))
-
-
-def _evidence(recollections: Iterable[Recollection]) -> list[pb.Evidence]:
-    return [
-        pb.Evidence(
-            job_id=each.job.job_id,
-            similarity=each.similarity,
-            gpu_model=each.job.gpu_model,
-            runtime_s=each.job.runtime_s,
-        )
-        for each in recollections
-    ]
-
-
-def _refuse_unknown_fields(request: pb.DecomposeRequest) -> None:
-    """Refuses fields that this release doesn't know: a variable left out silently would be a wrong answer.
-
-    Other calls ignore them, as protobuf does, so that a newer orchestrator can be rolled out first.
-
-    Raises:
-        InvalidInput: naming each such field by its path and number.
-    """
-    violations: list[FieldViolation] = []
-    _find_unknown_fields(request, "", violations)
-    if violations:
-        raise InvalidInput(violations[0].description, violations=violations[:20], reason="UNKNOWN_FIELD")
-
-
-def _find_unknown_fields(message: Message, path: str, violations: list[FieldViolation]) -> None:
-    unknown_fields = UnknownFieldSet(message)
-    for unknown in (unknown_fields[i] for i in range(len(unknown_fields))):
-        where = path or message.DESCRIPTOR.name
-        violations.append(
-            FieldViolation(
-                where,
-                f"{where}: field number {unknown.field_number} is not known to this release; "
-                "leave it out, or ask a newer decompose",
-            )
-        )
-    for field, value in message.ListFields():
-        if field.message_type is None or field.message_type.GetOptions().map_entry:
-            continue
-        name = f"{path}.{field.name}" if path else field.name
-        if field.is_repeated:
-            for number, each in enumerate(value):
-                _find_unknown_fields(each, f"{name}[{number}]", violations)
-        else:
-            _find_unknown_fields(value, name, violations)

@@ -1,0 +1,120 @@
+"""Keeps the memory of finished jobs in a file (services/decompose/snapshot.py): at start, now and then, at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from adlro.errors import InvalidInput
+from services.decompose.follow import START, UNLEARNABLE
+from services.decompose.memory import OutcomeMemory
+from services.decompose.metrics import Metrics
+from services.decompose.predict import Predictor
+from services.decompose.snapshot import MemorySnapshot, load, put_aside, save
+from services.decompose.variables import Variables
+
+_OUTCOMES_AT_A_TIME = 20
+"""Between two looks at other work."""
+
+
+class MemoryFile:
+    """See the module.
+
+    Args:
+        path: of the file.
+        memory: what is written.
+        variables: the vocabularies of the memory.
+        predictor: learns what is read.
+        metrics: counts what cannot be read.
+        log: a structlog logger.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        memory: OutcomeMemory,
+        variables: Variables,
+        predictor: Predictor,
+        metrics: Metrics,
+        log: Any,
+    ) -> None:
+        self._path = path
+        self._memory = memory
+        self._variables = variables
+        self._predictor = predictor
+        self._metrics = metrics
+        self._log = log
+        self._saved_revision = 0
+
+    async def load(self, refitted: Callable[[], Awaitable[None]] | None) -> str:
+        """Takes up what the file holds; one that is damaged or of another version is put aside.
+
+        Args:
+            refitted: waited for after each job: a fit that is too old to learn by is made anew.
+
+        Returns:
+            After which outcome to go on.
+
+        Raises:
+            InvalidInput: the path is a directory, or the file can't be opened or put aside; it is left as it is.
+        """
+        try:
+            snapshot = await asyncio.to_thread(load, self._path)
+            self._variables.restore(snapshot.vocabularies)
+        except FileNotFoundError:
+            return START
+        except OSError as error:
+            raise self._unusable("can't be read", error) from error
+        except InvalidInput as error:
+            try:
+                aside = await asyncio.to_thread(put_aside, self._path)
+            except OSError as failed:
+                raise self._unusable(f"is unusable ({error.message}), and can't be put aside", failed) from failed
+            self._log.error("the memory file can't be read; it is put aside, and outcomes are folded anew",
+                            problem=str(error), put_aside=str(aside))  # fmt: skip
+            self._metrics.unreadable_memory_files.inc()
+            return START
+        for number, job in enumerate(snapshot.jobs):
+            try:
+                self._predictor.learn(job)
+            except UNLEARNABLE as error:
+                self._metrics.bad_entries.inc()
+                self._log.warning("a job of the memory file is left out", job_id=job.job_id, problem=repr(error))
+            if not number % _OUTCOMES_AT_A_TIME:
+                await asyncio.sleep(0)
+            if refitted is not None:
+                await refitted()
+        self._saved_revision = self._predictor.revision
+        return snapshot.cursor
+
+    async def keep(self, cursor: Callable[[], str], interval_s: float, until: asyncio.Event) -> None:
+        """Writes the file at intervals; `cursor` says which outcome was folded last."""
+        while not until.is_set():
+            try:
+                async with asyncio.timeout(interval_s):
+                    await until.wait()
+            except TimeoutError:
+                await self.save(cursor())
+
+    async def save(self, cursor: str) -> None:
+        """Writes the file where there is something new; a disk that is full must not stop the service."""
+        revision = self._predictor.revision
+        if revision == self._saved_revision:
+            return
+        snapshot = MemorySnapshot(self._memory.jobs(), self._variables.growing(), cursor)
+        try:
+            await asyncio.to_thread(save, self._path, snapshot)
+            self._saved_revision = revision
+        except OSError as error:
+            self._log.error("the memory can't be written", path=str(self._path), problem=str(error))
+
+    def _unusable(self, problem: str, error: OSError) -> InvalidInput:
+        why = error.strerror or str(error)
+        return InvalidInput(
+            f"memory_path: {self._path} {problem}: {why}. It is left as it is; let ADLRO_DECOMPOSE_MEMORY_PATH name a "
+            "file that may be read and written, or leave it empty to keep no file",
+            field="memory_path",
+            reason="MEMORY_FILE_UNUSABLE",
+        )

@@ -1,0 +1,85 @@
+"""Parts of decompose's messages from its own records, and what its requests may hold. No state, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from adlro.errors import FieldViolation, InvalidInput
+from adlro.v1 import decompose_service_pb2 as pb
+from services.decompose.drift import GpuDriftState
+from services.decompose.memory import Recollection
+from services.decompose.vocabulary import Variable
+
+
+def variables(found: Iterable[Variable]) -> list[pb.Variable]:
+    """Discrete variables."""
+    return [pb.Variable(name=each.name, value=each.value, index=each.index) for each in found]
+
+
+def drift(state: GpuDriftState) -> pb.GpuDrift:
+    """How a GPU does beside its kind."""
+    return pb.GpuDrift(
+        score=state.score, flagged=state.flagged, speed_ratio=state.speed_ratio, job_count=state.job_count
+    )
+
+
+def add_gpus(prediction: pb.JobPrediction, gpus: Sequence[tuple[str, int, float]]) -> None:
+    """Predictions for single GPUs: those of their models at their own speed."""
+    of_models = list(prediction.predictions)
+    for gpu_id, number, speed_ratio in gpus:
+        own = prediction.predictions.add()
+        own.CopyFrom(of_models[number])
+        own.gpu_id = gpu_id
+        own.median_s, own.low_s, own.high_s = (each / speed_ratio for each in (own.median_s, own.low_s, own.high_s))
+
+
+def evidence(recollections: Iterable[Recollection]) -> list[pb.Evidence]:
+    """Finished jobs that a prediction rests on."""
+    return [
+        pb.Evidence(
+            job_id=each.job.job_id,
+            similarity=each.similarity,
+            gpu_model=each.job.gpu_model,
+            runtime_s=each.job.runtime_s,
+        )
+        for each in recollections
+    ]
+
+
+def refuse_unknown_fields(request: pb.DecomposeRequest) -> None:
+    """Refuses fields that this release doesn't know: a variable left out silently would be a wrong answer.
+
+    Other calls ignore them, as protobuf does, so that a newer orchestrator can be rolled out first.
+
+    Raises:
+        InvalidInput: naming each such field by its path and number.
+    """
+    violations: list[FieldViolation] = []
+    _find_unknown_fields(request, "", violations)
+    if violations:
+        raise InvalidInput(violations[0].description, violations=violations[:20], reason="UNKNOWN_FIELD")
+
+
+def _find_unknown_fields(message: Message, path: str, violations: list[FieldViolation]) -> None:
+    unknown_fields = UnknownFieldSet(message)
+    for unknown in (unknown_fields[i] for i in range(len(unknown_fields))):
+        where = path or message.DESCRIPTOR.name
+        violations.append(
+            FieldViolation(
+                where,
+                f"{where}: field number {unknown.field_number} is not known to this release; "
+                "leave it out, or ask a newer decompose",
+            )
+        )
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        name = f"{path}.{field.name}" if path else field.name
+        if field.is_repeated:
+            for number, each in enumerate(value):
+                _find_unknown_fields(each, f"{name}[{number}]", violations)
+        else:
+            _find_unknown_fields(value, name, violations)
