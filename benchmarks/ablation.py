@@ -12,6 +12,8 @@ Arms: `full`; `cnn` without the convolutions; `NAME` without the group NAME of p
 services/orchestrator/planes/table.py); `estimates` without all that rests on expected durations. Left out means that
 the planes are 0 in training and in play; the base policy, which the network corrects, knows what it always knows. The
 arms of a run have as many epochs as take the minutes; with --epochs N, so many: arms of several runs may be compared.
+Networks of the arm `full` are judged once more at the same states with the planes of one group 0 after the training
+(`told_0`): what they make of them, without the differences between trainings.
 
 With --idle, DQNs of the recipe `adlro` are trained instead, one for each lambda: the reward of the regression has none.
 """
@@ -36,7 +38,7 @@ from benchmarks.measuring import machine
 from services.orchestrator.learn import playing
 from services.orchestrator.learn.dataset import Chunk, Dataset, load
 from services.orchestrator.learn.episodes import network_q
-from services.orchestrator.learn.improve import Fit, best_margins, fit
+from services.orchestrator.learn.improve import MARGINS, Fit, best_margins, fit, gains_by_margin
 from services.orchestrator.learn.network import NetworkSettings, PairNetwork
 from services.orchestrator.learn.recipes import recipe_named
 from services.orchestrator.learn.training import Training
@@ -107,6 +109,14 @@ def policy_of(network: PairNetwork, arm: Arm, margins: Margins) -> Callable[[Obs
     return act
 
 
+def told_0(network: PairNetwork, margins: Margins, test: Sequence[Chunk]) -> dict[str, float]:
+    """Measured gain a state of a trained network whose planes of a group are 0, by the groups."""
+    at = MARGINS.index(margins.start), MARGINS.index(margins.hold)
+    return {
+        group: float(gains_by_margin(network, [ARMS[group].blind(chunk) for chunk in test])[at]) for group in GROUPS
+    }
+
+
 def run_arm(arm: Arm, data: Dataset, seed: int, epochs: int, lists: int) -> dict[str, Any]:
     """One training of an arm, and how it does."""
 
@@ -132,6 +142,7 @@ def run_arm(arm: Arm, data: Dataset, seed: int, epochs: int, lists: int) -> dict
         "test_gain": gain,
         "margins": dataclasses.asdict(margins),
         "played": played,
+        **({"told_0": told_0(network, margins, seen.test)} if arm.name == "full" else {}),
     }
 
 

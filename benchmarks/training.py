@@ -7,7 +7,8 @@
 2. From that, how long one million episodes of 64 jobs take on two cores: measured on a part, and extrapolated.
 3. With --match: how many core-minutes each takes until it is as good as `hold_greedy_fixed` on the validation lists,
    or how good it was when the time was over. `--recipe adlro` begins there.
-4. One decision, from the observation to the action, in ONNX Runtime on one thread: 16 and 1,024 GPUs, window 32.
+4. One decision, from the observation to the action, on one thread: 16 and 1,024 GPUs, window 32; its network in
+   compiled code, as in service, and in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ def measure_decisions(seed: int, rounds: int) -> dict[str, Any]:
     found = {}
     for copies in (1, 64):
         observations, policy = decisions_of(copies, seed), HoldGreedyFixed()
-        parts: dict[str, list[float]] = {"decision": [], "planes": [], "network": [], "hold_greedy_fixed": []}
+        names = ("decision", "planes", "network", "onnx_runtime", "hold_greedy_fixed")
+        parts: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(rounds):
             for observation in observations:
                 times = [time.perf_counter()]
@@ -178,6 +180,8 @@ def measure_decisions(seed: int, rounds: int) -> dict[str, Any]:
                 planes = model.planes(observation)
                 times.append(time.perf_counter())
                 model.q(planes)
+                times.append(time.perf_counter())
+                model.q_of_runtime(planes)
                 times.append(time.perf_counter())
                 policy.act(observation)
                 times.append(time.perf_counter())

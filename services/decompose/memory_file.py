@@ -20,7 +20,7 @@ _OUTCOMES_AT_A_TIME = 20
 
 
 class MemoryFile:
-    """See the module.
+    """The file of one memory.
 
     Args:
         path: of the file.

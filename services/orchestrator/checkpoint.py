@@ -24,6 +24,7 @@ from adlro.jobs import Job, JobSpec, JobType
 from adlro.sim.observation import Observation
 from services.orchestrator.ledger import Ledger
 from services.orchestrator.planes.choice import Margins, best_of
+from services.orchestrator.planes.compiled_network import compiled_forward
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.ranges import ranges_of
 from services.orchestrator.policies.dqn import CHECKPOINT_MISSING, SHIPPED, Dqn
@@ -167,6 +168,7 @@ def warm() -> None:
     planes = PlaneFiller(HoldGreedyFixed().settings.rule()).fill(_decision())
     ranges_of([planes]).bring_in(planes)
     best_of(planes, np.zeros(len(planes.pairs), dtype=np.float32), np.zeros(1, dtype=np.float32), Margins())
+    compiled_forward()
 
 
 def _decision() -> Observation:

@@ -38,7 +38,7 @@ class Learner:
     def __init__(self, network: PairNetwork, recipe: Recipe, device: torch.device) -> None:
         self.online = network.to(device)
         self.target = copy.deepcopy(self.online).requires_grad_(requires_grad=False)
-        self.optimizer = torch.optim.Adam(self.online.parameters(), lr=recipe.learning_rate)
+        self.optimizer = torch.optim.Adam(self.online.parameters(), lr=recipe.learning_rate, fused=True)
         self.updates = 0
         self._recipe = recipe
         self._device = device

@@ -29,7 +29,7 @@ from services.orchestrator.learn.replay import Decisions, halved, pack
 from services.orchestrator.learn.worlds import World
 from services.orchestrator.planes.choice import Margins, actions_of, best_of
 from services.orchestrator.planes.fill import PlaneFiller
-from services.orchestrator.planes.layout import Float32s, Planes
+from services.orchestrator.planes.layout import Float32s, Planes, fullest_window
 from services.orchestrator.planes.model import INPUTS
 from services.orchestrator.planes.ranges import Ranges
 
@@ -58,6 +58,9 @@ class Generation:
 
 def network_q(network: PairNetwork, planes: Planes, device: torch.device) -> tuple[Float32s, Float32s]:
     """(P,) Q of the pairs, (N,) of holding, by torch."""
+    window, used = planes.jobs.shape[1], fullest_window(planes.jobs)
+    # Most windows are nearly empty: their padding would be most of the work.
+    planes = planes._replace(jobs=planes.jobs[:, :used], pair_job=planes.pair_cluster * used + planes.pair_job % window)
     with torch.no_grad():
         q_pairs, q_hold = network(*(torch.from_numpy(getattr(planes, name)).to(device) for name in INPUTS))
     return q_pairs.cpu().numpy(), q_hold.cpu().numpy()

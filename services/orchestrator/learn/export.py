@@ -14,6 +14,7 @@ import torch
 
 from adlro.errors import InvalidInput
 from services.orchestrator.learn.network import NetworkSettings, PairNetwork
+from services.orchestrator.planes.compiled_network import WEIGHTS_KEY, weights_to_text
 from services.orchestrator.planes.model import INPUTS, KEY, MOST_BYTES, OUTPUTS, ModelMetadata, metadata_from_json
 from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
 
@@ -61,7 +62,10 @@ def to_onnx(network: PairNetwork, metadata: ModelMetadata) -> bytes:
         )
     assert program is not None
     model = program.model_proto
-    onnx.helper.set_model_props(model, {KEY: metadata.to_json()})
+    said = {KEY: metadata.to_json()}
+    if network.settings.convolutions:
+        said[WEIGHTS_KEY] = weights_to_text({name: value.numpy() for name, value in network.state_dict().items()})
+    onnx.helper.set_model_props(model, said)
     content: bytes = model.SerializeToString()
     if len(content) > MOST_BYTES:
         raise InvalidInput(f"the model has {len(content)} bytes; {MOST_BYTES} are the most", field="model")

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding as at  # rows of a table; of all ways the one that is a single node in ONNX
+from torch.nn.functional import linear
 
-from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
-
-_BASE_CHOICE = [plane.name for plane in PAIR_PLANES].index("base_choice")
+from services.orchestrator.planes.table import BASE_CHOICE, CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +41,13 @@ class NetworkSettings:
 class PointConv2d(nn.Conv2d):
     """A convolution of kernel 1 x 1, computed as the product of matrices that it is: several times faster in torch.
 
-    oneDNN prepares a convolution anew for each number of clusters, which changes from step to step.
+    oneDNN prepares a convolution anew for each number of clusters, which changes from step to step. Features come last,
+    so that nothing has to be turned around in between; the weights have a convolution's shape.
     """
 
     def forward(self, matrix: Tensor) -> Tensor:
-        """(N, C, M, S) to (N, channels, M, S)."""
-        if torch.compiler.is_exporting():
-            return super().forward(matrix)
-        product = self.weight.flatten(1) @ matrix.flatten(2)
-        if self.bias is not None:
-            product = product + self.bias[:, None]
-        return product.view(len(matrix), -1, *matrix.shape[2:])
+        """(N, M, S, C) to (N, M, S, channels)."""
+        return linear(matrix, self.weight.flatten(1), self.bias)
 
 
 class PairNetwork(nn.Module):
@@ -124,18 +119,18 @@ class PairNetwork(nn.Module):
         of_jobs = torch.relu(self.job_in(jobs))  # (N, W, C)
         pooled = [cluster, *_pooled(of_jobs, jobs[:, :, :1], dims=(1,))]
         if self.settings.convolutions:
-            first = torch.relu(self.gpu_in(gpus))  # (N, C, M, S)
-            node = first.amax(dim=3, keepdim=True)  # (N, C, M, 1): the most of each node
-            present = gpus[:, :1]  # (N, 1, M, S)
-            matrix = torch.relu(self.gpu_mix(first) + self.node_mix(node)) * present  # (N, C, M, S)
-            pooled += _pooled(matrix, present, dims=(2, 3))
+            planes = gpus.permute(0, 2, 3, 1).contiguous()  # (N, M, S, planes)
+            first = torch.relu(self.gpu_in(planes))  # (N, M, S, C)
+            node = first.amax(dim=2, keepdim=True)  # (N, M, 1, C): the most of each node
+            present = planes[..., :1]  # (N, M, S, 1)
+            matrix = torch.relu(self.gpu_mix(first) + self.node_mix(node)) * present  # (N, M, S, C)
+            pooled += _pooled(matrix, present, dims=(1, 2))
         context = torch.relu(self.context(torch.cat(pooled, dim=1)))  # (N, H)
         hidden = self.of_pair(pairs) + self.of_job(at(pair_job, of_jobs.flatten(0, 1)))  # (P, H)
         if self.settings.convolutions:
-            places = matrix.permute(0, 2, 3, 1).flatten(0, 2)  # (N x M x S, C)
-            hidden = hidden + self.of_gpu(at(pair_place, places))
+            hidden = hidden + self.of_gpu(at(pair_place, matrix.flatten(0, 2)))
         # What an action gains is against the base's choice: every pair, and hold, are told which that is.
-        chosen = torch.relu(hidden) * pairs[:, _BASE_CHOICE : _BASE_CHOICE + 1]
+        chosen = torch.relu(hidden) * pairs[:, BASE_CHOICE : BASE_CHOICE + 1]
         base = self.of_base(torch.zeros_like(context).index_add(0, pair_cluster, chosen))  # (N, H)
         hidden = hidden + at(pair_cluster, self.of_cluster(context) + base)
         context = context + torch.relu(base)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from adlro.sim.observation import Bools, Floats, Ints
-from services.orchestrator.planes.layout import Planes
+from services.orchestrator.planes.layout import Planes, fullest_window
 
 Halves = NDArray[np.float16]
 
@@ -117,7 +117,7 @@ def pack(seen: Sequence[Planes], chosen: Sequence[Ints]) -> dict[str, NDArray[np
 
 
 def taken(decisions: Decisions, rows: Ints) -> Inputs:
-    """Some decisions for a network.
+    """Some decisions for a network, without the window's padding that all of them have.
 
     Args:
         decisions: of a generation.
@@ -128,10 +128,11 @@ def taken(decisions: Decisions, rows: Ints) -> Inputs:
     ends = np.cumsum(counts)
     cluster = np.repeat(np.arange(count), counts)
     pair = np.arange(ends[-1] if count else 0) + np.repeat(first - (ends - counts), counts)
-    window, places = decisions.jobs.shape[1], decisions.gpus.shape[2] * decisions.gpus.shape[3]
+    jobs = decisions.jobs[rows]
+    window, places = fullest_window(jobs), decisions.gpus.shape[2] * decisions.gpus.shape[3]
     return Inputs(
         gpus=_whole(decisions.gpus[rows]),
-        jobs=_whole(decisions.jobs[rows]),
+        jobs=_whole(jobs[:, :window]),
         cluster=_whole(decisions.cluster[rows]),
         pairs=_whole(decisions.pairs[pair]),
         pair_cluster=cluster,

@@ -65,6 +65,16 @@ class Planes(NamedTuple):
         return first + int(found[-1]) if len(found) else -1
 
 
+def fullest_window(jobs: NDArray[np.floating[Any]]) -> int:
+    """Jobs in the fullest window of some decisions, at least 1: what comes behind is padding, and can be left out.
+
+    Args:
+        jobs: (N, W, JOB_PLANES), the plane `present` first.
+    """
+    there = np.flatnonzero((jobs[:, :, 0] != 0).any(axis=0))
+    return int(there[-1]) + 1 if len(there) else 1
+
+
 class Looked(NamedTuple):
     """The fields of an observation that are looked at, of one type and memory layout: compiled code takes no other."""
 

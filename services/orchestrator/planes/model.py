@@ -19,8 +19,10 @@ from adlro.errors import InvalidInput
 from adlro.sim.hold_rule import HoldRule
 from adlro.sim.observation import Ints, Observation
 from services.orchestrator.planes.choice import Margins, choose
+from services.orchestrator.planes.compiled_network import WEIGHTS_KEY, CompiledNetwork
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.layout import Float32s, Planes
+from services.orchestrator.planes.probe import probe_planes
 from services.orchestrator.planes.table import table_digest
 
 FORMAT = "adlro-q-network/1"
@@ -31,6 +33,10 @@ KEY = "adlro"
 INPUTS = ("gpus", "jobs", "cluster", "pairs", "pair_cluster", "pair_job", "pair_place")
 OUTPUTS = ("q_pairs", "q_hold")
 MOST_BYTES = 2_000_000
+
+_PROBES, _AGREEMENT = 8, 1e-4
+"""Made-up decisions, and how closely compiled code must agree with ONNX Runtime: as a share of the highest Q where that
+is above 1. The order of sums makes 1e-6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,9 @@ def metadata_from_json(text: str, source: str) -> ModelMetadata:
 class OnnxModel:
     """A network that decides; one a thread (its planes are made in room of its own).
 
+    One decision, of some hundred GPUs at most, is computed by compiled code from the weights in the file's metadata;
+    larger ones, batches, and networks without such weights by ONNX Runtime (docs/decisions/0007-compiled-decisions.md).
+
     Args:
         model: path of the file, or its bytes.
         threads: of ONNX Runtime, which are of use with hundreds of GPUs only.
@@ -121,8 +130,8 @@ class OnnxModel:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime has a dozen exceptions, with no common base but this
             raise InvalidInput(f"{source}: not an ONNX model that can be run: {error}", field="model") from error
-        stated = self._session.get_modelmeta().custom_metadata_map.get(KEY, "{}")
-        self.metadata = metadata_from_json(stated, source)
+        stated = self._session.get_modelmeta().custom_metadata_map
+        self.metadata = metadata_from_json(stated.get(KEY, "{}"), source)
         inputs = tuple(each.name for each in self._session.get_inputs())
         outputs = tuple(each.name for each in self._session.get_outputs())
         flat = all(len(each.shape) == 1 for each in self._session.get_outputs())
@@ -133,6 +142,14 @@ class OnnxModel:
             )
         self._inputs = inputs
         self._filler = PlaneFiller(self.metadata.rule, self.metadata.window)
+        self._compiled: CompiledNetwork | None = None
+        if WEIGHTS_KEY in stated:
+            self._compiled = self._checked(stated[WEIGHTS_KEY], source)
+
+    @property
+    def compiled(self) -> bool:
+        """Single decisions are computed by compiled code."""
+        return self._compiled is not None
 
     def planes(self, observation: Observation) -> Planes:
         """What the network sees of N decisions."""
@@ -143,8 +160,37 @@ class OnnxModel:
         if not len(planes.pairs):
             # Nothing can start: there is nothing to compare a hold with.
             return np.zeros(0, dtype=np.float32), np.zeros(len(planes.base), dtype=np.float32)
+        if self._compiled is not None and self._compiled.is_for(planes):
+            return self._compiled.q(planes)
+        return self.q_of_runtime(planes)
+
+    def q_of_runtime(self, planes: Planes) -> tuple[Float32s, Float32s]:
+        """The same, by ONNX Runtime, for however many decisions."""
         q_pairs, q_hold = self._session.run(OUTPUTS, {name: getattr(planes, name) for name in self._inputs})
         return q_pairs, q_hold
+
+    def _checked(self, weights: str, source: str) -> CompiledNetwork | None:
+        """The compiled network, where it says what ONNX Runtime says; None: that says nothing that is a number.
+
+        Raises:
+            InvalidInput: weights that cannot be read, or say something else.
+        """
+        try:
+            network = CompiledNetwork(weights)
+            for probe in map(probe_planes, range(_PROBES)):
+                ours, theirs = (np.concatenate(found) for found in (network.q(probe), self.q_of_runtime(probe)))
+                most = float(np.abs(theirs).max())
+                if not np.isfinite(most):
+                    return None
+                if not np.abs(ours - theirs).max() <= _AGREEMENT * max(most, 1.0):
+                    raise ValueError("its network says something else")
+        except Exception as error:  # ONNX Runtime's have no common base
+            raise InvalidInput(
+                f"{source}: the weights in its metadata '{WEIGHTS_KEY}' are of no use ({error}): a damaged file, or "
+                "one that was changed by hand",
+                field="metadata",
+            ) from error
+        return network
 
     def act(self, observation: Observation) -> Ints:
         """(N, 2) the job's and the GPU's place in the observation, or (HOLD, HOLD)."""

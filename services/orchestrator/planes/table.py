@@ -151,6 +151,9 @@ PAIR_PLANES = (
 )
 """Planes of the pairs (job of the window, GPU) that fit now."""
 
+BASE_CHOICE = [plane.name for plane in PAIR_PLANES].index("base_choice")
+"""Of these the one that a network computes with, beside taking it in."""
+
 CLUSTER_PLANES = (
     Plane("queue_length", "jobs", "that wait", "paper", _LN1P, 0.2, 0.0, 2.0),
     Plane("queue_per_gpu", "jobs", "that wait, for each GPU", "paper", _LN1P, 0.5, 0.0, 4.0),

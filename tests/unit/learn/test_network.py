@@ -14,10 +14,12 @@ from adlro.errors import InvalidInput
 from adlro.sim.batch import BatchSimulator
 from adlro.sim.scenario import load_scenario
 from services.orchestrator.learn.env import draw_lists
+from services.orchestrator.learn.episodes import network_q
 from services.orchestrator.learn.export import load_network, save_network, to_onnx
 from services.orchestrator.learn.network import NetworkSettings, PairNetwork
 from services.orchestrator.planes.choice import Margins, best_of
 from services.orchestrator.planes.fill import PlaneFiller
+from services.orchestrator.planes.layout import fullest_window
 from services.orchestrator.planes.model import INPUTS, KEY, MOST_BYTES, ModelMetadata, OnnxModel
 from services.orchestrator.policies.hold_greedy import FIXED
 
@@ -122,6 +124,24 @@ def test_padding_changes_nothing(network, decisions):
     again = in_torch(network, wider)
     np.testing.assert_allclose(again[0], q_pairs, atol=1e-5)
     np.testing.assert_allclose(again[1], q_hold, atol=1e-5)
+
+
+def test_what_acts_in_training_leaves_padding_out_and_says_the_same(network, decisions):
+    cpu = torch.device("cpu")
+    assert min(fullest_window(planes.jobs) for _, planes in decisions) < max(
+        fullest_window(planes.jobs) for _, planes in decisions
+    )
+    for _, planes in decisions:
+        for given, whole in zip(network_q(network, planes, cpu), in_torch(network, planes), strict=True):
+            np.testing.assert_allclose(given, whole, atol=1e-5)
+
+
+def test_the_longest_window_counts_and_an_empty_one_has_a_row():
+    jobs = np.zeros((3, 5, 2))
+    assert fullest_window(jobs) == 1
+    jobs[1, :4, 0] = 1.0
+    jobs[2, :2, 0] = 1.0
+    assert fullest_window(jobs) == 4
 
 
 def test_a_new_network_prefers_nothing_and_so_does_what_the_base_does(decisions):

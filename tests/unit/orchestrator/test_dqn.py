@@ -287,3 +287,19 @@ def test_onnx_runtime_reports_to_nobody_and_leaves_no_file(tmp_path: Path) -> No
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     subprocess.run([sys.executable, "-c", asked], env={**environment, "TMPDIR": str(tmp_path)}, check=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_checkpoint_waits_for_the_compiler() -> None:
+    """The one that ships: of its single decisions all is compiled before it is loaded."""
+    code = (
+        "from services.orchestrator import checkpoint\n"
+        "from services.orchestrator.planes import compiled_network, fill\n"
+        "from services.orchestrator.policies import dqn\n"
+        "checkpoint.warm()\n"
+        "parts = (compiled_network._forward, fill.fill_planes)\n"
+        "before = [list(part.signatures) for part in parts]\n"
+        "checkpoint._tried(dqn.SHIPPED)\n"
+        "assert [list(part.signatures) for part in parts] == before\n"
+        "assert min(map(len, before)) == 1\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
