@@ -45,10 +45,6 @@ from services.orchestrator.policies.hold_greedy import HoldGreedy
 SEED = 11
 LISTS = 400
 FEWER_LISTS = 100
-LOOKAHEAD_LISTS = 30
-"""A list takes the lookahead seconds."""
-
-
 BY_PRIORITY = "dqn_by_priority"
 
 
@@ -131,9 +127,7 @@ def cells(philly: Path | None, swf: Path | None, clusters: Path) -> Iterator[Cel
     for name in ("paper", "paper_roomy"):
         for load in (0.6, 0.9, 1.1):
             cell = f"{name} {load}"
-            yield Cell(
-                "lookahead", cell, _drawn(name, load), ("hold_greedy_fixed", "dqn_lookahead"), lists=LOOKAHEAD_LISTS
-            )
+            yield Cell("lookahead", cell, _drawn(name, load), ("hold_greedy_fixed", "dqn_lookahead"))
     for load in (0.9, 1.1):
         yield Cell("priority", f"paper {load}", _drawn("paper", load), ("hold_greedy_fixed", "wspt"), by_priority=True)
     everyone = ("hold_greedy_fixed", *HEURISTICS)

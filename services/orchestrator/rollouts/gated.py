@@ -42,6 +42,9 @@ class Gate:
         candidates: actions tried, the base's own among them.
         standard_errors: that a candidate's mean gain must clear.
         first_look: after so many futures, and after each as many again, candidates without a gain so far are dropped.
+            With fewer nothing is known.
+        glance: after so many, and after each as many again, those that lose by more than a standard error are; 0: none.
+        most_work: in pairs that the base scores (`rule.Base.work`); no future begins behind it.
     """
 
     futures: int = 48
@@ -49,6 +52,8 @@ class Gate:
     candidates: int = 6
     standard_errors: float = 2.0
     first_look: int = 12
+    glance: int = 0
+    most_work: int = np.iinfo(np.int64).max
 
 
 class GatedRollouts:
@@ -108,6 +113,8 @@ class GatedRollouts:
                 self._gains,
                 self._gate.standard_errors,
                 self._gate.first_look,
+                self._gate.glance,
+                self._gate.most_work,
             )
         return int(self._candidates.job[chosen]), int(self._candidates.gpu[chosen])
 
@@ -119,6 +126,15 @@ def mean_gain(gains: Floats, c: int, played: int) -> float:
     for future in range(played):
         total += gains[c, future]
     return total / played
+
+
+@compiled_part
+def error_of(gains: Floats, c: int, played: int, mean: float) -> float:
+    """Standard error of a mean over the futures played."""
+    squares = 0.0
+    for future in range(played):
+        squares += (gains[c, future] - mean) ** 2
+    return math.sqrt(squares / max(played - 1, 1) / played)
 
 
 @compiled
@@ -136,6 +152,8 @@ def best_certain(
     gains: Floats,
     standard_errors: float,
     first_look: int,
+    glance: int,
+    most_work: int,
 ) -> int:
     """The candidate with the greatest mean gain that clears the gate; 0, the base's choice, where none does.
 
@@ -144,15 +162,17 @@ def best_certain(
         candidates: with the job numbers of cluster n.
         count: candidates.
         gains: (C, F) scratch: seconds of total completion time saved against the base's choice.
+        standard_errors, first_look, glance, most_work: of the gate.
     """
     futures, alive = draws.gap.shape[0], count - 1
+    work_ends = base.work[0] + min(most_work, np.iinfo(np.int64).max - base.work[0])
     # Rows of the imagined cluster; as constants they would compile the simulator once more for each.
     now = 0 * count
     played_on = now + 1
     for c in range(count):
         gains[c, 0] = 0.0  # nan from here on: dropped
     played = 0
-    while played < futures and alive > 0:
+    while played < futures and alive > 0 and base.work[0] < work_ends:
         imagine_arrivals(machines, jobs, course, n, history, draws, played, imagination)
         base_cost = 0.0
         for c in range(count):
@@ -182,20 +202,22 @@ def best_certain(
             else:
                 gains[c, played] = base_cost - cost
         played += 1
-        if played % first_look == 0:
+        at_look = played % first_look == 0
+        if at_look or (glance > 0 and played % glance == 0):
             for c in range(1, count):
-                if not math.isnan(gains[c, 0]) and not mean_gain(gains, c, played) > 0.0:
+                if math.isnan(gains[c, 0]):
+                    continue
+                mean = mean_gain(gains, c, played)
+                if not mean > (0.0 if at_look else -error_of(gains, c, played, mean)):
                     gains[c, 0] = np.nan
                     alive -= 1
     best, best_gain = 0, 0.0
+    if played < min(first_look, futures):
+        return best
     for c in range(1, count):
         if math.isnan(gains[c, 0]):
             continue
         mean = mean_gain(gains, c, played)
-        squares = 0.0
-        for future in range(played):
-            squares += (gains[c, future] - mean) ** 2
-        error = math.sqrt(squares / max(played - 1, 1) / played)
-        if mean > standard_errors * error and mean > best_gain:
+        if mean > standard_errors * error_of(gains, c, played, mean) and mean > best_gain:
             best, best_gain = c, mean
     return best

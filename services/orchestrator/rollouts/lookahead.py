@@ -22,7 +22,7 @@ from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedySettings
 from services.orchestrator.rollouts.candidates import find_candidates, room_for_candidates
 from services.orchestrator.rollouts.futures import History, Imagination, draw
 from services.orchestrator.rollouts.gated import Gate, best_certain
-from services.orchestrator.rollouts.rule import base_policy
+from services.orchestrator.rollouts.rule import DECISION_WORK, base_policy
 
 FEWEST_SEEN = 16
 """With fewer jobs seen nobody knows what will come: no looking ahead."""
@@ -30,8 +30,8 @@ FEWEST_SEEN = 16
 MOST_SEEN = 1024
 """The newest count: populations change."""
 
-MOST_PLAYED = 16_000
-"""Jobs of all futures and candidates of a decision; one takes 0.6 to 0.9 us."""
+IN_SERVICE = Gate(ahead=24, first_look=8, glance=4, most_work=1_440_000)
+"""Bounds the time of a decision, by work and not by the clock: the same decisions on each machine, however busy."""
 
 
 class Seen:
@@ -87,7 +87,7 @@ class Lookahead:
     """
 
     def __init__(self, settings: HoldGreedySettings = FIXED, gate: Gate | None = None, *, seed: int = 0) -> None:
-        self._gate = gate or Gate()
+        self._gate = gate or IN_SERVICE
         self._settings = settings
         self._rng = np.random.default_rng(seed)
         self._room: _Room | None = None
@@ -112,10 +112,11 @@ class Lookahead:
         count = self._candidates(room, waiting, incumbent)
         if count < 2:
             return incumbent
-        # Longer queues take longer to play: fewer futures keep the decision below 15 ms.
-        to_play = count * (room.running + len(waiting) + self._gate.ahead)
-        futures = min(self._gate.futures, max(self._gate.first_look, MOST_PLAYED // to_play))
-        draws = draw(self._rng, futures, self._gate.ahead)
+        draws = draw(self._rng, self._gate.futures, self._gate.ahead)
+        # Each job that waits or comes starts once, from a queue that is half as long on the way; holds come on top.
+        one_future = count * (len(waiting) + self._gate.ahead) * (len(waiting) // 2 + DECISION_WORK) * gpus
+        if one_future > self._gate.most_work / 4:
+            return incumbent  # so few futures would say nothing
         imagined = room.imagined
         # All that has been seen is in the history: the jobs at hand are not to be counted twice.
         source = imagined.course._replace(arrived_count=np.zeros_like(imagined.course.arrived_count))
@@ -133,6 +134,8 @@ class Lookahead:
             room.gains,
             self._gate.standard_errors,
             self._gate.first_look,
+            self._gate.glance,
+            self._gate.most_work,
         )
         if chosen == 0:
             return incumbent

@@ -33,6 +33,7 @@ class Base(NamedTuple):
         duration_s: (G,) scratch: of one job on each GPU.
         fits: (G,) scratch: that job can start there now.
         scores: (G,) of that job's pairs, the higher the sooner; -inf: does not fit, or refused.
+        work: (1,) what its decisions have taken so far, in pairs of waiting jobs and GPUs.
     """
 
     rule: HoldRule
@@ -43,6 +44,11 @@ class Base(NamedTuple):
     duration_s: Floats
     fits: Bools
     scores: Floats
+    work: Ints
+
+
+DECISION_WORK = 8
+"""What a decision and the events before it take beside the scoring, as so many waiting jobs."""
 
 
 def base_policy(settings: HoldGreedySettings, hardware: Hardware) -> Base:
@@ -57,6 +63,7 @@ def base_policy(settings: HoldGreedySettings, hardware: Hardware) -> Base:
         duration_s=np.zeros(gpus),
         fits=np.zeros(gpus, dtype=np.bool_),
         scores=np.zeros(gpus),
+        work=np.zeros(1, dtype=np.int64),
     )
 
 
@@ -153,6 +160,7 @@ def hold_greedy(
     Ties: the earlier submitted job, then the lower-numbered GPU. Where a hold is not allowed nothing is refused.
     """
     may_hold = hold_is_allowed(machines, jobs, course, n)
+    base.work[0] += (course.waiting_count[n] + DECISION_WORK) * hardware.gpu_count[n]
     look_at_cluster(hardware, machines, n, base)
     best_job, best_gpu, best = HOLD, HOLD, -np.inf
     for i in range(course.waiting_count[n]):

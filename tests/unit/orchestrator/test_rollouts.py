@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -266,6 +267,42 @@ def test_a_gate_that_nothing_clears_leaves_the_base_its_way() -> None:
         left += open_.choose(hardware, machines, jobs, course, 0, seen, rng) != base
         sim.act(HoldGreedy(settings=FIXED).act(sim.observe()))
     assert left > 3
+
+
+@compiles
+def test_work_is_bounded_and_losers_are_dropped_early() -> None:
+    sim = simulator(lists(1, 60, 1.1))
+    hardware, machines, jobs, course = sim.arrays()
+    gate = Gate(futures=16, ahead=12, first_look=8)
+    most_work = 64_000
+    gates = (
+        gate,
+        dataclasses.replace(gate, glance=4),
+        dataclasses.replace(gate, most_work=most_work),
+        dataclasses.replace(gate, most_work=1),
+    )
+    every = [GatedRollouts(hardware, jobs, FIXED, each) for each in gates]
+    seen, work, alike, differ, at = history_of(*history()), np.zeros((4, 0)), 0, 0, 0
+    while len(sim.active):
+        (base,) = sim.actions(0, 1)
+        before = np.array([each._base.work[0] for each in every])
+        found = [each.choose(hardware, machines, jobs, course, 0, seen, np.random.default_rng(at)) for each in every]
+        took = np.array([each._base.work[0] for each in every]) - before
+        work = np.concatenate([work, took[:, None]], axis=1)
+        alike += found[0] == found[1]
+        differ += found[0] != base
+        assert found[3] == base  # one future is nothing to go by
+        at += 1
+        sim.act(HoldGreedy(settings=FIXED).act(sim.observe()))
+    whole, glanced, bounded, least = work
+    assert differ > 3
+    assert glanced.sum() < 0.9 * whole.sum()
+    assert alike > 0.9 * at
+    assert (whole > 3 * most_work).any()
+    # The future that is being played when the work is done is played to its end, for all candidates.
+    assert (bounded <= most_work + whole.max() / 8).all()
+    assert (bounded[whole < most_work] == whole[whole < most_work]).all()
+    assert least.sum() < 0.3 * whole.sum()
 
 
 def test_a_history_is_one_list_over_some_time() -> None:
