@@ -147,7 +147,8 @@ async def test_a_replay_through_all_replicas_while_one_of_each_is_killed(all_ser
 
     # Both of decompose have learned from all, the one that was killed by way of the file.
     await wait_until_serving(service.address for service in replicas.of["decompose"])
-    assert [file.name for file in replicas.memory.iterdir()] == ["outcomes"]
+    # Beside it may be what is being written, or what the killed one had begun to write.
+    assert {file.name for file in replicas.memory.iterdir()} - {"outcomes.tmp"} == {"outcomes"}
     for address in replicas.metrics()["decompose"]:
 
         async def learned(address: str = address) -> bool:

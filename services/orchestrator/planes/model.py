@@ -105,7 +105,7 @@ def metadata_from_json(text: str, source: str) -> ModelMetadata:
 class OnnxModel:
     """A network that decides; one a thread (its planes are made in room of its own).
 
-    One decision, of some hundred GPUs at most, is computed by compiled code from the weights in the file's metadata;
+    One decision of few GPUs and pairs is computed by compiled code from the weights in the file's metadata;
     larger ones, batches, and networks without such weights by ONNX Runtime (docs/decisions/0007-compiled-decisions.md).
 
     Args:

@@ -42,8 +42,9 @@ class Gate:
         candidates: actions tried, the base's own among them.
         standard_errors: that a candidate's mean gain must clear.
         first_look: after so many futures, and after each as many again, candidates without a gain so far are dropped.
-            With fewer nothing is known.
-        glance: after so many, and after each as many again, those that lose by more than a standard error are; 0: none.
+            With fewer (or than `futures`, where those are fewer) nothing is known.
+        glance: after so many, and after each as many again, those that lose by more than a standard error are; 0: none,
+            else 2 or more.
         most_work: in pairs that the base scores (`rule.Base.work`); no future begins behind it.
     """
 

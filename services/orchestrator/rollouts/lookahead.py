@@ -116,7 +116,7 @@ class Lookahead:
         # Each job that waits or comes starts once, from a queue that is half as long on the way; holds come on top.
         one_future = count * (len(waiting) + self._gate.ahead) * (len(waiting) // 2 + DECISION_WORK) * gpus
         if one_future > self._gate.most_work / 4:
-            return incumbent  # so few futures would say nothing
+            return incumbent  # four futures at most: too few to say anything
         imagined = room.imagined
         # All that has been seen is in the history: the jobs at hand are not to be counted twice.
         source = imagined.course._replace(arrived_count=np.zeros_like(imagined.course.arrived_count))

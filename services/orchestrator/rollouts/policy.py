@@ -1,8 +1,8 @@
 """The learned policy, thinking longer: its choice, checked by rollouts over imagined futures. Arrays only.
 
-At up to 15 ms a decision: in long queues and large clusters it looks ahead less, or not at all. The network's choice is
-left only where the gain of another clears two standard errors; what it knows of the population and of the arrival rate
-is what it has seen (services/orchestrator/rollouts).
+At up to 15 ms a decision on 16 GPUs: in longer queues and larger clusters it looks ahead less, or not at all. The
+network's choice is left only where the gain of another clears two standard errors; what it knows of the population and
+of the arrival rate is what it has seen (services/orchestrator/rollouts).
 """
 
 from __future__ import annotations

@@ -103,6 +103,25 @@ def test_lost_gpus_uneven_nodes_and_clusters_of_other_sizes():
     assert lost > 30
 
 
+def test_what_is_no_number_stays_no_number():
+    """It is noticed by whoever looks at Q, and never taken for a 0."""
+    compiled, planes = CompiledNetwork(weights_to_text(weights(shaken()))), probe_planes()
+    for name, place in (("gpus", (0, 2, 1, 1)), ("jobs", (0, 1, 3)), ("cluster", (0, 2)), ("pairs", (4, 0))):
+        changed = getattr(planes, name).copy()
+        changed[place] = np.nan
+        assert np.isnan(compiled.q(planes._replace(**{name: changed}))[0]).any(), name
+
+
+@pytest.mark.parametrize(("nodes", "pairs", "is_for"), [(8, 224, True), (8, 225, False), (64, 1, False)])
+def test_what_counts_as_large(nodes, pairs, is_for):
+    planes = probe_planes()
+    planes = planes._replace(
+        gpus=np.zeros((1, 14, nodes, 2), dtype=np.float32), pairs=np.repeat(planes.pairs[:1], pairs, axis=0)
+    )
+    assert CompiledNetwork.is_for(planes) is is_for
+    assert not CompiledNetwork.is_for(planes._replace(base=np.zeros(2, dtype=np.int64)))
+
+
 def test_large_decisions_are_left_to_onnx_runtime(monkeypatch):
     few, many = probe_planes(), probe_planes()
     many = many._replace(
