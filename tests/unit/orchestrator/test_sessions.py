@@ -293,10 +293,11 @@ async def test_a_cancel_that_races_a_relaunch_is_not_lost(house: House) -> None:
     house.start()
     await house.submit(5.0)
 
-    async def intended() -> bool:
-        return (await house.store.get("job-1")).pending_reason is PendingReason.LAUNCHING
+    async def launched() -> bool:
+        return house.cluster.lose_replies == 0  # the intent is written before
 
-    await house.until(intended)
+    await house.until(launched)
+    assert (await house.store.get("job-1")).pending_reason is PendingReason.LAUNCHING
     await house.kill()
     await house.store.request_cancel("job-1")
     house.start()

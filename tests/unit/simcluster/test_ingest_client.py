@@ -116,6 +116,8 @@ async def test_when_ingest_comes_back_it_is_told_the_cluster_again(hz):
         async with serving(first) as port:
             await stack.enter_async_context(pushing(port, hz=hz))
             assert await first.next() == "cluster default of 4 nodes"
+            if hz:  # a stream that had not begun would not break: ingest refuses what it does not know
+                assert len((await first.next()).gpu_ids) == 16
         async with serving(second, port):
             assert await second.next() == "cluster default of 4 nodes"
             if hz:
