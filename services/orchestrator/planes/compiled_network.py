@@ -247,11 +247,16 @@ def _dense(values: Float32s, weights: Float32s, begin: int, inputs: int, outputs
     _add_product(values, weights, begin, inputs, outputs, total)
 
 
+@compiled_part
+def _positive(value: np.float32) -> np.float32:
+    """The value, or 0 where it is less. What is no number stays so: it is to be noticed."""
+    return _ZERO if value < _ZERO else value
+
+
 @compiled
 def _relu(values: Float32s, count: int) -> None:
     for j in range(count):
-        # What is no number stays so: it is to be noticed.
-        values[j] = _ZERO if values[j] < _ZERO else values[j]
+        values[j] = _positive(values[j])
 
 
 @compiled_part
@@ -357,12 +362,12 @@ def _forward(
         is_base = pairs[pair, BASE_CHOICE]
         for j in range(hidden):
             of_pair[j] += of_job[j] + of_gpu[j]
-            chosen[j] += is_base * (_ZERO if of_pair[j] < _ZERO else of_pair[j])
+            chosen[j] += is_base * _positive(of_pair[j])
     _dense(chosen, weights, layers.of_base, hidden, hidden, base)
     _dense(context, weights, layers.of_cluster, hidden, hidden, shared)
     for j in range(hidden):
         shared[j] += base[j]
-        context[j] += _ZERO if base[j] < _ZERO else base[j]
+        context[j] += _positive(base[j])
     _dense(context, weights, layers.state, hidden, hidden2, second)
     _relu(second, hidden2)
     outcome, single = room.wide[1], sizes.single
