@@ -10,6 +10,9 @@ PYTHON ?=
 export PYTHON
 # Processes that pytest uses.
 WORKERS ?= 2
+# Of `make soak`.
+ROUNDS ?= 200
+SEED ?= 12
 # More arguments for pytest, such as ARGS="-k submit -x", or for the demo.
 ARGS ?=
 # Where this is set, as in many container images, each of the suite's processes would compile all that it imports anew.
@@ -20,7 +23,8 @@ RUNTIME := .venv/.runtime-stamp
 DEV := .venv/.dev-stamp
 # buf and protoc's plug-ins are looked up on PATH.
 WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# In the order of the folders, of which the last, tests/unit, has the short ones: a long file is not begun at the end.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # So that the output of checks that run side by side doesn't mix, where make can do that.
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
@@ -32,7 +36,7 @@ $(DEV): pyproject.toml constraints.txt tools/setup.sh
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(RUNTIME) ## 256 jobs on a simulated 16-GPU cluster, through the real services, with a report
@@ -50,6 +54,11 @@ setup: $(DEV) ## only the set-up: .venv with everything that tests and checks ne
 test: $(DEV) ## the whole test suite, slow tests included (about a quarter of an hour on two cores)
 	$(PYTEST) -m "not compose" $(ARGS)
 
+.PHONY: soak
+soak: $(DEV) ## network faults between all processes, 200 rounds with silences of 30 s (about an hour; ROUNDS=, SEED=)
+	ADLRO_TEST_NETWORK_ROUNDS=$(ROUNDS) ADLRO_TEST_NETWORK_SEED=$(SEED) \
+		$(BIN)/python -m pytest -n 0 -s tests/fault/test_network.py $(ARGS)
+
 .PHONY: test-compose
 test-compose: $(DEV) ## the containers: builds the images and runs the suite in them (needs Docker, or root to start it)
 	@sh tools/docker_engine.sh start || true
@@ -59,8 +68,12 @@ test-compose: $(DEV) ## the containers: builds the images and runs the suite in 
 test-fast: $(DEV) ## the tests that are not marked slow
 	$(PYTEST) -m "not slow" $(ARGS)
 
+.PHONY: test-interpreters
+test-interpreters: $(DEV) ## the fast unit tests on every Python that the project promises and this machine has
+	@$(BIN)/python tools/interpreters.py --workers $(WORKERS) $(ARGS)
+
 .PHONY: check
-check: lint ## all that must hold before a commit: lint and fast unit tests (under 90 s on two cores)
+check: lint ## all that must hold before a commit: lint and fast unit tests (a little over two minutes on two cores)
 	$(PYTEST) -m "not slow" tests/unit
 
 .PHONY: lint
@@ -108,5 +121,5 @@ policy: $(DEV) ## makes the learned policy again as out/policy/dqn.onnx (hours o
 
 .PHONY: clean
 clean: ## removes .venv and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
 	find adlro services tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

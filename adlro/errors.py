@@ -13,6 +13,7 @@
     ├── Unavailable        UNAVAILABLE           a dependency does not answer; safe to try again
     ├── DeadlineExceeded   DEADLINE_EXCEEDED
     ├── Unsupported        UNIMPLEMENTED
+    ├── DataLoss           DATA_LOSS             what was kept can't be read any more
     └── InternalError      INTERNAL              a bug; `error_id` finds it in the service's log
 
 Knows nothing of gRPC; `adlro.kit.status` maps both ways.
@@ -137,7 +138,21 @@ class Unsupported(AdlroError):
     default_reason = "UNSUPPORTED"
 
 
+class DataLoss(AdlroError):
+    """What was kept can't be read any more; trying again will not help."""
+
+    default_reason = "DATA_LOSS"
+
+
 class InternalError(AdlroError):
     """A bug in a service; `metadata["error_id"]` finds it in the service's log."""
 
     default_reason = "INTERNAL"
+
+
+def with_extra(name: str) -> str:
+    """How to install an optional part: `install it <this>`.
+
+    Never by ADLRO's name alone: it is on no package index, so that anybody could register it there.
+    """
+    return f"with `pip install '.[{name}]'` in a checkout of ADLRO, or `pip install 'PATH/OF/ADLRO.whl[{name}]'`"

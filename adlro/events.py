@@ -81,7 +81,12 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """A cluster at one moment: `revision` is its newest event, `oldest_revision` the oldest still kept."""
+    """A cluster at one moment.
+
+    Attributes:
+        revision: of its newest event; `oldest_revision`: of the oldest still kept.
+        fencing_token: the newest that was used there, or is older than one that was given; 0: none.
+    """
 
     cluster: Cluster
     running: tuple[RunningJob, ...]
@@ -90,3 +95,4 @@ class ClusterDescription:
     incarnation: str
     revision: int
     oldest_revision: int
+    fencing_token: int = 0

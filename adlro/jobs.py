@@ -101,7 +101,7 @@ class NormalizedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobAttempt:
-    """One try to run a job. `outcome` is empty while it runs."""
+    """One try to run a job. `outcome` is empty while it runs; `excused`: it was lost to a restart of the cluster."""
 
     attempt: int
     gpu_id: str
@@ -109,6 +109,7 @@ class JobAttempt:
     start_s: float | None = None
     end_s: float | None = None
     outcome: str = ""
+    excused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

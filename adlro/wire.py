@@ -20,38 +20,39 @@ from adlro.jobs import (
 )
 from adlro.v1 import cluster_pb2, cluster_service_pb2, job_pb2
 
+# Looked up: a session of the orchestrator reads each job that waits, and to call an enumeration takes longer.
+_JOB_TYPES = {int(each): each for each in JobType}
+_JOB_STATES = {int(each): each for each in JobState}
+_PENDING_REASONS = {int(each): each for each in PendingReason}
+
 DEFAULT_PRIORITY = 0.5
 DEFAULT_MEMORY_MIB_PER_CORE = 4096
 
 
 def spec_from_proto(message: job_pb2.JobSpec) -> JobSpec:
     """A job's specification with the defaults that job.proto states filled in."""
+    # Each part is taken once: a session of the orchestrator reads each job that waits.
     cpu_cores = message.cpu_cores or 1
+    runtime = message.expected_runtime if message.HasField("expected_runtime") else None
+    work = message.simulated_work if message.HasField("simulated_work") else None
     return JobSpec(
         name=message.name,
         user=message.user,
-        job_type=JobType(message.job_type),
+        job_type=_JOB_TYPES.get(message.job_type) or JobType(message.job_type),
         application=message.application,
         priority=message.priority if message.HasField("priority") else DEFAULT_PRIORITY,
         cpu_cores=cpu_cores,
         memory_mib=message.memory_mib or DEFAULT_MEMORY_MIB_PER_CORE * cpu_cores,
         gpu_memory_mib=message.gpu_memory_mib,
         gpu_count=message.gpu_count or 1,
-        expected_runtime=(
-            ExpectedRuntime(message.expected_runtime.gpu_model, message.expected_runtime.runtime_s)
-            if message.HasField("expected_runtime")
-            else None
-        ),
+        expected_runtime=None if runtime is None else ExpectedRuntime(runtime.gpu_model, runtime.runtime_s),
         time_limit_s=message.time_limit_s if message.HasField("time_limit_s") else None,
         begin_time_s=message.begin_time_s if message.HasField("begin_time_s") else None,
-        labels=dict(message.labels),
+        labels=dict(labels) if (labels := message.labels) else {},
         simulated_work=(
-            SimulatedWork(
-                message.simulated_work.work_s,
-                message.simulated_work.fails_at_ratio if message.simulated_work.HasField("fails_at_ratio") else None,
-            )
-            if message.HasField("simulated_work")
-            else None
+            None
+            if work is None
+            else SimulatedWork(work.work_s, work.fails_at_ratio if work.HasField("fails_at_ratio") else None)
         ),
     )
 
@@ -84,11 +85,12 @@ def spec_to_proto(spec: JobSpec) -> job_pb2.JobSpec:
 
 def job_from_proto(message: job_pb2.Job) -> Job:
     """A job record from its message."""
+    attempts, normalized = message.attempts, message.normalized
     return Job(
         job_id=message.job_id,
         spec=spec_from_proto(message.spec),
-        state=JobState(message.state),
-        pending_reason=PendingReason(message.pending_reason),
+        state=_JOB_STATES.get(message.state) or JobState(message.state),
+        pending_reason=_PENDING_REASONS.get(message.pending_reason) or PendingReason(message.pending_reason),
         message=message.message,
         created_unix_s=message.created_unix_s,
         submit_s=message.submit_s if message.HasField("submit_s") else None,
@@ -104,17 +106,20 @@ def job_from_proto(message: job_pb2.Job) -> Job:
                 start_s=each.start_s if each.HasField("start_s") else None,
                 end_s=each.end_s if each.HasField("end_s") else None,
                 outcome=each.outcome,
+                excused=each.excused,
             )
-            for each in message.attempts
-        ),
+            for each in attempts
+        )
+        if attempts
+        else (),
         revision=message.revision,
         cancel_requested=message.cancel_requested,
         normalized=NormalizedJob(
-            priority=message.normalized.priority,
-            cpu_cores=message.normalized.cpu_cores,
-            memory=message.normalized.memory,
-            gpu_memory=message.normalized.gpu_memory,
-            expected_runtime=message.normalized.expected_runtime,
+            priority=normalized.priority,
+            cpu_cores=normalized.cpu_cores,
+            memory=normalized.memory,
+            gpu_memory=normalized.gpu_memory,
+            expected_runtime=normalized.expected_runtime,
         ),
     )
 
@@ -142,6 +147,7 @@ def job_to_proto(job: Job) -> job_pb2.Job:
                 start_s=each.start_s,
                 end_s=each.end_s,
                 outcome=each.outcome,
+                excused=each.excused,
             )
             for each in job.attempts
         ],
@@ -290,6 +296,7 @@ def description_from_proto(message: cluster_service_pb2.DescribeClusterResponse)
         incarnation=message.incarnation,
         revision=message.revision,
         oldest_revision=message.oldest_revision,
+        fencing_token=message.fencing_token,
     )
 
 
@@ -308,4 +315,5 @@ def description_to_proto(description: ClusterDescription) -> cluster_service_pb2
         incarnation=description.incarnation,
         revision=description.revision,
         oldest_revision=description.oldest_revision,
+        fencing_token=description.fencing_token,
     )

@@ -39,8 +39,9 @@ from services.orchestrator.learn import playing
 from services.orchestrator.learn.dataset import Chunk, Dataset, load
 from services.orchestrator.learn.episodes import network_q
 from services.orchestrator.learn.improve import MARGINS, Fit, best_margins, fit, gains_by_margin
-from services.orchestrator.learn.network import NetworkSettings, PairNetwork
+from services.orchestrator.learn.network import PairNetwork
 from services.orchestrator.learn.recipes import recipe_named
+from services.orchestrator.learn.sizes import NetworkSettings
 from services.orchestrator.learn.training import Training
 from services.orchestrator.planes.choice import Margins, choose
 from services.orchestrator.planes.fill import PlaneFiller

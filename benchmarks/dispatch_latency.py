@@ -194,7 +194,7 @@ async def _one_run(policy: str, checkpoint: Path, jobs: int, seed: int) -> list[
         redis_server = EmbeddedRedis(stack.enter_context(tempfile.TemporaryDirectory()))
         await asyncio.to_thread(redis_server.start)
         stack.callback(redis_server.stop)
-        cluster = stack.enter_context(spawn_service("simcluster", clock))
+        cluster = stack.enter_context(spawn_service("simcluster", clock | {"ADLRO_REDIS_URL": redis_server.url}))
         upstream = open_channel(cluster.address)
         proxy, server = Proxy(upstream), grpc.aio.server()
         server.add_generic_rpc_handlers((_Generic(proxy),))

@@ -28,7 +28,7 @@ from services.orchestrator.learn.worlds import World
 from services.orchestrator.planes.choice import Margins, actions_of, best_of
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.layout import Planes
-from services.orchestrator.planes.model import INPUTS
+from services.orchestrator.planes.session import INPUTS
 
 TRAIN_FREQUENCY, BATCH, TARGET_FREQUENCY, LEARNING_RATE, GAMMA, BUFFER = 10, 128, 500, 2.5e-4, 0.99, 10_000
 IDLE = 0.1

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.stats
 
 from adlro.cluster import Cluster
 from adlro.sim import fork, kernel
@@ -247,7 +246,9 @@ def ratio_with_interval(method: Floats, base: Floats) -> tuple[float, float, flo
     ratio = float(method.mean() / base.mean())
     if len(method) < 2:
         return ratio, float("nan"), float("nan")
-    drawn = scipy.stats.bootstrap(
+    from scipy import stats  # takes a second, and only the last line needs it
+
+    drawn = stats.bootstrap(
         (method, base),
         lambda method, base, axis: method.mean(axis=axis) / base.mean(axis=axis),
         paired=True,

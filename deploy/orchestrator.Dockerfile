@@ -43,6 +43,6 @@ USER 10001:10001
 ENV NUMBA_CACHE_DIR=/tmp/numba
 ENV ADLRO_ORCHESTRATOR_LISTEN=0.0.0.0:7703
 EXPOSE 7703
-HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=5 \
+HEALTHCHECK --interval=5s --timeout=10s --start-period=300s --retries=5 \
   CMD ["python", "-I", "-S", "/app/healthcheck.py", "127.0.0.1:7703", "orchestrator"]
 CMD ["sh", "/app/start_compiled.sh", "services.orchestrator"]

@@ -41,6 +41,6 @@ USER 10001:10001
 ENV NUMBA_CACHE_DIR=/tmp/numba
 ENV ADLRO_SIMCLUSTER_LISTEN=0.0.0.0:7704
 EXPOSE 7704
-HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=5 \
+HEALTHCHECK --interval=5s --timeout=10s --start-period=300s --retries=5 \
   CMD ["python", "-I", "-S", "/app/healthcheck.py", "127.0.0.1:7704", "simcluster"]
 CMD ["sh", "/app/start_compiled.sh", "services.simcluster"]

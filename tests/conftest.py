@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from adlro.kit.embedded_redis import EmbeddedRedis
+from tests.processors import levels
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -17,6 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # child, and so of pytest-xdist's workers. Whoever runs the tests, however, they see no terminal.
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
+
+
+def pytest_report_header() -> str:
+    """On which kinds of processor test_processors.py draws; it depends on what this one can do."""
+    return "processors: " + "; ".join(level.name for level in levels())
 
 
 @pytest.fixture(scope="module")

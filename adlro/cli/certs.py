@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from adlro.cli.shell import EXIT_USAGE, say, stdout
-from adlro.errors import Conflict, InvalidInput
+from adlro.errors import Conflict, InvalidInput, with_extra
+from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -91,9 +91,7 @@ def make_certificates(
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
     except ImportError:
-        raise InvalidInput(
-            "`adlro certs` needs the package cryptography; install it with `pip install 'adlro[certs]'`"
-        ) from None
+        raise InvalidInput(f"`adlro certs` needs the package cryptography; install it {with_extra('certs')}") from None
     names = (*SERVICES, CLIENT)
     extra = [_subject(host) for host in hosts]
     files = [out / f"{name}.{kind}" for name in ("ca", *names) for kind in ("pem", "key")]

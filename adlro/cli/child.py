@@ -1,5 +1,7 @@
 """`python -m adlro.cli.child MODULE PARENT_PID` runs a module as `python -m MODULE` does, and ends with its parent.
 
+Its start is reported in its log from the first import on (adlro.kit.start_report).
+
 On Linux it asks the kernel for SIGTERM when its parent is gone, so that a killed `adlro up` leaves nothing behind. This
 is done here and not between fork and exec, where code that runs beside gRPC's threads may hang.
 """
@@ -12,6 +14,8 @@ import os
 import runpy
 import signal
 import sys
+
+from adlro.kit import start_report
 
 _PR_SET_PDEATHSIG = 1
 
@@ -30,4 +34,5 @@ if __name__ == "__main__":
     module, parent = sys.argv[1:]
     sys.argv[1:] = []
     end_with(int(parent))
+    start_report.begin(module.rpartition(".")[2])
     runpy.run_module(module, run_name="__main__", alter_sys=True)

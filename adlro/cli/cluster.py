@@ -7,7 +7,6 @@ import enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from adlro.cli import render
 from adlro.cli.documents import document
@@ -25,6 +24,7 @@ from adlro.cli.shell import (
     stdout,
 )
 from adlro.errors import AdlroError, Unavailable
+from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from adlro.client import Client
@@ -84,7 +84,9 @@ def _print_status(found: dict[str, Any]) -> None:
     console = stdout()
     table = plain_table("SERVICE", "ADDRESS", "STATE")
     for each in found["services"]:
-        table.add_row(each["service"], each["address"], "[green]serving[/]" if each["serving"] else "[red]away[/]")
+        table.add_row(
+            each["service"], escape(each["address"]), "[green]serving[/]" if each["serving"] else "[red]away[/]"
+        )
     console.print(table)
     decides = found["orchestrator"]
     if decides is not None:
@@ -93,9 +95,10 @@ def _print_status(found: dict[str, Any]) -> None:
             if decides["acting"]
             else f" [yellow](standing by; {escape(decides['lease_holder'] or 'nobody')} acts)[/]"
         )
-        console.print(f"\npolicy      {escape(decides['policy'])}{_version(decides['policy_version'])}{held}")
+        policy = render.policy_text(decides["policy"], decides["deciding_policy"], decides["deciding_basis"])
+        console.print(f"\npolicy      {policy}{_version(decides['policy_version'])}{held}")
         if decides["policy_problem"]:
-            console.print(f"            [yellow]hold_greedy_fixed decides: {escape(decides['policy_problem'])}[/]")
+            console.print(f"            [yellow]{escape(decides['policy_problem'])}[/]")
         if counts := ", ".join(f"{count} {reason}" for reason, count in sorted(decides["fallbacks"].items())):
             console.print(f"fallbacks   {counts.replace('_', ' ')} [dim](decisions of hold_greedy_fixed instead)[/]")
         if decides["shadow"] is not None:
@@ -104,8 +107,14 @@ def _print_status(found: dict[str, Any]) -> None:
             f"jobs        {decides['running_count']} running, {decides['queue_length']} waiting,"
             f" {decides['waiting_for_begin_time_count']} before their begin time"
         )
+        if unreadable := decides["unreadable_job_count"]:
+            console.print(f"            [red]{unreadable} more have records that can't be read[/] (see the log)")
         if decides["drained_node_ids"]:
-            console.print(f"drained     {', '.join(decides['drained_node_ids'])}")
+            reasons = decides["drain_reasons"]
+            nodes = (
+                f"{each} ({reason})" if (reason := reasons.get(each)) else each for each in decides["drained_node_ids"]
+            )
+            console.print(f"drained     {escape(', '.join(nodes))}")
     if found["clock"] is not None:
         console.print(f"clock       {clock_text(found['clock'])}")
     if found["problem"]:
@@ -210,7 +219,7 @@ def drain(
     if output is Output.JSON:
         emit_json({"node_id": node, "running_job_ids": running})
         return
-    left = f"; still running there: {', '.join(running)}" if running else "; nothing runs there"
+    left = f"; still running there: {escape(', '.join(running))}" if running else "; nothing runs there"
     stdout().print(f"{escape(node)} drains{left}")
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from adlro.cli import render
+from adlro.cli.clusters import DEFAULT, SETTING, ClusterOption, chosen_cluster
 from adlro.cli.shell import (
     Output,
     OutputOption,
@@ -25,6 +25,8 @@ from adlro.cli.shell import (
     stderr,
     stdout,
 )
+from adlro.errors import InvalidInput
+from adlro.terminal import escape, escape_lines
 
 if TYPE_CHECKING:
     from adlro.client import AsyncClient
@@ -37,8 +39,12 @@ _WATCH_S = 12.0
 _TAIL_S = 80.0
 # How long a service may be away.
 _PATIENCE_S = 30.0
+# On a loaded machine; what keeps the orchestrator from acting in a suite of its own is a bug.
+_ACTING_TIMEOUT_S = 60.0
 # Often enough to be watched when cluster time runs fast.
 _SETTINGS = {"ADLRO_SIMCLUSTER_TELEMETRY_HZ": "8"}
+# Those whose capacity for the paper's jobs is known.
+_SCENARIOS = ("paper", "paper_roomy")
 
 
 def demo(
@@ -50,6 +56,7 @@ def demo(
     fast: Annotated[
         bool, typer.Option("--fast", help="As fast as it goes, instead of slowly enough to watch.")
     ] = False,
+    cluster: ClusterOption = None,
     running: Annotated[
         bool,
         typer.Option("--running", help="On the suite that runs (--server, ADLRO_SERVER), instead of one of its own."),
@@ -64,14 +71,32 @@ def demo(
     """
     if server is not None and not running:
         raise typer.BadParameter("the demo starts a suite of its own; add --running", param_hint="--server")
-    report = asyncio.run(_demo(jobs, load, seed, fast=fast, running=running, server=server))
+    if cluster is not None and running:
+        raise typer.BadParameter("the suite that runs has its cluster; leave out one of both", param_hint="--cluster")
+    scenario = DEFAULT if running else _scenario(cluster)
+    report = asyncio.run(_demo(scenario, jobs, load, seed, fast=fast, running=running, server=server))
     if output is Output.JSON:
         emit_json(report)
     else:
         _print(stdout(), report, go_on=not running)
 
 
-async def _demo(count: int, load: float, seed: int, *, fast: bool, running: bool, server: str | None) -> dict[str, Any]:
+def _scenario(cluster: str | None) -> str:
+    """The scenario whose cluster is simulated, and whose jobs are drawn."""
+    chosen = chosen_cluster(cluster)
+    if chosen not in _SCENARIOS:
+        raise InvalidInput(
+            f"{SETTING if cluster is None else '--cluster'}: the demo draws the paper's jobs, and what share of "
+            f"{chosen} they would take is not known; name {' or '.join(_SCENARIOS)}, or start `adlro up --cluster` and "
+            "replay jobs of your own (`adlro replay`)",
+            field="cluster",
+        )
+    return chosen
+
+
+async def _demo(
+    scenario: str, count: int, load: float, seed: int, *, fast: bool, running: bool, server: str | None
+) -> dict[str, Any]:
     import numpy as np
 
     from adlro.cli.replaying import replay_specs
@@ -80,14 +105,14 @@ async def _demo(count: int, load: float, seed: int, *, fast: bool, running: bool
 
     began_s = time.monotonic()
     cancel_on_sigterm()
-    workload = draw_jobs(load_scenario("paper"), load=load, rng=np.random.default_rng(seed), count=count)
+    workload = draw_jobs(load_scenario(scenario), load=load, rng=np.random.default_rng(seed), count=count)
     specs = replay_specs(workload)
     scale = 0.0 if fast else max((workload[-1].submit_s + _TAIL_S) / _WATCH_S, 1.0)
     if running:
         async with connect_async(server, patience_s=_PATIENCE_S) as client:
             reports = await _rounds(client, specs, scale)
     else:
-        reports = await _in_a_suite_of_its_own(specs, scale, began_s)
+        reports = await _in_a_suite_of_its_own(scenario, specs, scale, began_s)
     return {
         "jobs": count,
         "load": load,
@@ -97,18 +122,22 @@ async def _demo(count: int, load: float, seed: int, *, fast: bool, running: bool
     }
 
 
-async def _in_a_suite_of_its_own(specs: Sequence[JobSpec], scale: float, began_s: float) -> list[dict[str, Any]]:
-    from adlro.cli.suite import StartFailed, Suite, SuitePlan
+async def _in_a_suite_of_its_own(
+    scenario: str, specs: Sequence[JobSpec], scale: float, began_s: float
+) -> list[dict[str, Any]]:
+    from adlro.cli.starting import StartFailed
+    from adlro.cli.suite import Suite, SuitePlan
     from adlro.client import AsyncClient
 
     with tempfile.TemporaryDirectory(prefix="adlro-demo-") as folder:
         suite = Suite(
-            SuitePlan(Path(folder), base_port=0, settings=_SETTINGS), lambda text: say(f"[yellow]{escape(text)}[/]")
+            SuitePlan(Path(folder), base_port=0, settings=_SETTINGS | {SETTING: scenario}),
+            lambda text: say(f"[yellow]{escape_lines(text)}[/]"),
         )
         say("starting Valkey and the four services ...")
         await suite.start()
         try:
-            if problem := await suite.problem():
+            if problem := await suite.problem(_ACTING_TIMEOUT_S):
                 raise StartFailed(problem)
             say(f"[dim]ready after {time.monotonic() - began_s:.1f} s; ingest answers at {suite.server}[/]")
             async with AsyncClient(suite.server, patience_s=_PATIENCE_S) as client:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +21,7 @@ from adlro.client import AsyncClient, Telemetry
 from adlro.cluster import Cluster
 from adlro.errors import AdlroError
 from adlro.jobs import JobState, JobType
+from adlro.terminal import escape
 
 _REFRESH_S = 0.2
 _GPU_COLUMNS = 2
@@ -112,9 +112,9 @@ def gpu_grid(views: Sequence[GpuView]) -> RenderableType:
 
 def _gpu_cells(view: GpuView) -> list[str]:
     return [
-        view.gpu_id,
+        escape(view.gpu_id),
         render.bar(view.utilization_ratio, _BAR_WIDTH),
         f"{render.percent(view.utilization_ratio):>4}",
-        f"[cyan]{view.job_id:<8}[/]" if view.job_id else f"[dim]{view.state:<8}[/]",
+        f"[cyan]{escape(view.job_id):<8}[/]" if view.job_id else f"[dim]{view.state:<8}[/]",
         f"[dim]{render.number(view.temperature_c, '°'):>4}[/]",
     ]

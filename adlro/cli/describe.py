@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from adlro.cli import render
 from adlro.cli.documents import document, runtime_s, wait_s
 from adlro.cli.shell import Output, OutputOption, ServerOption, connect, emit_json, plain_table, stdout
 from adlro.errors import AdlroError
 from adlro.jobs import Job
+from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from adlro.client import Client, Decision, RuntimePrediction
@@ -86,7 +86,7 @@ def _decision(client: Client, job: Job, notes: list[str]) -> Decision | None:
 
 def _print_job(console: Console, job: Job) -> None:
     spec = job.spec
-    console.print(f"[bold]{job.job_id}[/]  {escape(spec.name)}  {render.state(job)}")
+    console.print(f"[bold]{escape(job.job_id)}[/]  {escape(spec.name)}  {render.state(job)}")
     reason = render.why(job)
     cores = "1 core" if spec.cpu_cores == 1 else f"{spec.cpu_cores} cores"
     expected = spec.expected_runtime
@@ -100,7 +100,7 @@ def _print_job(console: Console, job: Job) -> None:
             + (f" with {render.mib(spec.gpu_memory_mib)}" if spec.gpu_memory_mib else "")
             + f", {cores}, {render.mib(spec.memory_mib)}, priority {spec.priority:g}",
         ),
-        ("expects", f"{render.seconds(expected.runtime_s)} on {expected.gpu_model}" if expected else ""),
+        ("expects", f"{render.seconds(expected.runtime_s)} on {escape(expected.gpu_model)}" if expected else ""),
         ("time limit", render.seconds(spec.time_limit_s) if spec.time_limit_s is not None else ""),
         ("begin time", render.seconds(spec.begin_time_s) if spec.begin_time_s is not None else ""),
         ("labels", ", ".join(f"{escape(key)}={escape(value)}" for key, value in spec.labels.items())),
@@ -117,7 +117,7 @@ def _print_job(console: Console, job: Job) -> None:
             if job.end_s is not None
             else "",
         ),
-        ("GPU", f"{job.gpu_id} ({job.gpu_model})" if job.gpu_id else ""),
+        ("GPU", f"{escape(job.gpu_id)} ({escape(job.gpu_model)})" if job.gpu_id else ""),
     ]
     for name, text in rows:
         if text:
@@ -130,8 +130,8 @@ def _print_job(console: Console, job: Job) -> None:
         for each in job.attempts:
             table.add_row(
                 str(each.attempt),
-                each.gpu_id,
-                each.gpu_model,
+                escape(each.gpu_id),
+                escape(each.gpu_model),
                 render.seconds(each.start_s),
                 render.seconds(each.end_s),
                 escape(each.outcome or "running"),
@@ -152,7 +152,7 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
     table = plain_table("MODEL", "MEDIAN", "INTERVAL", "FROM", right=("MEDIAN",))
     for each in predictions:
         table.add_row(
-            each.gpu_model,
+            escape(each.gpu_model),
             render.seconds(each.median_s),
             f"{render.seconds(each.low_s)} .. {render.seconds(each.high_s)} ({render.percent(each.interval_coverage)})",
             each.basis.label if each.basis is not None else render.UNKNOWN,
@@ -161,7 +161,8 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
     evidence = {item.job_id: item for each in predictions for item in each.evidence}
     if evidence:
         told = ", ".join(
-            f"{item.job_id} ({render.seconds(item.runtime_s)} on {item.gpu_model}, similarity {item.similarity:.2f})"
+            f"{escape(item.job_id)} ({render.seconds(item.runtime_s)} on {escape(item.gpu_model)}, "
+            f"similarity {item.similarity:.2f})"
             for item in list(evidence.values())[:_EVIDENCE]
         )
         console.print(f"  [dim]evidence[/]   {told}")
@@ -173,7 +174,7 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
 def _print_decision(console: Console, decision: Decision) -> None:
     head = f"decision {decision.decision_id}" if decision.decision_id else "not placed"
     console.print(
-        f"\n[bold]Why[/]  {escape(decision.summary)} [dim]({head}, policy {escape(decision.policy)},"
+        f"\n[bold]Why[/]  {escape(decision.summary)} [dim]({escape(head)}, policy {escape(decision.policy)},"
         f" at {render.seconds(decision.time_s)}, {decision.queue_length} waiting, {decision.decision_us:.0f} µs)[/]",
     )
     for name, text in _reasons(decision):
@@ -194,14 +195,15 @@ def _print_decision(console: Console, decision: Decision) -> None:
         chosen = each.gpu_id == decision.gpu_id
         table.add_row(
             "[green]→[/]" if chosen else "",
-            each.gpu_id,
-            each.gpu_model,
+            escape(each.gpu_id),
+            escape(each.gpu_model),
             render.seconds(each.expected_runtime_s),
             f"{each.score:.3g}",
             "",
         )
     for masked in decision.masked:
-        table.add_row("", f"[dim]{masked.gpu_id}[/]", f"[dim]{masked.gpu_model}[/]", "", "", escape(masked.reason))
+        out = (f"[dim]{escape(text)}[/]" for text in (masked.gpu_id, masked.gpu_model))
+        table.add_row("", *out, "", "", escape(masked.reason))
     console.print(table)
 
 

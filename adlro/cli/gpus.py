@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
 from adlro.cli import render
@@ -27,6 +26,7 @@ from adlro.cli.shell import (
 )
 from adlro.errors import AdlroError, PermissionDenied
 from adlro.jobs import Job, JobState
+from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from adlro.client import Client, Metric, Telemetry
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """One GPU as the tables show it; NaN: not reported. `state` is idle, busy, drained or lost."""
+    """One GPU as the tables show it; NaN: not reported. `state` is idle, busy, drained or lost.
+
+    `drain_reason` says why its node is drained, whatever still runs there.
+    """
 
     gpu_id: str
     node_id: str
@@ -50,6 +53,7 @@ class GpuView:
     temperature_c: float
     power_w: float
     sample_age_s: float
+    drain_reason: str = ""
 
 
 def gpu_views(
@@ -58,6 +62,7 @@ def gpu_views(
     telemetry: Telemetry | None,
     lost_gpu_ids: Sequence[str] = (),
     drained_node_ids: Sequence[str] = (),
+    drain_reasons: Mapping[str, str] | None = None,
     now_unix_s: float | None = None,
 ) -> list[GpuView]:
     """The GPUs of a cluster in its order, with what runs on them and their newest sample."""
@@ -97,6 +102,7 @@ def gpu_views(
                 temperature_c=value(Metric.TEMPERATURE, gpu.gpu_id),
                 power_w=value(Metric.POWER, gpu.gpu_id),
                 sample_age_s=now_s - latest.sample_times_unix_s[-1] if known and latest is not None else float("nan"),
+                drain_reason=(drain_reasons or {}).get(node.node_id, ""),
             )
         )
     return views
@@ -121,11 +127,13 @@ def read_gpus(client: Client) -> list[GpuView]:
     running = list(client.list(JobFilter(states=(JobState.RUNNING,))))
     lost: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()
+    drain_reasons: Mapping[str, str] = {}
     with contextlib.suppress(AdlroError):
         lost = client.describe_cluster().lost_gpu_ids
     with contextlib.suppress(AdlroError):
-        drained = client.status().drained_node_ids
-    return gpu_views(cluster, running, telemetry, lost, drained)
+        status = client.status()
+        drained, drain_reasons = status.drained_node_ids, status.drain_reasons
+    return gpu_views(cluster, running, telemetry, lost, drained, drain_reasons)
 
 
 _STATE_STYLE = {"idle": "dim", "busy": "cyan", "drained": "yellow", "lost": "red"}
@@ -136,12 +144,14 @@ def gpu_table(views: Sequence[GpuView], width: int = render.WIDE) -> Table:
     wide = width >= render.WIDE
     table = plain_table("GPU", "MODEL", "JOB", "BUSY", "", "MEMORY", "TEMP", "POWER", right=("", "TEMP", "POWER"))
     for each in views:
-        job = f"[cyan]{each.job_id}[/]" if each.job_id else f"[{_STATE_STYLE[each.state]}]{each.state}[/]"
+        job = f"[cyan]{escape(each.job_id)}[/]" if each.job_id else f"[{_STATE_STYLE[each.state]}]{each.state}[/]"
         if wide and each.job_name and each.job_name != each.job_id:
             job += f" [dim]{escape(each.job_name)}[/]"
+        if each.state == "drained" and each.drain_reason:
+            job += f" [dim]{escape(each.drain_reason)}[/]"
         table.add_row(
-            each.gpu_id,
-            each.gpu_model,
+            escape(each.gpu_id),
+            escape(each.gpu_model),
             job,
             render.bar(each.utilization_ratio, 10 if wide else 6),
             render.percent(each.utilization_ratio),

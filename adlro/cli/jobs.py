@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from adlro.cli import render
 from adlro.cli.shell import (
@@ -22,20 +21,23 @@ from adlro.cli.shell import (
     emit_json_line,
     report,
     say,
+    stderr,
     stdout,
     token_user,
 )
 from adlro.errors import AdlroError
 from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, SimulatedWork
+from adlro.terminal import escape
 
 if TYPE_CHECKING:
-    from adlro.client import Client, JobFilter
+    from adlro.client import JobFilter, Rejection
 
 _TYPES = {each.label: each for each in JobType} | {
     "ml": JobType.MACHINE_LEARNING,
     "data": JobType.DATA_PROCESSING,
     "sim": JobType.SIMULATION,
 }
+_LISTED_AT_ONCE = 500
 _STATES = {each.name.lower(): each for each in JobState}
 
 LabelOption = Annotated[
@@ -148,7 +150,8 @@ def submit(
 ) -> None:
     """Submit a job and print its id.
 
-    The job is on record when the command returns.
+    The job is on record when its id is printed, also where the command is interrupted then. With -o json ids of
+    --count and --wait are printed on stderr. Exit 1 where a job was refused.
 
     Example: adlro submit --type ml --application resnet50_fp16 --cores 4 --gpu-memory-mib 8000 --runtime 30
     """
@@ -167,32 +170,41 @@ def submit(
         labels=_labels(label),
         simulated_work=None if work_s is None else SimulatedWork(work_s),
     )
+    rejected: Sequence[Rejection] = ()
     with connect(server) as client:
-        jobs = _submit(client, spec, count, request_id)
+        if count == 1:
+            jobs = [client.submit(spec, request_id)]
+            job_ids: Sequence[str] = [jobs[0].job_id]
+            if wait or output is Output.TABLE:
+                _tell_ids(job_ids, output)
+        else:
+            # At once, whatever comes next: a job whose id nobody was told is one that nobody can cancel.
+            answer = client.submit_many(
+                [spec] * count, request_id, on_answer=lambda part: _tell_ids(part.accepted_ids, output)
+            )
+            rejected = answer.rejected
+            if rejected:
+                say(f"[bold red]error:[/] {len(rejected)} of {count} jobs were refused: {escape(rejected[0].message)}")
+            job_ids, jobs = answer.accepted_ids, []
+            if output is Output.JSON and not wait:
+                for start in range(0, len(job_ids), _LISTED_AT_ONCE):
+                    jobs += client.list(_filter(job_ids=job_ids[start : start + _LISTED_AT_ONCE]))
         if wait:
-            jobs = list(client.wait([job.job_id for job in jobs]))
+            jobs = list(client.wait(job_ids)) if job_ids else []
     if output is Output.JSON:
-        emit_json(jobs[0] if count == 1 else {"jobs": jobs})
-    elif wait:
+        emit_json(jobs[0] if count == 1 else {"jobs": jobs, "rejected": rejected})
+    elif wait and jobs:
         console = stdout()
         console.print(render.job_table(jobs, width=console.width))
-    else:
-        for job in jobs:
-            stdout().print(job.job_id)
-    if wait and any(job.state is not JobState.SUCCEEDED for job in jobs):
+    if rejected or (wait and any(job.state is not JobState.SUCCEEDED for job in jobs)):
         raise typer.Exit(EXIT_ERROR)
 
 
-def _submit(client: Client, spec: JobSpec, count: int, request_id: str | None) -> list[Job]:
-    if count == 1:
-        return [client.submit(spec, request_id)]
-    answer = client.submit_many([spec] * count, request_id)
-    if answer.rejected:
-        first = answer.rejected[0]
-        say(f"[bold red]error:[/] {len(answer.rejected)} of {count} jobs were refused: {escape(first.message)}")
-        raise typer.Exit(EXIT_ERROR)
-    found = {job.job_id: job for job in client.list(_filter(job_ids=answer.job_ids))}
-    return [found[job_id] for job_id in answer.job_ids]
+def _tell_ids(job_ids: Sequence[str], output: Output) -> None:
+    """Ids on stdout, a line each; on stderr where stdout is to hold one document."""
+    console = stdout() if output is Output.TABLE else stderr()
+    for job_id in job_ids:
+        console.print(job_id)
 
 
 def queue(
@@ -246,7 +258,7 @@ def queue(
         say(
             f"[dim]{status.running_count} running, {status.queue_length} waiting"
             + (f", {later} before their begin time" if later else "")
-            + f"; policy {escape(status.policy)}[/]"
+            + f"; policy {render.policy_text(status.policy, status.deciding_policy, status.deciding_basis)}[/]"
         )
 
 
@@ -274,6 +286,8 @@ def watch(
     complete = after is not None
     console = stdout()
     with connect(server) as client:
+        for job_id in job or ():
+            client.get(job_id)  # one that is not there is told, and not waited for without end
         events = client.watch(
             after, _filter(types=job_type, user=user, labels=label, job_ids=job or ()), patience_s=60.0
         )
@@ -294,9 +308,9 @@ def watch(
 
 
 def _event_line(job: Job) -> str:
-    facts = [f"{job.job_id:10} {render.state(job)}"]
+    facts = [f"{escape(job.job_id):10} {render.state(job)}"]
     if job.gpu_id:
-        facts.append(f"on {job.gpu_id}")
+        facts.append(f"on {escape(job.gpu_id)}")
     if job.attempt_count > 1:
         facts.append(f"attempt {job.attempt_count}")
     if job.jct_s is not None:
@@ -338,7 +352,7 @@ def cancel(
         emit_json({"jobs": cancelled})
     else:
         for each in cancelled:
-            stdout().print(f"{each.job_id}  {'cancelled' if each.state.final else 'being cancelled'}")
+            stdout().print(f"{escape(each.job_id)}  {'cancelled' if each.state.final else 'being cancelled'}")
         if not chosen:
             say("no job to cancel")
     if failed:

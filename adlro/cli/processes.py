@@ -10,9 +10,10 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import adlro
+from adlro.kit.private_files import UMASK, private_directory, private_opener
 
 LOGS_KEPT = 3
 
@@ -55,6 +56,31 @@ def log_tail(log: Path, lines: int = 3) -> list[str]:
     return told[::-1]
 
 
+class NewLogLines:
+    """What a log gains: each structured line once, as soon as it is whole."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._read_bytes = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """The lines since the last call; those that are not structured are left out."""
+        try:
+            with self._log.open("rb") as file:
+                file.seek(self._read_bytes)
+                whole = file.read().rpartition(b"\n")[0]
+        except OSError:
+            return []
+        self._read_bytes += len(whole) + 1 if whole else 0
+        found = []
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                if isinstance(entry, dict):
+                    found.append(entry)
+        return found
+
+
 class ServiceProcess:
     """`python -m <module>` with settings in its environment, which ends when this process ends.
 
@@ -62,7 +88,7 @@ class ServiceProcess:
         name: of the service, in messages and as the name of its log.
         module: what to run.
         settings: added to this process's own environment.
-        log_dir: where `<name>.log` is written.
+        log_dir: where `<name>.log` is written, and nothing but logs; closed to other users.
         echo: also called with each line of the log.
     """
 
@@ -89,8 +115,8 @@ class ServiceProcess:
 
     async def start(self) -> None:
         """Starts the process; a log that is there is gone on with."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
+        private_directory(self.log.parent)
+        with open(self.log, "ab", opener=private_opener) as log:  # noqa: ASYNC230  # it is a local file, and a moment
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -103,6 +129,7 @@ class ServiceProcess:
                 stderr=asyncio.subprocess.STDOUT,
                 # A session of its own: Ctrl-C in the terminal reaches `adlro up` alone, which ends them in order.
                 start_new_session=True,
+                umask=UMASK,
             )
         if self._echo:
             self._pump = asyncio.create_task(self._copy_log(self._echo))

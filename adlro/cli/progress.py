@@ -6,11 +6,11 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from adlro.cli import render
 from adlro.cli.replaying import RUNNING, Board
+from adlro.terminal import escape
 
 _PLAIN_LINE_EVERY_S = 5.0
 

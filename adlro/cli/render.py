@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from rich.markup import escape
 from rich.table import Table
 
 from adlro.cli.documents import runtime_s, wait_s
 from adlro.cli.shell import plain_table
 from adlro.jobs import Job, JobState, JobType, PendingReason
+from adlro.terminal import escape
 
 STATE_STYLE = {
     JobState.PENDING: "yellow",
@@ -28,6 +28,20 @@ TYPE_SHORT = {
 UNKNOWN = "-"
 # Columns of a screen on which tables show all they have.
 WIDE = 110
+
+
+def policy_text(policy: str, deciding: str, basis: str | None) -> str:
+    """The policy that is set and, where that is another one, who decides: `dqn (out of range: sjf decides)`.
+
+    Args:
+        policy: that is set.
+        deciding: who decided last; empty: not known.
+        basis: why, by the name of a `DecisionBasis`.
+    """
+    if deciding in ("", policy):
+        return escape(policy)
+    why = f"{basis.lower().replace('_', ' ')}: " if basis else ""
+    return f"{escape(policy)} [yellow]({why}{escape(deciding)} decides)[/]"
 
 
 def seconds(value: float | None) -> str:
@@ -113,13 +127,13 @@ def job_table(jobs: list[Job], now_s: float | None = None, width: int = WIDE) ->
         elif now_s is not None and job.state is JobState.RUNNING and job.start_s is not None:
             ran_s = max(now_s - job.start_s, 0.0)
         cells = {
-            "JOB": job.job_id,
+            "JOB": escape(job.job_id),
             "NAME": escape(job.spec.name),
             "USER": escape(job.spec.user),
             "TYPE": TYPE_SHORT[job.spec.job_type],
             "PRIO": f"{job.spec.priority:.2f}",
             "STATE": state(job),
-            "GPU": job.gpu_id or UNKNOWN,
+            "GPU": escape(job.gpu_id or UNKNOWN),
             "WAIT": seconds(waited_s),
             "RUN": seconds(ran_s),
             "JCT": seconds(job.jct_s),

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from adlro.cli.documents import document
 from adlro.cli.shell import (
@@ -24,6 +23,7 @@ from adlro.cli.shell import (
     stderr,
     stdout,
 )
+from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from adlro.cli.replaying import ReplayOptions, ReplayResult

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from adlro.cli import render
@@ -21,6 +20,7 @@ from adlro.cli.replaying import ReplayResult
 from adlro.cli.shell import plain_table
 from adlro.cluster import Cluster
 from adlro.jobs import Job, JobState, JobType
+from adlro.terminal import escape
 
 
 def build_report(result: ReplayResult, source: dict[str, Any], notes: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import json
 import os
 import signal
 import sys
@@ -18,12 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
 from adlro.cli.documents import document
 from adlro.errors import AdlroError, InternalError, InvalidInput, Unavailable
+from adlro.terminal import PlainConsole, escape, escape_lines
+from adlro.text import to_json
 
 if TYPE_CHECKING:
     from adlro.client import AsyncClient, Client
@@ -69,7 +69,7 @@ OutputOption = Annotated[
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False)
+    return PlainConsole(stderr=stderr, width=width, highlight=False, emoji=False)
 
 
 def stdout() -> Console:
@@ -89,13 +89,13 @@ def say(text: str) -> None:
 
 def emit_json(value: Any) -> None:
     """One JSON document on stdout: records become objects, enums lower-case names, NaN null."""
-    sys.stdout.write(json.dumps(document(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(to_json(document(value), indent=2, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def emit_json_line(value: Any) -> None:
     """One JSON document on one line, for commands that go on."""
-    sys.stdout.write(json.dumps(document(value), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(to_json(document(value), allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
@@ -165,12 +165,12 @@ def report(error: AdlroError) -> int:
     if len(lines) > 1:
         console.print("[bold red]error:[/] the request was refused")
         for line in lines:
-            console.print(f"  {escape(line)}")
+            console.print(f"  {escape_lines(line)}")
     else:
         text = error.message
         if lines and error.field not in text:
             text = f"{error.field}: {text}"
-        console.print(f"[bold red]error:[/] {escape(text)}")
+        console.print(f"[bold red]error:[/] {escape_lines(text)}")
     if isinstance(error, InternalError) and error.metadata.get("error_id"):
         console.print(
             f"  this is a bug in a service; its log has more under error id {escape(error.metadata['error_id'])}",

@@ -3,13 +3,14 @@
 data-dir/lock              held while it runs; the pid in it
 data-dir/up.json           addresses and pids, for scripts
 data-dir/log/<name>.log    one for each service, kept from the last starts as .1, .2, .3
-data-dir/valkey/           the store's append-only file
+data-dir/valkey/           the store's append-only file, and its password
+
+Other users of the machine can open none of it, whatever the umask.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import json
 import os
@@ -21,11 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from adlro.cli.processes import ServiceProcess, exit_text, log_tail, rotate
+from adlro.cli.processes import ServiceProcess, exit_text, rotate
+from adlro.cli.starting import StartFailed, until_serving
 from adlro.client import AsyncClient, ServiceName
 from adlro.client.health import wait_until_serving
-from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Unavailable
+from adlro.errors import AdlroError, Conflict, Unavailable
 from adlro.kit.embedded_redis import EmbeddedRedis
+from adlro.kit.private_files import private_directory, private_opener
 from adlro.kit.redis import connect, redacted, wait_until_up
 from adlro.kit.settings import with_password
 
@@ -33,7 +36,6 @@ START_ORDER = (ServiceName.DECOMPOSE, ServiceName.INGEST, ServiceName.CLUSTER, S
 # First what decides, last what records.
 STOP_ORDER = (ServiceName.ORCHESTRATOR, ServiceName.CLUSTER, ServiceName.DECOMPOSE, ServiceName.INGEST)
 
-START_TIMEOUT_S = 40.0
 REDIS_TIMEOUT_S = 5.0
 # A lease that a killed orchestrator held runs out after a few seconds.
 ACTING_TIMEOUT_S = 15.0
@@ -50,11 +52,9 @@ _STORE_LOOK_S = 0.1
 # is started again must find its own port free.
 _FREE_PORTS = range(20_000, 32_000)
 
-
-class StartFailed(AdlroError):
-    """The suite could not be started; `log` is where to look further."""
-
-    default_reason = "START_FAILED"
+_LOCK, _STATUS, _LOGS, _STORE = "lock", "up.json", "log", "valkey"
+_OURS = (_LOCK, _STATUS, f"{_STATUS}.new", _LOGS, _STORE)
+"""All that a data directory holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Suite:
 
     Args:
         plan: what to start.
-        notify: called with a line for people whenever something is restarted.
+        notify: called with a line for people whenever something is restarted, or takes long to start.
     """
 
     def __init__(self, plan: SuitePlan, notify: Callable[[str], None]) -> None:
@@ -97,18 +97,20 @@ class Suite:
         self.restart_count = 0
         self.addresses: dict[ServiceName, str] = {}
         self.redis_url = ""
+        self._redis_password_file = ""
 
     @property
     def server(self) -> str:
         """What clients need: ingest's address."""
         return self.addresses[ServiceName.INGEST]
 
-    async def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    async def start(self) -> None:
         """Starts everything and returns when all services say that they are serving.
 
         Raises:
-            Conflict: a port or the data directory is in use.
-            StartFailed: a service ended, or did not serve in time; everything is stopped again.
+            Conflict: a port or the data directory is in use, or the directory is another user's.
+            StartFailed: the data directory can't be written, or a service ended or stands still; everything is
+                stopped again.
         """
         try:
             self._take_lock()
@@ -118,12 +120,14 @@ class Suite:
             await self._start_store()
             for name in START_ORDER:
                 service = ServiceProcess(
-                    str(name), f"services.{name}", self._settings(name), self._plan.data_dir / "log", self._plan.echo
+                    str(name), f"services.{name}", self._settings(name), self._plan.data_dir / _LOGS, self._plan.echo
                 )
                 rotate(service.log)
                 self._services[name] = service
                 await service.start()
-            await self._until_serving(timeout_s)
+            await asyncio.gather(
+                *(until_serving(each, self.addresses[name], self._notify) for name, each in self._services.items())
+            )
             self._watchers = [asyncio.create_task(self._keep(name)) for name in self._services]
             if self._store is not None:
                 self._watchers.append(asyncio.create_task(self._keep_store(self._store)))
@@ -157,7 +161,7 @@ class Suite:
         if self._store is not None:
             await asyncio.to_thread(self._store.stop)
         if self._lock is not None:  # else the data directory is another one's
-            self._plan.data_dir.joinpath("up.json").unlink(missing_ok=True)
+            self._plan.data_dir.joinpath(_STATUS).unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
         return in_time
@@ -181,13 +185,15 @@ class Suite:
             "server": self.server,
             "addresses": {str(name): address for name, address in self.addresses.items()},
             "redis_url": redacted(self.redis_url),
+            "redis_password_file": self._redis_password_file,
             "pids": self.pids(),
             "data_dir": str(self._plan.data_dir),
             "started_unix_s": self._started_unix_s,
         }
-        new = self._plan.data_dir / "up.json.new"
-        new.write_text(json.dumps(status, indent=2) + "\n", encoding="utf-8")
-        new.replace(self._plan.data_dir / "up.json")
+        new = self._plan.data_dir / f"{_STATUS}.new"
+        with open(new, "w", encoding="utf-8", opener=private_opener) as file:
+            file.write(json.dumps(status, indent=2) + "\n")
+        new.replace(self._plan.data_dir / _STATUS)
 
     def log_path(self, name: ServiceName) -> Path:
         """Where a service's log is."""
@@ -197,8 +203,13 @@ class Suite:
 
     def _take_lock(self) -> None:
         directory = self._plan.data_dir
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / "lock").open("a+", encoding="utf-8")
+        try:
+            private_directory(directory, _OURS)
+            lock = open(directory / _LOCK, "a+", encoding="utf-8", opener=private_opener)  # noqa: SIM115
+        except OSError as error:
+            raise StartFailed(
+                f"the data directory {directory} can't be written ({error.strerror}); name another --data-dir"
+            ) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -218,48 +229,23 @@ class Suite:
 
     async def _start_store(self) -> None:
         if self._plan.redis_url:
-            self.redis_url = self._plan.redis_url
-            await _check_redis(self.redis_url, self._plan.redis_password_file)
+            self.redis_url, self._redis_password_file = self._plan.redis_url, self._plan.redis_password_file
+            await _check_redis(self.redis_url, self._redis_password_file)
             return
-        self._store = EmbeddedRedis(self._plan.data_dir / "valkey")
+        self._store = EmbeddedRedis(self._plan.data_dir / _STORE)
         await asyncio.to_thread(self._store.start)
-        self.redis_url = self._store.url
+        self.redis_url, self._redis_password_file = f"redis://{self._store.address}/0", str(self._store.password_file)
 
     def _settings(self, name: ServiceName) -> dict[str, str]:
         return {
             **self._plan.settings,
             "ADLRO_REDIS_URL": self.redis_url,
-            # An own store has none, whatever the environment says.
-            "ADLRO_REDIS_PASSWORD_FILE": self._plan.redis_password_file if self._plan.redis_url else "",
+            "ADLRO_REDIS_PASSWORD_FILE": self._redis_password_file,
             f"ADLRO_{name.upper()}_LISTEN": self.addresses[name],
             "ADLRO_SIMCLUSTER_INGEST_ADDRESS": self.addresses[ServiceName.INGEST],
             "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": self.addresses[ServiceName.CLUSTER],
             "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": self.addresses[ServiceName.DECOMPOSE],
         }
-
-    async def _until_serving(self, timeout_s: float) -> None:
-        """Waits for all services at once; raises StartFailed for the first that ends or is late."""
-        await asyncio.gather(*(self._one_serving(name, timeout_s) for name in self._services))
-
-    async def _one_serving(self, name: ServiceName, timeout_s: float) -> None:
-        ended = asyncio.create_task(self._services[name].ended())
-        serving = asyncio.create_task(wait_until_serving(self.addresses[name], timeout_s))
-        try:
-            await asyncio.wait([ended, serving], return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                raise self._failed(name, f"{name} ended at its start ({exit_text(ended.result())})")
-            try:
-                await serving
-            except DeadlineExceeded:
-                raise self._failed(name, f"{name} was not serving within {timeout_s:g} s") from None
-        finally:
-            ended.cancel()
-            serving.cancel()
-
-    def _failed(self, name: ServiceName, message: str) -> StartFailed:
-        log = self._services[name].log
-        said = "".join(f"\n  {line}" for line in log_tail(log))
-        return StartFailed(f"{message}; its log is {log}{said}")
 
     async def _keep(self, name: ServiceName) -> None:
         """Starts a service again whenever it ends."""
@@ -284,9 +270,8 @@ class Suite:
             back = asyncio.create_task(self._tell_when_back(name))
 
     async def _tell_when_back(self, name: ServiceName) -> None:
-        with contextlib.suppress(DeadlineExceeded):
-            await wait_until_serving(self.addresses[name], START_TIMEOUT_S)
-            self._notify(f"{name} is back")
+        await wait_until_serving(self.addresses[name])
+        self._notify(f"{name} is back")
 
     async def _keep_store(self, store: EmbeddedRedis) -> None:
         """Starts the store again, with its data and at its port, whenever it ends."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from adlro.cli.shell import say
 from adlro.errors import Conflict, InvalidInput
 from adlro.kit.identity import Role, new_token, parse_users, users_line
+from adlro.terminal import escape
 
 
 def token(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import os
 import signal
 import time
@@ -12,21 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from adlro.cli.cluster import ClockChoice
+from adlro.cli.clusters import SETTING, ClusterOption, ScenarioOption, chosen_cluster
 from adlro.cli.shell import EXIT_ERROR, EXIT_USAGE, plain_table, say, stdout
-from adlro.errors import Conflict
+from adlro.errors import Conflict, InvalidInput
+from adlro.terminal import escape, escape_lines
 
 if TYPE_CHECKING:
     from adlro.cli.suite import Suite
-
-
-class ScenarioChoice(enum.StrEnum):
-    """Clusters that can be simulated."""
-
-    PAPER = "paper"
-    PAPER_ROOMY = "paper_roomy"
 
 
 def default_data_dir() -> Path:
@@ -62,9 +55,8 @@ def up(
     policy: Annotated[
         str | None, typer.Option("--policy", "-p", help="Who places jobs; adlro policy lists them.")
     ] = None,
-    scenario: Annotated[
-        ScenarioChoice, typer.Option("--scenario", help="The cluster to simulate: 20 or (roomy) 32 cores a node.")
-    ] = ScenarioChoice.PAPER,
+    cluster: ClusterOption = None,
+    scenario: ScenarioOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show the services' logs here.")] = False,
 ) -> None:
     """Start Valkey and all services on this machine, and stay.
@@ -72,6 +64,11 @@ def up(
     What ends by itself is started again; Ctrl-C drains and stops all. With ADLRO_REDIS_URL that Redis is used, and
     none is started.
     """
+    try:
+        simulated = chosen_cluster(cluster, scenario)
+    except InvalidInput as error:
+        say(f"[bold red]error:[/] {escape_lines(error.message)}")
+        raise typer.Exit(EXIT_USAGE) from None
     from adlro.cli.suite import Suite, SuitePlan
 
     plan = SuitePlan(
@@ -79,10 +76,10 @@ def up(
         base_port=port,
         redis_url=os.environ.get("ADLRO_REDIS_URL") or None,
         redis_password_file=os.environ.get("ADLRO_REDIS_PASSWORD_FILE", ""),
-        settings={"ADLRO_SIMCLUSTER_CLUSTER": str(scenario)},
+        settings={SETTING: simulated},
         echo=_echo if verbose else None,
     )
-    suite = Suite(plan, lambda text: say(f"[yellow]{escape(text)}[/]"))
+    suite = Suite(plan, lambda text: say(f"[yellow]{escape_lines(text)}[/]"))
     try:
         in_time = asyncio.run(_up(suite, plan.data_dir, clock, scale, policy))
     except Conflict as error:
@@ -141,6 +138,8 @@ async def _prepare(suite: Suite, clock: ClockChoice | None, scale: float | None,
             await client.set_policy(policy)
         if clock is not None or scale is not None:
             await client.set_clock(None if clock is None else ClockMode[clock.name], scale=scale)
+        if (await client.clock()).paused:
+            say("[yellow]The cluster's clock is paused, as it was left: adlro clock --resume lets it go on.[/]")
 
 
 def _say_ready(suite: Suite, data_dir: Path, took_s: float) -> None:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from adlro.cli.shell import ServerOption, cancel_on_sigterm, connect_async, say
-from adlro.cli.up import ScenarioChoice
 from adlro.errors import AdlroError
+from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from adlro.client import AsyncClient, Clock
@@ -26,6 +26,13 @@ _LOOK_S = 0.5
 _AWAY_S = 2.0
 _REPORT_S = 10.0
 _DRAWN_AT_ONCE = 256
+
+
+class ScenarioChoice(enum.StrEnum):
+    """Whose jobs can be drawn: their loads are known."""
+
+    PAPER = "paper"
+    PAPER_ROOMY = "paper_roomy"
 
 
 def workload(
@@ -92,9 +99,16 @@ class Stream:
             due_s = await self._submit(job, None if due_s is None else due_s + gap_s, gap_s)
 
     async def _submit(self, job: WorkloadJob, due_s: float | None, gap_s: float) -> float:
-        """Submits a job when it is due; the cluster time at which it was due."""
+        """Submits a job when it is due; the cluster time at which it was due.
+
+        Args:
+            job: the job.
+            due_s: in cluster time; None: `gap_s` after the clock is next seen to run.
+            gap_s: since the job before.
+        """
         from adlro.cli.replaying import WORKLOAD_LABEL
 
+        first_look = True
         while True:
             try:
                 clock = await self._client.clock()
@@ -102,8 +116,11 @@ class Stream:
                     due_s = None
                     await asyncio.sleep(_LOOK_S)
                     continue
-                if due_s is None or due_s < clock.time_s - gap_s:  # jobs are not caught up on
+                # Jobs are not caught up on. That is for the first look to say: while a job waits the clock may pass its
+                # time by more than a gap that is shorter than the time between two looks.
+                if due_s is None or (first_look and due_s < clock.time_s - gap_s):
                     due_s = clock.time_s + gap_s
+                first_look = False
                 if clock.time_s < due_s:
                     await asyncio.sleep(min((due_s - clock.time_s) / clock.scale, _LOOK_S))
                     continue

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -39,11 +39,12 @@ from adlro.client.transport import (
     to_error,
 )
 from adlro.cluster import Cluster
-from adlro.errors import AdlroError, Conflict, DeadlineExceeded
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Unavailable
 from adlro.events import Clock, ClockMode, ClusterDescription
 from adlro.jobs import Job, JobSpec, JobState
 from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
+from adlro.kit.status import readable
 
 T = TypeVar("T")
 
@@ -102,9 +103,25 @@ class AsyncClient:
         """Submits a job. When it returns, the job is recorded; the same request id gives the same job."""
         return await self._run(calls.submit(spec, request_id))
 
-    async def submit_many(self, specs: Iterable[JobSpec], request_id_prefix: str | None = None) -> SubmittedJobs:
-        """Submits jobs, each by itself; bad ones are in `.rejected`. Job i gets the request id `<prefix>-<i>`."""
-        return calls.join([await self._run(chunk) for chunk in calls.submit_chunks(specs, request_id_prefix)])
+    async def submit_many(
+        self,
+        specs: Iterable[JobSpec],
+        request_id_prefix: str | None = None,
+        *,
+        on_answer: Callable[[SubmittedJobs], None] = lambda _: None,
+    ) -> SubmittedJobs:
+        """Submits jobs, each by itself; bad ones are in `.rejected`. Job i gets the request id `<prefix>-<i>`.
+
+        Args:
+            specs: the jobs.
+            request_id_prefix: a repeated call with it gives the same jobs.
+            on_answer: called for each part of many jobs as soon as it is on record; what fails later does not undo it.
+        """
+        answers = []
+        for chunk in calls.submit_chunks(specs, request_id_prefix):
+            answers.append(await self._run(chunk))
+            on_answer(answers[-1])
+        return calls.join(answers)
 
     async def get(self, job_id: str) -> Job:
         """One job. Raises NotFound."""
@@ -261,8 +278,8 @@ class AsyncClient:
             channel = self._channel(call.service)
             method = getattr(call.stub(channel), call.method)
             try:
-                answer = await method(call.request(), timeout=attempts.timeout_s)
-            except grpc.RpcError as error:
+                answer = readable(await method(call.request(), timeout=attempts.timeout_s))
+            except (grpc.RpcError, Unavailable) as error:
                 delay_s = attempts.delay_after(self._failed(error, call.service, channel))
             else:
                 return call.read(answer)
@@ -282,9 +299,9 @@ class AsyncClient:
             try:
                 async for message in stream:
                     attempts.reset()
-                    yield follow.read(message)
+                    yield follow.read(readable(message))
                 failure = stream_ended(follow.service, self.endpoints.address(follow.service))
-            except grpc.RpcError as error:
+            except (grpc.RpcError, Unavailable) as error:
                 failure = self._failed(error, follow.service, channel)
             finally:
                 stream.cancel()
@@ -297,9 +314,11 @@ class AsyncClient:
             self._channels[address] = open_channel(address, self._credentials)
         return self._channels[address]
 
-    def _failed(self, error: grpc.RpcError, service: ServiceName, channel: grpc.aio.Channel) -> AdlroError:
+    def _failed(
+        self, error: grpc.RpcError | Unavailable, service: ServiceName, channel: grpc.aio.Channel
+    ) -> AdlroError:
         """What a try failed by; one that stands by is left, so that the next try may reach another one."""
-        failure = self._error(error, service)
+        failure = error if isinstance(error, Unavailable) else self._error(error, service)
         if failure.reason == STANDING_BY:
             self._leave(service, channel)
         return failure

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -104,9 +104,25 @@ class Client:
         """Submits a job. When it returns, the job is recorded; the same request id gives the same job."""
         return self._run(calls.submit(spec, request_id))
 
-    def submit_many(self, specs: Iterable[JobSpec], request_id_prefix: str | None = None) -> SubmittedJobs:
-        """Submits jobs, each by itself; bad ones are in `.rejected`. Job i gets the request id `<prefix>-<i>`."""
-        return calls.join([self._run(chunk) for chunk in calls.submit_chunks(specs, request_id_prefix)])
+    def submit_many(
+        self,
+        specs: Iterable[JobSpec],
+        request_id_prefix: str | None = None,
+        *,
+        on_answer: Callable[[SubmittedJobs], None] = lambda _: None,
+    ) -> SubmittedJobs:
+        """Submits jobs, each by itself; bad ones are in `.rejected`. Job i gets the request id `<prefix>-<i>`.
+
+        Args:
+            specs: the jobs.
+            request_id_prefix: a repeated call with it gives the same jobs.
+            on_answer: called for each part of many jobs as soon as it is on record; what fails later does not undo it.
+        """
+        answers = []
+        for chunk in calls.submit_chunks(specs, request_id_prefix):
+            answers.append(self._run(chunk))
+            on_answer(answers[-1])
+        return calls.join(answers)
 
     def get(self, job_id: str) -> Job:
         """One job. Raises NotFound."""

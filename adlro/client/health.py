@@ -20,8 +20,12 @@ async def check(address: str, timeout_s: float = 1.0) -> bool:
         return await _check(channel, timeout_s)
 
 
-async def wait_until_serving(address: str, timeout_s: float) -> None:
-    """Returns when the service at an address says that it is serving. Raises DeadlineExceeded."""
+async def wait_until_serving(address: str, timeout_s: float | None = None) -> None:
+    """Returns when the service at an address says that it is serving.
+
+    Raises:
+        DeadlineExceeded: it did not within `timeout_s`; None waits without end.
+    """
     try:
         async with asyncio.timeout(timeout_s), open_channel(address, Credentials.from_environment()) as channel:
             while True:

@@ -92,7 +92,11 @@ class TelemetryBlock:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The newest sample of every GPU (one sample time) and the blocks of the window asked for, oldest first."""
+    """The newest sample of every GPU and the blocks of the window asked for, oldest first.
+
+    `latest` has one sample time and a column for every metric; what was never reported is NaN, and so is the time until
+    anything was.
+    """
 
     latest: TelemetryBlock
     window: tuple[TelemetryBlock, ...] = ()
@@ -250,6 +254,11 @@ class OrchestratorStatus:
     wait_ratio: float = 0.0
     checkpoints_loaded_count: int = 0
     checkpoints_refused_count: int = 0
+    # Empty, and None, of a server that does not say.
+    deciding_policy: str = ""
+    deciding_basis: DecisionBasis | None = None
+    unreadable_job_count: int = 0
+    drain_reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 class DecisionBasis(enum.StrEnum):

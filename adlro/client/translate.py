@@ -190,6 +190,7 @@ def status(message: orchestrator_service_pb2.GetStatusResponse) -> OrchestratorS
         running_count=message.running_count,
         decision_count=message.decision_count,
         drained_node_ids=tuple(message.drained_node_ids),
+        drain_reasons=dict(message.drain_reasons),
         problem=message.problem,
         policy_version=message.policy_version,
         policy_problem=message.policy_problem,
@@ -206,6 +207,9 @@ def status(message: orchestrator_service_pb2.GetStatusResponse) -> OrchestratorS
         wait_ratio=message.wait_ratio,
         checkpoints_loaded_count=message.checkpoints_loaded_count,
         checkpoints_refused_count=message.checkpoints_refused_count,
+        deciding_policy=message.deciding_policy,
+        deciding_basis=_basis(message.deciding_basis),
+        unreadable_job_count=message.unreadable_job_count,
     )
 
 

@@ -26,6 +26,9 @@ NO_ANSWER = "NO_ANSWER"
 STANDING_BY = "STANDING_BY"
 # How many connections are tried for the state of the one that acts.
 STATUS_TRIES = 4
+# Reasons of LimitExceeded that pass by themselves: for a moment a service has no memory for one more request, or it
+# gave up a stream whose messages were not read in time.
+_PASSING = frozenset({"TOO_MANY_REQUESTS", "TOO_SLOW", "STREAM_NOT_READ"})
 # The reason of Unavailable when a service is there, and the two can't agree on TLS.
 TLS_FAILED = "TLS_FAILED"
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
@@ -108,7 +111,7 @@ class Attempts:
         # A quiet stream may have been well for days: only a failure soon after its begin counts as one more.
         if self._stream and now_s - self._try_began_s > _LIVED_S:
             self.reset()
-        again = self._repeatable and isinstance(error, Unavailable | DeadlineExceeded)
+        again = self._repeatable and (isinstance(error, Unavailable | DeadlineExceeded) or error.reason in _PASSING)
         # Jitter, so that many clients don't return at one moment.
         delay_s = max(self._delay_s * random.uniform(0.5, 1.0), min(error.retry_after_s or 0.0, _LONGEST_DELAY_S))
         if not again or now_s + delay_s > self._end_s:

@@ -9,6 +9,8 @@ Both call this package; nothing else touches these keys.
     adlro:job:<job_id>       hash; m = Job (without revision), rev, version (of the orchestrator), state
     adlro:jobs:active        set; ids of jobs that are not final
     adlro:jobs:active:users  hash; user -> how many of his jobs are not final
+    adlro:jobs:user:<user>   sorted set; ids of all his jobs, by number; under `?` those of nobody knows whom
+    adlro:jobs:index         hash; which jobs are in these sets: 1 to `done`, and `from` to `to`; made anew if deleted
     adlro:jobs:buckets       hash; user -> "<what is left of his burst> <Redis' time then>", where the rate is limited
     adlro:jobs:requests      hash; "<user> <request_id>" -> "<job_id> <digest of the payload>"
     adlro:outcomes           stream; field m = OutcomeStreamEntry
@@ -24,6 +26,7 @@ from adlro.jobstore.keys import (
     CURSOR,
     EVENTS,
     EVENTS_KEPT,
+    INDEX,
     JOB,
     OUTCOMES,
     OUTCOMES_KEPT,
@@ -32,8 +35,9 @@ from adlro.jobstore.keys import (
     REVISION,
     SEQUENCE,
     TOKEN,
+    USER,
 )
-from adlro.jobstore.reads import not_found
+from adlro.jobstore.reads import PAGE_BYTES, JobReads, not_found
 from adlro.jobstore.records import (
     Created,
     Cursor,
@@ -45,7 +49,8 @@ from adlro.jobstore.records import (
     SubmitLimits,
     sequence_of,
 )
-from adlro.jobstore.store import JobStore
+from adlro.jobstore.store import MOVES_AT_ONCE, JobStore
+from adlro.jobstore.unreadable import Unreadable
 
 __all__ = [
     "ACTIVE",
@@ -53,23 +58,29 @@ __all__ = [
     "CURSOR",
     "EVENTS",
     "EVENTS_KEPT",
+    "INDEX",
     "JOB",
+    "MOVES_AT_ONCE",
     "OUTCOMES",
     "OUTCOMES_KEPT",
+    "PAGE_BYTES",
     "PREFIX",
     "REQUESTS",
     "REVISION",
     "SEQUENCE",
     "TOKEN",
+    "USER",
     "Created",
     "Cursor",
     "JobChange",
     "JobEvent",
+    "JobReads",
     "JobStore",
     "Move",
     "NewJob",
     "Outcome",
     "SubmitLimits",
+    "Unreadable",
     "not_found",
     "sequence_of",
 ]

@@ -9,10 +9,15 @@ EVENTS = PREFIX + "jobs:events"
 JOB = PREFIX + "job:"
 ACTIVE = PREFIX + "jobs:active"
 REQUESTS = PREFIX + "jobs:requests"
+INDEX = PREFIX + "jobs:index"
+USER = PREFIX + "jobs:user:"
 OUTCOMES = PREFIX + "outcomes"
 TOKEN = PREFIX + "orchestrator:token"
 CURSOR = PREFIX + "orchestrator:cursor"
 ATTAINED = PREFIX + "orchestrator:attained"
+
+# Instead of a user's name: whose jobs these are could not be read when the index was made. No user is called so.
+UNKNOWN_USER = "?"
 
 # How many changes a watcher may be behind. Nobody loses a job by this: records live in hashes, and a follower that
 # finds a gap in the revisions reads them anew.

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import math
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
+from adlro.errors import DataLoss
 from adlro.jobs import Job, JobSpec, NormalizedJob
 from adlro.v1 import job_pb2, stream_pb2
 from adlro.wire import job_from_proto, spec_to_proto
@@ -133,14 +137,77 @@ MOVED_PREFIX = b"\x08\x03"
 
 
 def decode_event(revision: int, body: bytes) -> JobEvent:
-    """What a JobStreamEntry tells, at its revision."""
-    entry = stream_pb2.JobStreamEntry.FromString(body)
-    entry.job.revision = revision
-    return JobEvent(revision, JobChange(entry.change), job_from_proto(entry.job))
+    """What a JobStreamEntry tells, at its revision.
+
+    Raises:
+        DataLoss: it can't be read, or what it says can't be.
+    """
+    try:
+        entry = stream_pb2.JobStreamEntry.FromString(body)
+        entry.job.revision = revision
+        event = JobEvent(revision, JobChange(entry.change), job_from_proto(entry.job))
+        problem = _contradiction(event.job)
+    except _UNREADABLE as error:
+        problem = f"{type(error).__name__}: {error}"
+    if problem:
+        raise DataLoss(f"the change with revision {revision} can't be read ({problem})", reason="REVISION_UNREADABLE")
+    return event
 
 
-def decode_job(body: bytes, revision: bytes | int) -> Job:
-    """A job from its record, which is kept without the revision."""
-    message = job_pb2.Job.FromString(body)
-    message.revision = int(revision)
-    return job_from_proto(message)
+def decode_job(job_id: str, body: bytes, revision: bytes | int | None) -> Job:
+    """A job from its record, which is kept without the revision.
+
+    Raises:
+        DataLoss: it can't be read, or what it says can't be.
+    """
+    try:
+        message = job_pb2.Job.FromString(body)
+        message.revision = whole_number(job_id, revision)
+        job = job_from_proto(message)
+    except _UNREADABLE as error:
+        raise unreadable(job_id, f"{type(error).__name__}: {error}") from error
+    problem = f"it is that of {job.job_id!r}" if job.job_id != job_id else _contradiction(job)
+    if problem:
+        raise unreadable(job_id, problem)
+    return job
+
+
+def whole_number(job_id: str, text: bytes | int | None) -> int:
+    """A number that stands beside a record.
+
+    Raises:
+        DataLoss: it is none.
+    """
+    try:
+        return int(text)  # type: ignore[arg-type]  # None: TypeError
+    except (ValueError, TypeError) as error:
+        raise unreadable(job_id, f"{text!r} is no version or revision") from error
+
+
+def unreadable(job_id: str, why: str) -> DataLoss:
+    """What to tell where a record can't be read."""
+    return DataLoss(
+        f"job_id: the record of {job_id} in Redis can't be read ({why}), so nobody acts on it; bring back "
+        f"adlro:job:{job_id} from a backup, or submit the job again",
+        field="job_id",
+        reason="JOB_RECORD_UNREADABLE",
+        metadata={"job_id": job_id},
+    )
+
+
+# What bytes that nobody wrote as a record may raise while they are read.
+_UNREADABLE = (DecodeError, ValueError, TypeError, OverflowError)
+
+
+def _contradiction(job: Job) -> str:
+    """Why no job can be like this; empty where one can. What is built on records relies on it."""
+    spec = job.spec
+    for each in (job.submit_s, job.start_s, job.end_s, spec.begin_time_s, spec.priority):
+        if each is not None and not math.isfinite(each):
+            return "one of its times, or its priority, is no number"
+    runtime = spec.expected_runtime
+    if runtime is not None and not 0.0 < runtime.runtime_s < math.inf:
+        return f"its expected runtime is {runtime.runtime_s}"
+    if min(spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib) < 0:
+        return "it asks for less than nothing"
+    return ""

@@ -6,7 +6,7 @@ cancel_requested). What stands before each says what goes in and what comes out;
 
 from __future__ import annotations
 
-from adlro.jobstore.keys import EVENTS_KEPT, OUTCOMES_KEPT
+from adlro.jobstore.keys import EVENTS, EVENTS_KEPT, OUTCOMES_KEPT, UNKNOWN_USER
 
 _COMMON = """
 local function varint(n)
@@ -23,12 +23,23 @@ local function announce(change, job)
 end
 """.replace("EVENTS_KEPT", str(EVENTS_KEPT))
 
+# Jobs 1 to `done` are in the index of users, and those from `from` to `to`: a job recorded by a process that knows no
+# index, of an older version, leaves a gap. `indexed` gives the number up to which there is none.
+_INDEXED = """
+local function indexed()
+  local found = redis.call('HMGET', 'adlro:jobs:index', 'done', 'from', 'to')
+  local done, from, to = tonumber(found[1] or 0), tonumber(found[2] or 1), tonumber(found[3] or 0)
+  return from <= done + 1 and math.max(done, to) or done
+end
+"""
+
 # ARGV: limits of one user (0: none): jobs that have not ended, jobs a second, jobs at once after a pause (with a rate);
 # then four a job: request key (may be empty), digest, Job without job_id, user.
 # Returns {status, value, job_id} a job: 0 created, with its revision; 1 existing, with "job_id digest"; 2 refused, the
 # user has too many, with how many; 3 refused, he submits too fast, with the milliseconds to wait.
 CREATE = (
     _COMMON
+    + _INDEXED
     + """
 local most, rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now
@@ -49,7 +60,7 @@ local function refused(user)
     redis.call('HSET', 'adlro:jobs:buckets', user, string.format('%.6f %.6f', left - 1, now))
   end
 end
-local out = {}
+local out, last, count = {}, 0, 0
 for i = 4, #ARGV, 4 do
   local request, digest, body, user = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local known = request ~= '' and redis.call('HGET', 'adlro:jobs:requests', request)
@@ -59,17 +70,86 @@ for i = 4, #ARGV, 4 do
   elseif refusal then
     out[#out + 1] = refusal
   else
-    local id = 'job-' .. redis.call('INCR', 'adlro:jobs:sequence')
+    last, count = redis.call('INCR', 'adlro:jobs:sequence'), count + 1
+    local id = 'job-' .. last
     local job = body .. '\\10' .. varint(#id) .. id
     local rev = announce(1, job)
     redis.call('HSET', 'adlro:job:' .. id, 'm', job, 'rev', rev, 'version', 0, 'state', 1)
     redis.call('SADD', 'adlro:jobs:active', id)
     redis.call('HINCRBY', 'adlro:jobs:active:users', user, 1)
+    redis.call('ZADD', 'adlro:jobs:user:' .. user, last, id)
     if request ~= '' then redis.call('HSET', 'adlro:jobs:requests', request, id .. ' ' .. digest) end
     out[#out + 1] = {0, rev, id}
   end
 end
+if count > 0 and redis.call('HINCRBY', 'adlro:jobs:index', 'to', count) ~= last then
+  -- There is a gap before these.
+  redis.call('HINCRBY', 'adlro:jobs:index', 'to', -count)
+  redis.call('HSET', 'adlro:jobs:index', 'done', indexed(), 'from', last - count + 1, 'to', last)
+end
 return out
+"""
+)
+
+# ARGV: bytes, then job ids. Returns what there is of each: {m, rev, version}, or a text where its key holds something
+# else; of the first jobs only, as many as have so many bytes together and at least one. 0 bytes: of all. Nobody knows
+# before how large a record is.
+READ = """
+local out, size, most = {}, 0, tonumber(ARGV[1])
+for i = 2, #ARGV do
+  local found = redis.pcall('HMGET', 'adlro:job:' .. ARGV[i], 'm', 'rev', 'version')
+  size = size + (not found.err and found[1] and #found[1] or 0)
+  if most > 0 and size > most and i > 2 then break end
+  out[i - 1] = found.err or found
+end
+return out
+"""
+
+# ARGV: a user; a job number; up to which one (empty: as far as the index has no gap); how many jobs. Returns {up to
+# which one, the newest number}, then {reached, job ids} for the user's jobs and for those of nobody knows whom: those
+# above the number, so many of each at most; `reached` is where that ended it.
+OF_USER = (
+    _INDEXED
+    + """
+local upto = ARGV[3] ~= '' and ARGV[3] or indexed()
+local out = {tonumber(upto), tonumber(redis.call('GET', 'adlro:jobs:sequence') or 0)}
+for _, user in ipairs({ARGV[1], 'UNKNOWN'}) do
+  local key = 'adlro:jobs:user:' .. user
+  local ids = redis.call('ZRANGEBYSCORE', key, '(' .. ARGV[2], upto, 'LIMIT', 0, ARGV[4])
+  local reached = #ids == tonumber(ARGV[4]) and redis.call('ZSCORE', key, ids[#ids]) or ''
+  out[#out + 1] = {reached, ids}
+end
+return out
+""".replace("UNKNOWN", UNKNOWN_USER)
+)
+
+# ARGV: a user. Returns {up to which number the index has no gap, the newest number}, then the ids of the jobs that are
+# not final, of the user and of nobody knows whom. However many have ended: Redis goes through the smaller set.
+ACTIVE_OF_USER = (
+    _INDEXED
+    + """
+local out = {indexed(), tonumber(redis.call('GET', 'adlro:jobs:sequence') or 0)}
+for _, user in ipairs({ARGV[1], 'UNKNOWN'}) do
+  out[#out + 1] = redis.call('ZINTER', 2, 'adlro:jobs:user:' .. user, 'adlro:jobs:active')
+end
+return out
+""".replace("UNKNOWN", UNKNOWN_USER)
+)
+
+# ARGV: up to which number the index has no gap, then the users of the jobs that follow; nothing is written where that
+# number is another by now. Returns {up to which number it has none, the newest number}.
+INDEX = (
+    _INDEXED
+    + """
+local done = tonumber(ARGV[1])
+if #ARGV > 1 and indexed() == done then
+  for i = 2, #ARGV do
+    done = done + 1
+    redis.call('ZADD', 'adlro:jobs:user:' .. ARGV[i], done, 'job-' .. done)
+  end
+  redis.call('HSET', 'adlro:jobs:index', 'done', done)
+end
+return {indexed(), tonumber(redis.call('GET', 'adlro:jobs:sequence') or 0)}
 """
 )
 
@@ -80,8 +160,8 @@ CANCEL = (
 local key = 'adlro:job:' .. ARGV[1]
 local found = redis.call('HMGET', key, 'm', 'rev', 'state', 'cancel')
 if not found[1] then return {0, 0, ''} end
-if tonumber(found[3]) >= 3 then return {1, tonumber(found[2]), found[1]} end
-if found[4] then return {2, tonumber(found[2]), found[1]} end
+if (tonumber(found[3]) or 1) >= 3 then return {1, tonumber(found[2]) or 0, found[1]} end
+if found[4] then return {2, tonumber(found[2]) or 0, found[1]} end
 local job = found[1] .. '\\120\\1'
 local rev = announce(2, job)
 redis.call('HSET', key, 'm', job, 'rev', rev, 'cancel', 1)
@@ -132,3 +212,28 @@ end
 return out
 """.replace("OUTCOMES_KEPT", str(OUTCOMES_KEPT))
 )
+
+# ARGV: token. The next lease's token will be larger.
+RAISE_TOKEN = """
+if tonumber(redis.call('GET', 'adlro:orchestrator:token') or 0) < tonumber(ARGV[1]) then
+  redis.call('SET', 'adlro:orchestrator:token', ARGV[1])
+end
+return 1
+"""
+
+# ARGV: revision, entries, bytes. Returns entries after the revision, so many at most and as many as have so many bytes
+# together, at least one where there is one.
+READ_EVENTS = """
+local out, size, after = {}, 0, ARGV[1] .. '-0'
+while #out < tonumber(ARGV[2]) do
+  local found = redis.call('XRANGE', 'EVENTS', '(' .. after, '+', 'COUNT', math.min(16, tonumber(ARGV[2]) - #out))
+  for _, entry in ipairs(found) do
+    size = size + #entry[2][2]
+    if size > tonumber(ARGV[3]) and #out > 0 then return out end
+    out[#out + 1] = {entry[1], entry[2][2]}
+    after = entry[1]
+  end
+  if #found < 16 then break end
+end
+return out
+""".replace("EVENTS", EVENTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, cast
@@ -10,13 +11,20 @@ import redis.asyncio as aioredis
 from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
-from adlro.errors import AlreadyExists, Conflict, LimitExceeded, Stale
+from adlro.errors import AlreadyExists, Conflict, DataLoss, LimitExceeded, Stale
 from adlro.jobs import Job, JobSpec, NormalizedJob
 from adlro.jobstore import scripts
+from adlro.jobstore.keys import UNKNOWN_USER
 from adlro.jobstore.reads import JobReads, not_found
 from adlro.jobstore.records import Created, Cursor, Move, NewJob, SubmitLimits, decode_job, digest_of, outcome_entry
 from adlro.v1 import job_pb2
 from adlro.wire import job_to_proto
+
+MOVES_AT_ONCE = 500
+"""So many moves a call, as a rule: Redis serves nobody else meanwhile."""
+
+# Put into the index in one step.
+_INDEXED_AT_ONCE = 50
 
 # What the script that creates says of a job.
 _CREATED, _EXISTING, _TOO_MANY, _TOO_FAST = range(4)
@@ -43,8 +51,10 @@ class JobStore(JobReads):
         super().__init__(redis, blocking)
         self._limits = limits or SubmitLimits()
         self._create: AsyncScript = self._redis.register_script(scripts.CREATE)
+        self._index: AsyncScript = self._redis.register_script(scripts.INDEX)
         self._cancel: AsyncScript = self._redis.register_script(scripts.CANCEL)
         self._move: AsyncScript = self._redis.register_script(scripts.MOVE)
+        self._raise_token: AsyncScript = self._redis.register_script(scripts.RAISE_TOKEN)
 
     async def create(self, spec: JobSpec, normalized: NormalizedJob, request_id: str, created_unix_s: float) -> Created:
         """Records a job; the same user and request id give the job of the first call.
@@ -52,13 +62,14 @@ class JobStore(JobReads):
         Raises:
             AlreadyExists: the request id was used for another payload.
             LimitExceeded: its user has too many jobs, or submits too fast.
+            DataLoss: the record of the first call's job can't be read.
         """
         answer = (await self.create_many([NewJob(spec, normalized, request_id, created_unix_s)]))[0]
         if isinstance(answer, Created):
             return answer
         raise answer
 
-    async def create_many(self, jobs: Sequence[NewJob]) -> list[Created | AlreadyExists | LimitExceeded]:
+    async def create_many(self, jobs: Sequence[NewJob]) -> list[Created | AlreadyExists | LimitExceeded | DataLoss]:
         """Records jobs in one round trip, each by itself; answers in order."""
         limits = self._limits
         args: list[bytes | str | int] = [limits.max_jobs, repr(limits.rate_per_s), limits.burst]
@@ -71,7 +82,7 @@ class JobStore(JobReads):
             args += [request, digest, message.SerializeToString(), new.spec.user]
             made.append((message, digest))
         answers = cast(list[Any], await self._create(args=args))
-        out: list[Created | AlreadyExists | LimitExceeded] = []
+        out: list[Created | AlreadyExists | LimitExceeded | DataLoss] = []
         for new, (message, digest), (status, number, value) in zip(jobs, made, answers, strict=True):
             text = value.decode()
             if status >= _TOO_MANY:
@@ -94,8 +105,26 @@ class JobStore(JobReads):
                     )
                 )
                 continue
-            out.append(Created(job_to_proto(await self.get(job_id)), existing=True))
+            try:
+                out.append(Created(job_to_proto(await self.get(job_id)), existing=True))
+            except DataLoss as error:  # the others are recorded
+                out.append(error)
         return out
+
+    async def index_jobs(self) -> int:
+        """Puts into the index of users what was recorded without it, by an older version; gives how many jobs.
+
+        Others may do the same at the same time, and record jobs meanwhile.
+        """
+        count = 0
+        done, last = await self._index(args=[0])
+        while done < last:
+            numbers = range(done + 1, min(done + _INDEXED_AT_ONCE, last) + 1)
+            users = [UNKNOWN_USER if job is None else job.spec.user async for _, job in self.each(numbers)]
+            await asyncio.sleep(0)
+            done, last = await self._index(args=[done, *users])
+            count += len(users)
+        return count
 
     async def request_cancel(self, job_id: str) -> Job:
         """Marks a job to be ended by the orchestrator; repeating it changes nothing.
@@ -103,11 +132,13 @@ class JobStore(JobReads):
         Raises:
             NotFound: no such job.
             Conflict: the job is final.
+            DataLoss: its record can't be read.
         """
+        await self.get(job_id)  # the request must not be announced with a record that no follower can read
         status, revision, body = await self._cancel(args=[job_id])
         if status == 0:
             raise not_found(job_id)
-        job = decode_job(body, revision)
+        job = decode_job(job_id, body, revision)
         if status == 1:
             raise Conflict(
                 f"{job_id} is {job.state.name} already; only a pending or running job can be cancelled",
@@ -146,6 +177,10 @@ class JobStore(JobReads):
             if "FENCED" in text or "STALE" in text:
                 raise Stale(f"this orchestrator's view is old: {text}") from error
             raise
+
+    async def raise_token(self, token: int) -> None:
+        """The next lease has a larger fencing token than this one, which a cluster has seen; for an orchestrator."""
+        await self._raise_token(args=[token])
 
 
 def _limit_exceeded(user: str, limits: SubmitLimits, status: int, number: int) -> LimitExceeded:

@@ -13,7 +13,9 @@ from adlro.kit.addresses import is_loopback
 from adlro.kit.credentials import Credentials
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-KEEPALIVE_S = 30.0
+# A connection on which nothing arrives any more is left after the sum of both: until then all calls on it are late. Our
+# servers take a ping each 5 s.
+KEEPALIVE_S = 10.0
 KEEPALIVE_TIMEOUT_S = 10.0
 # What replicas of decompose have learned differs by moments: asking one after the other would look like news each time.
 _ONE_OF_SEVERAL = '{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":true}}]}'
@@ -24,6 +26,8 @@ def channel_options(address: str, max_message_bytes: int = MAX_MESSAGE_BYTES) ->
     options: list[tuple[str, str | int]] = [
         ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
         ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
+        # Where calls wait as well, this counts (gRPC's default: a minute).
+        ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         # A quiet watcher sends nothing but pings.
         ("grpc.http2.max_pings_without_data", 0),

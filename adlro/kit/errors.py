@@ -1,17 +1,15 @@
-"""What a handler's exception means for its caller. Knows redis-py's and gRPC's exceptions; logs bugs."""
+"""What a handler's exception means for its caller. Knows gRPC's exceptions; logs bugs."""
 
 from __future__ import annotations
 
 import uuid
 
 import grpc
-from redis import exceptions as redis_errors
 
-from adlro.errors import AdlroError, DeadlineExceeded, InternalError, LimitExceeded, Unavailable, Unsupported
+from adlro.errors import AdlroError, DeadlineExceeded, InternalError, Unavailable, Unsupported
 from adlro.kit.log import get_logger
+from adlro.kit.redis_errors import RETRY_AFTER_S, store_error
 from adlro.kit.status import from_rpc_error
-
-RETRY_AFTER_S = 1.0
 
 
 def to_adlro_error(error: Exception, method: str) -> AdlroError:
@@ -32,18 +30,8 @@ def to_adlro_error(error: Exception, method: str) -> AdlroError:
 def _expected(error: Exception) -> AdlroError | None:
     if isinstance(error, AdlroError):
         return error
-    # BusyLoadingError and others are ConnectionErrors too.
-    if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | redis_errors.ReadOnlyError):
-        return Unavailable(
-            "the store (Redis) does not answer; whether the change was recorded is unknown, "
-            "so repeat the call with the same request id",
-            reason="STORE_UNAVAILABLE",
-            retry_after_s=RETRY_AFTER_S,
-        )
-    if isinstance(error, redis_errors.OutOfMemoryError):
-        return LimitExceeded(
-            "the store (Redis) is out of memory; raise its maxmemory", reason="STORE_FULL", retry_after_s=10.0
-        )
+    if (of_store := store_error(error)) is not None:
+        return of_store
     if isinstance(error, grpc.aio.AioRpcError):
         there = from_rpc_error(error)
         if isinstance(there, Unavailable | DeadlineExceeded):

@@ -1,7 +1,10 @@
-"""The one interceptor around every handler: who calls, deadline, field rules, errors, metrics, the log's ids.
+"""The one interceptor around every handler: who calls, memory, deadline, field rules, errors, metrics, the log's ids.
 
-One instead of five: in Python each costs a coroutine and a wrapper for every call. What is wrapped around a method is
+One instead of six: in Python each costs a coroutine and a wrapper for every call. What is wrapped around a method is
 built at its first call and kept.
+
+Every method is a stream to gRPC: of one that is not, gRPC would read the message before anybody is asked whether there
+is memory for it, and nobody could end a call whose message does not come.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, cast
 
@@ -18,84 +22,62 @@ from google.protobuf.message import Message
 from google.rpc import status_pb2
 from structlog.contextvars import bind_contextvars
 
-from adlro.errors import AdlroError, LimitExceeded
+from adlro.errors import AdlroError, InvalidInput, LimitExceeded
 from adlro.kit.access import ROLES, Guard
+from adlro.kit.budget import Lease, LeasedStream, RequestBudget
 from adlro.kit.deadline import require_deadline
 from adlro.kit.errors import to_adlro_error
 from adlro.kit.identity import current_caller
 from adlro.kit.log import get_logger
 from adlro.kit.metrics import CallMetrics, MethodMetrics
+from adlro.kit.open_calls import OpenCalls, UserStreams
 from adlro.kit.status import to_code, to_status, to_trailing_metadata
-from adlro.kit.validation import CheckedStream, check, readable_or_not
+from adlro.kit.unread import UnreadStreams
+from adlro.kit.validation import CheckedStream, check, request_reader
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 # Health and reflection: not ours, and asked by tools that set no deadline.
 _EXEMPT = "/grpc."
+_END: Any = getattr(grpc.aio, "EOF")  # noqa: B009 - which the stubs don't know
 _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _LOGGED_FIELDS = ("request_id", "job_id")
-_STREAM_RETRY_S = 5.0
+
+# Parsed, and as records, a request takes so many times its bytes.
+_OBJECTS_PER_BYTE = 8
+# What a call takes for its answer while it makes it: many records are objects before they are bytes.
+_MIB = 1 << 20
+_ANSWER_BYTES = {
+    "/adlro.v1.JobService/ListJobs": 16 * _MIB,
+    "/adlro.v1.TelemetryService/UpsertCluster": 16 * _MIB,
+    "/adlro.v1.TelemetryService/GetCluster": 8 * _MIB,
+    "/adlro.v1.TelemetryService/GetTelemetry": 16 * _MIB,
+}
+# Requests of health checks and reflection hold a name.
+_EXEMPT_REQUEST_BYTES = 4096
+# So many of them may be read at once.
+_EXEMPT_MESSAGES = 8
+# How long a call or stream may be silent while others wait for memory.
+_CALL_PATIENCE_S, _STREAM_PATIENCE_S = 2.0, 20.0
+# A client that takes nothing will not take the status either.
+_LAST_WORDS_S = 2.0
 
 
-class OpenCalls:
-    """Counts the calls that run, so that a drain knows when the last has ended."""
+@dataclass(frozen=True)
+class Limits:
+    """What callers may take of a process; 0: no limit.
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._none = asyncio.Event()
-        self._none.set()
-
-    def began(self) -> None:
-        """One more."""
-        self.count += 1
-        self._none.clear()
-
-    def ended(self) -> None:
-        """One less."""
-        self.count -= 1
-        if not self.count:
-            self._none.set()
-
-    async def none_left(self) -> None:
-        """Returns when no call runs."""
-        await self._none.wait()
-
-
-class UserStreams:
-    """Counts the open streams of each user.
-
-    Args:
-        limit: of one user; 0: none.
+    Attributes:
+        message_bytes: the largest message that is taken or sent.
+        request_memory_bytes: for messages that are read and worked on, of calls and of streams one half each.
+        streams_per_user: streams that a user of the guard may have open.
+        unread_timeout_s: a stream of answers is ended whose client takes nothing for so long.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._open: dict[str, int] = {}
-
-    def began(self) -> str:
-        """One more, of the current caller; gives his name, for `ended`. Raises LimitExceeded."""
-        caller = current_caller()
-        if caller is None or not self._limit:
-            return ""
-        count = self._open.get(caller.user, 0)
-        if count >= self._limit:
-            raise LimitExceeded(
-                f"{caller.user} has {count} streams open here, which is as many as a user may have; end one first",
-                reason="TOO_MANY_STREAMS",
-                metadata={"limit": str(self._limit)},
-                retry_after_s=_STREAM_RETRY_S,
-            )
-        self._open[caller.user] = count + 1
-        return caller.user
-
-    def ended(self, user: str) -> None:
-        """One less."""
-        if user:
-            left = self._open[user] - 1
-            if left:
-                self._open[user] = left
-            else:
-                del self._open[user]
+    message_bytes: int = 4 * _MIB
+    request_memory_bytes: int = 192 * _MIB
+    streams_per_user: int = 0
+    unread_timeout_s: float = 0.0
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # not generic at run time
@@ -106,7 +88,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
         open_calls: counts what runs.
         deadline_required: refuse unary calls without deadline.
         guard: asks callers for their token; None: everybody may do all.
-        max_streams_per_user: streams that a user of the guard may have open; 0: no limit.
+        limits: what callers may take.
     """
 
     def __init__(
@@ -115,13 +97,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
         open_calls: OpenCalls,
         deadline_required: bool,
         guard: Guard | None = None,
-        max_streams_per_user: int = 0,
+        limits: Limits | None = None,
     ) -> None:
         self._metrics = metrics
         self._open_calls = open_calls
         self._deadline_required = deadline_required
         self._guard = guard
-        self._user_streams = UserStreams(max_streams_per_user)
+        self._limits = limits or Limits()
+        self._user_streams = UserStreams(self._limits.streams_per_user)
+        self._calls = RequestBudget(self._limits.request_memory_bytes // 2, _CALL_PATIENCE_S)
+        self._streams = RequestBudget(self._limits.request_memory_bytes // 2, _STREAM_PATIENCE_S)
+        # Whoever takes all memory for requests must not make a service look ill.
+        self._exempt = RequestBudget(_EXEMPT_MESSAGES * self._limits.message_bytes, _CALL_PATIENCE_S)
+        self._unread = UnreadStreams(self._limits.unread_timeout_s)
         self._wrapped: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
@@ -135,9 +123,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
         if wrapped is not None:
             return wrapped
         handler = await continuation(handler_call_details)
-        if handler is None or method.startswith(_EXEMPT):
-            return handler
-        self._wrapped[method] = wrapped = self._wrap(method, handler)
+        if handler is None:
+            return None
+        self._wrapped[method] = wrapped = (
+            self._wrap_exempt(handler) if method.startswith(_EXEMPT) else self._wrap(method, handler)
+        )
         return wrapped
 
     def _refuse(self, method: str, refusal: AdlroError) -> grpc.RpcMethodHandler[Any, Any]:
@@ -148,12 +138,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
         async def refuse(_requests: Any, context: Context) -> None:
             await _abort(context, to_status(refusal))
 
-        # Of a unary call gRPC reads the message before it asks the handler; of a stream it does not.
         return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _wrap(self, method: str, handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
         metrics = self._metrics.of_method(method)
-        read = readable_or_not(handler.request_deserializer, f"the request of {method.removeprefix('/')}")
+        read = request_reader(method)
         serialize = handler.response_serializer
 
         def write(message: Any) -> bytes:
@@ -161,35 +150,103 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
             return message if type(message) is bytes else serialize(message)
 
         if handler.request_streaming and handler.response_streaming:
-            stream = self._streaming(method, metrics, handler.stream_stream, request_streaming=True)
+            stream = self._streaming(method, metrics, handler.stream_stream, None)
             return grpc.stream_stream_rpc_method_handler(stream, read, write)
         if handler.response_streaming:
-            stream = self._streaming(method, metrics, handler.unary_stream, request_streaming=False)
-            return grpc.unary_stream_rpc_method_handler(stream, read, write)
+            stream = self._streaming(method, metrics, handler.unary_stream, read)
+            return grpc.stream_stream_rpc_method_handler(stream, None, write)
         if handler.request_streaming:
             collect = self._collecting(method, metrics, handler.stream_unary)
             return grpc.stream_unary_rpc_method_handler(collect, read, serialize)
-        return grpc.unary_unary_rpc_method_handler(self._unary(method, metrics, handler.unary_unary), read, serialize)
+        unary = self._unary(method, metrics, handler.unary_unary, read, serialize)
+        return grpc.stream_unary_rpc_method_handler(unary, None, None)
+
+    def _wrap_exempt(self, handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
+        """Health and reflection: nothing but their memory is looked after."""
+
+        def read(data: bytes) -> Any:
+            return handler.request_deserializer(data) if len(data) <= _EXEMPT_REQUEST_BYTES else None
+
+        async def request(context: Context) -> Any:
+            lease = await self._exempt.take(_caller_of(context), self._limits.message_bytes)
+            try:
+                request, size_bytes = await _read(context, lease, read)
+            finally:
+                lease.release()
+            if request is None:
+                raise InvalidInput(f"the request has {size_bytes} bytes", reason="REQUEST_TOO_LARGE")
+            return request
+
+        async def call(_requests: Any, context: Context) -> Any:
+            return await handler.unary_unary(await self._told(request(context), context), context)
+
+        async def stream(_requests: Any, context: Context) -> None:
+            async for answer in handler.unary_stream(await self._told(request(context), context), context):
+                await context.write(answer)
+
+        async def converse(requests: Any, context: Context) -> None:
+            lease = await self._told(self._streams.take(_caller_of(context), self._limits.message_bytes), context)
+            try:
+                async for answer in handler.stream_stream(LeasedStream(requests, lease), context):
+                    await context.write(answer)
+            finally:
+                lease.release()
+
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(
+                converse, handler.request_deserializer, handler.response_serializer
+            )
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(call, None, handler.response_serializer)
+
+    async def _told(self, wanted: Awaitable[Any], context: Context) -> Any:
+        """What is awaited; a refusal ends the call."""
+        try:
+            return await wanted
+        except AdlroError as error:
+            await _abort(context, to_status(error))
 
     def _unary(
-        self, method: str, metrics: MethodMetrics, behavior: Callable[[Any, Context], Any]
+        self,
+        method: str,
+        metrics: MethodMetrics,
+        behavior: Callable[[Any, Context], Any],
+        read: Callable[[bytes], Any],
+        serialize: Callable[[Any], bytes],
     ) -> Callable[[Any, Context], Awaitable[Any]]:
-        deadline_required, open_calls = self._deadline_required, self._open_calls
+        deadline_required, open_calls, budget = self._deadline_required, self._open_calls, self._calls
+        message_bytes = self._limits.message_bytes
+        answer_bytes = _ANSWER_BYTES.get(method, 0)
+        needed_bytes = max(message_bytes, answer_bytes)
         logged_fields = _LoggedFields()
 
-        async def call(request: Any, context: Context) -> Any:
+        async def call(_requests: Any, context: Context) -> bytes:
             began_s = time.perf_counter()
             code = "OK"
             open_calls.began()
+            lease: Lease | None = None
+            request = None
             try:
                 if deadline_required:
                     require_deadline(context, method)
+                caller = _caller_of(context)
+                lease = budget.take_now(caller, needed_bytes) or await budget.take(caller, needed_bytes)
+                request, size_bytes = await _read(context, lease, read)
                 check(request)
                 logged_fields.bind(request)
+                lease.resize(answer_bytes + _OBJECTS_PER_BYTE * size_bytes)
                 answer = behavior(request, context)
                 # A method that the service does not offer is a plain function of the generated base class.
-                return await answer if isawaitable(answer) else answer
+                message = serialize(await answer if isawaitable(answer) else answer)
+                if len(message) > message_bytes:
+                    raise _answer_too_large(method, len(message), message_bytes)
+                # Kept until the client has taken the answer: gRPC holds it so long.
+                lease.resize(len(message))
+                lease.waits_for_client()
+                return message
             except BaseException as error:
+                request = None
                 code, status = _judge(error, context, method)
                 if status is not None:
                     await _abort(context, status)
@@ -198,21 +255,26 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
                 open_calls.ended()
                 metrics.count(code)
                 metrics.observe_latency_s(time.perf_counter() - began_s)
+                if lease is not None:
+                    _release_at_end(lease)
 
         return call
 
     def _collecting(
         self, method: str, metrics: MethodMetrics, behavior: Callable[[Any, Context], Any]
     ) -> Callable[[Any, Context], Awaitable[Any]]:
-        open_calls, user_streams = self._open_calls, self._user_streams
+        open_calls, user_streams, budget = self._open_calls, self._user_streams, self._streams
+        message_bytes = self._limits.message_bytes
 
         async def call(requests: Any, context: Context) -> Any:
             code, user = "OK", ""
+            lease: Lease | None = None
             open_calls.began()
             metrics.stream_opened()
             try:
                 user = user_streams.began()
-                answer = behavior(CheckedStream(requests), context)
+                lease = await budget.take(_caller_of(context), message_bytes)
+                answer = behavior(CheckedStream(LeasedStream(requests, lease)), context)
                 return await answer if isawaitable(answer) else answer
             except BaseException as error:
                 code, status = _judge(error, context, method)
@@ -220,6 +282,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
                     await _abort(context, status)
                 raise
             finally:
+                if lease is not None:
+                    lease.release()
                 open_calls.ended()
                 user_streams.ended(user)
                 metrics.stream_closed()
@@ -228,42 +292,114 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
         return call
 
     def _streaming(
-        self, method: str, metrics: MethodMetrics, behavior: Callable[[Any, Context], Any], *, request_streaming: bool
+        self,
+        method: str,
+        metrics: MethodMetrics,
+        behavior: Callable[[Any, Context], Any],
+        read: Callable[[bytes], Any] | None,
     ) -> Callable[[Any, Context], Awaitable[None]]:
-        open_calls, user_streams = self._open_calls, self._user_streams
+        """`read`: makes the one request of bytes; None: requests are a stream too."""
+        open_calls, user_streams, unread = self._open_calls, self._user_streams, self._unread
+        budget = self._streams if read is None else self._calls
+        message_bytes = self._limits.message_bytes
         logged_fields = _LoggedFields()
 
-        async def call(request: Any, context: Context) -> None:
+        async def call(requests: Any, context: Context) -> None:
             code, user = "OK", ""
+            lease: Lease | None = None
+            request: Any = None
             open_calls.began()
             metrics.stream_opened()
+            stream = unread.opened()
             try:
                 user = user_streams.began()
-                if request_streaming:
-                    request = CheckedStream(request)
+                lease = await budget.take(_caller_of(context), message_bytes)
+                if read is None:
+                    request = CheckedStream(LeasedStream(requests, lease))
                 else:
+                    request, _ = await _read(context, lease, read)
                     check(request)
                     logged_fields.bind(request)
+                    lease.release()
                 answers = behavior(request, context)
                 if isinstance(answers, AsyncIterator):
                     # Closed here, not by the garbage collector: a watcher that went away is forgotten at once.
                     async with aclosing(cast(Any, answers)):
                         async for answer in answers:
+                            stream.writes_since_s = time.monotonic()
                             await context.write(answer)
+                            stream.writes_since_s = 0.0
                 elif isawaitable(answers):
                     await answers
             except BaseException as error:
+                request = None
+                if stream.given_up:
+                    code = await _end_unread(context, unread.refusal())
+                    raise
                 code, status = _judge(error, context, method)
                 if status is not None:
                     await _abort(context, status)
                 raise
             finally:
+                if lease is not None:
+                    lease.release()
+                unread.closed(stream)
                 open_calls.ended()
                 user_streams.ended(user)
                 metrics.stream_closed()
                 metrics.count(code)
 
         return call
+
+
+def _caller_of(context: Context) -> str:
+    """Whose memory a call takes: a user's; where there are no users, a connection's."""
+    caller = current_caller()
+    return caller.user if caller is not None else context.peer()
+
+
+async def _read(context: Context, lease: Lease, read: Callable[[bytes], Any]) -> tuple[Any, int]:
+    """The one message of a call, made of its bytes, and how many those are.
+
+    Raises:
+        LimitExceeded: it did not come, and others wait.
+        InvalidInput: there is none.
+    """
+    data = await lease.read(context.read())
+    if data is _END:
+        raise InvalidInput(
+            "no request message came: the client sent none, or one above ADLRO_MAX_MESSAGE_BYTES, or went away",
+            reason="REQUEST_MISSING",
+        )
+    return read(cast(bytes, data)), len(data)
+
+
+def _release_at_end(lease: Lease) -> None:
+    """Gives a call's memory back when the call is over, answer and all."""
+    task = asyncio.current_task()
+    if task is None:
+        lease.release()
+    else:
+        task.add_done_callback(lease.release)
+
+
+def _answer_too_large(method: str, size_bytes: int, most_bytes: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"the answer of {method.rpartition('/')[2]} has {size_bytes} bytes, of at most {most_bytes} "
+        "(ADLRO_MAX_MESSAGE_BYTES); ask for less at a time",
+        reason="ANSWER_TOO_LARGE",
+        metadata={"size_bytes": str(size_bytes), "limit_bytes": str(most_bytes)},
+    )
+
+
+async def _end_unread(context: Context, error: LimitExceeded) -> str:
+    """Tells a client that takes nothing why its stream ends, if it takes that; gives the code for the metrics."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
+    with suppress(TimeoutError, grpc.aio.AbortError):
+        await asyncio.wait_for(_abort(context, to_status(error)), _LAST_WORDS_S)
+    return to_code(error).name
 
 
 class _LoggedFields:
@@ -293,10 +429,24 @@ def _judge(error: BaseException, context: Context, method: str) -> tuple[str, st
     if not isinstance(error, Exception):
         return "UNKNOWN", None
     known = to_adlro_error(error, method)
+    # gRPC's context keeps the exception that a call is aborted with, and that one its frames, in a circle: what they
+    # hold of the request would stay until the garbage collector comes by.
+    _forget_frames(error)
     told = to_code(known)
     if known is error:
         get_logger().debug("call refused", method=method, code=told.name, message=known.message)
     return told.name, to_status(known)
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Takes the tracebacks off an error and those behind it.
+
+    Not `traceback.clear_frames`: before Python 3.13 that ends a coroutine that caught the error and goes on.
+    """
+    behind: BaseException | None = error
+    while behind is not None:
+        behind.__traceback__ = None
+        behind = behind.__context__
 
 
 async def _abort(context: Context, status: status_pb2.Status) -> None:

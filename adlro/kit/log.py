@@ -5,12 +5,13 @@ What is bound with `structlog.contextvars` (the kit binds request_id and job_id 
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from typing import Any, TextIO, cast
 
 import structlog
+
+from adlro.text import to_json
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -79,4 +80,4 @@ def get_logger() -> structlog.typing.FilteringBoundLogger:
 def _to_json(event: Any, **_: Any) -> str:
     # The event first: people read these lines too.
     ordered = {key: event[key] for key in ("time", "level", "service", "event") if key in event}
-    return json.dumps(ordered | event, default=repr, ensure_ascii=False)
+    return to_json(ordered | event, default=repr)

@@ -12,6 +12,9 @@ from adlro.kit.tls import TlsFiles, server_credentials
 
 # A connection that has not spoken TLS and HTTP/2 by then is closed: it may be one of thousands that never will.
 _HANDSHAKE_TIMEOUT_S = 10.0
+# Of a message that nobody reads yet, so much is taken from the network. gRPC's probing of the line would let it grow to
+# megabytes, for every call of every client.
+_UNREAD_BYTES = 64 * 1024
 # How long calls on a connection that has become too old may go on.
 _AGE_GRACE_S = 60.0
 
@@ -25,6 +28,7 @@ def server_options(max_message_bytes: int) -> list[tuple[str, str | int]]:
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # gRPC's default allows a ping every five minutes; quiet watchers that ping more often would be sent away.
@@ -39,6 +43,8 @@ def service_options(settings: ServiceSettings) -> list[tuple[str, str | int]]:
         *server_options(settings.max_message_bytes),
         ("grpc.server_handshake_timeout_ms", _ms(_HANDSHAKE_TIMEOUT_S)),
         ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
     ]
     if settings.max_connection_idle_s:
         options.append(("grpc.max_connection_idle_ms", _ms(settings.max_connection_idle_s)))

@@ -2,24 +2,33 @@
 
 redis-py repeats a command after a lost reply by default; one XADD then makes two entries while the caller sees success.
 Here a lost reply is an error, which travels to the client as UNAVAILABLE, and request ids make the repeat safe.
+
+Whatever ends a connection, its command raises a RedisError: a loop that goes on after those goes on after all that can
+befall a network.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import redis
 import redis.asyncio as aioredis
 from prometheus_client import Counter, Gauge, Histogram
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
 from redis.maint_notifications import MaintNotificationsConfig
+from redis.retry import Retry as BlockingRetry
 
 from adlro.errors import Unavailable
+from adlro.kit.redis_errors import StoreParser, StoreProblem, store_problem
 
 if TYPE_CHECKING:
     from adlro.kit.service import ServiceContext
@@ -33,9 +42,16 @@ BLOCKING_CONNECTIONS = 1024
 
 PING_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1.0, 2.0)
 
-_PING_TIMEOUT_S = 2.0
+_PROBE_TIMEOUT_S = 2.0
 _CHECK_EVERY_S = 1.0
 _RETRY_EVERY_S = 0.25
+_TELL_EVERY_S = 60.0
+
+# These find and leave nothing. The first is refused whenever changes are: a full disk, a full memory, a replica; PING
+# is answered by some that take none.
+_WRITE = ("SETRANGE", "adlro:probe", "0", "")
+_READ = ("EXISTS", "adlro:probe")
+_START_IT = "start it, set ADLRO_REDIS_URL, or let `adlro up` bring its own; this waits for it"
 
 
 def connect(url: str) -> aioredis.Redis:
@@ -46,48 +62,101 @@ def connect(url: str) -> aioredis.Redis:
     """
     # Commands beyond the limit wait for a connection; a plain pool would fail them.
     pool = aioredis.BlockingConnectionPool.from_url(
-        url, max_connections=CONNECTIONS, timeout=SOCKET_TIMEOUT_S, **_options(SOCKET_TIMEOUT_S)
+        url, max_connections=CONNECTIONS, timeout=SOCKET_TIMEOUT_S, **_options(url, SOCKET_TIMEOUT_S)
     )
-    pool.connection_class = _cancellable(pool.connection_class)
+    pool.connection_class = _sound(pool.connection_class)
     return aioredis.Redis.from_pool(pool)
 
 
 def connect_blocking(url: str) -> aioredis.Redis:
     """A client of its own for XREAD with a block time of at most `MAX_BLOCK_S`: no other command waits behind it."""
     # Each blocked read keeps a connection; waiting for one would be waiting for another stream's entry.
-    options = _options(SOCKET_TIMEOUT_S + MAX_BLOCK_S)
+    options = _options(url, SOCKET_TIMEOUT_S + MAX_BLOCK_S)
     pool = aioredis.ConnectionPool.from_url(url, max_connections=BLOCKING_CONNECTIONS, **options)
-    pool.connection_class = _cancellable(pool.connection_class)
+    pool.connection_class = _sound(pool.connection_class)
     return aioredis.Redis.from_pool(pool)
 
 
-def _cancellable(base: type[Any]) -> type[Any]:
-    """The connection class with a `send_packed_command` that doesn't swallow cancellations.
+def connect_in_thread(url: str, timeout_s: float) -> redis.Redis:
+    """A client for a thread that must not wait for an event loop; otherwise as `connect`.
+
+    Args:
+        url: of Redis.
+        timeout_s: for a connection, and for each command.
+    """
+    return redis.Redis.from_url(
+        url,
+        retry=BlockingRetry(NoBackoff(), 0),
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),  # as in `_options`
+    )
+
+
+def _sound(base: type[Any]) -> type[Any]:
+    """The connection class without two flaws.
+
+    redis-py takes an OSError for a lost connection, and lets all else through that a transport can raise: uvloop's
+    raises RuntimeError once it was reset, which no caller expects of Redis.
 
     redis-py writes under `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives when the write
     is done: most cancellations of a task that is busy with Redis, which then goes on for ever.
     """
 
-    class Cancellable(base):  # type: ignore[misc]  # the base is plain, TLS or Unix socket, as the URL says
+    class Sound(base):  # type: ignore[misc]  # the base is plain, TLS or Unix socket, as the URL says
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
             task = asyncio.current_task()
             before = task.cancelling() if task else 0
-            await super().send_packed_command(command, check_health)
+            try:
+                await super().send_packed_command(command, check_health)
+            except RedisError:
+                raise
+            except Exception as error:
+                raise await self._lost(error) from error
             if task and task.cancelling() > before:
                 await self.disconnect(nowait=True)  # the reply that comes would be taken for the next command's
                 raise asyncio.CancelledError
 
-    return Cancellable
+        async def read_response(self, *args: Any, **options: Any) -> Any:
+            try:
+                return await super().read_response(*args, **options)
+            except RedisError:
+                raise
+            except Exception as error:
+                raise await self._lost(error) from error
+
+        async def can_read(self) -> bool:
+            """Whether it is not fit for another command; the pool then connects anew."""
+            try:
+                # Of one that was reset while nobody used it, the reader knows nothing.
+                return self._writer.transport.is_closing() or bool(await super().can_read())
+            except RedisError:
+                raise
+            except Exception as error:
+                raise await self._lost(error) from error
+
+        async def disconnect(self, *args: Any, **options: Any) -> None:
+            # It is closed whatever is raised; nobody waits for what a dead peer has to say of that.
+            with contextlib.suppress(RedisError, OSError, RuntimeError):
+                await super().disconnect(*args, **options)
+
+        async def _lost(self, error: Exception) -> RedisConnectionError:
+            await self.disconnect(nowait=True)
+            return RedisConnectionError(f"Connection lost: {error}")
+
+    return Sound
 
 
-def _options(socket_timeout_s: float) -> dict[str, Any]:
+def _options(url: str, socket_timeout_s: float) -> dict[str, Any]:
     return {
+        # Of a Unix socket redis-py does not take the option.
+        **({} if url.startswith("unix:") else {"socket_keepalive": True}),
         "decode_responses": False,
+        "parser_class": StoreParser,
         "retry": Retry(NoBackoff(), 0),
         "retry_on_timeout": False,
         "socket_timeout": socket_timeout_s,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
-        "socket_keepalive": True,
         # redis-py 8.1 looks whether a pooled connection has died only with this off (its default is "auto"): after a
         # restart of Redis, every pooled connection would fail one command.
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
@@ -105,77 +174,102 @@ def redacted(url: str) -> str:
 
 
 async def wait_until_up(client: aioredis.Redis, timeout_s: float) -> None:
-    """Returns when Redis answers and has loaded its data.
+    """Returns when Redis can be used: it answers, has loaded its data, and takes changes.
 
     Raises:
-        Unavailable: it did not within `timeout_s`.
+        Unavailable: it could not within `timeout_s`.
     """
     end_s = time.monotonic() + timeout_s
     while True:
-        problem = await _ping(client, min(_PING_TIMEOUT_S, max(end_s - time.monotonic(), 0.05)))
-        if not problem:
+        problem = await _probe(client, _WRITE, min(_PROBE_TIMEOUT_S, max(end_s - time.monotonic(), 0.05)))
+        if problem is None:
             return
         if time.monotonic() >= end_s:
-            raise Unavailable(f"Redis does not answer ({problem})", retry_after_s=1.0)
+            way_out = f"; {problem.way_out}" if problem.way_out else ""
+            raise Unavailable(f"Redis {problem.text}{way_out}", retry_after_s=1.0)
         await asyncio.sleep(_RETRY_EVERY_S)
 
 
-def watch_redis(context: ServiceContext, client: aioredis.Redis) -> Coroutine[Any, Any, None]:
-    """A loop for `context.spawn`: the service is SERVING only while Redis answers, and the log says why not.
+def watch_redis(context: ServiceContext, client: aioredis.Redis, *, writes: bool = True) -> Coroutine[Any, Any, None]:
+    """A loop for `context.spawn`: the service is SERVING only while it can use Redis, and the log says why not.
 
     Calling it already marks the service as not serving, so that nobody is told otherwise before the first answer.
+
+    Args:
+        context: of the service.
+        client: what is asked.
+        writes: the service changes what Redis holds; else one that takes no changes will do.
     """
     url = redacted(context.settings.redis_url)
     context.health.set_serving(False, "", source="redis")
     registry = context.registry
-    answers = Gauge("adlro_redis_up", "1 while Redis answers", registry=registry)
-    failed = Counter("adlro_redis_failed_pings", "pings that Redis did not answer", registry=registry)
+    answers = Gauge("adlro_redis_up", "1 while Redis answers, and takes changes where they are made", registry=registry)
+    failed = Counter("adlro_redis_failed_pings", "probes that Redis did not answer, or refused", registry=registry)
     took_s = Histogram(
-        "adlro_redis_ping_seconds", "time to an answered ping", buckets=PING_BUCKETS_S, registry=registry
+        "adlro_redis_ping_seconds", "time to an answered probe", buckets=PING_BUCKETS_S, registry=registry
     )
 
     async def watch() -> None:
-        was_up: bool | None = None
+        told = _Told(context.log, url)
         while not context.draining.is_set():
             began_s = time.perf_counter()
-            problem = await _ping(client, _PING_TIMEOUT_S)
+            problem = await _probe(client, _WRITE if writes else _READ, _PROBE_TIMEOUT_S)
             if context.draining.is_set():
                 return
-            up = not problem
-            answers.set(up)
-            if up:
+            answers.set(problem is None)
+            if problem is None:
                 took_s.observe(time.perf_counter() - began_s)
             else:
                 failed.inc()
-            if up and was_up is not True:
-                context.log.info("redis answers", redis_url=url)
-            elif not up and was_up is not False:
-                context.log.error(
-                    "redis does not answer",
-                    redis_url=url,
-                    problem=problem,
-                    way_out="start it, set ADLRO_REDIS_URL, or let `adlro up` bring its own; this waits for it",
-                )
-            reason = f"Redis at {url} does not answer ({problem})" if problem else ""
-            context.health.set_serving(up, reason, source="redis")
-            was_up = up
+            told.tell(problem)
+            reason = f"Redis at {url} {problem.text}" if problem else ""
+            context.health.set_serving(problem is None, reason, source="redis")
             try:
-                await asyncio.wait_for(context.draining.wait(), _CHECK_EVERY_S if up else _RETRY_EVERY_S)
+                await asyncio.wait_for(context.draining.wait(), _RETRY_EVERY_S if problem else _CHECK_EVERY_S)
             except TimeoutError:
                 continue
 
     return watch()
 
 
-async def _ping(client: aioredis.Redis, timeout_s: float) -> str:
-    """Empty where Redis answers, else what is wrong."""
+class _Told:
+    """What the log was told of Redis: each state once, and again every minute in which it is met.
+
+    Args:
+        log: a structlog logger.
+        url: of Redis, without its password.
+    """
+
+    def __init__(self, log: Any, url: str) -> None:
+        self._log = log
+        self._url = url
+        self._at_s: dict[str, float] = {}  # by code of the problem
+        self._well = False
+
+    def tell(self, problem: StoreProblem | None) -> None:
+        """Takes what was found; most of it is no news."""
+        now_s = time.monotonic()
+        if problem is None:
+            if not self._well:
+                self._log.info("redis answers", redis_url=self._url)
+            self._well = True
+        elif now_s - self._at_s.get(problem.code, -math.inf) >= _TELL_EVERY_S:
+            self._log.error(
+                "redis refuses" if problem.code else "redis does not answer",
+                redis_url=self._url,
+                problem=problem.text,
+                way_out=problem.way_out or _START_IT,
+            )
+            self._at_s[problem.code], self._well = now_s, False
+
+
+async def _probe(client: aioredis.Redis, command: tuple[str, ...], timeout_s: float) -> StoreProblem | None:
+    """What is wrong with Redis, if something is."""
     try:
         async with asyncio.timeout(timeout_s):
-            await client.execute_command("PING")  # type: ignore[no-untyped-call]
-    except BusyLoadingError:
-        return "it is loading its data"
+            await client.execute_command(*command)  # type: ignore[no-untyped-call]
     except TimeoutError:
-        return f"no answer within {timeout_s:.1f} s"
-    except (RedisError, OSError) as error:
-        return str(error).rstrip(".") or type(error).__name__
-    return ""
+        return StoreProblem("", f"does not answer (not within {timeout_s:.1f} s)", "")
+    except RedisError as error:
+        return store_problem(error) or StoreProblem("", f"does not answer as it should ({error})", "")
+    return None

@@ -13,12 +13,13 @@ from typing import Any
 
 import hiredis
 import redis.asyncio as aioredis
-from redis.asyncio.connection import DefaultParser, UnixDomainSocketConnection
+from redis.asyncio.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from adlro.kit.redis import CONNECT_TIMEOUT_S, SOCKET_TIMEOUT_S, connect
+from adlro.kit.redis_errors import StoreParser
 
 
 class ScriptRedis(aioredis.Redis):
@@ -58,9 +59,11 @@ class ScriptRedis(aioredis.Redis):
                 try:
                     async with asyncio.timeout(CONNECT_TIMEOUT_S):
                         self._line = await self._open()
+                except RedisError:
+                    raise
                 except TimeoutError:
                     raise RedisTimeoutError("Timeout connecting to server") from None
-                except OSError as error:
+                except Exception as error:
                     raise RedisConnectionError(str(error)) from error
             return self._line
 
@@ -98,7 +101,7 @@ class _Line(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.closed = False
-        self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
+        self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=StoreParser.parse_error)
         self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()  # with the time by which the reply must come
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -107,11 +110,16 @@ class _Line(asyncio.Protocol):
     def call(self, args: tuple[Any, ...]) -> asyncio.Future[Any]:
         """Sends a command; the future has its reply. Cancelling it does not take the command back."""
         future: asyncio.Future[Any] = self._loop.create_future()
+        packed = hiredis.pack_command(args)
         if self.closed:
             future.set_exception(RedisConnectionError("Connection closed"))
             return future
         self._waiting.append((self._loop.time() + SOCKET_TIMEOUT_S, future))
-        self._transport.write(hiredis.pack_command(args))
+        try:
+            self._transport.write(packed)
+        except Exception as error:  # uvloop's: it was reset, and nobody has said so yet
+            self.close(RedisConnectionError(f"Connection lost: {error}"))
+            return future
         if self._timer is None:
             self._timer = self._loop.call_later(SOCKET_TIMEOUT_S, self._look_at_time)
         return future
@@ -140,6 +148,9 @@ class _Line(asyncio.Protocol):
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not False:
+                if isinstance(reply, RedisConnectionError):  # it concerns all, and perhaps nobody has asked
+                    self.close(reply)
+                    return
                 _, future = self._waiting.popleft()
                 if future.done():  # the caller has gone away
                     continue
@@ -147,7 +158,8 @@ class _Line(asyncio.Protocol):
                     future.set_exception(reply)
                 else:
                     future.set_result(reply)
-        except (InvalidResponse, IndexError) as error:
+        except Exception as error:
+            # hiredis can't read it, or nobody waits for it: then what comes after it belongs to nobody either.
             self.close(RedisConnectionError(f"Redis answered what it must not: {error}"))
 
     def _look_at_time(self) -> None:

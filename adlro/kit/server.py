@@ -25,15 +25,17 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from adlro.errors import AdlroError, InvalidInput
+from adlro.kit import start_report
 from adlro.kit.access import Guard
 from adlro.kit.addresses import ListenFailed, join_address, split_address
 from adlro.kit.credentials import Credentials
 from adlro.kit.health import SERVICE_NAME as HEALTH_NAME
 from adlro.kit.health import HealthServicer, HealthState
 from adlro.kit.identity import UsersFile
-from adlro.kit.interceptor import CallInterceptor, OpenCalls
+from adlro.kit.interceptor import CallInterceptor, Limits
 from adlro.kit.log import configure, get_logger
 from adlro.kit.metrics import CallMetrics, MetricsEndpoint, describe_process, process_registry
+from adlro.kit.open_calls import OpenCalls
 from adlro.kit.port import open_port, server_options, service_options, tell_protection
 from adlro.kit.reflection import add_reflection
 from adlro.kit.service import STOP_TIMEOUT_S, Service, ServiceContext
@@ -42,10 +44,14 @@ from adlro.kit.validation import warm
 
 __all__ = ["RunningServer", "Service", "ServiceContext", "main", "server_options", "start_server"]
 
-# How long cancelled calls, and then cancelled tasks, get for their last words.
-_CANCEL_GRACE_S = 0.2
+# How long health streams at least, and then cancelled tasks, get for their last words.
+_LAST_WORDS_S = 0.2
+# How long health streams get where the drain has the time.
+_STREAMS_END_S = 1.0
+# Longer than any process lives.
+_NEVER_S = 1e9
 # After this the process goes, whatever still runs: 8 s of drain + 1.9 s stay below the 10 s that are promised.
-_EXIT_AFTER_DRAIN_S = STOP_TIMEOUT_S + 2 * _CANCEL_GRACE_S + 0.3
+_EXIT_AFTER_DRAIN_S = STOP_TIMEOUT_S + 2 * _LAST_WORDS_S + 0.3
 # A process whose loop has crashed is not to be relied on for long.
 _CRASH_GRACE_S = 1.0
 
@@ -94,17 +100,22 @@ class RunningServer:
         grace_s = context.settings.drain_timeout_s if grace_s is None else grace_s
         context.health.drain()
         context.draining.set()
-        # Refuses new calls from here on, and tells clients to go elsewhere.
-        closing = asyncio.ensure_future(self._server.stop(grace_s))
+        # Refuses new calls from here on, and tells clients to go elsewhere. This wait of gRPC's must not run out: of
+        # two waits that end at once, one frees the server, and the other one uses it (seen on Python 3.12: it crashes).
+        closing = asyncio.ensure_future(self._server.stop(_NEVER_S))
         calls = asyncio.ensure_future(self._open_calls.none_left())
         hurry = asyncio.ensure_future(self._hurry.wait())
+        deadline_s = time.monotonic() + grace_s
         await asyncio.wait([calls, hurry, closing], timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-        if self._open_calls.count:
-            context.log.warning("calls are cancelled", count=self._open_calls.count)
         calls.cancel()
         hurry.cancel()
-        # What is left now are overdue calls, and health and reflection streams, which wait for ever.
-        await self._server.stop(_CANCEL_GRACE_S)
+        # What is left now are overdue calls, and streams of health, which end, and of reflection, which wait for ever.
+        if self._open_calls.count:
+            context.log.warning("calls are cancelled", count=self._open_calls.count)
+        else:
+            left_s = deadline_s - time.monotonic()
+            await asyncio.wait([closing], timeout=min(max(left_s, _LAST_WORDS_S), _STREAMS_END_S))
+        await self._server.stop(None)
         await closing
         await asyncio.gather(self._stop_service(), self._close_metrics())
 
@@ -121,7 +132,7 @@ class RunningServer:
             log.warning("the service did not stop in time", timeout_s=STOP_TIMEOUT_S)
         except Exception as error:
             log.error("the service failed while it stopped", exc_info=error)
-        await self.context.cancel_tasks(_CANCEL_GRACE_S)
+        await self.context.cancel_tasks(_LAST_WORDS_S)
 
 
 async def start_server(service: Service, settings: ServiceSettings) -> RunningServer:
@@ -143,7 +154,12 @@ async def start_server(service: Service, settings: ServiceSettings) -> RunningSe
         open_calls,
         settings.require_deadline,
         Guard(users) if users is not None else None,
-        settings.max_streams_per_user,
+        Limits(
+            message_bytes=settings.max_message_bytes,
+            request_memory_bytes=settings.request_memory_mib << 20,
+            streams_per_user=settings.max_streams_per_user,
+            unread_timeout_s=settings.unread_timeout_s,
+        ),
     )
     server = grpc.aio.server(interceptors=[interceptor], options=service_options(settings))
     port = open_port(server, settings)
@@ -198,6 +214,7 @@ def main(build: Callable[[S], Service], settings_cls: type[S]) -> NoReturn:
         raise SystemExit(0 if wanted else 2)
     settings = load_settings(settings_cls)
     configure(name, settings.log_level)
+    start_report.begin(name)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(_run(build, settings))
     raise SystemExit(code)
@@ -248,6 +265,8 @@ async def _run(build: Callable[[S], Service], settings: S) -> int:
     except Exception as error:
         log.error("can't start", exc_info=error)
         return 1
+    finally:
+        start_report.end()
     log.info(
         "listening",
         address=running.address,

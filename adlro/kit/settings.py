@@ -53,6 +53,9 @@ class ServiceSettings(BaseSettings):
         drain_timeout_s: how long running calls may go on after SIGTERM.
         require_deadline: refuse unary calls that set no deadline.
         max_message_bytes: the largest message that is taken or sent.
+        request_memory_mib: for messages that are read and worked on, of calls and of streams one half each; a caller
+            gets half of a half.
+        unread_timeout_s: a stream of answers is ended whose client takes nothing for so long; 0: never.
         tls_cert_file: PEM; set together with key and authorities, TLS is spoken with callers and other services.
         tls_key_file: PEM, without a password.
         tls_ca_file: PEM; the authorities that certificates of other services and of clients are checked against.
@@ -77,8 +80,11 @@ class ServiceSettings(BaseSettings):
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     drain_timeout_s: float = Field(default=8.0, gt=0, le=3600)
     require_deadline: bool = True
-    # Above the 10 MB that a careless client may put into one field, so that the field's rule can name that field.
-    max_message_bytes: int = Field(default=16 * 1024 * 1024, ge=64 * 1024, le=512 * 1024 * 1024)
+    # The most that gRPC takes by default, so no client gets what it can't read. Of what the rules allow, all but lists
+    # of thousands of large items fits: 65,536 GPUs in a cluster's description or a telemetry block, a page of jobs.
+    max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024, le=512 * 1024 * 1024)
+    request_memory_mib: int = Field(default=192, ge=4, le=65_536)
+    unread_timeout_s: float = Field(default=60.0, ge=0, le=86_400)
     tls_cert_file: str = ""
     tls_key_file: str = ""
     tls_ca_file: str = ""

@@ -6,7 +6,7 @@ Knows gRPC and protobuf; nobody else in a service has to.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -16,6 +16,7 @@ from adlro.errors import (
     AdlroError,
     AlreadyExists,
     Conflict,
+    DataLoss,
     DeadlineExceeded,
     FieldViolation,
     InternalError,
@@ -29,6 +30,8 @@ from adlro.errors import (
     Unavailable,
     Unsupported,
 )
+
+T = TypeVar("T")
 
 DOMAIN = "adlro"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -46,6 +49,7 @@ CODES: Final[dict[type[AdlroError], grpc.StatusCode]] = {
     Unavailable: grpc.StatusCode.UNAVAILABLE,
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
     Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+    DataLoss: grpc.StatusCode.DATA_LOSS,
     InternalError: grpc.StatusCode.INTERNAL,
 }
 _ERRORS: Final[dict[grpc.StatusCode, type[AdlroError]]] = {
@@ -53,7 +57,6 @@ _ERRORS: Final[dict[grpc.StatusCode, type[AdlroError]]] = {
     # What a server that stops, or a proxy, answers in its stead: the caller may try again.
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.UNKNOWN: InternalError,
-    grpc.StatusCode.DATA_LOSS: InternalError,
 }
 
 # A status travels in HTTP/2 trailers, of which clients take 8 KiB in all, message and details (base64) together.
@@ -123,8 +126,17 @@ def from_status(status: status_pb2.Status) -> AdlroError:
     return _error(code, status.message, reason, violations, metadata, retry_after_s)
 
 
-# What grpc.aio says of a client stream whose connection broke; our services' INTERNAL always has details.
-_BROKEN_STREAM = "Internal error from Core"
+# How gRPC's own INTERNAL and UNKNOWN begin where a connection broke, or carried what is no HTTP/2. Those of services
+# always have details.
+_BROKEN = (
+    "Internal error from Core",
+    "Stream removed",
+    "Failed parsing HTTP/2",
+    "Error in HTTP transport",
+    "Illegal header",
+    "Received RST_STREAM",
+    "Exception deserializing response!",
+)
 
 
 def from_rpc_error(error: grpc.RpcError) -> AdlroError:
@@ -142,9 +154,20 @@ def from_rpc_error(error: grpc.RpcError) -> AdlroError:
                 return from_status(status)
     code: grpc.StatusCode = getattr(error, "code", lambda: None)() or grpc.StatusCode.UNKNOWN
     details: str = getattr(error, "details", lambda: None)() or code.value[1]
-    if code is grpc.StatusCode.INTERNAL and details == _BROKEN_STREAM:
-        return Unavailable("the connection broke while a stream was being sent", reason="CONNECTION_BROKEN")
+    if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN) and details.startswith(_BROKEN):
+        return Unavailable(f"the connection broke during the call ({details})", reason="CONNECTION_BROKEN")
     return _error(code, details, "", [], {}, None)
+
+
+def readable(answer: T | None) -> T:
+    """An answer, or a message of a stream: grpc.aio gives None in place of one that it can't read.
+
+    Raises:
+        Unavailable: it did; the connection has lost bytes, or the service is of a release with other contracts.
+    """
+    if answer is None:
+        raise Unavailable("the answer can't be read: part of it is missing", reason="CONNECTION_BROKEN")
+    return answer
 
 
 def _error(

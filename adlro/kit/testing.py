@@ -28,7 +28,7 @@ _LINES_KEPT_IN_ERRORS = 15
 
 
 class ServiceEnded(AssertionError):
-    """A service's process ended, or did not listen in time; the message holds the end of its log."""
+    """A service's process ended, or stands still at its start; the message holds the end of its log."""
 
 
 @asynccontextmanager
@@ -75,13 +75,15 @@ class SpawnedService:
         """Its process."""
         return self.process.pid
 
-    def wait_until_listening(self, timeout_s: float) -> None:
-        """Raises ServiceEnded where it does not say that it listens."""
-        heard = self._listening.wait(timeout_s)
+    def wait_until_listening(self, silence_s: float) -> None:
+        """Waits as long as its log grows. Raises ServiceEnded where it ends, or says nothing for so long."""
+        count = 0
+        while not (heard := self._listening.wait(silence_s)) and len(self._lines) > count:
+            count = len(self._lines)
         if not self.address:
             # Its log has ended, so it is about to end itself.
             code = self.wait() if heard else self.process.poll()
-            what = f"did not listen within {timeout_s:g} s" if code is None else f"ended at its start ({code})"
+            what = f"said nothing for {silence_s:g} s" if code is None else f"ended at its start ({code})"
             raise ServiceEnded(f"{self.name} {what}; its log ends:\n" + "\n".join(self._lines[-_LINES_KEPT_IN_ERRORS:]))
 
     def raw_lines(self) -> list[str]:
@@ -140,7 +142,7 @@ def spawn_service(
     name: str,
     env: Mapping[str, str] | None = None,
     *,
-    timeout_s: float = 30.0,
+    silence_s: float = 60.0,
     arguments: Sequence[str] = (),
 ) -> SpawnedService:
     """Starts `python -m services.<name>` and returns when it listens. Use it with `with`, or call `stop`.
@@ -150,11 +152,11 @@ def spawn_service(
     Args:
         name: such as "ingest".
         env: environment keys besides those of this process.
-        timeout_s: for its start.
+        silence_s: how long it may say nothing in its log before it listens; it imports meanwhile.
         arguments: for python, in place of `-m services.<name>`.
 
     Raises:
-        ServiceEnded: it ended, or did not listen in time.
+        ServiceEnded: it ended, or stands still.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)} | dict(env or {})
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -171,7 +173,7 @@ def spawn_service(
     )
     service = SpawnedService(name, process)
     try:
-        service.wait_until_listening(timeout_s)
+        service.wait_until_listening(silence_s)
     except BaseException:
         service.kill()
         raise

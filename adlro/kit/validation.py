@@ -1,10 +1,12 @@
 """The field rules of the contracts (protovalidate), checked on every request message, and told in words people can use.
 
-Knows protobuf. The path without violations runs with every message and is one native call; all else may take its time.
+Knows protobuf. The path without violations runs with every message and costs a count and one native call. What it may
+cost at most is bounded by the size of the request, also where every value breaks a rule (see adlro.kit.bounds).
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -14,56 +16,109 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from adlro.errors import FieldViolation, InvalidInput
+from adlro.kit.bounds import Items, TooManyItems, largest_bytes, largest_field
+from adlro.text import is_hidden, visible
 
 M = TypeVar("M", bound=Message)
 T_co = TypeVar("T_co", covariant=True)
 
 _VALUE_SHOWN_CHARACTERS = 60
 _KEY_SHOWN_CHARACTERS = 40
+_TEXT_SEARCHED_CHARACTERS = 10_000
 _VIOLATIONS_IN_MESSAGE = 4
 _VIOLATIONS_KEPT = 100
+# A message with more items than this is told its first broken rule only: to find one costs microseconds, to tell each
+# of a million costs a minute.
+_ITEMS_TOLD = 200
 
 _validator = protovalidate.Validator()
 _collect = _validator.collect_violations
 
 
 class Unreadable:
-    """Stands where a request should be: bytes that are no such message. `check` refuses it."""
+    """Stands where a request should be: bytes that were not read, or could not be. `check` refuses it.
 
-    def __init__(self, type_name: str, size_bytes: int) -> None:
-        self._type_name = type_name
-        self._size_bytes = size_bytes
+    Args:
+        problem: what is wrong, said of "the request" or of a message of a stream.
+        reason: for programs.
+        violations: the field that is to blame, where one is.
+    """
+
+    def __init__(self, problem: str, reason: str, violations: Sequence[FieldViolation] = ()) -> None:
+        self._problem = problem
+        self._reason = reason
+        self._violations = violations
 
     def error(self, index: int | None = None) -> InvalidInput:
         """What the caller is told; `index`: which message of a stream it was."""
         return InvalidInput(
-            f"{'the request' if index is None else f'message {index} of the stream'} ({self._size_bytes} bytes) cannot "
-            f"be read as {self._type_name}: the bytes are no protobuf message, or one of its strings is not UTF-8; "
-            "send what the generated code of protos/adlro/v1 serialises",
-            reason="REQUEST_UNREADABLE",
+            f"{'the request' if index is None else f'message {index} of the stream'} {self._problem}",
+            violations=self._violations,
+            reason=self._reason,
             metadata={} if index is None else {"index": str(index)},
         )
 
 
-def readable_or_not(deserialize: Callable[[bytes], M], type_name: str) -> Callable[[bytes], M | Unreadable]:
-    """A deserializer that never fails: gRPC would answer UNKNOWN, and end a stream without telling its handler."""
+def request_reader(method: str) -> Callable[[bytes], Message | Unreadable]:
+    """A deserializer that never fails: gRPC would answer UNKNOWN, and end a stream without telling its handler.
 
-    def read(data: bytes) -> M | Unreadable:
+    What is larger than the field rules allow is not read at all.
+
+    Args:
+        method: `/package.Service/Method` of a contract.
+    """
+    service, _, name = method.removeprefix("/").partition("/")
+    descriptor = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name].input_type
+    deserialize = message_factory.GetMessageClass(descriptor).FromString
+    most = largest_bytes(descriptor)
+
+    def read(data: bytes) -> Message | Unreadable:
+        if len(data) > most:
+            return _too_large(data, descriptor, most)
         try:
             return deserialize(data)
         except DecodeError:
-            return Unreadable(type_name, len(data))
+            return Unreadable(
+                f"({len(data)} bytes) cannot be read as the request of {service}/{name}: the bytes are no protobuf "
+                "message, or one of its strings is not UTF-8; send what the generated code of protos/adlro/v1 "
+                "serialises",
+                "REQUEST_UNREADABLE",
+            )
 
     return read
+
+
+def _too_large(data: bytes, descriptor: Descriptor, most: int) -> Unreadable:
+    problem = f"has {len(data)} bytes; a {descriptor.name} that keeps its field rules has at most {most}"
+    found = largest_field(data, descriptor)
+    if found is None:
+        return Unreadable(problem, "REQUEST_TOO_LARGE")
+    path, size = found
+    text = f"takes {size} of them; shorten it"
+    return Unreadable(f"{problem}; {path}: {text}", "REQUEST_TOO_LARGE", [FieldViolation(path, text)])
 
 
 def check(message: Message | Unreadable) -> None:
     """Raises InvalidInput with all violated rules of a message; returns where it breaks none."""
     if isinstance(message, Unreadable):
         raise message.error()
-    violations = _collect(message)
+    _check_rules(message, None)
+
+
+def _check_rules(message: Message, index: int | None) -> None:
+    """As `check`; `index`: which message of a stream it is."""
+    try:
+        items = Items.of(message.DESCRIPTOR).count(message)
+    except TooManyItems as error:
+        text = f"must contain no more than {error.limit} item(s) (got {error.count})"
+        raise _refusal([FieldViolation(error.path, text)], 1, index) from None
+    violations = _collect(message, fail_fast=True)
     if violations:
-        raise _invalid(message, violations)
+        if items <= _ITEMS_TOLD:
+            violations = _collect(message)
+        descriptor = cast(Descriptor, message.DESCRIPTOR)
+        told = [_told(descriptor, each) for each in violations[:_VIOLATIONS_KEPT]]
+        raise _refusal(told, len(violations), index)
 
 
 def warm(service_names: Iterable[str]) -> None:
@@ -105,9 +160,7 @@ class CheckedStream(Generic[M]):
         self._index += 1
         if isinstance(message, Unreadable):
             raise message.error(self._index)
-        violations = _collect(message)
-        if violations:
-            raise _invalid(message, violations, self._index)
+        _check_rules(message, self._index)
         return message
 
 
@@ -130,11 +183,10 @@ async def attempt_each(requests: RequestStream[M]) -> AsyncIterator[tuple[int, M
         index += 1
 
 
-def _invalid(message: Message, violations: Sequence[protovalidate.Violation], index: int | None = None) -> InvalidInput:
-    descriptor = cast(Descriptor, message.DESCRIPTOR)
-    told = [_told(descriptor, each) for each in violations[:_VIOLATIONS_KEPT]]
+def _refusal(told: Sequence[FieldViolation], count: int, index: int | None) -> InvalidInput:
+    """The error for broken rules: those that are told, of `count` that were found."""
     text = "; ".join(f"{each.field}: {each.description}" for each in told[:_VIOLATIONS_IN_MESSAGE])
-    more = len(violations) - _VIOLATIONS_IN_MESSAGE
+    more = count - _VIOLATIONS_IN_MESSAGE
     if more > 0:
         text += f"; and {more} more"
     metadata = {}
@@ -158,6 +210,8 @@ def _told(descriptor: Descriptor, violation: protovalidate.Violation) -> FieldVi
         return FieldViolation(path, f"must be one of {allowed} (got {named.name if named else value})")
     if rule_id == "string.min_len" and value == "":
         text = "must not be empty"
+    elif rule_id == "string.pattern" and (hidden := _hidden(_key(violation) if proto.for_key else value)):
+        text = f"must hold no control or other hidden characters: leave out {hidden}"
     else:
         text = proto.message.removeprefix("value ") or f"breaks the rule {rule_id}"
     if proto.for_key:
@@ -188,7 +242,24 @@ def _path(descriptor: Descriptor, violation: protovalidate.Violation) -> tuple[s
     return ".".join(parts) or descriptor.name, field
 
 
+def _key(violation: protovalidate.Violation) -> object:
+    path = violation.proto.field
+    subscript = path.elements[-1].subscript if path is not None and path.elements else None
+    return subscript.value if subscript is not None else None
+
+
+def _hidden(value: object) -> str:
+    """The first character of a text that a rule against hidden ones is about; empty where it was another rule."""
+    found = (
+        next((each for each in value[:_TEXT_SEARCHED_CHARACTERS] if is_hidden(each)), "")
+        if isinstance(value, str)
+        else ""
+    )
+    return f"U+{ord(found):04X} {unicodedata.name(found, '')}".rstrip() if found else ""
+
+
 def _quoted(key: str) -> str:
+    key = visible(key)
     return '"' + (key if len(key) <= _KEY_SHOWN_CHARACTERS else key[: _KEY_SHOWN_CHARACTERS - 3] + "...") + '"'
 
 

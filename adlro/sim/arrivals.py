@@ -15,6 +15,8 @@ import numpy as np
 
 from adlro.errors import InvalidInput
 from adlro.jobs import JobType
+from adlro.sim.draws import standard_exponential
+from adlro.sim.exact import cos, sin
 
 Mix = Mapping[JobType, float]
 
@@ -48,7 +50,7 @@ class Poisson:
 
     def next_s(self, now_s: float, mean_gap_s: float, mix: Mix, rng: np.random.Generator) -> float:
         """See `Arrivals`."""
-        return now_s + rng.exponential(mean_gap_s)
+        return now_s + mean_gap_s * standard_exponential(rng)
 
     def mix_at(self, time_s: float, mix: Mix) -> Mix:
         """The same at all times."""
@@ -80,7 +82,7 @@ class Diurnal:
 
     def next_s(self, now_s: float, mean_gap_s: float, mix: Mix, rng: np.random.Generator) -> float:
         """By time rescaling: the integral of the relative rate from one job to the next is exponential."""
-        gap_s = rng.exponential(mean_gap_s)
+        gap_s = mean_gap_s * standard_exponential(rng)
         goal_s = self._integral_s(now_s) + gap_s
         most_off_s = self.amplitude * self.period_s / math.pi
         low_s = now_s + max(0.0, gap_s - most_off_s)
@@ -92,7 +94,7 @@ class Diurnal:
             if abs(missing_s) < _CLOSE_S:
                 break
             low_s, high_s = (time_s, high_s) if missing_s > 0 else (low_s, time_s)
-            time_s += missing_s / (1.0 + self.amplitude * math.sin(2.0 * math.pi * time_s / self.period_s))
+            time_s += missing_s / (1.0 + self.amplitude * sin(2.0 * math.pi * time_s / self.period_s))
             if not low_s < time_s < high_s:
                 time_s = 0.5 * (low_s + high_s)
         return max(time_s, now_s)
@@ -103,7 +105,7 @@ class Diurnal:
 
     def _integral_s(self, time_s: float) -> float:
         angle = 2.0 * math.pi / self.period_s
-        return time_s + self.amplitude / angle * (1.0 - math.cos(angle * time_s))
+        return time_s + self.amplitude / angle * (1.0 - cos(angle * time_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class Surges:
 
     def next_s(self, now_s: float, mean_gap_s: float, mix: Mix, rng: np.random.Generator) -> float:
         """By time rescaling, through the pieces of one rate."""
-        left_s = rng.exponential(mean_gap_s)
+        left_s = mean_gap_s * standard_exponential(rng)
         while True:
             rate = self._relative_rate(now_s, mix)
             change_s = self._next_change_s(now_s)

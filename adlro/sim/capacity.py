@@ -14,12 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from adlro.cluster import Cluster
-from adlro.errors import InvalidInput, Unsupported
+from adlro.errors import InvalidInput, Unsupported, with_extra
 from adlro.jobs import JobType
 from adlro.sim.demand import node_kinds
 from adlro.sim.scenario import Group, Scenario
 from adlro.sim.speeds import SHIPPED, SpeedTable
 from adlro.sim.workload import WorkloadJob
+
+CAPACITY_DIGITS = 10
+"""Significant digits of a capacity: the solver is no more exact than that, and its last bits may depend on how it was
+compiled, which must not show in the times of a list drawn by the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def capacity_jobs_per_h(cluster: Cluster, classes: Sequence[JobClass], speeds: S
         from scipy.sparse import coo_array
     except ImportError:
         raise Unsupported(
-            "the capacity of a cluster for a job list needs scipy; install it with: pip install 'adlro[evaluate]'"
+            f"the capacity of a cluster for a job list needs scipy; install it {with_extra('evaluate')}"
         ) from None
     kinds = node_kinds(cluster)
     pairs = [(c, k) for c, each in enumerate(classes) for k, kind in enumerate(kinds) if kind.holds(each)]
@@ -111,7 +115,7 @@ def capacity_jobs_per_h(cluster: Cluster, classes: Sequence[JobClass], speeds: S
     duration_s = work_s[c] / speed[c, k]
     # Variables: the rate of jobs of class c that go to kind k, in units of 1 / the mean work (so that all are near 1),
     # and last the rate of the whole mix. GPUs, cores and memory as shares of what a kind of nodes has.
-    unit_s = float(share @ work_s)
+    unit_s = float((share * work_s).sum())
     count = np.array(list(kinds.values()), dtype=float)
     usage = []
     for asked, held in (
@@ -146,7 +150,7 @@ def capacity_jobs_per_h(cluster: Cluster, classes: Sequence[JobClass], speeds: S
     )
     if answer.status != 0:
         raise InvalidInput(f"the linear program of the capacity has no answer: {answer.message}")
-    return float(answer.x[-1]) / unit_s * 3600.0
+    return float(f"{float(answer.x[-1]) / unit_s * 3600.0:.{CAPACITY_DIGITS}g}")
 
 
 def scenario_capacity_jobs_per_h(scenario: Scenario, groups: Sequence[Group] | None = None) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _R = TypeVar("_R")
@@ -32,7 +34,7 @@ def _writable(folder: Path) -> bool:
 
 _KEPT_S = 7 * 86_400.0
 
-_SHARED = ("compiled.py", "observation.py")
+_SHARED = ("compiled.py", "exact.py", "observation.py")
 """Files whose constants are in compiled code, beside those with compiled functions."""
 
 
@@ -74,8 +76,43 @@ def _sweep(folder: Path) -> None:
         return  # another process sweeps too
 
 
+class _Notice(event.Listener):
+    """Says once in a process that code is being compiled: that takes long, and looks like standing still.
+
+    Attributes:
+        told: it has been said.
+        kept: the compiled code is kept.
+    """
+
+    def __init__(self) -> None:
+        self.told = False
+        self.kept = True
+
+    def on_start(self, event: Any) -> None:
+        """A function is compiled, not fetched from where it is kept."""
+        if self.told:
+            return
+        self.told = True
+        if self.kept:
+            _LOG.info("compiling, first start only")
+        else:
+            _LOG.info(
+                "compiling, at every start: there is no folder to keep compiled code in; "
+                "set NUMBA_CACHE_DIR to one that can be written"
+            )
+
+    def on_end(self, event: Any) -> None:
+        """Of no interest."""
+
+
+_LOG = logging.getLogger(__name__)
+_NOTICE = _Notice()
+event.register("numba:compile", _NOTICE)  # type: ignore[no-untyped-call]  # numba has few types
+
+
 def _compile(function: _F, **options: Any) -> _F:
     folder = _cache_folder(Path(function.__code__.co_filename).resolve().parent)
+    _NOTICE.kept &= folder is not None
     before = _CONFIG.CACHE_DIR
     _CONFIG.CACHE_DIR = folder or before
     try:
@@ -90,7 +127,8 @@ _CONFIG: Any = numba.config
 # arrays of a simulation took two thirds of its time. The options are numba's own (numba.core.options), and missing in
 # its type information.
 _WAY_IN: dict[str, Any] = {"_nrt": False}
-_PART: dict[str, Any] = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
+_CALL: dict[str, Any] = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_PART: dict[str, Any] = {**_CALL, "forceinline": True}
 
 
 def compiled(function: _F) -> _F:
@@ -107,6 +145,11 @@ def compiled_part(function: _F) -> _F:
     Give it variables, not constants: numba compiles it anew for each constant.
     """
     return _compile(function, **_PART)
+
+
+def compiled_call(function: _F) -> _F:
+    """The same as `compiled_part`, called instead of copied in: for what is long and used in many places."""
+    return _compile(function, **_CALL)
 
 
 def fixed(function: Callable[..., _R], *arguments: object) -> Callable[..., _R]:

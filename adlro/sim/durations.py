@@ -12,19 +12,17 @@ is drawn by a stable hash, the same in every process and at every attempt:
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from adlro.events import EventKind
 from adlro.jobs import JobSpec
+from adlro.sim.exact import exp
+from adlro.sim.normal import quantile
 from adlro.sim.scenario import Scenario
 from adlro.sim.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
 
 ESTIMATE_SIGMA = 0.3
 """Spread of true work around a user's estimate (of its logarithm). Assumed."""
-
-_STANDARD_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +58,10 @@ def work_s(job_id: str, spec: JobSpec, scenario: Scenario, speeds: SpeedTable = 
         expected = spec.expected_runtime
         known = expected.gpu_model if expected.gpu_model in speeds.gpu_models else REFERENCE_GPU_MODEL
         on_reference_s = expected.runtime_s * speeds.speed(spec.application, spec.job_type, known)
-        return on_reference_s * math.exp(ESTIMATE_SIGMA * stable_normal("work", job_id))
+        return on_reference_s * exp(ESTIMATE_SIGMA * stable_normal("work", job_id))
     group = scenario.sigma_group * stable_normal("group", spec.user, spec.application)
     own = scenario.sigma_job * stable_normal("work", job_id)
-    drawn = scenario.median_work_s[spec.job_type] * math.exp(group + own)
+    drawn = scenario.median_work_s[spec.job_type] * exp(group + own)
     return min(max(drawn, scenario.min_work_s), scenario.max_work_s)
 
 
@@ -76,4 +74,4 @@ def stable_uniform(*key: str) -> float:
 
 def stable_normal(*key: str) -> float:
     """A standard normal number by a hash of the key."""
-    return _STANDARD_NORMAL.inv_cdf(stable_uniform(*key))
+    return quantile(stable_uniform(*key))

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from adlro.errors import InvalidInput
 from adlro.jobs import JobType
 from adlro.sim.arrivals import FromTrace
+from adlro.sim.draws import standard_normals
+from adlro.sim.exact import exp_array, log_array
 from adlro.sim.scenario import Group, Scenario, load_scenario
 from adlro.sim.speeds import SHIPPED, SpeedTable
 from adlro.sim.workload import WorkloadJob
@@ -115,7 +117,7 @@ def expected_s(
         case _:
             work_s = np.array([job.work_s for job in jobs])
             if known.kind == "noise":
-                work_s *= np.exp(known.sigma * np.random.default_rng(seed).standard_normal(len(jobs)))
+                work_s *= exp_array(known.sigma * standard_normals(np.random.default_rng(seed), len(jobs)))
             elif known.kind == "group":
                 work_s = _group_means_s(jobs, scenario, scenario.groups if groups is None else groups)
             speed = speeds.speeds([job.application for job in jobs], job_types, gpu_models)
@@ -139,10 +141,10 @@ def claimed_spread(jobs: Sequence[WorkloadJob], true_s: Floats, expected: Floats
     spread = np.zeros(len(jobs))
     job_types = np.array([int(job.job_type) for job in jobs])
     known = np.isfinite(true_s) & np.isfinite(expected)
-    off = np.log(np.where(known, true_s, 1.0) / np.where(known, expected, 1.0))
+    off = log_array(np.where(known, true_s, 1.0) / np.where(known, expected, 1.0))
     for job_type in np.unique(job_types):
         of_type = job_types == job_type
-        spread[of_type] = np.sqrt((off[of_type] ** 2).sum() / max(known[of_type].sum(), 1))
+        spread[of_type] = np.sqrt(np.square(off[of_type]).sum() / max(known[of_type].sum(), 1))
     return spread
 
 

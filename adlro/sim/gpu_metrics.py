@@ -17,6 +17,7 @@ from adlro.cluster import Cluster, GpuSpec
 from adlro.errors import InvalidInput
 from adlro.jobs import JobSpec
 from adlro.sim.durations import stable_uniform
+from adlro.sim.exact import exp, exp_array
 from adlro.sim.tables import csv_rows
 
 Floats = NDArray[np.float64]
@@ -123,12 +124,14 @@ class GpuMetrics:
 
     def _temperature_c(self, time_s: float) -> Floats:
         target_c = AMBIENT_C + self._resistance_c_per_w * self._power_w
-        decay: Floats = np.exp((self._since_s - time_s) / TIME_CONSTANT_S)
+        decay = exp_array((self._since_s - time_s) / TIME_CONSTANT_S)
         temperature_c: Floats = target_c + (self._since_c - target_c) * decay
         return temperature_c
 
     def _set_power(self, number: int, time_s: float, power_w: float) -> None:
-        self._since_c[number] = self._temperature_c(time_s)[number]
+        target_c = AMBIENT_C + self._resistance_c_per_w[number] * self._power_w[number]
+        decay = exp((self._since_s[number] - time_s) / TIME_CONSTANT_S)
+        self._since_c[number] = target_c + (self._since_c[number] - target_c) * decay
         self._since_s[number] = time_s
         self._power_w[number] = power_w
 

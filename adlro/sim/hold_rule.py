@@ -16,12 +16,12 @@ expected completion anywhere.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from adlro.sim.compiled import compiled, compiled_part
+from adlro.sim.exact_compiled import log, log1p
 from adlro.sim.observation import Bools, Floats, Ints
 
 
@@ -127,9 +127,9 @@ def score_job(
             refused = may_refuse and (slowdown > rule.s_max or last_s > rule.theta * completion_s)
             if not refused:
                 if not of_job_known:
-                    of_job_known, length_cost = True, math.log(best_s)
-                    age_gain = rule.ageing * math.log1p(max(waited_s, 0.0) / best_s)
-                duration_cost = length_cost + rule.alpha * math.log(slowdown)
+                    of_job_known, length_cost = True, log(best_s)
+                    age_gain = rule.ageing * log1p(max(waited_s, 0.0) / best_s)
+                duration_cost = length_cost + rule.alpha * log(slowdown)
         if not refused:
             # More than a GPU's share strands idle GPUs of the node, less leaves cores that nobody can use.
             share = surroundings.gpu_core_share[gpu]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from adlro.cluster import Cluster
 from adlro.errors import InvalidInput
 from adlro.jobs import JobType
+from adlro.sim.exact import exp, log
 from adlro.sim.tables import csv_rows
 
 REFERENCE_GPU_MODEL = "v100_sxm2"
@@ -147,7 +148,7 @@ class SpeedTable:
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
+    return exp(float(np.mean([log(each) for each in values])))
 
 
 _MEASURED = csv_rows("speeds.csv")

@@ -6,14 +6,15 @@ a group's mean).
 
 from __future__ import annotations
 
-import math
+import functools
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Protocol
 
 import numpy as np
 
-_NORMAL = NormalDist()
+from adlro.sim.draws import standard_normal
+from adlro.sim.exact import exp, log, power
+from adlro.sim.normal import cumulative
 
 
 class Work(Protocol):
@@ -38,19 +39,21 @@ class LognormalWork:
 
     def draw_s(self, mean_s: float, rng: np.random.Generator) -> float:
         """See `Work`."""
-        work_s = mean_s * float(np.exp(self.sigma * rng.standard_normal()))
+        work_s = mean_s * exp(self.sigma * standard_normal(rng))
         return min(max(work_s, self.min_s), self.max_s)
 
     def expected_s(self, mean_s: float) -> float:
         """The mean of a lognormal variable that is clipped at both ends."""
-        low = math.log(self.min_s / mean_s) / self.sigma
-        high = math.log(self.max_s / mean_s) / self.sigma
-        between = _NORMAL.cdf(high - self.sigma) - _NORMAL.cdf(low - self.sigma)
-        return (
-            self.min_s * _NORMAL.cdf(low)
-            + self.max_s * (1.0 - _NORMAL.cdf(high))
-            + mean_s * math.exp(0.5 * self.sigma**2) * between
-        )
+        return _clipped_mean_s(self, mean_s)
+
+
+@functools.lru_cache(maxsize=4096)  # a population's groups are asked for again with each list
+def _clipped_mean_s(work: LognormalWork, mean_s: float) -> float:
+    sigma, low_s, high_s = work.sigma, work.min_s, work.max_s
+    low = log(low_s / mean_s) / sigma
+    high = log(high_s / mean_s) / sigma
+    between = cumulative(high - sigma) - cumulative(low - sigma)
+    return low_s * cumulative(low) + high_s * (1.0 - cumulative(high)) + mean_s * exp(0.5 * (sigma * sigma)) * between
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +70,34 @@ class ParetoWork:
 
     def draw_s(self, mean_s: float, rng: np.random.Generator) -> float:
         """By the inverse of the distribution function (one uniform number)."""
-        inverse = math.pow(1.0 - rng.random() * self._reach, -1.0 / self.alpha)
+        inverse = power(1.0 - rng.random() * self._reach, -1.0 / self.alpha)
         return max(self._lowest_s(mean_s) * inverse, self.min_s)
 
     def expected_s(self, mean_s: float) -> float:
         """The mean with everything below `min_s` raised to it."""
         lowest_s = self._lowest_s(mean_s)
         cut = min(max(self.min_s / lowest_s, 1.0), self.ratio)
-        below = (1.0 - math.pow(cut, -self.alpha)) / self._reach
-        return self.min_s * below + lowest_s * self._partial_mean(cut)
+        below = (1.0 - power(cut, -self.alpha)) / self._reach
+        return self.min_s * below + lowest_s * _partial_mean(self.alpha, self.ratio, cut)
 
     @property
     def _reach(self) -> float:
-        return 1.0 - math.pow(self.ratio, -self.alpha)
-
-    def _partial_mean(self, begin: float) -> float:
-        # The integral of x f(x) from `begin` to `ratio`, for a lowest value of 1.
-        power = 1.0 - self.alpha
-        return self.alpha / power * (math.pow(self.ratio, power) - math.pow(begin, power)) / self._reach
+        return _reach(self.alpha, self.ratio)
 
     def _lowest_s(self, mean_s: float) -> float:
-        return self.scale * mean_s / self._partial_mean(1.0)
+        return self.scale * mean_s / _partial_mean(self.alpha, self.ratio, 1.0)
+
+
+@functools.lru_cache(maxsize=4096)
+def _reach(alpha: float, ratio: float) -> float:
+    return 1.0 - power(ratio, -alpha)
+
+
+@functools.lru_cache(maxsize=4096)
+def _partial_mean(alpha: float, ratio: float, begin: float) -> float:
+    """The integral of x f(x) from `begin` to `ratio`, for a lowest value of 1."""
+    rest = 1.0 - alpha
+    return alpha / rest * (power(ratio, rest) - power(begin, rest)) / _reach(alpha, ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +118,11 @@ class LogUniformWork:
             if point < 0:
                 low, high = piece
                 break
-        return 60.0 * math.pow(10.0, low + (high - low) * float(place))
+        return 60.0 * power(10.0, low + (high - low) * float(place))
 
     def expected_s(self, mean_s: float = 0.0) -> float:
         """The mean over all intervals."""
-        return 60.0 * sum(
-            share * (math.pow(10.0, high) - math.pow(10.0, low)) / ((high - low) * math.log(10.0))
-            for share, low, high in self.pieces
-        )
+        total_s = 0.0
+        for share, low, high in self.pieces:  # one by one: `sum` rounds otherwise from Python 3.12 on
+            total_s += share * (power(10.0, high) - power(10.0, low)) / ((high - low) * log(10.0))
+        return 60.0 * total_s

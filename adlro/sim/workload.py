@@ -16,6 +16,8 @@ import numpy as np
 
 from adlro.errors import InvalidInput
 from adlro.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
+from adlro.sim.draws import standard_normal
+from adlro.sim.exact import exp
 from adlro.sim.scenario import Group, Scenario, user_name
 from adlro.sim.speeds import REFERENCE_GPU_MODEL
 
@@ -134,7 +136,7 @@ def draw_groups(scenario: Scenario, rng: np.random.Generator) -> tuple[Group, ..
             user=user_name(number),
             application=application,
             job_type=job_type,
-            mean_work_s=float(scenario.median_work_s[job_type] * np.exp(scenario.sigma_group * rng.standard_normal())),
+            mean_work_s=scenario.median_work_s[job_type] * exp(scenario.sigma_group * standard_normal(rng)),
         )
         for application, job_type in scenario.job_types.items()
         for number in scenario.user_numbers(application)

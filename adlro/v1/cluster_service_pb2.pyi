@@ -118,12 +118,17 @@ class DescribeClusterResponse(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     OLDEST_REVISION_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """New with every start of the cluster's service."""
     revision: _builtins.int
     """The newest event."""
     oldest_revision: _builtins.int
     """The oldest event still kept."""
+    fencing_token: _builtins.int
+    """The newest fencing token that was used here, or is older than one that was given; 0: none. A new lease whose token is
+    not newer was given by a store that has lost its counter.
+    """
     @_builtins.property
     def cluster(self) -> _cluster_pb2.Cluster: ...
     @_builtins.property
@@ -142,10 +147,11 @@ class DescribeClusterResponse(_message.Message):
         incarnation: _builtins.str = ...,
         revision: _builtins.int = ...,
         oldest_revision: _builtins.int = ...,
+        fencing_token: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "cluster", b"cluster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "cluster", b"cluster", "incarnation", b"incarnation", "lost_gpu_ids", b"lost_gpu_ids", "oldest_revision", b"oldest_revision", "revision", b"revision", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "cluster", b"cluster", "fencing_token", b"fencing_token", "incarnation", b"incarnation", "lost_gpu_ids", b"lost_gpu_ids", "oldest_revision", b"oldest_revision", "revision", b"revision", "running", b"running"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -457,8 +463,8 @@ class SetClockRequest(_message.Message):
     paused: _builtins.bool
     """Not set: as it is."""
     not_before_s: _builtins.float
-    """Moves the clock forward to this time, if it is behind, while nothing runs. An orchestrator uses it after a
-    restart of the simulated cluster, so that cluster time never goes back.
+    """Moves the clock forward to this time, if it is behind, while nothing runs. An orchestrator uses it where the
+    cluster knows less than the records: another cluster was put in the place of the one before.
     """
     def __init__(
         self,

@@ -87,8 +87,9 @@ class ClusterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LaunchJob(self, request, context):
-        """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt); a fencing token older than
-        one seen before is refused with FAILED_PRECONDITION.
+        """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt). Here as in StopJob and AcknowledgeEvents, a
+        fencing token that is older than one that was given or seen (STALE_FENCING_TOKEN), or that no lease has given
+        (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION, and nothing changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,7 +125,8 @@ class ClusterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetClock(self, request, context):
-        """Sets a simulated cluster's clock. Real clusters: UNIMPLEMENTED.
+        """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Real clusters:
+        UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,8 +34,9 @@ class ClusterServiceStub:
     DescribeCluster: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.DescribeClusterRequest, _cluster_service_pb2.DescribeClusterResponse]
     """What the cluster is, what runs on it, its clock, and where its event log stands."""
     LaunchJob: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.LaunchJobRequest, _cluster_service_pb2.LaunchJobResponse]
-    """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt); a fencing token older than
-    one seen before is refused with FAILED_PRECONDITION.
+    """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt). Here as in StopJob and AcknowledgeEvents, a
+    fencing token that is older than one that was given or seen (STALE_FENCING_TOKEN), or that no lease has given
+    (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION, and nothing changes.
     """
     StopJob: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.StopJobRequest, _cluster_service_pb2.StopJobResponse]
     """Ends a running attempt; one that has ended already is no error."""
@@ -48,7 +49,9 @@ class ClusterServiceStub:
     WakeAt: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.WakeAtRequest, _cluster_service_pb2.WakeAtResponse]
     """Asks for WAKE_UP events at cluster times; a time that has passed fires at once."""
     SetClock: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.SetClockRequest, _cluster_service_pb2.SetClockResponse]
-    """Sets a simulated cluster's clock. Real clusters: UNIMPLEMENTED."""
+    """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Real clusters:
+    UNIMPLEMENTED.
+    """
     SetGpuAvailability: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.SetGpuAvailabilityRequest, _cluster_service_pb2.SetGpuAvailabilityResponse]
     """Takes a simulated cluster's GPU away or gives it back. Real clusters: UNIMPLEMENTED."""
 
@@ -58,8 +61,9 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     DescribeCluster: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.DescribeClusterRequest, _cluster_service_pb2.DescribeClusterResponse]  # type: ignore[assignment]
     """What the cluster is, what runs on it, its clock, and where its event log stands."""
     LaunchJob: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.LaunchJobRequest, _cluster_service_pb2.LaunchJobResponse]  # type: ignore[assignment]
-    """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt); a fencing token older than
-    one seen before is refused with FAILED_PRECONDITION.
+    """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt). Here as in StopJob and AcknowledgeEvents, a
+    fencing token that is older than one that was given or seen (STALE_FENCING_TOKEN), or that no lease has given
+    (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION, and nothing changes.
     """
     StopJob: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.StopJobRequest, _cluster_service_pb2.StopJobResponse]  # type: ignore[assignment]
     """Ends a running attempt; one that has ended already is no error."""
@@ -72,7 +76,9 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     WakeAt: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.WakeAtRequest, _cluster_service_pb2.WakeAtResponse]  # type: ignore[assignment]
     """Asks for WAKE_UP events at cluster times; a time that has passed fires at once."""
     SetClock: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.SetClockRequest, _cluster_service_pb2.SetClockResponse]  # type: ignore[assignment]
-    """Sets a simulated cluster's clock. Real clusters: UNIMPLEMENTED."""
+    """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Real clusters:
+    UNIMPLEMENTED.
+    """
     SetGpuAvailability: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.SetGpuAvailabilityRequest, _cluster_service_pb2.SetGpuAvailabilityResponse]  # type: ignore[assignment]
     """Takes a simulated cluster's GPU away or gives it back. Real clusters: UNIMPLEMENTED."""
 
@@ -91,8 +97,9 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cluster_service_pb2.LaunchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.LaunchJobResponse, _abc.Awaitable[_cluster_service_pb2.LaunchJobResponse]]:
-        """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt); a fencing token older than
-        one seen before is refused with FAILED_PRECONDITION.
+        """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt). Here as in StopJob and AcknowledgeEvents, a
+        fencing token that is older than one that was given or seen (STALE_FENCING_TOKEN), or that no lease has given
+        (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION, and nothing changes.
         """
 
     @_abc_1.abstractmethod
@@ -135,7 +142,9 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cluster_service_pb2.SetClockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.SetClockResponse, _abc.Awaitable[_cluster_service_pb2.SetClockResponse]]:
-        """Sets a simulated cluster's clock. Real clusters: UNIMPLEMENTED."""
+        """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Real clusters:
+        UNIMPLEMENTED.
+        """
 
     @_abc_1.abstractmethod
     def SetGpuAvailability(

@@ -481,7 +481,7 @@ class GetClusterStateRequest(_message.Message):
     CLUSTER_FIELD_NUMBER: _builtins.int
     INCLUDE_BUNDLE_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
-    """Empty: the default cluster."""
+    """Empty: the cluster that was described last."""
     include_bundle: _builtins.bool
     """Also the cluster as one hypervector."""
     def __init__(
@@ -525,7 +525,7 @@ class WatchClusterStateRequest(_message.Message):
     CLUSTER_FIELD_NUMBER: _builtins.int
     MIN_INTERVAL_S_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
-    """Empty: the default cluster."""
+    """Empty: the cluster that was described last."""
     min_interval_s: _builtins.float
     """At most one message in so many seconds; 0: 0.1."""
     def __init__(
@@ -676,7 +676,7 @@ class PredictRuntimeRequest(_message.Message):
     max_evidence: _builtins.int
     """At most so many past jobs as evidence for each prediction. 0: none."""
     cluster: _builtins.str
-    """Where gpu_ids are. Empty: the default cluster."""
+    """Where gpu_ids are. Empty: the one that was described last."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobSpec]: ...
     @_builtins.property

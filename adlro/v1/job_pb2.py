@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from adlro.vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x61\x64lro/v1/job.proto\x12\x08\x61\x64lro.v1\x1a\x1b\x62uf/validate/validate.proto\"]\n\x0f\x45xpectedRuntime\x12\x1c\n\tgpu_model\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12,\n\truntime_s\x18\x02 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x38\x13~A!\x00\x00\x00\x00\x00\x00\x00\x00@\x01\"\x85\x01\n\rSimulatedWork\x12)\n\x06work_s\x18\x01 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x38\x13~A!\x00\x00\x00\x00\x00\x00\x00\x00@\x01\x12\x36\n\x0e\x66\x61ils_at_ratio\x18\x02 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x00\x88\x01\x01\x42\x11\n\x0f_fails_at_ratio\"\x81\x07\n\x07JobSpec\x12-\n\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01\x18\xfd\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\x12,\n\x04user\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x10\x01\x18@2\x13^[A-Za-z0-9._@+-]*$\x12/\n\x08job_type\x18\x03 \x01(\x0e\x32\x11.adlro.v1.JobTypeB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x32\n\x0b\x61pplication\x18\x04 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\x12\x30\n\x08priority\x18\x05 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x00\x88\x01\x01\x12\x1d\n\tcpu_cores\x18\x06 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\x80 (\x00\x12 \n\nmemory_mib\x18\x07 \x01(\x03\x42\x0c\xbaH\t\"\x07\x18\x80\x80\x80\x08(\x00\x12#\n\x0egpu_memory_mib\x18\x08 \x01(\x03\x42\x0b\xbaH\x08\"\x06\x18\x80\x80@(\x00\x12\xa3\x01\n\tgpu_count\x18\t \x01(\x05\x42\x8f\x01\xbaH\x8b\x01\xba\x01\x87\x01\n\x14job.gpu_count.single\x12Wmust be 0 or 1: jobs of several GPUs are not supported yet; submit one job for each GPU\x1a\x16this == 0 || this == 1\x12\x33\n\x10\x65xpected_runtime\x18\n \x01(\x0b\x32\x19.adlro.v1.ExpectedRuntime\x12\x34\n\x0ctime_limit_s\x18\x0b \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x38\x13~A!\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x01\x88\x01\x01\x12\x34\n\x0c\x62\x65gin_time_s\x18\x0c \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\xa2\x94\x1amB)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x02\x88\x01\x01\x12\x46\n\x06labels\x18\r \x03(\x0b\x32\x1d.adlro.v1.JobSpec.LabelsEntryB\x17\xbaH\x14\x9a\x01\x11\x10@\"\x06r\x04\x10\x01\x18?*\x05r\x03\x18\xff\x01\x12/\n\x0esimulated_work\x18\x0e \x01(\x0b\x32\x17.adlro.v1.SimulatedWork\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\t_priorityB\x0f\n\r_time_limit_sB\x0f\n\r_begin_time_s\"r\n\rNormalizedJob\x12\x10\n\x08priority\x18\x01 \x01(\x01\x12\x11\n\tcpu_cores\x18\x02 \x01(\x01\x12\x0e\n\x06memory\x18\x03 \x01(\x01\x12\x12\n\ngpu_memory\x18\x04 \x01(\x01\x12\x18\n\x10\x65xpected_runtime\x18\x05 \x01(\x01\"\x91\x01\n\nJobAttempt\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x02 \x01(\t\x12\x11\n\tgpu_model\x18\x03 \x01(\t\x12\x14\n\x07start_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05\x65nd_s\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07outcome\x18\x06 \x01(\tB\n\n\x08_start_sB\x08\n\x06_end_s\"\xd2\x03\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x1f\n\x04spec\x18\x02 \x01(\x0b\x32\x11.adlro.v1.JobSpec\x12!\n\x05state\x18\x03 \x01(\x0e\x32\x12.adlro.v1.JobState\x12/\n\x0epending_reason\x18\x04 \x01(\x0e\x32\x17.adlro.v1.PendingReason\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x06 \x01(\x01\x12\x15\n\x08submit_s\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07start_s\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05\x65nd_s\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x0e\n\x06gpu_id\x18\n \x01(\t\x12\x11\n\tgpu_model\x18\x0b \x01(\t\x12\x15\n\rattempt_count\x18\x0c \x01(\x05\x12&\n\x08\x61ttempts\x18\r \x03(\x0b\x32\x14.adlro.v1.JobAttempt\x12\x10\n\x08revision\x18\x0e \x01(\x03\x12\x18\n\x10\x63\x61ncel_requested\x18\x0f \x01(\x08\x12+\n\nnormalized\x18\x10 \x01(\x0b\x32\x17.adlro.v1.NormalizedJobB\x0b\n\t_submit_sB\n\n\x08_start_sB\x08\n\x06_end_s*y\n\x07JobType\x12\x18\n\x14JOB_TYPE_UNSPECIFIED\x10\x00\x12\x17\n\x13JOB_TYPE_SIMULATION\x10\x01\x12\x1d\n\x19JOB_TYPE_MACHINE_LEARNING\x10\x02\x12\x1c\n\x18JOB_TYPE_DATA_PROCESSING\x10\x03*\x9b\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_PENDING\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x05*\xb0\x02\n\rPendingReason\x12\x1e\n\x1aPENDING_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18PENDING_REASON_SUBMITTED\x10\x01\x12\x1d\n\x19PENDING_REASON_BEGIN_TIME\x10\x02\x12\x1c\n\x18PENDING_REASON_RESOURCES\x10\x03\x12\x19\n\x15PENDING_REASON_POLICY\x10\x04\x12\x1c\n\x18PENDING_REASON_LAUNCHING\x10\x05\x12!\n\x1dPENDING_REASON_NO_FITTING_GPU\x10\x06\x12&\n\"PENDING_REASON_CLUSTER_UNAVAILABLE\x10\x07\x12 \n\x1cPENDING_REASON_NODES_DRAINED\x10\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x61\x64lro/v1/job.proto\x12\x08\x61\x64lro.v1\x1a\x1b\x62uf/validate/validate.proto\"\x83\x01\n\x0f\x45xpectedRuntime\x12\x42\n\tgpu_model\x18\x01 \x01(\tB/\xbaH,r*\x10\x01\x18@2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$\x12,\n\truntime_s\x18\x02 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x38\x13~A!\x00\x00\x00\x00\x00\x00\x00\x00@\x01\"\x85\x01\n\rSimulatedWork\x12)\n\x06work_s\x18\x01 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x38\x13~A!\x00\x00\x00\x00\x00\x00\x00\x00@\x01\x12\x36\n\x0e\x66\x61ils_at_ratio\x18\x02 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x00\x88\x01\x01\x42\x11\n\x0f_fails_at_ratio\"\xf0\x07\n\x07JobSpec\x12>\n\x04name\x18\x01 \x01(\tB0\xbaH-r+\x10\x01\x18\xfd\x01\x32$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$\x12,\n\x04user\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x10\x01\x18@2\x13^[A-Za-z0-9._@+-]*$\x12/\n\x08job_type\x18\x03 \x01(\x0e\x32\x11.adlro.v1.JobTypeB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x43\n\x0b\x61pplication\x18\x04 \x01(\tB.\xbaH+r)\x18\x80\x01\x32$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$\x12\x30\n\x08priority\x18\x05 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x00\x88\x01\x01\x12\x1d\n\tcpu_cores\x18\x06 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\x80 (\x00\x12 \n\nmemory_mib\x18\x07 \x01(\x03\x42\x0c\xbaH\t\"\x07\x18\x80\x80\x80\x08(\x00\x12#\n\x0egpu_memory_mib\x18\x08 \x01(\x03\x42\x0b\xbaH\x08\"\x06\x18\x80\x80@(\x00\x12\xa3\x01\n\tgpu_count\x18\t \x01(\x05\x42\x8f\x01\xbaH\x8b\x01\xba\x01\x87\x01\n\x14job.gpu_count.single\x12Wmust be 0 or 1: jobs of several GPUs are not supported yet; submit one job for each GPU\x1a\x16this == 0 || this == 1\x12\x33\n\x10\x65xpected_runtime\x18\n \x01(\x0b\x32\x19.adlro.v1.ExpectedRuntime\x12\x34\n\x0ctime_limit_s\x18\x0b \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x38\x13~A!\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x01\x88\x01\x01\x12\x34\n\x0c\x62\x65gin_time_s\x18\x0c \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\xa2\x94\x1amB)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x02\x88\x01\x01\x12\x92\x01\n\x06labels\x18\r \x03(\x0b\x32\x1d.adlro.v1.JobSpec.LabelsEntryBc\xbaH`\x9a\x01]\x10@\",r*\x10\x01\x18?2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$*+r)\x18\xff\x01\x32$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$\x12/\n\x0esimulated_work\x18\x0e \x01(\x0b\x32\x17.adlro.v1.SimulatedWork\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\t_priorityB\x0f\n\r_time_limit_sB\x0f\n\r_begin_time_s\"r\n\rNormalizedJob\x12\x10\n\x08priority\x18\x01 \x01(\x01\x12\x11\n\tcpu_cores\x18\x02 \x01(\x01\x12\x0e\n\x06memory\x18\x03 \x01(\x01\x12\x12\n\ngpu_memory\x18\x04 \x01(\x01\x12\x18\n\x10\x65xpected_runtime\x18\x05 \x01(\x01\"\xa2\x01\n\nJobAttempt\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x02 \x01(\t\x12\x11\n\tgpu_model\x18\x03 \x01(\t\x12\x14\n\x07start_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05\x65nd_s\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07outcome\x18\x06 \x01(\t\x12\x0f\n\x07\x65xcused\x18\x07 \x01(\x08\x42\n\n\x08_start_sB\x08\n\x06_end_s\"\xd2\x03\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x1f\n\x04spec\x18\x02 \x01(\x0b\x32\x11.adlro.v1.JobSpec\x12!\n\x05state\x18\x03 \x01(\x0e\x32\x12.adlro.v1.JobState\x12/\n\x0epending_reason\x18\x04 \x01(\x0e\x32\x17.adlro.v1.PendingReason\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\x16\n\x0e\x63reated_unix_s\x18\x06 \x01(\x01\x12\x15\n\x08submit_s\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07start_s\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05\x65nd_s\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x0e\n\x06gpu_id\x18\n \x01(\t\x12\x11\n\tgpu_model\x18\x0b \x01(\t\x12\x15\n\rattempt_count\x18\x0c \x01(\x05\x12&\n\x08\x61ttempts\x18\r \x03(\x0b\x32\x14.adlro.v1.JobAttempt\x12\x10\n\x08revision\x18\x0e \x01(\x03\x12\x18\n\x10\x63\x61ncel_requested\x18\x0f \x01(\x08\x12+\n\nnormalized\x18\x10 \x01(\x0b\x32\x17.adlro.v1.NormalizedJobB\x0b\n\t_submit_sB\n\n\x08_start_sB\x08\n\x06_end_s*y\n\x07JobType\x12\x18\n\x14JOB_TYPE_UNSPECIFIED\x10\x00\x12\x17\n\x13JOB_TYPE_SIMULATION\x10\x01\x12\x1d\n\x19JOB_TYPE_MACHINE_LEARNING\x10\x02\x12\x1c\n\x18JOB_TYPE_DATA_PROCESSING\x10\x03*\x9b\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_PENDING\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x05*\xb0\x02\n\rPendingReason\x12\x1e\n\x1aPENDING_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18PENDING_REASON_SUBMITTED\x10\x01\x12\x1d\n\x19PENDING_REASON_BEGIN_TIME\x10\x02\x12\x1c\n\x18PENDING_REASON_RESOURCES\x10\x03\x12\x19\n\x15PENDING_REASON_POLICY\x10\x04\x12\x1c\n\x18PENDING_REASON_LAUNCHING\x10\x05\x12!\n\x1dPENDING_REASON_NO_FITTING_GPU\x10\x06\x12&\n\"PENDING_REASON_CLUSTER_UNAVAILABLE\x10\x07\x12 \n\x1cPENDING_REASON_NODES_DRAINED\x10\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'adlro.v1.job_pb2', _globals
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_EXPECTEDRUNTIME'].fields_by_name['gpu_model']._loaded_options = None
-  _globals['_EXPECTEDRUNTIME'].fields_by_name['gpu_model']._serialized_options = b'\272H\006r\004\020\001\030@'
+  _globals['_EXPECTEDRUNTIME'].fields_by_name['gpu_model']._serialized_options = b'\272H,r*\020\001\030@2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$'
   _globals['_EXPECTEDRUNTIME'].fields_by_name['runtime_s']._loaded_options = None
   _globals['_EXPECTEDRUNTIME'].fields_by_name['runtime_s']._serialized_options = b'\272H\026\022\024\031\000\000\000\0008\023~A!\000\000\000\000\000\000\000\000@\001'
   _globals['_SIMULATEDWORK'].fields_by_name['work_s']._loaded_options = None
@@ -43,13 +43,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBSPEC_LABELSENTRY']._loaded_options = None
   _globals['_JOBSPEC_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_JOBSPEC'].fields_by_name['name']._loaded_options = None
-  _globals['_JOBSPEC'].fields_by_name['name']._serialized_options = b'\272H\034r\032\020\001\030\375\0012\023^[^\\x00-\\x1f\\x7f]*$'
+  _globals['_JOBSPEC'].fields_by_name['name']._serialized_options = b'\272H-r+\020\001\030\375\0012$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$'
   _globals['_JOBSPEC'].fields_by_name['user']._loaded_options = None
   _globals['_JOBSPEC'].fields_by_name['user']._serialized_options = b'\272H\033r\031\020\001\030@2\023^[A-Za-z0-9._@+-]*$'
   _globals['_JOBSPEC'].fields_by_name['job_type']._loaded_options = None
   _globals['_JOBSPEC'].fields_by_name['job_type']._serialized_options = b'\272H\007\202\001\004\020\001 \000'
   _globals['_JOBSPEC'].fields_by_name['application']._loaded_options = None
-  _globals['_JOBSPEC'].fields_by_name['application']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
+  _globals['_JOBSPEC'].fields_by_name['application']._serialized_options = b'\272H+r)\030\200\0012$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$'
   _globals['_JOBSPEC'].fields_by_name['priority']._loaded_options = None
   _globals['_JOBSPEC'].fields_by_name['priority']._serialized_options = b'\272H\026\022\024\031\000\000\000\000\000\000\360?)\000\000\000\000\000\000\000\000@\001'
   _globals['_JOBSPEC'].fields_by_name['cpu_cores']._loaded_options = None
@@ -65,25 +65,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBSPEC'].fields_by_name['begin_time_s']._loaded_options = None
   _globals['_JOBSPEC'].fields_by_name['begin_time_s']._serialized_options = b'\272H\026\022\024\031\000\000\000\242\224\032mB)\000\000\000\000\000\000\000\000@\001'
   _globals['_JOBSPEC'].fields_by_name['labels']._loaded_options = None
-  _globals['_JOBSPEC'].fields_by_name['labels']._serialized_options = b'\272H\024\232\001\021\020@\"\006r\004\020\001\030?*\005r\003\030\377\001'
-  _globals['_JOBTYPE']._serialized_start=1925
-  _globals['_JOBTYPE']._serialized_end=2046
-  _globals['_JOBSTATE']._serialized_start=2049
-  _globals['_JOBSTATE']._serialized_end=2204
-  _globals['_PENDINGREASON']._serialized_start=2207
-  _globals['_PENDINGREASON']._serialized_end=2511
-  _globals['_EXPECTEDRUNTIME']._serialized_start=61
-  _globals['_EXPECTEDRUNTIME']._serialized_end=154
-  _globals['_SIMULATEDWORK']._serialized_start=157
-  _globals['_SIMULATEDWORK']._serialized_end=290
-  _globals['_JOBSPEC']._serialized_start=293
-  _globals['_JOBSPEC']._serialized_end=1190
-  _globals['_JOBSPEC_LABELSENTRY']._serialized_start=1098
-  _globals['_JOBSPEC_LABELSENTRY']._serialized_end=1143
-  _globals['_NORMALIZEDJOB']._serialized_start=1192
-  _globals['_NORMALIZEDJOB']._serialized_end=1306
-  _globals['_JOBATTEMPT']._serialized_start=1309
-  _globals['_JOBATTEMPT']._serialized_end=1454
-  _globals['_JOB']._serialized_start=1457
-  _globals['_JOB']._serialized_end=1923
+  _globals['_JOBSPEC'].fields_by_name['labels']._serialized_options = b'\272H`\232\001]\020@\",r*\020\001\030?2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$*+r)\030\377\0012$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$'
+  _globals['_JOBTYPE']._serialized_start=2092
+  _globals['_JOBTYPE']._serialized_end=2213
+  _globals['_JOBSTATE']._serialized_start=2216
+  _globals['_JOBSTATE']._serialized_end=2371
+  _globals['_PENDINGREASON']._serialized_start=2374
+  _globals['_PENDINGREASON']._serialized_end=2678
+  _globals['_EXPECTEDRUNTIME']._serialized_start=62
+  _globals['_EXPECTEDRUNTIME']._serialized_end=193
+  _globals['_SIMULATEDWORK']._serialized_start=196
+  _globals['_SIMULATEDWORK']._serialized_end=329
+  _globals['_JOBSPEC']._serialized_start=332
+  _globals['_JOBSPEC']._serialized_end=1340
+  _globals['_JOBSPEC_LABELSENTRY']._serialized_start=1248
+  _globals['_JOBSPEC_LABELSENTRY']._serialized_end=1293
+  _globals['_NORMALIZEDJOB']._serialized_start=1342
+  _globals['_NORMALIZEDJOB']._serialized_end=1456
+  _globals['_JOBATTEMPT']._serialized_start=1459
+  _globals['_JOBATTEMPT']._serialized_end=1621
+  _globals['_JOB']._serialized_start=1624
+  _globals['_JOB']._serialized_end=2090
 # @@protoc_insertion_point(module_scope)

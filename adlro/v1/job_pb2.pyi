@@ -347,6 +347,7 @@ class JobAttempt(_message.Message):
     START_S_FIELD_NUMBER: _builtins.int
     END_S_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
+    EXCUSED_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     """1, 2, ..."""
     gpu_id: _builtins.str
@@ -357,6 +358,10 @@ class JobAttempt(_message.Message):
     """Cluster time; not set while it has not ended."""
     outcome: _builtins.str
     """How it ended: "succeeded", "failed: ...", "lost: ...", "stopped"."""
+    excused: _builtins.bool
+    """It was lost to a restart of the cluster's service, which is nobody's failure: it does not count against the most
+    attempts that a job may lose.
+    """
     def __init__(
         self,
         *,
@@ -366,10 +371,11 @@ class JobAttempt(_message.Message):
         start_s: _builtins.float | None = ...,
         end_s: _builtins.float | None = ...,
         outcome: _builtins.str = ...,
+        excused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "end_s", b"end_s", "start_s", b"start_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "attempt", b"attempt", "end_s", b"end_s", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "outcome", b"outcome", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "attempt", b"attempt", "end_s", b"end_s", "excused", b"excused", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "outcome", b"outcome", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_s: _TypeAlias = _typing.Literal["end_s"]  # noqa: Y015
     _WhichOneofArgType__end_s: _TypeAlias = _typing.Literal["_end_s", b"_end_s"]  # noqa: Y015

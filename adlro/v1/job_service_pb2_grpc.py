@@ -77,7 +77,10 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SubmitJobs(self, request_iterator, context):
-        """Accepts a stream of jobs, each by itself; bad ones are reported in the response by index.
+        """Accepts a stream of up to 10,000 jobs, each by itself; bad ones are reported in the response by index, in words that
+        are cut where there are many. A longer stream ends with RESOURCE_EXHAUSTED: metadata `index` (of ErrorInfo) is where
+        to begin the next stream, and what came before is recorded or was refused; repeat that with the same request ids to
+        learn what became of each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,11 @@ class JobServiceStub:
     SubmitJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.SubmitJobRequest, _job_service_pb2.SubmitJobResponse]
     """Accepts a job. When it returns OK the job is recorded; the same request_id gives the same job."""
     SubmitJobs: _grpc.StreamUnaryMultiCallable[_job_service_pb2.SubmitJobsRequest, _job_service_pb2.SubmitJobsResponse]
-    """Accepts a stream of jobs, each by itself; bad ones are reported in the response by index."""
+    """Accepts a stream of up to 10,000 jobs, each by itself; bad ones are reported in the response by index, in words that
+    are cut where there are many. A longer stream ends with RESOURCE_EXHAUSTED: metadata `index` (of ErrorInfo) is where
+    to begin the next stream, and what came before is recorded or was refused; repeat that with the same request ids to
+    learn what became of each.
+    """
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
     """Jobs in the order of submission, a page at a time."""
@@ -52,7 +56,11 @@ class JobServiceAsyncStub(JobServiceStub):
     SubmitJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.SubmitJobRequest, _job_service_pb2.SubmitJobResponse]  # type: ignore[assignment]
     """Accepts a job. When it returns OK the job is recorded; the same request_id gives the same job."""
     SubmitJobs: _aio.StreamUnaryMultiCallable[_job_service_pb2.SubmitJobsRequest, _job_service_pb2.SubmitJobsResponse]  # type: ignore[assignment]
-    """Accepts a stream of jobs, each by itself; bad ones are reported in the response by index."""
+    """Accepts a stream of up to 10,000 jobs, each by itself; bad ones are reported in the response by index, in words that
+    are cut where there are many. A longer stream ends with RESOURCE_EXHAUSTED: metadata `index` (of ErrorInfo) is where
+    to begin the next stream, and what came before is recorded or was refused; repeat that with the same request ids to
+    learn what became of each.
+    """
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
     """Jobs in the order of submission, a page at a time."""
@@ -79,7 +87,11 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_job_service_pb2.SubmitJobsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.SubmitJobsResponse, _abc.Awaitable[_job_service_pb2.SubmitJobsResponse]]:
-        """Accepts a stream of jobs, each by itself; bad ones are reported in the response by index."""
+        """Accepts a stream of up to 10,000 jobs, each by itself; bad ones are reported in the response by index, in words that
+        are cut where there are many. A longer stream ends with RESOURCE_EXHAUSTED: metadata `index` (of ErrorInfo) is where
+        to begin the next stream, and what came before is recorded or was refused; repeat that with the same request ids to
+        learn what became of each.
+        """
 
     @_abc_1.abstractmethod
     def GetJob(

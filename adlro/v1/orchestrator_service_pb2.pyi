@@ -80,6 +80,26 @@ Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
 class GetStatusResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class DrainReasonsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ACTING_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     LEASE_HOLDER_FIELD_NUMBER: _builtins.int
@@ -102,6 +122,10 @@ class GetStatusResponse(_message.Message):
     WAIT_RATIO_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_LOADED_COUNT_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_REFUSED_COUNT_FIELD_NUMBER: _builtins.int
+    DECIDING_POLICY_FIELD_NUMBER: _builtins.int
+    DECIDING_BASIS_FIELD_NUMBER: _builtins.int
+    UNREADABLE_JOB_COUNT_FIELD_NUMBER: _builtins.int
+    DRAIN_REASONS_FIELD_NUMBER: _builtins.int
     acting: _builtins.bool
     """It holds the lease and places jobs; others stand by."""
     instance_id: _builtins.str
@@ -115,7 +139,9 @@ class GetStatusResponse(_message.Message):
     """The cluster's run and the last of its events that was applied."""
     cluster_revision: _builtins.int
     cluster_time_s: _builtins.float
-    """Cluster time of that event."""
+    """The newest cluster time that the cluster has told this process: it never goes back. 0: it has told none yet, or
+    another one acts.
+    """
     queue_length: _builtins.int
     """Jobs waiting whose begin time has come."""
     waiting_for_begin_time_count: _builtins.int
@@ -136,6 +162,13 @@ class GetStatusResponse(_message.Message):
     checkpoints_loaded_count: _builtins.int
     """Checkpoints that were loaded, and refused, since this process started."""
     checkpoints_refused_count: _builtins.int
+    deciding_policy: _builtins.str
+    """Who decided last: `policy`, or hold_greedy_fixed in its place; and what that decision rests on. Before the first
+    decision: who will.
+    """
+    deciding_basis: Global___DecisionBasis.ValueType
+    unreadable_job_count: _builtins.int
+    """Jobs that have not ended and whose records in Redis can't be read: nobody acts on them. As of the session's start."""
     @_builtins.property
     def drained_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -145,6 +178,10 @@ class GetStatusResponse(_message.Message):
     @_builtins.property
     def shadow(self) -> Global___ShadowStatus:
         """Unset: no policy runs in the shadow."""
+
+    @_builtins.property
+    def drain_reasons(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Why each of drained_node_ids is drained, where that was said."""
 
     def __init__(
         self,
@@ -171,10 +208,14 @@ class GetStatusResponse(_message.Message):
         wait_ratio: _builtins.float = ...,
         checkpoints_loaded_count: _builtins.int = ...,
         checkpoints_refused_count: _builtins.int = ...,
+        deciding_policy: _builtins.str = ...,
+        deciding_basis: Global___DecisionBasis.ValueType = ...,
+        unreadable_job_count: _builtins.int = ...,
+        drain_reasons: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "decision_count", b"decision_count", "drained_node_ids", b"drained_node_ids", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "problem", b"problem", "queue_length", b"queue_length", "running_count", b"running_count", "shadow", b"shadow", "wait_ratio", b"wait_ratio", "waiting_for_begin_time_count", b"waiting_for_begin_time_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "deciding_basis", b"deciding_basis", "deciding_policy", b"deciding_policy", "decision_count", b"decision_count", "drain_reasons", b"drain_reasons", "drained_node_ids", b"drained_node_ids", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "problem", b"problem", "queue_length", b"queue_length", "running_count", b"running_count", "shadow", b"shadow", "unreadable_job_count", b"unreadable_job_count", "wait_ratio", b"wait_ratio", "waiting_for_begin_time_count", b"waiting_for_begin_time_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

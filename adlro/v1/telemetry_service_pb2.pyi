@@ -70,7 +70,7 @@ class GetClusterRequest(_message.Message):
 
     CLUSTER_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
-    """Empty: the default cluster."""
+    """Empty: the cluster that was described last (or the one that ADLRO_INGEST_CLUSTER names)."""
     def __init__(
         self,
         *,
@@ -158,7 +158,7 @@ class GetTelemetryRequest(_message.Message):
     WINDOW_S_FIELD_NUMBER: _builtins.int
     MAX_BLOCKS_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
-    """Empty: the default cluster."""
+    """Empty: the cluster that was described last (or the one that ADLRO_INGEST_CLUSTER names)."""
     window_s: _builtins.float
     """Also return the blocks of the last so many seconds of wall time. 0: none."""
     max_blocks: _builtins.int
@@ -186,7 +186,9 @@ class GetTelemetryResponse(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def latest(self) -> _telemetry_pb2.NormalizedBlock:
-        """One sample time: the newest value of every GPU of the cluster (NaN where it never reported)."""
+        """One sample time: the newest value of every metric of every GPU of the cluster. NaN where it was never reported; the
+        time itself is NaN until anything was.
+        """
 
     @_builtins.property
     def window(self) -> _containers.RepeatedCompositeFieldContainer[_telemetry_pb2.NormalizedBlock]:

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import redis.asyncio as aioredis
 from google.protobuf.message import DecodeError, Message
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from adlro.cluster import Cluster
 from adlro.errors import Unavailable
 from adlro.jobs import JobType
 from adlro.jobstore import PREFIX
+from adlro.kit.redis_errors import store_problem
 from adlro.telemetry import Metric
 from adlro.v1 import cluster_pb2, stream_pb2, telemetry_pb2
 from adlro.wire import cluster_from_proto, spec_from_proto
@@ -22,6 +23,7 @@ from services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
 from services.decompose.state import Block, Column
 
 CLUSTERS = PREFIX + "clusters"
+CURRENT_CLUSTER = PREFIX + "current_cluster"
 TELEMETRY = PREFIX + "telemetry:"
 TELEMETRY_LATEST = PREFIX + "telemetry:latest:"
 
@@ -107,7 +109,11 @@ class RedisReader:
     async def clusters(self) -> dict[str, bytes]:
         """The serialised descriptions of all clusters by name."""
         found = await _answer(self._redis.hgetall(CLUSTERS))
-        return {name.decode(): body for name, body in found.items()}
+        return {_text(name): body for name, body in found.items()}
+
+    async def current_cluster(self) -> str:
+        """The name of the cluster that was described last; empty where none is kept."""
+        return _text(await _answer(self._redis.get(CURRENT_CLUSTER)) or b"")
 
     async def latest_blocks(self, cluster: str) -> list[bytes]:
         """The latest block of each source of a cluster's telemetry, serialised."""
@@ -201,10 +207,10 @@ async def _answer(call: Awaitable[T], timeout_s: float = CALL_TIMEOUT_S) -> T:
     try:
         async with asyncio.timeout(timeout_s):
             return await call
-    except (RedisError, OSError, TimeoutError) as error:
-        problem = "refuses" if isinstance(error, ResponseError) else "does not answer"
-        detail = str(error) or type(error).__name__
-        raise Unavailable(f"Redis {problem}: {detail}", reason="REDIS_UNAVAILABLE", retry_after_s=1.0) from error
+    except (RedisError, TimeoutError) as error:
+        problem = store_problem(error)
+        text = problem.text if problem else f"does not answer as it should ({str(error) or type(error).__name__})"
+        raise Unavailable(f"Redis {text}", reason="REDIS_UNAVAILABLE", retry_after_s=1.0) from error
 
 
 def _entry(entry_id: bytes, fields: dict[bytes, bytes] | Sequence[bytes] | None) -> Entry:
@@ -213,4 +219,5 @@ def _entry(entry_id: bytes, fields: dict[bytes, bytes] | Sequence[bytes] | None)
 
 
 def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    # A name that nobody wrote as one must not end the service.
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value

@@ -21,9 +21,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from adlro.sim.exact import cos_array, sin_array
 from services.decompose.algebra import WORD_BITS, Signs
 
 DIMENSION = 4096
+_TURNS_PER_RADIAN = 1.0 / (2.0 * math.pi)
 CODE_VERSION = "adlro-1"
 """Part of every key: another version is another set of atoms. What was kept under one version is not read by
 another."""
@@ -123,7 +125,8 @@ class Fractional:
             raise ValueError(f"length_scale must be above 0 and finite, not {length_scale}")
         uniform = codebook.uniform(f"fractional/{name}/frequency")
         self._code = functools.lru_cache(maxsize=4096)(self._make_code)
-        self._frequency = np.tan(np.pi * (uniform - 0.5)) / length_scale  # d
+        angle = np.pi * (uniform - 0.5)
+        self._frequency = sin_array(angle) / cos_array(angle) / length_scale  # d
         self._phase = 2 * np.pi * codebook.uniform(f"fractional/{name}/phase")  # d
 
     def code_of(self, value: float) -> Signs:
@@ -144,5 +147,7 @@ class Fractional:
         values = np.asarray(value, dtype=np.float64)
         if not np.isfinite(values).all():
             raise ValueError("a fractional-power code needs a finite value")
-        phase = values[..., None] * self._frequency + self._phase
-        return np.where(np.cos(phase) < 0, -1, 1).astype(np.int8)
+        # The sign of the cosine without one: it is negative on the half of the circle around half a turn.
+        turns = (values[..., None] * self._frequency + self._phase) * _TURNS_PER_RADIAN
+        turns -= np.floor(turns)
+        return np.where(np.abs(turns - 0.5) < 0.25, -1, 1).astype(np.int8)

@@ -26,6 +26,7 @@ from services.decompose.clients import (
     decode_outcome,
     decode_telemetry_entry,
 )
+from services.decompose.memory import DEFAULT_CLUSTER
 from services.decompose.metrics import Metrics
 from services.decompose.predict import Predictor
 from services.decompose.state import ClusterMatrix, Clusters
@@ -57,6 +58,9 @@ class Reader(Protocol):
 
     async def clusters(self) -> dict[str, bytes]:
         """The serialised descriptions of all clusters by name."""
+
+    async def current_cluster(self) -> str:
+        """The name of the cluster that was described last; empty where none is kept."""
 
     async def latest_blocks(self, cluster: str) -> list[bytes]:
         """The latest block of each source of a cluster's telemetry, serialised."""
@@ -237,6 +241,7 @@ class Followers:
         self._telemetry: dict[str, tuple[StreamFollower, asyncio.Task[None]]] = {}
         self._bodies: dict[str, bytes] | None = None
         self._ask = asyncio.Event()
+        self._current = ""
         self._refreshing = asyncio.Lock()
         self._problem = ""
         self._tasks: asyncio.TaskGroup
@@ -259,6 +264,16 @@ class Followers:
             if follower.problem or not follower.caught_up.is_set():
                 return follower.problem or f"{follower.stream} is not folded yet"
         return ""
+
+    async def named(self, name: str) -> str:
+        """The cluster that a request means: by its name, or without one the one that was described last.
+
+        Raises:
+            Unavailable: it can't be read at present, and never was.
+        """
+        if not name and not self._current:
+            await self.refresh_descriptions()
+        return name or self._current
 
     async def matrix(self, name: str) -> ClusterMatrix:
         """The matrix of a cluster, folded as far as its telemetry goes; one described just now is found.
@@ -291,6 +306,7 @@ class Followers:
         """
         async with self._refreshing:
             bodies = await self._reader.clusters()
+            self._current = await self._reader.current_cluster() or DEFAULT_CLUSTER
             if bodies == self._bodies:
                 return
             self._take(bodies)

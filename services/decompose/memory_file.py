@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from adlro.errors import InvalidInput
 from services.decompose.follow import START, UNLEARNABLE
-from services.decompose.memory import OutcomeMemory
+from services.decompose.memory import FinishedJob, OutcomeMemory
 from services.decompose.metrics import Metrics
 from services.decompose.predict import Predictor
 from services.decompose.snapshot import MemorySnapshot, load, put_aside, save
@@ -63,20 +63,22 @@ class MemoryFile:
         try:
             snapshot = await asyncio.to_thread(load, self._path)
             self._variables.restore(snapshot.vocabularies)
+            await self._learn(snapshot.jobs, refitted)
         except FileNotFoundError:
             return START
         except OSError as error:
             raise self._unusable("can't be read", error) from error
         except InvalidInput as error:
-            try:
-                aside = await asyncio.to_thread(put_aside, self._path)
-            except OSError as failed:
-                raise self._unusable(f"is unusable ({error.message}), and can't be put aside", failed) from failed
-            self._log.error("the memory file can't be read; it is put aside, and outcomes are folded anew",
-                            problem=str(error), put_aside=str(aside))  # fmt: skip
-            self._metrics.unreadable_memory_files.inc()
+            await self._put_aside(error.message)
             return START
-        for number, job in enumerate(snapshot.jobs):
+        except Exception as error:  # whatever it holds: it must not end the service now, and at each start
+            await self._put_aside(f"{self._path}: what it holds can't be learned from: {error!r}", error)
+            return START
+        self._saved_revision = self._predictor.revision
+        return snapshot.cursor
+
+    async def _learn(self, jobs: Sequence[FinishedJob], refitted: Callable[[], Awaitable[None]] | None) -> None:
+        for number, job in enumerate(jobs):
             try:
                 self._predictor.learn(job)
             except UNLEARNABLE as error:
@@ -86,8 +88,18 @@ class MemoryFile:
                 await asyncio.sleep(0)
             if refitted is not None:
                 await refitted()
-        self._saved_revision = self._predictor.revision
-        return snapshot.cursor
+
+    async def _put_aside(self, problem: str, error: Exception | None = None) -> None:
+        """Renames the file, and forgets what was taken up of it."""
+        try:
+            aside = await asyncio.to_thread(put_aside, self._path)
+        except OSError as failed:
+            raise self._unusable(f"is unusable ({problem}), and can't be put aside", failed) from failed
+        self._predictor.start_over()
+        self._variables.restore({})
+        self._log.error("the memory file can't be read; it is put aside, and outcomes are folded anew",
+                        problem=problem, put_aside=str(aside), exc_info=error)  # fmt: skip
+        self._metrics.unreadable_memory_files.inc()
 
     async def keep(self, cursor: Callable[[], str], interval_s: float, until: asyncio.Event) -> None:
         """Writes the file at intervals; `cursor` says which outcome was folded last."""
@@ -105,8 +117,12 @@ class MemoryFile:
             return
         snapshot = MemorySnapshot(self._memory.jobs(), self._variables.growing(), cursor)
         try:
-            await asyncio.to_thread(save, self._path, snapshot)
+            written = await asyncio.to_thread(save, self._path, snapshot)
             self._saved_revision = revision
+            if written.put_aside is not None:
+                self._log.error("what came in the memory file's place can't be read; it is put aside",
+                                path=str(self._path), put_aside=str(written.put_aside))  # fmt: skip
+                self._metrics.unreadable_memory_files.inc()
         except OSError as error:
             self._log.error("the memory can't be written", path=str(self._path), problem=str(error))
 

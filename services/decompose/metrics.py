@@ -42,7 +42,9 @@ class Metrics:
             registry=registry,
         )
         self.unreadable_memory_files = Counter(
-            "adlro_decompose_unreadable_memory_files", "memory files put aside at start", registry=registry
+            "adlro_decompose_unreadable_memory_files",
+            "memory files put aside: they could not be read",
+            registry=registry,
         )
         self.flagged_gpus = Gauge(
             "adlro_decompose_flagged_gpus",

@@ -23,6 +23,10 @@ from services.ingest.units import JOB_FIELD_RULES, FullScale, Scale
 
 CLUSTERS = "adlro:clusters"
 """Redis hash: cluster name -> serialised Cluster."""
+CURRENT_CLUSTER = "adlro:current_cluster"
+"""Redis string: the name of the cluster that was described last. Who names none means that one."""
+_FORMER_CURRENT = "default"
+"""Where no name is kept yet, as in a store of an older version."""
 
 
 class ClusterView:
@@ -101,7 +105,7 @@ class Clusters:
         self._missing: tuple[str, float] = ("", 0.0)
 
     async def recent(self, name: str) -> ClusterView | None:
-        """The cluster as it was at most `cache_s` ago; None where there is no such cluster."""
+        """The cluster as it was at most `cache_s` ago; None where there is none. Without a name: the current one."""
         now = time.monotonic()
         known = self._views.get(name)
         if known is None:
@@ -114,8 +118,9 @@ class Clusters:
         return await self.newest(name)
 
     async def newest(self, name: str) -> ClusterView | None:
-        """The cluster as Redis has it now; None where there is no such cluster."""
-        body: bytes | None = await self._redis.hget(CLUSTERS, name)
+        """The cluster as Redis has it now; None where there is no such cluster. Without a name: the current one."""
+        asked = name or (await self._redis.get(CURRENT_CLUSTER) or b"").decode() or _FORMER_CURRENT
+        body: bytes | None = await self._redis.hget(CLUSTERS, asked)
         if body is None:
             self._views.pop(name, None)
             self._missing = (name, time.monotonic())
@@ -123,16 +128,18 @@ class Clusters:
         return self._keep(name, body, None)
 
     async def put(self, cluster: Cluster) -> bool:
-        """Records or replaces a cluster; True where its name was new.
+        """Records or replaces a cluster, and makes it the current one; True where its name was new.
 
         Raises:
             InvalidInput: an id stands twice, or a GPU model is unknown and has no figures. Nothing is recorded.
         """
         check_cluster(cluster)
         body = self._encode(cluster)
-        created = bool(await self._redis.hset(CLUSTERS, cluster.name, body))
-        self._keep(cluster.name, body, cluster)
-        return created
+        async with self._redis.pipeline(transaction=True) as both:
+            created, _ = await both.hset(CLUSTERS, cluster.name, body).set(CURRENT_CLUSTER, cluster.name).execute()
+        for name in ("", cluster.name):
+            self._keep(name, body, cluster)
+        return bool(created)
 
     async def names(self) -> list[str]:
         """The clusters there are, sorted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 
 from adlro.jobs import Job
 from adlro.jobstore import JobStore
@@ -12,8 +12,8 @@ from services.ingest.pages import PageTokens
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 
-# Read at a time: short enough that other calls get their turn in between.
-_CHUNK = 200
+# Read at a time: little enough that other calls get their turn in between.
+_READ_BYTES = 256 << 10
 # Looked at for one page: beyond it the page ends early, with a token to go on.
 _SCAN_LIMIT = 20_000
 # A page ends early beyond this: many clients take no message of more than 4 MiB.
@@ -40,7 +40,7 @@ class JobList:
         position = await self._tokens.decode(page_token, digest) if page_token else 0
         jobs: list[Job] = []
         scanned = weight = 0
-        async for number, job in self._candidates(job_filter, position):
+        async for number, job in self._candidates(job_filter, position, size):
             if scanned == _SCAN_LIMIT:
                 return jobs, await self._tokens.encode(position, digest)
             scanned += 1
@@ -53,29 +53,26 @@ class JobList:
             position = number
         return jobs, ""
 
-    async def _candidates(self, job_filter: JobFilter, position: int) -> AsyncIterator[tuple[int, Job | None]]:
-        if job_filter.job_ids:
-            among = self._numbered(job_filter.job_numbers(), position)
-        elif job_filter.states and not any(state.final for state in job_filter.states):
-            # The usual question, what waits and what runs, does not look through all that ever was.
-            among = self._numbered(await self._store.active_sequences(), position)
+    async def _candidates(
+        self, job_filter: JobFilter, position: int, size: int
+    ) -> AsyncIterator[tuple[int, Job | None]]:
+        # The usual question, what waits and what runs, does not look through all that ever was.
+        active_only = bool(job_filter.states) and not any(state.final for state in job_filter.states)
+        # One more than fits shows that there is a next page: often all that has to be read.
+        first = size + 1
+        if job_filter.user and not job_filter.job_ids and not active_only:
+            found = self._store.each_of_user(job_filter.user, position, _READ_BYTES, first=first)
         else:
-            among = self._all(position)
-        async for number, job in among:
+            found = self._store.each(await self._numbers(job_filter, position, active_only), _READ_BYTES, first=first)
+        async for number, job in found:
             yield number, job
 
-    async def _all(self, position: int) -> AsyncIterator[tuple[int, Job | None]]:
-        while page := await self._store.list_page(position, _CHUNK):
-            for number, job in page:
-                yield number, job
-            position = page[-1][0]
-
-    async def _numbered(self, wanted: Iterable[int], position: int) -> AsyncIterator[tuple[int, Job | None]]:
-        numbers = [number for number in wanted if number > position]
-        for start in range(0, len(numbers), _CHUNK):
-            chunk = numbers[start : start + _CHUNK]
-            for number, job in zip(chunk, await self._store.get_many(f"job-{n}" for n in chunk), strict=True):
-                yield number, job
+    async def _numbers(self, job_filter: JobFilter, position: int, active_only: bool) -> Sequence[int]:
+        if job_filter.job_ids:
+            return [number for number in job_filter.job_numbers() if number > position]
+        if active_only:
+            return [number for number in await self._store.active_sequences(job_filter.user) if number > position]
+        return range(position + 1, await self._store.last_sequence() + 1)
 
 
 def _weight(job: Job) -> int:

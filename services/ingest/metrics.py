@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import redis.asyncio as aioredis
 from prometheus_client import CollectorRegistry, Counter
 
-from adlro.errors import AlreadyExists, LimitExceeded
+from adlro.errors import AlreadyExists, DataLoss, LimitExceeded
 from adlro.jobs import JobType
-from adlro.jobstore import Created, JobStore, NewJob, SubmitLimits
+from adlro.jobstore import Created, JobStore, NewJob, SubmitLimits, Unreadable
 
 
 class JobMetrics:
@@ -27,11 +27,16 @@ class JobMetrics:
             "adlro_ingest_limited_submissions", "submissions refused by the limits of a user", registry=None
         )
 
+        self.unreadable = Counter(
+            "adlro_unreadable_records", "records in Redis that could not be read, each counted once", registry=None
+        )
+
     def register(self, registry: CollectorRegistry) -> None:
         """Shows them."""
         registry.register(self.submitted)
         registry.register(self.repeated)
         registry.register(self.limited)
+        registry.register(self.unreadable)
 
 
 class MeasuredStore(JobStore):
@@ -48,9 +53,10 @@ class MeasuredStore(JobStore):
         self, redis: aioredis.Redis, blocking: aioredis.Redis, metrics: JobMetrics, limits: SubmitLimits | None = None
     ) -> None:
         super().__init__(redis, blocking, limits)
+        self.unreadable = Unreadable(metrics.unreadable.inc)
         self._metrics = metrics
 
-    async def create_many(self, jobs: Sequence[NewJob]) -> list[Created | AlreadyExists | LimitExceeded]:
+    async def create_many(self, jobs: Sequence[NewJob]) -> list[Created | AlreadyExists | LimitExceeded | DataLoss]:
         """See JobStore.create_many."""
         answers = await super().create_many(jobs)
         for new, answer in zip(jobs, answers, strict=True):

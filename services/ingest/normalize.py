@@ -171,30 +171,34 @@ def newest_sample(block: Block) -> Block:
 
 
 def merge_newest(view: ClusterView, samples: Sequence[Block]) -> Block:
-    """One sample of all GPUs of the cluster, in its order, made of samples of some: of each value the newest."""
-    size = len(view.gpus)
-    merged: dict[Metric, Column] = {}
+    """One sample of all GPUs of the cluster, in its order, made of samples of some: of each value the newest.
+
+    Every metric has a column of shape (1, G): what was never reported is NaN, and so is the sample's time where nothing
+    was.
+    """
+    merged = {metric: _unreported(metric, len(view.gpus)) for metric in Metric}
     newest: Block | None = None
     for sample in sorted(samples, key=lambda each: float(each.sample_times_unix_s[-1])):
         newest = sample
         numbers = np.array([view.number_of.get(gpu_id, -1) for gpu_id in sample.gpu_ids], np.intp)
         for column in sample.columns:
-            into = merged.get(column.metric)
-            if into is None:
-                empty = (np.full((1, size), np.nan, np.float32), np.full((1, size), np.nan, np.float32))
-                into = merged[column.metric] = Column(column.metric, column.unit, *empty)
+            into = merged[column.metric]
             # GPUs that the cluster no longer has are passed over.
             known = (numbers >= 0) & ~np.isnan(column.raw[0])
             into.raw[0, numbers[known]] = column.raw[0, known]
             into.normalized[0, numbers[known]] = column.normalized[0, known]
-    nothing = np.empty(0, np.float64)
     return Block(
         view.cluster.name,
         tuple(view.number_of),
-        newest.sample_times_unix_s if newest is not None else nothing,
-        newest.cluster_times_s if newest is not None else nothing,
-        tuple(merged[metric] for metric in sorted(merged)),
+        newest.sample_times_unix_s if newest is not None else np.full(1, np.nan),
+        newest.cluster_times_s if newest is not None else np.empty(0),
+        tuple(merged.values()),
     )
+
+
+def _unreported(metric: Metric, gpu_count: int) -> Column:
+    nothing = np.full((2, 1, gpu_count), np.nan, np.float32)
+    return Column(metric, METRIC_RULES[metric].canonical, nothing[0], nothing[1])
 
 
 def superseded(samples: Sequence[Block]) -> list[int]:

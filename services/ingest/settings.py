@@ -14,12 +14,14 @@ class IngestSettings(ServiceSettings):
 
     service_name: ClassVar[str] = "ingest"
 
-    # Jobs are checked against, and normalised by, this cluster.
-    cluster: str = Field(default="default", min_length=1, max_length=64)
+    # Jobs are checked against, and normalised by, this cluster. Empty: the one that was described last.
+    cluster: str = Field(default="", max_length=64)
     # A description read from Redis serves so long; another replica's UpsertCluster is seen after it at the latest.
     cluster_cache_s: float = Field(default=1.0, ge=0, le=60)
     # Changes that are held in memory for watchers; one that is further behind reads them from Redis.
     watch_changes_kept: int = Field(default=8192, ge=1, le=1_000_000)
+    # MiB of their messages, likewise.
+    watch_kept_mib: int = Field(default=16, ge=1, le=65_536)
     # Entries of a cluster's telemetry stream, roughly; the oldest go. 512 samples of 5 metrics are 20 kB.
     telemetry_entries_kept: int = Field(default=10_000, ge=1, le=10_000_000)
     # MiB of a cluster's telemetry stream, roughly: with large blocks, fewer entries are kept.

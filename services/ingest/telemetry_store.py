@@ -9,13 +9,15 @@ A source is a set of GPUs with a set of metrics. Bytes go in and out; server.py 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import redis.asyncio as aioredis
 from redis.exceptions import RedisError
 
+from adlro.errors import DataLoss
+from adlro.jobstore import Unreadable
 from services.ingest.normalize import Block, GpuSelection, superseded
 
 STREAM = "adlro:telemetry:"
@@ -34,7 +36,9 @@ return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 
 # A source that never comes back leaves its sample behind. From so many on, those that newer ones cover are dropped.
 _SOURCES_KEPT = 256
-_PAGE = 100
+# Entries read at a time: few first, more where they are small.
+_FIRST_PAGE, _LAST_PAGE = 4, 128
+_PAGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +59,23 @@ class TelemetryStore:
         redis: a client with `decode_responses=False` whose writes are not retried.
         entries_kept: of each cluster's stream, roughly.
         bytes_kept: of each cluster's stream, roughly.
-        decode: reads the bytes of `StoredBlock.newest`.
+        decode: reads the bytes of `StoredBlock.newest`; raises DataLoss where it can't.
+        unreadable: is told of what can't be read.
     """
 
     def __init__(
-        self, redis: aioredis.Redis, entries_kept: int, bytes_kept: int, decode: Callable[[bytes], Block]
+        self,
+        redis: aioredis.Redis,
+        entries_kept: int,
+        bytes_kept: int,
+        decode: Callable[[bytes], Block],
+        unreadable: Unreadable,
     ) -> None:
         self._redis: Any = redis  # redis-py's stubs mix sync and async results
         self._entries_kept = entries_kept
         self._bytes_kept = bytes_kept
         self._decode = decode
+        self.unreadable = unreadable
 
     async def append(self, blocks: Sequence[StoredBlock]) -> list[Exception | None]:
         """Stores blocks in one transaction: each with its entry and its newest sample, or nothing of any."""
@@ -82,19 +93,31 @@ class TelemetryStore:
 
     async def newest_samples(self, cluster: str) -> list[Block]:
         """The newest sample of every source."""
-        return [self._decode(body) for body in await self._redis.hvals(LATEST + cluster)]
+        return list(self._decoded(LATEST + cluster, await self._redis.hgetall(LATEST + cluster)).values())
 
     async def entries(self, cluster: str, arrived_after_unix_s: float) -> AsyncIterator[bytes]:
         """The entries of the stream that arrived after a moment (Redis's wall clock), the newest first."""
         oldest = f"{max(0, int(arrived_after_unix_s * 1000))}-0"
-        newest = "+"
+        newest, count = "+", _FIRST_PAGE
         while True:
-            page = await self._redis.xrevrange(STREAM + cluster, max=newest, min=oldest, count=_PAGE)
+            page = await self._redis.xrevrange(STREAM + cluster, max=newest, min=oldest, count=count)
             for _, fields in page:
-                yield fields[b"m"]
-            if len(page) < _PAGE:
+                yield fields.get(b"m", b"")
+            if len(page) < count:
                 return
+            if sum(len(fields.get(b"m", b"")) for _, fields in page) < _PAGE_BYTES // 2:
+                count = min(2 * count, _LAST_PAGE)
             newest = f"({page[-1][0].decode()}"
+
+    def _decoded(self, key: str, found: Mapping[bytes, bytes]) -> dict[bytes, Block]:
+        """By source, those that can be read."""
+        blocks = {}
+        for source, body in found.items():
+            try:
+                blocks[source] = self._decode(body)
+            except DataLoss as error:
+                self.unreadable.add(f"{key} {source.hex()}", error)
+        return blocks
 
     async def _drop_superseded(self, key: str) -> None:
         try:
@@ -102,9 +125,9 @@ class TelemetryStore:
                 return
             async with self._redis.pipeline(transaction=True) as pipeline:
                 await pipeline.watch(key)
-                found: dict[bytes, bytes] = await pipeline.hgetall(key)
+                found = self._decoded(key, await pipeline.hgetall(key))
                 sources = list(found)
-                drop = superseded([self._decode(body) for body in found.values()])
+                drop = superseded(list(found.values()))
                 if drop:
                     pipeline.multi()
                     gone = [sources[index] for index in drop]

@@ -1,8 +1,9 @@
 """Fans the changes of jobs out to watchers: one reader of the stream for the process, each change made to bytes once.
 
 A watcher is a position (a revision). The last changes are held in memory for all watchers together; one that is further
-behind reads from Redis at its own pace, so a slow watcher costs no memory and loses nothing as long as the stream keeps
-what it needs. Knows no gRPC: server.py hands in the function that makes a change's bytes.
+behind reads from Redis at its own pace, a page of `PAGE_BYTES` at a time: a slow watcher costs that page, and loses
+nothing as long as the stream keeps what it needs. Knows no gRPC: server.py hands in the function that makes a change's
+bytes.
 """
 
 from __future__ import annotations
@@ -12,17 +13,24 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from redis import exceptions as redis_errors
+from redis.exceptions import RedisError
 
-from adlro.errors import OutOfRange, Unavailable
+from adlro.errors import AdlroError, OutOfRange, Unavailable
 from adlro.jobs import Job
-from adlro.jobstore import JobEvent, JobStore
+from adlro.jobstore import PAGE_BYTES, JobEvent, JobStore
+from adlro.kit.redis_errors import store_error
 from services.ingest.filters import JobFilter
+from services.ingest.turns import Turns
 
 # The reader looks after so long without a change whether Redis still has what it had.
 _BLOCK_MS = 1000
-_READ_COUNT = 500
-_STORE_ERRORS = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
+# Read by the one reader, and taken by a watcher, at a time.
+_READ_COUNT = 100
+# A page of a snapshot is milliseconds of work: two hundred watches that begin at once would keep the event loop from
+# everybody else for a second at a time.
+_SNAPSHOTS_AT_ONCE = 2
+# Jobs of snapshots told in one round of the event loop; changes, which somebody waits for, are told at once.
+_SNAPSHOT_JOBS_PER_ROUND = 2
 _RETRY_FIRST_S, _RETRY_LAST_S = 0.05, 1.0
 
 
@@ -48,6 +56,7 @@ class JobWatch:
         store: with a client of its own for blocking reads.
         encode: the message of a change.
         changes_kept: in memory, for all watchers together.
+        bytes_kept: of their messages, likewise.
     """
 
     def __init__(
@@ -55,21 +64,32 @@ class JobWatch:
         store: JobStore,
         encode: Callable[[JobEvent], bytes],
         changes_kept: int,
+        bytes_kept: int = 16 << 20,
     ) -> None:
         self._store = store
         self._encode = encode
-        self._recent: deque[Change] = deque(maxlen=changes_kept)  # revisions without a gap
+        self._changes_kept = changes_kept
+        self._bytes_kept = bytes_kept
+        self._recent: deque[Change] = deque()  # revisions without a gap
+        self._recent_bytes = 0
         self._position: int | None = None  # the newest revision that was read; None while nobody watches
         self._watchers = 0
         self._wanted = asyncio.Event()
         self._advanced = asyncio.Event()
         self._epoch = _Epoch()
         self._closed = False
+        self._page_turn = asyncio.Semaphore(_SNAPSHOTS_AT_ONCE)
+        self._turns = Turns(_SNAPSHOT_JOBS_PER_ROUND)
 
     @property
     def watcher_count(self) -> int:
         """Watchers at this moment."""
         return self._watchers
+
+    @property
+    def bytes_held(self) -> int:
+        """Of the messages in memory for all watchers."""
+        return self._recent_bytes
 
     async def run(self) -> None:
         """Reads the stream while there are watchers, for ever. Outlives failures of Redis: it goes on where it was."""
@@ -79,7 +99,7 @@ class JobWatch:
             try:
                 await self._read_on()
                 retry_s = _RETRY_FIRST_S
-            except (redis_errors.RedisError, OSError):
+            except RedisError:
                 # The kit's loop tells health and the log of it. Also what Redis refuses for a while, such as READONLY
                 # during a failover, must not end the service.
                 await asyncio.sleep(retry_s)
@@ -100,7 +120,7 @@ class JobWatch:
         if job_filter.job_ids:
             revision, jobs = await self._store.revision(), self._named(job_filter)
         else:
-            revision, jobs = await self._store.snapshot()
+            revision, jobs = await self._store.snapshot(self._page_turn, job_filter.user)
 
         async def matching() -> AsyncIterator[Job]:
             async for job in jobs:
@@ -110,6 +130,8 @@ class JobWatch:
                     # Only what is told: a change on the way to a state that doesn't match may match.
                     if job.revision > revision:
                         seen[job.job_id] = job.revision
+                    if not self._turns.take_now():
+                        await self._turns.take()
                     yield job
 
         return revision, matching()
@@ -126,7 +148,7 @@ class JobWatch:
 
         Raises:
             OutOfRange: the revision lies in the future, or the changes after it are no longer kept.
-            Unavailable: Redis does not answer, or the service ends; the message tells where to resume.
+            AdlroError: the store can't be used, or the service ends; the message tells where to resume.
         """
         position = after_revision
         ahead = seen if seen is not None else {}
@@ -153,8 +175,11 @@ class JobWatch:
                         continue
                     if job_filter.matches(change.job):
                         yield change
-        except _STORE_ERRORS as error:
-            raise _resumable(_NO_REDIS, position) from error
+        except RedisError as error:
+            problem = store_error(error, unsure="")
+            if problem is None:
+                raise
+            raise _resumable(problem, position) from error
         finally:
             self._watchers -= 1
             if not self._watchers:
@@ -172,9 +197,8 @@ class JobWatch:
                 await advanced.wait()
             elif recent and position + 1 >= recent[0].revision:
                 first = position + 1 - recent[0].revision
-                # By index, not islice: a deque finds its last items at once, and walks to them from the left.
-                return [recent[i] for i in range(first, min(len(recent), first + _READ_COUNT))]
-            elif events := await self._store.read_events(position, count=_READ_COUNT):
+                return self._page(first)
+            elif events := await self._store.read_events(position, count=_READ_COUNT, max_bytes=PAGE_BYTES):
                 return [self._change(event) for event in events]
             else:
                 raise _lost(await self._store.revision())
@@ -182,6 +206,7 @@ class JobWatch:
     async def _read_on(self) -> None:
         if self._position is None:
             self._recent.clear()
+            self._recent_bytes = 0
             self._position = await self._store.revision()
             self._wake()
         position = self._position
@@ -194,7 +219,7 @@ class JobWatch:
         if self._position != position:
             return  # a loss was found meanwhile
         if events:
-            self._recent.extend(self._change(event) for event in events)
+            self._keep(events)
             self._position = events[-1].revision
             self._wake()
         elif (newest := await self._store.revision()) < position:
@@ -202,12 +227,32 @@ class JobWatch:
         if not self._wanted.is_set():
             self._position = None
 
+    def _keep(self, events: list[JobEvent]) -> None:
+        recent = self._recent
+        for event in events:
+            change = self._change(event)
+            recent.append(change)
+            self._recent_bytes += len(change.message)
+        while len(recent) > self._changes_kept or (self._recent_bytes > self._bytes_kept and len(recent) > 1):
+            self._recent_bytes -= len(recent.popleft().message)
+
+    def _page(self, first: int) -> list[Change]:
+        """What a watcher takes of the changes in memory; it holds them until its client has read them."""
+        out: list[Change] = []
+        size = 0
+        # By index, not islice: a deque finds its last items at once, and walks to them from the left.
+        for index in range(first, min(len(self._recent), first + _READ_COUNT)):
+            change = self._recent[index]
+            size += len(change.message)
+            if out and size > PAGE_BYTES:
+                break
+            out.append(change)
+        return out
+
     async def _named(self, job_filter: JobFilter) -> AsyncIterator[Job]:
-        ids = [f"job-{number}" for number in job_filter.job_numbers()]
-        for start in range(0, len(ids), _READ_COUNT):
-            for job in await self._store.get_many(ids[start : start + _READ_COUNT]):
-                if job is not None:
-                    yield job
+        async for _, job in self._store.each(job_filter.job_numbers(), turn=self._page_turn):
+            if job is not None:
+                yield job
 
     def _lose(self, newest: int) -> None:
         """Redis came back without its last changes: what watchers were told is no longer true."""
@@ -225,11 +270,10 @@ class JobWatch:
 
 
 _SHUTTING_DOWN = Unavailable("this ingest is shutting down", reason="SHUTTING_DOWN", retry_after_s=0.5)
-_NO_REDIS = Unavailable("the store (Redis) does not answer", reason="STORE_UNAVAILABLE", retry_after_s=1.0)
 
 
-def _resumable(error: Unavailable, position: int) -> Unavailable:
-    return Unavailable(
+def _resumable(error: AdlroError, position: int) -> AdlroError:
+    return type(error)(
         f"{error.message}; resume with after_revision = {position}",
         reason=error.reason,
         metadata={"revision": str(position)},

@@ -7,9 +7,10 @@ import time
 from dataclasses import dataclass, field
 
 from adlro.events import Clock, ClockMode
-from services.orchestrator.decisions import DecisionLog
+from services.orchestrator.decisions import FALLBACK, DecisionLog
 from services.orchestrator.guard import Guard
-from services.orchestrator.policies.base import Policy
+from services.orchestrator.policies.base import Basis, Policy
+from services.orchestrator.policies.dqn import Dqn
 from services.orchestrator.shadow import Shadow
 
 
@@ -25,6 +26,7 @@ class Acting:
         shadow: another policy that is asked as well.
         incarnation: the cluster's, as last described.
         late: launches of (job, attempt) that got no answer in time.
+        told_s: the newest cluster time that the cluster has told; 0 before the first.
         ask_again: what was chosen for this process is not what an earlier one held by.
     """
 
@@ -35,6 +37,7 @@ class Acting:
     shadow: Shadow
     incarnation: str = ""
     late: dict[tuple[str, int], int] = field(default_factory=dict)
+    told_s: float = 0.0
     ask_again: bool = False
     _clock: Clock | None = None
     _clock_read_at: float = 0.0
@@ -42,6 +45,14 @@ class Acting:
     def note_clock(self, clock: Clock) -> None:
         """The cluster has told its clock."""
         self._clock, self._clock_read_at = clock, time.monotonic()
+        self.told_s = max(self.told_s, clock.time_s)
+
+    @property
+    def deciding(self) -> tuple[str, Basis]:
+        """Who decided last, or will, where nobody has yet; and what that rests on."""
+        missing = isinstance(self.policy, Dqn) and not self.policy.version
+        basis = Basis.MISSING if missing else self.guard.basis_of(self.policy)
+        return (FALLBACK if basis.fallback else self.policy.name), basis
 
     def clock(self) -> Clock | None:
         """The cluster's clock as it should stand now; None before it was told."""

@@ -40,9 +40,9 @@ class Book:
         self.record(entry, job, outcome)
         self.ledger.forget(entry)
 
-    def lose(self, entry: Entry, why: str, time_s: float) -> None:
-        """The job's attempt is lost: it waits again, or has had enough."""
-        self._put_back(entry, transitions.lost(entry.job, time_s, why, self._max_attempts))
+    def lose(self, entry: Entry, why: str, time_s: float, *, excused: bool = False) -> None:
+        """The job's attempt is lost: it waits again, or has had enough; `excused`: this attempt does not count."""
+        self._put_back(entry, transitions.lost(entry.job, time_s, why, self._max_attempts, excused=excused))
 
     def refuse(self, entry: Entry, why: str, time_s: float) -> None:
         """The cluster did not take the job's attempt: it waits again, or has had enough."""

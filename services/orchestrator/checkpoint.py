@@ -1,14 +1,17 @@
 """The learned policy's checkpoint: found, read, and replaced while decisions go on. Knows files, and no gRPC.
 
 A new checkpoint is a new file under the path's name, or in the folder, where the newest that can be used counts:
-renamed into its place, so that it is whole. It is read and tried out in a thread; the next decision is the new one's.
-One that can't be used is refused, told, and counted, and the one before stays.
+renamed into its place, so that it is whole. It is tried out in a process of its own, then read in a thread; the next
+decision is the new one's. One that can't be used is refused, told, and counted, and the one before stays. Nothing that
+a file holds keeps later ones, or the end of this process, waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import hashlib
 import os
 import stat
 from collections.abc import Callable
@@ -19,7 +22,7 @@ import numpy as np
 import structlog
 
 from adlro.cluster import Cluster, Gpu, Node
-from adlro.errors import AdlroError, Unsupported
+from adlro.errors import AdlroError, InvalidInput, Unavailable, Unsupported
 from adlro.jobs import Job, JobSpec, JobType
 from adlro.sim.observation import Observation
 from services.orchestrator.ledger import Ledger
@@ -29,9 +32,15 @@ from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.ranges import ranges_of
 from services.orchestrator.policies.dqn import CHECKPOINT_MISSING, SHIPPED, Dqn
 from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
+from services.orchestrator.trial import LIMIT_S as TRIAL_LIMIT_S
+from services.orchestrator.trial import Trial
+from services.orchestrator.worker import LateError, Worker
 
 LOOK_S = 1.0
 """How often it is looked for a new one."""
+READ_LIMIT_S = 30.0
+"""How long it may take to look for files, and to read one that has passed its trial."""
+MOST_FILE_BYTES = 64 * 2**20
 
 FALLBACK = HoldGreedyFixed.name
 
@@ -75,15 +84,18 @@ class Checkpoint:
         self._on_read = on_read
         self._serving: _Seen | None = None
         self._refused: set[_Seen] = set()
+        self._passed: set[bytes] = set()  # digests of what has passed its trial
+        self._worker = Worker("read checkpoint")
 
     async def look(self) -> bool:
         """Reads the newest checkpoint that was not refused before; True where another one serves from now on."""
         found, missing = [], f"there is no checkpoint {self.path}"
         try:
-            found = await asyncio.to_thread(_newest_first, self.path)
+            found = await self._worker.run(functools.partial(_newest_first, self.path), READ_LIMIT_S)
             self._refused &= set(found)
-        except OSError as error:
-            missing = f"the checkpoint {self.path} can't be looked for: {error.strerror}"
+        except (OSError, LateError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            missing = f"the checkpoint {self.path} can't be looked for: {why}"
         if not found:
             # The one that serves goes on, as it would if the new one were damaged.
             if self.problem != missing:
@@ -105,7 +117,12 @@ class Checkpoint:
 
     async def _read(self, file: _Seen) -> bool:
         try:
-            policy = await asyncio.to_thread(_tried, Path(file.name))
+            policy = await self._tried(Path(file.name))
+        except Unavailable as error:  # that says nothing of the file: it is asked again
+            if self.problem != error.message:
+                self.problem = error.message
+                self._log.warning("a checkpoint waits for its trial", problem=error.message, **self._serves())
+            return False
         except Exception as error:  # whatever is in the file: it must not end what serves
             why = error.message if isinstance(error, AdlroError) else f"{type(error).__name__}: {error}"
             self._refused.add(file)
@@ -120,6 +137,47 @@ class Checkpoint:
         self._on_read(True)
         self._log.info("checkpoint in use", path=file.name, version=policy.version, before=before.version)
         return True
+
+    async def _tried(self, path: Path) -> Dqn:
+        """A policy that has decided once, after its network has done so in a process of its own.
+
+        Raises:
+            InvalidInput, Unsupported: it can't be used.
+            Unavailable: there can be no trial at present.
+        """
+        trial, policy = Trial(), None
+        try:
+            content = await self._worker.run(
+                functools.partial(self._content, path, trial), READ_LIMIT_S + TRIAL_LIMIT_S
+            )
+            policy = await self._worker.run(functools.partial(Dqn(path).take, content), READ_LIMIT_S)
+            # Once, whatever it thinks of that: what is allocated first, no decision waits for.
+            await self._worker.run(functools.partial(policy.try_out, _decision()), READ_LIMIT_S)
+            return policy
+        except LateError as error:
+            if policy is not None:
+                policy.stop()
+            self._worker.close()  # what hangs hangs alone
+            self._worker = Worker("read checkpoint")
+            raise InvalidInput(f"checkpoint {path}: {error}", field="checkpoint") from error
+        finally:
+            trial.end()
+
+    def _content(self, path: Path, trial: Trial) -> bytes:
+        """What is in a file, once that has passed its trial."""
+        content = _content(path)
+        if path == SHIPPED:
+            return content  # that is part of the code
+        digest = hashlib.blake2b(content, digest_size=16).digest()
+        if digest not in self._passed:
+            self._log.info("a checkpoint is tried out", path=str(path))
+            trial.run(content, f"checkpoint {path}")
+            self._passed.add(digest)
+        return content
+
+    def close(self) -> None:
+        """Lets the thread end."""
+        self._worker.close()
 
     def _serves(self) -> dict[str, str]:
         return {"serves": self.policy.version or FALLBACK}
@@ -156,6 +214,8 @@ def _newest_first(path: Path) -> list[_Seen]:
     for file in files:
         with contextlib.suppress(OSError):
             status = file.stat()
+            if not stat.S_ISREG(status.st_mode):
+                continue  # to read a pipe may take for ever
             found.append(_Seen(status.st_mtime_ns, str(file), status.st_size, status.st_ino))
     return sorted(found, reverse=True)
 
@@ -179,12 +239,17 @@ def _decision() -> Observation:
     return ledger.observe(1.0)
 
 
-def _tried(path: Path) -> Dqn:
-    """A policy that has decided once, whatever it thought of that: what is allocated first, no decision waits for.
+def _content(path: Path) -> bytes:
+    """What is in a file.
 
     Raises:
-        InvalidInput, Unsupported: it can't be used.
+        InvalidInput: it can't be read, or is no network by its size.
     """
-    policy = Dqn(path)
-    policy.try_out(_decision())
-    return policy
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidInput(f"checkpoint {path}: {error.strerror}", field="checkpoint") from error
+    if len(content) > MOST_FILE_BYTES:
+        raise InvalidInput(f"checkpoint {path}: it has more than {MOST_FILE_BYTES} bytes", field="checkpoint")
+    return content

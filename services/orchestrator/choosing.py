@@ -208,6 +208,7 @@ class Choosing:
 
     def close(self) -> None:
         """Ends the threads."""
+        self.checkpoint.close()
         self.acting.guard.close()
         self.acting.shadow.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-import statistics
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -17,7 +16,9 @@ from adlro.events import Clock, ClusterDescription, EventBatch
 from adlro.jobs import JobSpec
 from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
-from adlro.kit.status import from_rpc_error
+from adlro.kit.status import from_rpc_error, readable
+from adlro.sim.exact import log
+from adlro.sim.normal import quantile
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,
@@ -34,7 +35,7 @@ CALL_TIMEOUT_S = 10.0
 
 async def _answer(call: Awaitable[T]) -> T:
     try:
-        return await call
+        return readable(await call)
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
 
@@ -91,15 +92,10 @@ class ClusterClient:
         request = cluster_service_pb2.WakeAtRequest(times_s=times_s)
         return clock_from_proto((await _answer(self._stub.WakeAt(request, timeout=CALL_TIMEOUT_S))).clock)
 
-    async def set_clock(self, clock: Clock) -> None:
-        """Sets a simulated clock's mode, and moves it forward to `clock.time_s` where it is behind."""
-        request = cluster_service_pb2.SetClockRequest(
-            mode=int(clock.mode),  # type: ignore[arg-type]  # enum numbers are those of ClockMode
-            scale=clock.scale,
-            paused=clock.paused,
-            not_before_s=clock.time_s,
-        )
-        await _answer(self._stub.SetClock(request, timeout=CALL_TIMEOUT_S))
+    async def advance_to(self, time_s: float) -> Clock:
+        """Moves a simulated clock forward to a time, where it is behind, and leaves it otherwise as it is."""
+        request = cluster_service_pb2.SetClockRequest(not_before_s=time_s)
+        return clock_from_proto((await _answer(self._stub.SetClock(request, timeout=CALL_TIMEOUT_S))).clock)
 
     async def events(self, incarnation: str, after_revision: int) -> AsyncIterator[EventBatch]:
         """The cluster's events after a revision, then new ones, until the connection breaks."""
@@ -107,7 +103,7 @@ class ClusterClient:
         call = self._stub.WatchEvents(request)
         try:
             async for message in call:
-                yield batch_from_proto(message)
+                yield batch_from_proto(readable(message))
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
         finally:
@@ -180,16 +176,14 @@ class DecomposeClient:
             raise
 
 
+_quantile = functools.lru_cache(maxsize=64)(quantile)  # decompose's intervals have one coverage
+
+
 def _spread(predictions: Sequence[decompose_service_pb2.RuntimePrediction]) -> float:
     """Standard deviation of ln(runtime) of one job, mean over the models, as if its intervals were a normal one's."""
     of_models = [
-        math.log(each.high_s / each.low_s) / (2.0 * _normal_quantile(0.5 + each.interval_coverage / 2.0))
+        log(each.high_s / each.low_s) / (2.0 * _quantile(0.5 + each.interval_coverage / 2.0))
         for each in predictions
         if 0.0 < each.low_s <= each.high_s < math.inf and 0.0 < each.interval_coverage < 1.0
     ]
-    return sum(of_models) / len(of_models) if of_models else 0.0
-
-
-@functools.cache
-def _normal_quantile(probability: float) -> float:
-    return statistics.NormalDist().inv_cdf(probability)
+    return math.fsum(of_models) / len(of_models) if of_models else 0.0

@@ -12,10 +12,9 @@ There is no repair inside a session: any failure ends it, and the next one start
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import heapq
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -23,7 +22,7 @@ import structlog
 from adlro.errors import Conflict, Stale, Unavailable, Unsupported
 from adlro.events import NOT_BLOCKING, Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
 from adlro.jobs import Job, JobState, PendingReason
-from adlro.jobstore import Cursor, JobChange, JobStore, sequence_of
+from adlro.jobstore import MOVES_AT_ONCE, Cursor, JobChange, JobStore, sequence_of
 from adlro.sim.observation import Observation
 from services.orchestrator import transitions
 from services.orchestrator.acting import Acting
@@ -34,14 +33,16 @@ from services.orchestrator.explaining import best_two, runner_up
 from services.orchestrator.holding import Holding
 from services.orchestrator.launching import Launches, Refused
 from services.orchestrator.ledger import Entry, Ledger, Phase
+from services.orchestrator.loading import load
 from services.orchestrator.ports import ClusterPort
 from services.orchestrator.predictions import Expected, Predictions
-from services.orchestrator.reconcile import Reconciled, reconcile
+from services.orchestrator.reconcile import Reconciled
 
 # A waiting job's reason is for people: it is brought up to date this often, so many at a time, not at every event.
 REASON_REFRESH_S = 1.0
 REASONS_AT_ONCE = 500
 WAKE_UPS_AT_ONCE = 50_000
+ARRIVALS_AT_ONCE = 1000
 # How often decompose is asked which GPUs it found slower than their kind.
 GPU_SPEEDS_S = 1.0
 # A round of decisions lets others have the loop after so long.
@@ -104,6 +105,7 @@ class Session:
         self.ready = asyncio.Event()
         self.now_s = 0.0
         self.applied = 0
+        self.unreadable_count = 0
         self._store = store
         self._cluster = cluster
         self._predictions = predictions
@@ -116,6 +118,7 @@ class Session:
         self._cancelling: list[str] = []
         self._written = 0
         self._described = 0
+        self._vanished: list[tuple[Entry, int]] = []
         self._refresh_due: asyncio.TimerHandle | None = None
         self._refresh_from = 0
         self._launches: Launches
@@ -137,31 +140,24 @@ class Session:
             ExceptionGroup: of what failed; `Stale` in it where another instance has taken over.
         """
         description = await self._cluster.describe()
-        job_revision = await self._store.revision()
-        records = await self._store.active()
-        cursor = await self._store.cursor()
-        attained_s = await self._store.attained_s()
-        models = description.cluster.gpu_models
-        expected = await self._predictions.predict([job.spec for _, job in records], models)
-        found = reconcile(description, cursor, records, expected, self.acting.drained, self._max_attempts, attained_s)
-        for entry in found.book.ledger.entries.values():
-            entry.generation = self._predictions.generation
-        self._expectations = Expectations(self._predictions)
-        newest = max((sequence_of(job.job_id) for _, job in records), default=0)
+        await self._refuse_spent_token(description)
+        loaded = await load(self._store, self._predictions, description, self.acting.drained, self._max_attempts)
+        found, cursor = loaded.found, loaded.cursor
+        self.unreadable_count = loaded.unreadable_count
+        self._expectations = Expectations(self._predictions, caught_up=loaded.generation)
         self._holding = Holding(found.now_s)
         if cursor is not None and found.same:
             held = not (self.acting.ask_again or found.book.moves)
             self._holding = Holding(cursor.last_event_s, cursor.hold_until_s if held else None)
         self.acting.ask_again = False
         await self._begin(description, found)
-        for _, job in records:
-            if job.cancel_requested:
-                self._inbox.put_nowait(CancelRequested(job.job_id))
+        for job_id in loaded.cancelling:
+            self._inbox.put_nowait(CancelRequested(job_id))
         try:
             async with asyncio.TaskGroup() as group:
                 self._launches = Launches(self._cluster, self.acting, self.token, group, self._inbox.put_nowait)
                 group.create_task(self._follow_cluster(), name="follow cluster")
-                group.create_task(self._follow_jobs(job_revision, newest), name="follow jobs")
+                group.create_task(self._follow_jobs(loaded.job_revision, loaded.newest), name="follow jobs")
                 group.create_task(self._follow_gpu_speeds(), name="follow GPU speeds")
                 group.create_task(self._act(), name="act")
                 # What an earlier session had written down and perhaps not launched; then what it had applied and
@@ -175,39 +171,44 @@ class Session:
 
     async def _begin(self, description: ClusterDescription, found: Reconciled) -> None:
         self._book, self.applied, self.now_s = found.book, found.applied, found.now_s
-        self._described = description.revision
-        clock = description.clock if found.same else await self._restore_clock(description)
+        self._described, self._vanished = description.revision, found.vanished
+        self._lose_vanished()
+        clock = description.clock if found.same else await self._catch_up(description)
         self.acting.note_clock(clock)
         self.acting.incarnation = description.incarnation
         self._written = self.applied
         if not found.same:
-            cursor = self._cursor()
-            await self._store.move(self.token, self._book.take_moves(), cursor)
-        for stray in found.strays:
+            await self._write(self._cursor(), always=True)
+        # Their records are final, or on a later attempt: they must not hold a GPU.
+        for stray in found.unclaimed.values():
             self._log.warning("stopping an attempt without a record", job_id=stray.job_id, attempt=stray.attempt)
             await self._cluster.stop(stray.job_id, stray.attempt, self.token, self.acting.incarnation)
         for entry in found.begins:
             self._wait_for_begin(entry)
-        if found.arriving:
-            self._inbox.put_nowait(Arrived(found.arriving))
+        for start in range(0, len(found.arriving), ARRIVALS_AT_ONCE):
+            self._inbox.put_nowait(Arrived(found.arriving[start : start + ARRIVALS_AT_ONCE]))
         self._inbox.put_nowait(RefreshReasons())
 
-    async def _restore_clock(self, description: ClusterDescription) -> Clock:
-        """A simulated cluster that was restarted goes on with the clock it had; cluster time never goes back.
-
-        Where this process is new as well, the cluster's own mode holds, and only its time may be behind.
-        """
+    async def _catch_up(self, description: ClusterDescription) -> Clock:
+        """A cluster that keeps no time of its own over a restart is taken to where the records are."""
         own = description.clock
-        known = self.acting.clock() or own
-        wanted = dataclasses.replace(known, time_s=max(self.now_s, known.time_s, own.time_s))
-        if description.running or wanted == own:
+        if description.running or own.time_s >= self.now_s:
             return own
         try:
-            await self._cluster.set_clock(wanted)
+            return await self._cluster.advance_to(self.now_s)
         except (Unsupported, Conflict) as error:
             self._log.info("the cluster keeps its own clock", reason=str(error))
             return own
-        return wanted
+
+    async def _refuse_spent_token(self, description: ClusterDescription) -> None:
+        """Where the store has lost how many tokens it gave, the cluster would refuse this one as an old one."""
+        if description.fencing_token < self.token:
+            return
+        await self._store.raise_token(description.fencing_token)
+        raise Stale(
+            f"the cluster has seen fencing token {description.fencing_token}, and the newest lease has {self.token}: "
+            "the store has lost its counter; it goes on from what the cluster has seen"
+        )
 
     async def _act(self) -> None:
         while True:
@@ -221,7 +222,7 @@ class Session:
                 case Refused() as refused:
                     await self._take_back(refused)
                 case RefreshReasons():
-                    self._refresh_reasons()
+                    await self._refresh_reasons()
             if self._inbox.empty():
                 await self._write(None)
 
@@ -261,7 +262,6 @@ class Session:
         entries = [self.ledger.enter(job, version, *row) for job, version, row in jobs]
         present_s = await self._wake_at({entry.job.spec.begin_time_s or 0.0 for entry in entries})
         for entry in entries:
-            entry.generation = self._predictions.generation
             begin_s = entry.job.spec.begin_time_s
             if begin_s is None or begin_s <= present_s:
                 entry.arrived_s = present_s
@@ -326,14 +326,15 @@ class Session:
             self._apply_event(event)
         self.applied = events[-1].revision
         self.now_s = max(self.now_s, events[-1].time_s)
+        self._lose_vanished()
         if all(event.kind in NOT_BLOCKING for event in events):
             return  # written with the next batch, or when nothing else waits
-        fresh, begun = self._join_queue()
+        fresh, begun = await self._join_queue()
         if await self._expectations.bring_up_to_date(self.ledger, begun, virtual=self._virtual):
             self._holding.ask_again()  # what it held for may not be worth it
         self._expectations.use_gpu_speeds(self.ledger)
         picks = await self._decide()
-        self._tell_reasons([entry for entry in fresh if entry.phase is Phase.QUEUED])
+        await self._tell_reasons([entry for entry in fresh if entry.phase is Phase.QUEUED])
         await self._write(self._cursor())
         self._launches.start(picks, self.applied, self._holding.next_wake_up_s(self.now_s))
         if self.ledger.queue_length:
@@ -363,7 +364,17 @@ class Session:
             case EventKind.LOST:
                 book.lose(entry, event.message or "its GPU was lost", event.time_s)
 
-    def _join_queue(self) -> tuple[list[Entry], list[Entry]]:
+    def _lose_vanished(self) -> None:
+        """What does not run, and whose end no event is left to tell: it was told while its record was unreadable."""
+        if self.applied < self._described:
+            return
+        vanished, self._vanished = self._vanished, []
+        for entry, attempt in vanished:
+            if entry.phase is Phase.PLACED and entry.job.attempt_count == attempt:
+                self._holding.ask_again()
+                self._book.lose(entry, "it ended while its record could not be read", self.now_s, excused=True)
+
+    async def _join_queue(self) -> tuple[list[Entry], list[Entry]]:
         """What arrived, and what begins by now, joins the queue; what was cancelled leaves.
 
         Returns:
@@ -371,7 +382,9 @@ class Session:
         """
         begun = []
         fresh, self._arriving = self._arriving, []
-        for entry in fresh:
+        for number, entry in enumerate(fresh, start=1):
+            if not number % ARRIVALS_AT_ONCE:
+                await asyncio.sleep(0)
             job = entry.job
             entry.job = transitions.taken_up(job, entry.arrived_s, job.pending_reason, job.message)
             self._enqueue(entry)
@@ -459,28 +472,35 @@ class Session:
         holding = self._holding
         return Cursor(self.acting.incarnation, self.applied, self.now_s, holding.last_event_s, holding.until_s)
 
-    async def _write(self, cursor: Cursor | None) -> None:
+    async def _write(self, cursor: Cursor | None, *, always: bool = False) -> None:
+        """Writes what is new, and how far the cluster's log is applied where `always`, or that would skip something."""
         moves = self._book.take_moves()
-        if cursor is not None and not moves and self.applied - self._written < CURSOR_LAG:
+        if cursor is not None and not moves and self.applied - self._written < CURSOR_LAG and not always:
             cursor = None  # what it would skip changes nothing
+        # Redis serves nobody else while it writes, so it is given so many at a time. The cursor comes with the last of
+        # them: where it never comes, the events are applied again, and change nothing of what is written.
+        while len(moves) > MOVES_AT_ONCE:
+            await self._store.move(self.token, moves[:MOVES_AT_ONCE])
+            moves = moves[MOVES_AT_ONCE:]
         if moves or cursor is not None:
             await self._store.move(self.token, moves, cursor)
             self._written = self.applied if cursor is not None else self._written
 
-    def _tell_reasons(self, entries: Iterable[Entry]) -> None:
+    async def _tell_reasons(self, entries: Sequence[Entry]) -> None:
         """Records why jobs wait, where that is not what their records say."""
-        asked = list(entries)
-        if not asked:
-            return  # most events bring nobody new, and reasons take a whole observation
-        for entry, reason, text in self.ledger.reasons(asked, self.acting.policy.name):
-            if (entry.job.pending_reason, entry.job.message) != (reason, text):
-                self._book.record(entry, transitions.waiting(entry.job, reason, text))
+        decides, _ = self.acting.deciding
+        for start in range(0, len(entries), REASONS_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            for entry, reason, text in self.ledger.reasons(entries[start : start + REASONS_AT_ONCE], decides):
+                if (entry.job.pending_reason, entry.job.message) != (reason, text):
+                    self._book.record(entry, transitions.waiting(entry.job, reason, text))
 
-    def _refresh_reasons(self) -> None:
+    async def _refresh_reasons(self) -> None:
         """The reasons of the next few hundred of the queue; the others have their turn later."""
         self._refresh_due = None
         end = self._refresh_from + REASONS_AT_ONCE
-        self._tell_reasons(self.ledger.queued(self._refresh_from, end))
+        await self._tell_reasons(self.ledger.queued(self._refresh_from, end))
         self._refresh_from = end if end < self.ledger.queue_length else 0
         if self._refresh_from:
             self._refresh_later()

@@ -6,19 +6,24 @@ nobody answers. No gRPC, no Redis; wall time only bounds how often others are as
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 
 from services.orchestrator.ledger import Entry, Ledger
 from services.orchestrator.predictions import CHUNK, Predictions, is_as_declared
 
-# Where time is not virtual, the queue's expectations are brought up to date at most this often.
+# Where time is not virtual, the queue's expectations are brought up to date at most this often; while more of them are
+# old than are asked about at once, in this share of the time.
 REFRESH_S = 1.0
 REFRESH_AT_ONCE = 500
+CATCH_UP_SHARE = 0.2
 # Nobody joins: still, whether something was learned is asked after so many more ends, as a share of all ends.
 ENDED_SHARE = 0.02
+_GENERATION = attrgetter("generation")
 
 
 class Expectations:
@@ -27,19 +32,26 @@ class Expectations:
     Args:
         predictions: asked.
         clock_s: seconds of wall time that pass steadily.
+        caught_up: the generation of predictions that the queue is of, or the oldest of several; None: the present one.
 
     Attributes:
         gpu_speeds: by id, the speed relative to its model of each GPU that was found slower than its kind.
     """
 
-    def __init__(self, predictions: Predictions, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        predictions: Predictions,
+        clock_s: Callable[[], float] = time.monotonic,
+        caught_up: int | None = None,
+    ) -> None:
         self.gpu_speeds: Mapping[str, float] = {}
         self._speeds_used = False
         self._predictions = predictions
         self._clock_s = clock_s
         self._ended = 0
         self._ended_since = 0  # the last answer
-        self._caught_up = predictions.generation  # the whole queue is of this one, or a later one
+        # The whole queue is of this one, or a later one.
+        self._caught_up = predictions.generation if caught_up is None else caught_up
         self._not_before_s = -np.inf
 
     def ended(self) -> None:
@@ -83,13 +95,19 @@ class Expectations:
 
     async def _refresh(self, ledger: Ledger) -> bool:
         generation = self._predictions.generation
-        if generation == self._caught_up:
+        # The queue may be long: it is gone through only where somebody is there to be asked.
+        if generation == self._caught_up or self._predictions.is_left_alone:
             return False
+        began_s = self._clock_s()
         self._refreshed()
-        old = sorted(filter(self._is_old, ledger.queued()), key=lambda entry: entry.generation)
-        changed = await self._ask(ledger, old[:REFRESH_AT_ONCE]) if old else False
+        old = [entry for entry in ledger.queued() if entry.generation != generation]
+        oldest = heapq.nsmallest(REFRESH_AT_ONCE, old, key=_GENERATION)  # of equals those that come first
+        changed = await self._ask(ledger, oldest) if old else False
         if changed is not None and len(old) <= REFRESH_AT_ONCE:
             self._caught_up = generation
+        elif changed is not None:
+            now_s = self._clock_s()
+            self._not_before_s = now_s + min(REFRESH_S, (now_s - began_s) * (1.0 / CATCH_UP_SHARE - 1.0))
         return bool(changed)
 
     def _refreshed(self) -> None:
@@ -105,8 +123,8 @@ class Expectations:
             return None
         self._ended_since = 0
         changed = False
-        for entry, (row, spread) in zip(entries, expected, strict=True):
-            entry.generation = self._predictions.generation
+        for entry, (row, spread, generation) in zip(entries, expected, strict=True):
+            entry.generation = generation
             if spread != entry.spread or not np.array_equal(row, entry.expected_s):
                 ledger.expect(entry, row, spread)
                 changed = True

@@ -53,6 +53,7 @@ class Guard:
     Attributes:
         counts: fallbacks by reason.
         problem: why the policy did not decide last time; empty: it did.
+        basis: of the last decision.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Guard:
     ) -> None:
         self.counts: Counter[Basis] = Counter()
         self.problem = ""
+        self.basis = Basis.POLICY
         self._deadline_s = deadline_s
         self._log = log
         self._on_fallback = on_fallback
@@ -76,6 +78,10 @@ class Guard:
         self._told_s = -np.inf
         self._told: Basis | None = None
 
+    def basis_of(self, policy: Policy) -> Basis:
+        """What a policy's last decision rests on; one that has decided nothing yet is trusted to decide itself."""
+        return self.basis if policy is self._of else Basis.POLICY
+
     def deadline_s(self, observation: Observation) -> float:
         """How long a decision of this size may take."""
         return self._deadline_s * max(1.0, observation.fits_now.size / DEADLINE_PAIRS)
@@ -87,8 +93,10 @@ class Guard:
             virtual: the cluster's clock waits for the decision.
         """
         if policy is not self._of:  # of a policy that has not decided yet nobody knows how long it takes
-            self._of, self._recent_s = policy, np.inf
+            before, self._of, self._recent_s = self._of, policy, np.inf
             if self._worker.busy:  # perhaps the one before hangs: that is no reason for this one to be late
+                if isinstance(before, Dqn):
+                    before.stop()
                 self._worker.close()
                 self._worker, self._hangs = Worker("decide"), False
         try:
@@ -111,7 +119,7 @@ class Guard:
         elif not sound:
             return self._instead(Basis.FAILED, policy, observation, NO_NUMBER)
         else:
-            self.problem = ""
+            self.problem, self.basis = "", basis
             if basis is Basis.OVERDUE:
                 self._on_overdue()
         return judgement
@@ -177,6 +185,7 @@ class Guard:
 
     def _note(self, reason: Basis, policy: Policy, why: str, error: Exception | None = None) -> None:
         self.counts[reason] += 1
+        self.basis = reason
         self._on_fallback(reason)
         self.problem = f"{policy.name} is not used: {why}"
         now_s = time.monotonic()

@@ -14,7 +14,7 @@ from adlro.errors import AdlroError, DeadlineExceeded, Stale, Unavailable
 from adlro.jobs import Job
 from services.orchestrator.acting import Acting
 from services.orchestrator.ledger import Entry
-from services.orchestrator.ports import ClusterPort
+from services.orchestrator.ports import REFUSED_TOKEN, ClusterPort
 
 # Launches that got no answer in time, after which the attempt counts as refused.
 LATE_LAUNCHES = 3
@@ -87,7 +87,7 @@ class Launches:
         except (Stale, Unavailable):
             raise
         except AdlroError as error:
-            if error.reason == "STALE_FENCING_TOKEN":
+            if error.reason in REFUSED_TOKEN:
                 raise Stale(str(error)) from error
             if isinstance(error, DeadlineExceeded):
                 self._acting.late[key] = self._acting.late.get(key, 0) + 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import enum
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ from services.orchestrator.attained import AttainedService
 from services.orchestrator.columns import Columns
 from services.orchestrator.occupancy import Layout, Occupancy
 from services.orchestrator.policies.hold_greedy import HoldGreedy
+
+_REASONS_SHOWN = 3
+"""Nodes whose drains are explained to one job."""
 
 
 class Phase(enum.Enum):
@@ -44,7 +48,7 @@ class Entry:
     row: int = -1
     gpu: int = -1
     spread: float = 0.0  # how unsure that is: standard deviation of ln(true / expected)
-    generation: int = 0  # of the predictions (`Predictions.generation`) that expected_s is from
+    generation: int = 0  # of the predictions (`Predictions.generation`) that these are from
     arrived_s: float = 0.0  # cluster time at which it was taken up, where it has no begin time to come
 
     @property
@@ -58,7 +62,7 @@ class Ledger:
 
     Args:
         cluster: what there is; GPUs are numbered in its order.
-        drained: nodes on which nothing more is started.
+        drained: nodes on which nothing more is started; a mapping says why.
         attained_s: by user, the GPU time that ended attempts took so far.
     """
 
@@ -70,7 +74,11 @@ class Ledger:
         self.entries: dict[str, Entry] = {}
         # Grows when GPUs or nodes come or go, or durations are expected anew: observations made before are old.
         self.changes = 0
-        self._queue: list[tuple[tuple[float, int], str, int]] = []
+        # The queue in order: who waits, by what each has its place, and its row of the columns. All of it is looked at
+        # for each round of decisions, so nothing is looked up for each job.
+        self._waiting: list[Entry] = []
+        self._places: list[tuple[float, int]] = []
+        self._rows = array("q")
         self.attained = AttainedService(attained_s or {})
         self._columns = Columns(len(self.layout.gpu_models))
         # Who holds each GPU (-1: nobody), and since when.
@@ -80,14 +88,15 @@ class Ledger:
 
     # ---- jobs
 
-    def enter(self, job: Job, version: int, expected_s: Floats, spread: float = 0.0) -> Entry:
+    def enter(self, job: Job, version: int, expected_s: Floats, spread: float = 0.0, generation: int = 0) -> Entry:
         """Takes up a job that is not final.
 
         Args:
             expected_s: (K,) expected duration on each of the cluster's GPU models.
             spread: how unsure that is: standard deviation of ln(true / expected).
+            generation: of the predictions that these are from.
         """
-        entry = Entry(job, version, expected_s, spread=spread)
+        entry = Entry(job, version, expected_s, spread=spread, generation=generation)
         self.entries[job.job_id] = entry
         return entry
 
@@ -109,7 +118,12 @@ class Ledger:
         entry.phase = Phase.QUEUED
         user = self.attained.number_of(entry.job.spec.user)
         entry.row = self._columns.add(entry.job.spec, entry.job.submit_s or 0.0, user, entry.expected_s, entry.spread)
-        bisect.insort(self._queue, (entry.order, entry.job.job_id, entry.row))
+        place, at = entry.order, len(self._places)
+        if self._places and place < self._places[-1]:  # hardly ever, and never where a session loads
+            at = bisect.bisect_left(self._places, place)
+        self._waiting.insert(at, entry)
+        self._places.insert(at, place)
+        self._rows.insert(at, entry.row)
 
     def place(self, entry: Entry, gpu: int, time_s: float) -> None:
         """Takes a GPU, cores and memory for a job; it leaves the queue if it stood there."""
@@ -141,9 +155,9 @@ class Ledger:
     def _leave_queue(self, entry: Entry) -> None:
         if entry.row < 0:
             return
-        index = bisect.bisect_left(self._queue, (entry.order, entry.job.job_id, entry.row))
-        assert self._queue[index][1] == entry.job.job_id
-        del self._queue[index]
+        at = bisect.bisect_left(self._places, entry.order)
+        assert self._waiting[at] is entry
+        del self._waiting[at], self._places[at], self._rows[at]
         self._columns.remove(entry.row)
         entry.row = -1
 
@@ -164,17 +178,23 @@ class Ledger:
             self.occupancy.speed[:] = speeds
 
     def set_drained(self, node_ids: Iterable[str]) -> None:
-        """Exactly these nodes are drained."""
+        """Exactly these nodes are drained; a mapping says why."""
         self.changes += 1
         names = set(node_ids)
+        self.occupancy.drain_reasons = dict(node_ids) if isinstance(node_ids, Mapping) else {}
         self.occupancy.drained[:] = [node_id in names for node_id in self.layout.node_ids]
+
+    def _drain_reasons(self) -> str:
+        """Of the first nodes, for people."""
+        said = [f"{node_id}: {reason}" for node_id, reason in self.occupancy.drain_reasons.items() if reason]
+        return f" ({'; '.join(said[:_REASONS_SHOWN])}{'; ...' if len(said) > _REASONS_SHOWN else ''})" if said else ""
 
     # ---- looking
 
     @property
     def queue_length(self) -> int:
         """Waiting jobs whose begin time has come."""
-        return len(self._queue)
+        return len(self._waiting)
 
     def count(self, phase: Phase) -> int:
         """Entries in a phase."""
@@ -183,12 +203,12 @@ class Ledger:
 
     def queued(self, start: int = 0, end: int | None = None) -> list[Entry]:
         """The queue, or a part of it, in order."""
-        return [self.entries[job_id] for _, job_id, _ in self._queue[start:end]]
+        return self._waiting[start:end]
 
     @property
     def can_start_something(self) -> bool:
         """There is a waiting job and an idle GPU; cheap to ask."""
-        return bool(self._queue) and bool(np.any(self.occupancy.usable & self.occupancy.idle))
+        return bool(self._waiting) and bool(np.any(self.occupancy.usable & self.occupancy.idle))
 
     @property
     def hold_allowed(self) -> bool:
@@ -196,11 +216,11 @@ class Ledger:
 
         What users will yet submit is unknown, so it is nothing to hold for.
         """
-        return len(self.entries) > len(self._queue)  # what does not stand in the queue is placed, or to come
+        return len(self.entries) > len(self._waiting)  # what does not stand in the queue is placed, or to come
 
     def observe(self, time_s: float) -> Observation:
         """The decision point as a policy sees it, N = 1. Row j is the j-th job of the queue."""
-        return self._observe(time_s, np.fromiter((row for _, _, row in self._queue), np.int64, len(self._queue)))
+        return self._observe(time_s, np.array(self._rows, dtype=np.int64))
 
     def _observe(self, time_s: float, rows: Ints) -> Observation:
         held = self._holder_user >= 0
@@ -252,7 +272,7 @@ class Ledger:
             elif not fits_usable:
                 reason, text = (
                     PendingReason.NODES_DRAINED,
-                    "every GPU that could hold it is lost or on a drained node",
+                    "every GPU that could hold it is lost or on a drained node" + self._drain_reasons(),
                 )
             elif fits_now:
                 reason, text = PendingReason.POLICY, f"could start, but {policy_name} serves others first"

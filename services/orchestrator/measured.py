@@ -13,9 +13,9 @@ import redis.asyncio as aioredis
 from adlro.errors import AdlroError, DeadlineExceeded, Stale, Unavailable
 from adlro.events import Clock, ClusterDescription, EventBatch
 from adlro.jobs import Job, JobSpec, JobState, PendingReason
-from adlro.jobstore import Cursor, JobStore, Move
+from adlro.jobstore import Cursor, JobStore, Move, Unreadable
 from services.orchestrator.metrics import Metrics
-from services.orchestrator.ports import ClusterPort
+from services.orchestrator.ports import REFUSED_TOKEN, ClusterPort
 
 
 class MeasuredStore(JobStore):
@@ -29,6 +29,7 @@ class MeasuredStore(JobStore):
 
     def __init__(self, redis: aioredis.Redis, blocking: aioredis.Redis | None, metrics: Metrics) -> None:
         super().__init__(redis, blocking)
+        self.unreadable = Unreadable(metrics.unreadable.inc)
         self._metrics = metrics
 
     async def move(self, token: int, moves: Sequence[Move], cursor: Cursor | None = None) -> list[int]:
@@ -76,7 +77,7 @@ class MeasuredCluster:
         try:
             return await self._cluster.launch(job_id, attempt, spec, gpu_id, token, incarnation)
         except AdlroError as error:
-            if error.reason == "STALE_FENCING_TOKEN":
+            if error.reason in REFUSED_TOKEN:
                 result = "stale_token"
             else:
                 result = "unanswered" if isinstance(error, Stale | Unavailable | DeadlineExceeded) else "refused"
@@ -101,9 +102,9 @@ class MeasuredCluster:
         """See ClusterPort."""
         return await self._cluster.wake_at(times_s)
 
-    async def set_clock(self, clock: Clock) -> None:
+    async def advance_to(self, time_s: float) -> Clock:
         """See ClusterPort."""
-        await self._cluster.set_clock(clock)
+        return await self._cluster.advance_to(time_s)
 
     def events(self, incarnation: str, after_revision: int) -> AsyncIterator[EventBatch]:
         """See ClusterPort."""

@@ -41,6 +41,9 @@ class Metrics:
         self.prediction_fallbacks = Counter(
             "adlro_orchestrator_prediction_fallbacks", "predictions made without decompose", registry=registry
         )
+        self.unreadable = Counter(
+            "adlro_unreadable_records", "records in Redis that could not be read, each counted once", registry=registry
+        )
         self.decision_s = Histogram(
             "adlro_orchestrator_decision_seconds",
             "time of one policy call, observation included",

@@ -5,7 +5,8 @@ An `Occupancy` is small and copied whole with each decision, so that the decisio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,7 @@ class Occupancy:
         speed: (G,) speed relative to its model, as believed; 1 unless it was found slower than its kind.
         drained: (M,) nothing more is started on the node.
         cores_free, memory_free_mib: (M,) what the node has left.
+        drain_reasons: by node id, why it is drained, where that was said.
     """
 
     layout: Layout
@@ -79,6 +81,7 @@ class Occupancy:
     drained: Bools
     cores_free: Ints
     memory_free_mib: Ints
+    drain_reasons: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, layout: Layout) -> Occupancy:
@@ -110,6 +113,7 @@ class Occupancy:
             self.drained.copy(),
             self.cores_free.copy(),
             self.memory_free_mib.copy(),
+            self.drain_reasons,
         )
 
     def take(self, gpu: int, job_id: str, spec: JobSpec, expected_end_s: float) -> None:
@@ -170,7 +174,8 @@ class Occupancy:
         if self.lost[gpu]:
             return "the GPU is lost"
         if self.drained[node]:
-            return f"{node_id} is drained"
+            reason = self.drain_reasons.get(node_id)
+            return f"{node_id} is drained" + (f": {reason}" if reason else "")
         if spec.gpu_memory_mib > layout.gpu_memory_mib[gpu]:
             return f"needs {spec.gpu_memory_mib} MiB of GPU memory, it has {layout.gpu_memory_mib[gpu]}"
         if self.holder[gpu]:

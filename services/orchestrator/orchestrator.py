@@ -19,6 +19,7 @@ import structlog
 from adlro.errors import AdlroError, Conflict, NotFound, Stale, Unavailable
 from adlro.jobs import JobState, PendingReason
 from adlro.jobstore import PREFIX, JobStore, Move
+from adlro.kit.redis_errors import store_error
 from services.orchestrator import transitions
 from services.orchestrator.choosing import Choices, Choosing
 from services.orchestrator.decisions import Decision
@@ -38,10 +39,10 @@ BACKOFF_S = (0.1, 0.2, 0.5)
 # After so many failed sessions in a row an outage of the cluster is told to those who wait for it, and from then on
 # another instance may try.
 OUTAGE_SESSIONS = 4
+# Redis lets a key go within a millisecond or two of its time.
+LEASE_OUT_S = 0.005
 # A session that lasted this long was no failure from the start.
 GOOD_SESSION_S = 5.0
-MOVES_AT_ONCE = 500
-
 
 # What these jobs wait for is not the cluster's return.
 OWN_REASONS = (PendingReason.LAUNCHING, PendingReason.BEGIN_TIME)
@@ -65,6 +66,7 @@ class Status:
     running_count: int
     decision_count: int
     drained_node_ids: tuple[str, ...]
+    drain_reasons: dict[str, str]
     problem: str
     policy_version: str
     policy_problem: str
@@ -73,6 +75,9 @@ class Status:
     wait_ratio: float
     checkpoints_loaded_count: int
     checkpoints_refused_count: int
+    deciding_policy: str
+    deciding_basis: Basis
+    unreadable_job_count: int
 
 
 class Orchestrator:
@@ -83,9 +88,8 @@ class Orchestrator:
         store: job records.
         cluster: runs jobs.
         predictor: expected durations (decompose).
-        instance_id: unique to this process.
+        lease: the right to act.
         choices: of policies.
-        lease_s: how long the lease lasts without renewal.
         max_attempts: lost attempts after which a job fails.
         decisions_kept: size of the decision log.
         metrics: counters of this process.
@@ -98,10 +102,9 @@ class Orchestrator:
         store: JobStore,
         cluster: ClusterPort,
         predictor: Predictor,
-        instance_id: str,
+        lease: Lease,
         *,
         choices: Choices,
-        lease_s: float,
         max_attempts: int,
         decisions_kept: int,
         metrics: Metrics,
@@ -111,7 +114,7 @@ class Orchestrator:
         self._store = store
         self._cluster = cluster
         self._predictions = Predictions(predictor, self._on_prediction_fallback)
-        self._lease = Lease(redis, instance_id, lease_s)
+        self._lease = lease
         self._max_attempts = max_attempts
         self._metrics = metrics
         self._log = log
@@ -165,7 +168,9 @@ class Orchestrator:
                     self._problem = f"standing by: {self._holder} holds the lease"
                     self._standing_by = True
                     failed = 0
-                    await asyncio.sleep(self._lease.duration_s / 4)
+                    # Where its holder is dead, it is taken the moment that it runs out.
+                    left_s = await self._lease.runs_out_in_s() + LEASE_OUT_S
+                    await asyncio.sleep(min(left_s, self._lease.duration_s / 4))
                     continue
                 self._token, self._holder = token, self._lease.instance_id
                 self._standing_by = False
@@ -186,10 +191,13 @@ class Orchestrator:
                 _forget_cancellations()
                 failed = 1 if time.monotonic() - began > GOOD_SESSION_S else failed + 1
                 self._report(leaves, failed)
+                unavailable = any(isinstance(leaf, Unavailable) for leaf in leaves)
+                # Their tracebacks hold the session, with all that it has loaded, while the next one loads the same.
+                del leaves
                 if failed < OUTAGE_SESSIONS:
                     await asyncio.sleep(BACKOFF_S[failed - 1])
                     continue
-                if failed == OUTAGE_SESSIONS and any(isinstance(leaf, Unavailable) for leaf in leaves):
+                if failed == OUTAGE_SESSIONS and unavailable:
                     await self._tell_outage()
                 # Perhaps another instance reaches what this one does not.
                 await self._give_up_lease()
@@ -208,7 +216,7 @@ class Orchestrator:
         )
         self._session = session
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_lease(token), name="keep lease")
+            group.create_task(self._lease.keep(token), name="keep lease")
             group.create_task(self._note_ready(session), name="note ready")
             group.create_task(session.run(), name="session")
 
@@ -225,12 +233,6 @@ class Orchestrator:
             active_jobs=len(session.ledger.entries),
         )
 
-    async def _keep_lease(self, token: int) -> None:
-        while True:
-            await asyncio.sleep(self._lease.duration_s / 3)
-            async with asyncio.timeout(self._lease.duration_s / 3):
-                await self._lease.renew(token)
-
     async def _load_choices(self) -> None:
         await self.choosing.load()
         drained = await self._redis.hgetall(DRAINED)
@@ -238,7 +240,8 @@ class Orchestrator:
 
     def _report(self, leaves: list[BaseException], failed: int) -> None:
         expected = all(isinstance(leaf, (AdlroError, OSError, aioredis.RedisError, TimeoutError)) for leaf in leaves)
-        text = "; ".join(dict.fromkeys(str(leaf) or type(leaf).__name__ for leaf in leaves))
+        told = [store_error(leaf, unsure="") or leaf for leaf in leaves]
+        text = "; ".join(dict.fromkeys(str(each) or type(each).__name__ for each in told))
         self._problem = text
         self._metrics.failed_sessions.labels(_cause(leaves)).inc()
         if any(isinstance(leaf, Stale) for leaf in leaves):
@@ -252,13 +255,15 @@ class Orchestrator:
     async def _tell_outage(self) -> None:
         """Everyone who waits is told that the cluster does not answer."""
         try:
-            moves = []
-            for version, job in await self._store.active():
-                if job.state is JobState.PENDING and job.pending_reason not in OWN_REASONS:
-                    text = "the cluster does not answer; the job is kept and will be placed when it does"
-                    moves.append(Move(transitions.waiting(job, PendingReason.CLUSTER_UNAVAILABLE, text), version))
-            for start in range(0, len(moves), MOVES_AT_ONCE):
-                await self._store.move(self._token, moves[start : start + MOVES_AT_ONCE])
+            text = "the cluster does not answer; the job is kept and will be placed when it does"
+            async for page in self._store.active_pages():
+                moves = [
+                    Move(transitions.waiting(job, PendingReason.CLUSTER_UNAVAILABLE, text), version)
+                    for version, job in page.jobs
+                    if job.state is JobState.PENDING and job.pending_reason not in OWN_REASONS
+                ]
+                if moves:
+                    await self._store.move(self._token, moves)
         except (AdlroError, aioredis.RedisError, OSError) as error:
             self._log.info("could not tell the outage", problem=str(error))
 
@@ -273,7 +278,7 @@ class Orchestrator:
     async def status(self) -> Status:
         """How things stand."""
         session = self._ready_session()
-        clock = self.acting.clock()
+        decides, basis = self.acting.deciding
         count = session.ledger.count if session else (lambda phase: 0)
         return Status(
             acting=session is not None,
@@ -284,12 +289,13 @@ class Orchestrator:
             cluster_connected=session is not None,
             cluster_incarnation=self.acting.incarnation,
             cluster_revision=session.applied if session else 0,
-            cluster_time_s=session.now_s if session else (clock.time_s if clock else 0.0),
+            cluster_time_s=0.0 if self._standing_by else self.acting.told_s,
             queue_length=session.ledger.queue_length if session else 0,
             waiting_for_begin_time_count=count(Phase.BEGIN),
             running_count=count(Phase.PLACED),
             decision_count=self.acting.decisions.count,
             drained_node_ids=tuple(sorted(self.acting.drained)),
+            drain_reasons={node_id: reason for node_id, reason in self.acting.drained.items() if reason},
             problem=self._problem,
             policy_version=self.acting.policy.version,
             policy_problem=self.choosing.problem,
@@ -298,6 +304,9 @@ class Orchestrator:
             wait_ratio=ratio if math.isfinite(ratio := self.acting.policy.wait_ratio) else 0.0,
             checkpoints_loaded_count=self.choosing.checkpoint.loaded,
             checkpoints_refused_count=self.choosing.checkpoint.refused,
+            deciding_policy=decides,
+            deciding_basis=basis,
+            unreadable_job_count=session.unreadable_count if session else 0,
         )
 
     def view(self) -> View:

@@ -9,6 +9,9 @@ from adlro.events import Clock, ClusterDescription, EventBatch
 from adlro.jobs import JobSpec
 from adlro.sim.observation import Floats
 
+# Reasons by which a cluster refuses whoever's lease is not the newest.
+REFUSED_TOKEN = frozenset(("STALE_FENCING_TOKEN", "UNKNOWN_FENCING_TOKEN"))
+
 
 class ClusterPort(Protocol):
     """A cluster that runs jobs. Every call raises `adlro.errors.AdlroError`, as the cluster answers."""
@@ -28,8 +31,8 @@ class ClusterPort(Protocol):
     async def wake_at(self, times_s: Sequence[float]) -> Clock:
         """Asks for wake-ups; a time that has passed gives one at once. Returns the clock when it was asked."""
 
-    async def set_clock(self, clock: Clock) -> None:
-        """Sets a simulated clock, and moves it forward to `clock.time_s`."""
+    async def advance_to(self, time_s: float) -> Clock:
+        """Moves a simulated clock forward to a time, where it is behind, and leaves it otherwise as it is."""
 
     def events(self, incarnation: str, after_revision: int) -> AsyncIterator[EventBatch]:
         """The events after a revision, then new ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.errors import AdlroError, InternalError
-from adlro.jobs import JobSpec
+from adlro.jobs import JobSpec, JobType
 from adlro.sim.estimates import PRIOR_WORK_S
 from adlro.sim.observation import Floats
 from adlro.sim.speeds import REFERENCE_GPU_MODEL, speed
@@ -21,6 +22,7 @@ CHUNK = 1000
 # still does not, up to ten times: one that hangs must not hold up every event, one that was slow once is soon back.
 LEAST_PAUSE_S = 1.0
 PAUSE_RATIO = 10.0
+NEVER = -1
 # Of a job of which nothing but its type is known, where decompose is away: runtimes within a type differ by a factor of
 # about three either way, in the paper's workload and in public traces rather more.
 PRIOR_SPREAD = 1.0
@@ -32,10 +34,12 @@ class Expected(NamedTuple):
     Attributes:
         durations_s: (M,) on each model, seconds.
         spread: how unsure that is: standard deviation of ln(true / expected); 0: exact.
+        generation: of the predictions (`Predictions.generation`) that it is from; NEVER: nobody was asked yet.
     """
 
     durations_s: Floats
     spread: float
+    generation: int
 
 
 class Predictions:
@@ -65,6 +69,11 @@ class Predictions:
         self._ask_from_s = -np.inf
         self._failed = 0  # questions in a row, of those that hold up events
 
+    @property
+    def is_left_alone(self) -> bool:
+        """The predictor did not answer a moment ago, and nobody asks it now."""
+        return self._clock_s() < self._ask_from_s
+
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
         """The median runtime of each job on each model, and how unsure it is."""
         expected: list[Expected] = []
@@ -78,9 +87,9 @@ class Predictions:
         Returns:
             None where the predictor does not answer, or did not a moment ago.
         """
-        began_s = self._clock_s()
-        if began_s < self._ask_from_s:
+        if self.is_left_alone:
             return None
+        began_s = self._clock_s()
         try:
             answer = await self._asked(specs, gpu_models)
             self._failed = 0
@@ -102,17 +111,8 @@ class Predictions:
         return {gpu_id: ratio for gpu_id, ratio in found.items() if 0 < ratio < 1}
 
     async def _part(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
-        try:
-            return await self._asked(specs, gpu_models)
-        except AdlroError as error:
-            self._on_fallback(error)
-            return [
-                Expected(
-                    np.array([declared_runtime_s(spec, model) for model in gpu_models]),
-                    PRIOR_SPREAD if spec.expected_runtime is None else 0.0,
-                )
-                for spec in specs
-            ]
+        answer = await self.ask(specs, gpu_models)
+        return [declared(spec, gpu_models, self.generation) for spec in specs] if answer is None else answer
 
     async def _asked(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
         try:
@@ -132,9 +132,19 @@ class Predictions:
         # What was declared and not corrected is taken at its word, from the first job on: decompose's intervals begin
         # wide, and how soon they narrow depends on how soon it hears of ends.
         return [
-            Expected(row, 0.0 if is_as_declared(spec, float(row[0]), gpu_models[0]) else float(unsure))
+            Expected(row, 0.0 if is_as_declared(spec, float(row[0]), gpu_models[0]) else float(unsure), self.generation)
             for spec, row, unsure in zip(specs, median_s, spread, strict=True)
         ]
+
+
+def declared(spec: JobSpec, gpu_models: Sequence[str], generation: int = NEVER) -> Expected:
+    """What is expected without asking anybody."""
+    runtime_s, on_model = _declared(spec)
+    return Expected(
+        runtime_s * _speed(spec, on_model) / _speeds(spec.application, spec.job_type, tuple(gpu_models)),
+        PRIOR_SPREAD if spec.expected_runtime is None else 0.0,
+        generation,
+    )
 
 
 def is_as_declared(spec: JobSpec, expected_s: float, gpu_model: str) -> bool:
@@ -146,15 +156,29 @@ def is_as_declared(spec: JobSpec, expected_s: float, gpu_model: str) -> bool:
 
 def declared_runtime_s(spec: JobSpec, gpu_model: str) -> float:
     """The declared runtime, or the job type's prior, brought to a GPU model by the speed table."""
-    if spec.expected_runtime is not None:
-        runtime_s, on_model = spec.expected_runtime.runtime_s, spec.expected_runtime.gpu_model
-    else:
-        runtime_s, on_model = PRIOR_WORK_S[spec.job_type], REFERENCE_GPU_MODEL
+    runtime_s, on_model = _declared(spec)
     return runtime_s * _speed(spec, on_model) / _speed(spec, gpu_model)
 
 
+def _declared(spec: JobSpec) -> tuple[float, str]:
+    """The declared runtime, or the job type's prior, and the GPU model that it is of."""
+    if spec.expected_runtime is not None:
+        return spec.expected_runtime.runtime_s, spec.expected_runtime.gpu_model
+    return PRIOR_WORK_S[spec.job_type], REFERENCE_GPU_MODEL
+
+
 def _speed(spec: JobSpec, gpu_model: str) -> float:
+    return _speed_of(spec.application, spec.job_type, gpu_model)
+
+
+@functools.lru_cache(maxsize=4096)
+def _speed_of(application: str, job_type: JobType, gpu_model: str) -> float:
     try:
-        return speed(spec.application, spec.job_type, gpu_model)
+        return speed(application, job_type, gpu_model)
     except (KeyError, ValueError, AdlroError):
         return 1.0  # a model that nobody measured counts like the reference
+
+
+@functools.lru_cache(maxsize=4096)
+def _speeds(application: str, job_type: JobType, gpu_models: tuple[str, ...]) -> Floats:
+    return np.array([_speed_of(application, job_type, model) for model in gpu_models])

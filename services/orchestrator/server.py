@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from adlro.kit.metrics import OnLoop
-from adlro.kit.redis import connect, connect_blocking, watch_redis
+from adlro.kit.redis import connect, connect_blocking, connect_in_thread, watch_redis
 from adlro.kit.server import ServiceContext
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
@@ -21,6 +21,7 @@ from services.orchestrator import checkpoint, ledger
 from services.orchestrator.choosing import Choices
 from services.orchestrator.clients import ClusterClient, DecomposeClient
 from services.orchestrator.decisions import Decision
+from services.orchestrator.lease import RENEWALS, Lease
 from services.orchestrator.measured import MeasuredCluster, MeasuredStore
 from services.orchestrator.metrics import Metrics, ViewCollector
 from services.orchestrator.orchestrator import Orchestrator
@@ -57,6 +58,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         await asyncio.to_thread(warm)
         redis = connect(settings.redis_url)
         self._redis = (redis, connect_blocking(settings.redis_url))
+        self._of_thread = connect_in_thread(settings.redis_url, settings.lease_s / RENEWALS)
         cluster = ClusterClient(settings.cluster_address, context.credentials)
         decompose = DecomposeClient(settings.decompose_address, settings.prediction_timeout_s, context.credentials)
         self._clients = [cluster, decompose]
@@ -66,7 +68,12 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             MeasuredStore(*self._redis, metrics),
             MeasuredCluster(cluster, metrics),
             decompose,
-            f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
+            Lease(
+                redis,
+                self._of_thread,
+                f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
+                settings.lease_s,
+            ),
             choices=Choices(
                 policy=settings.policy,
                 shadow=settings.shadow_policy,
@@ -74,7 +81,6 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
                 deadline_s=settings.decision_deadline_s,
                 wait_ratio=settings.wait_ratio,
             ),
-            lease_s=settings.lease_s,
             max_attempts=settings.max_attempts,
             decisions_kept=settings.decisions_kept,
             metrics=metrics,
@@ -91,6 +97,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             await client.close()
         for redis in self._redis:
             await redis.aclose()
+        self._of_thread.close()
 
     # ---- OrchestratorService
 
@@ -112,6 +119,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             running_count=status.running_count,
             decision_count=status.decision_count,
             drained_node_ids=status.drained_node_ids,
+            drain_reasons=status.drain_reasons,
             problem=status.problem,
             policy_version=status.policy_version,
             policy_problem=status.policy_problem,
@@ -130,6 +138,9 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             wait_ratio=status.wait_ratio,
             checkpoints_loaded_count=status.checkpoints_loaded_count,
             checkpoints_refused_count=status.checkpoints_refused_count,
+            deciding_policy=status.deciding_policy,
+            deciding_basis=_BASIS[status.deciding_basis],
+            unreadable_job_count=status.unreadable_job_count,
         )
 
     async def ListPolicies(self, request: pb.ListPoliciesRequest, context: Context) -> pb.ListPoliciesResponse:

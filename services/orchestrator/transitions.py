@@ -1,6 +1,7 @@
 """How a job's record moves on: pure functions from a record and what happened to the next record.
 
-The orchestrator is the only one that moves records on; every state change of a job is one of these.
+The orchestrator is the only one that moves records on; every state change of a job is one of these. Nothing ends before
+it began, whatever time an end is given: where a loss is found out after the fact, that time may be an old one.
 """
 
 from __future__ import annotations
@@ -72,24 +73,32 @@ def cancelled_while_waiting(job: Job, end_s: float) -> Job:
         state=JobState.CANCELLED,
         pending_reason=PendingReason.NONE,
         message=f"cancelled on request {'while it waited for another attempt' if job.attempts else 'before it ran'}",
-        end_s=end_s,
+        end_s=_not_before_last_attempt(job, end_s),
     )
 
 
-def lost(job: Job, end_s: float, why: str, max_attempts: int) -> Job:
-    """Its attempt was lost with a GPU or the cluster: it waits for another one, or fails when it had enough."""
+def lost(job: Job, end_s: float, why: str, max_attempts: int, *, excused: bool = False) -> Job:
+    """Its attempt was lost with a GPU or the cluster: it waits for another one, or fails when it had enough.
+
+    Args:
+        job: with the attempt.
+        end_s: when that was.
+        why: for people.
+        max_attempts: lost attempts after which the job fails.
+        excused: this one is not counted among them.
+    """
+    ended = _with_last_attempt(job, end_s=end_s, outcome=f"lost: {why}", excused=excused)
     if job.cancel_requested:
-        return _ended(job, JobState.CANCELLED, end_s, f"lost: {why}", "cancelled on request")
-    if job.attempt_count >= max_attempts:
-        return _ended(
-            job,
-            JobState.FAILED,
-            end_s,
-            f"lost: {why}",
-            f"attempt {job.attempt_count} of at most {max_attempts} was lost: {why}",
-        )
+        return _final(ended, JobState.CANCELLED, "cancelled on request")
+    excused_count = sum(each.excused for each in ended.attempts)
+    counted = ended.attempt_count - excused_count
+    if counted >= max_attempts and not excused:
+        message = f"attempt {counted} of at most {max_attempts} was lost: {why}"
+        if excused_count:
+            message += f" (those lost to restarts of the cluster, {excused_count}, are not counted)"
+        return _final(ended, JobState.FAILED, message)
     return replace(
-        _with_last_attempt(job, end_s=end_s, outcome=f"lost: {why}"),
+        ended,
         state=JobState.PENDING,
         pending_reason=PendingReason.RESOURCES,
         message=f"attempt {job.attempt_count} was lost ({why}); waits for another one",
@@ -121,21 +130,29 @@ def attempt_took_s(before: Job, after: Job) -> float:
 
 
 def _ended(job: Job, state: JobState, end_s: float, outcome: str, message: str) -> Job:
-    return replace(
-        _with_last_attempt(job, end_s=end_s, outcome=outcome),
-        state=state,
-        pending_reason=PendingReason.NONE,
-        message=message,
-        end_s=end_s,
-    )
+    return _final(_with_last_attempt(job, end_s=end_s, outcome=outcome), state, message)
 
 
-def _with_last_attempt(job: Job, *, start_s: float | None = None, end_s: float | None = None, outcome: str = "") -> Job:
+def _final(job: Job, state: JobState, message: str) -> Job:
+    """Its last record, where its last attempt has ended."""
+    end_s = job.attempts[-1].end_s
+    return replace(job, state=state, pending_reason=PendingReason.NONE, message=message, end_s=end_s)
+
+
+def _with_last_attempt(
+    job: Job, *, start_s: float | None = None, end_s: float | None = None, outcome: str = "", excused: bool = False
+) -> Job:
     last = job.attempts[-1]
     last = replace(
         last,
         start_s=last.start_s if start_s is None else start_s,
-        end_s=end_s,
+        end_s=None if end_s is None else _not_before_last_attempt(job, end_s),
         outcome=outcome,
+        excused=excused,
     )
     return replace(job, attempts=(*job.attempts[:-1], last))
+
+
+def _not_before_last_attempt(job: Job, time_s: float) -> float:
+    """A time that is none before the last attempt's start or end."""
+    return max([time_s, *(t for each in job.attempts[-1:] for t in (each.start_s, each.end_s) if t is not None)])

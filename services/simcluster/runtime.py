@@ -2,12 +2,14 @@
 
 Nothing here waits or sleeps: every call first lets happen what is due, then acts at the present moment of cluster time,
 then sets one timer for the next moment. A VIRTUAL clock goes on to the next moment as soon as every event that may
-change what the orchestrator wants (all but STARTED and CLOCK_SET) is acknowledged.
+change what the orchestrator wants (all but STARTED and CLOCK_SET) is acknowledged. No clock is seen beyond its ceiling,
+which `services.simcluster.timekeeping` raises: what is due later waits, and then happens at its own time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import heapq
 import math
 import time
@@ -27,6 +29,8 @@ from services.simcluster.eventlog import EVENTS_KEPT, EventLog
 
 # How many attempts that ended are remembered, so that a repeated launch is answered and not run again.
 OUTCOMES_KEPT = 100_000
+# Seconds of wall time by which the ceiling of a REAL or SCALED clock is ahead of it.
+CEILING_AHEAD_S = 1.0
 ENDS = frozenset((EventKind.FINISHED, EventKind.FAILED, EventKind.STOPPED, EventKind.LOST))
 
 
@@ -84,6 +88,11 @@ class _Attempt:
 class ClusterRuntime:
     """A simulated cluster with its clock and its event log.
 
+    Attributes:
+        ceiling_s: no cluster time beyond it is told or reached.
+        fencing_token: the newest that is known to have been given.
+        on_ceiling_reached: called when the ceiling holds the clock up, or soon will.
+
     Args:
         simulator: the cluster, at the clock's time.
         clock: the clock to begin with.
@@ -103,6 +112,10 @@ class ClusterRuntime:
     ) -> None:
         self.log = EventLog(uuid.uuid4().hex, events_kept)
         self.event_counts: Counter[EventKind] = Counter()
+        self.ceiling_s = math.inf
+        self.fencing_token = 0
+        self._used_token = 0
+        self.on_ceiling_reached: Callable[[], None] = lambda: None
         self._simulator = simulator
         self._clock = ClusterClock(timers.time, clock)
         self._timers = timers
@@ -113,8 +126,8 @@ class ClusterRuntime:
         self._ended: deque[tuple[int, str]] = deque()
         self._wakes: list[float] = []
         self._wake_times: set[float] = set()
-        self._fencing_token = 0
         self._last_blocking = 0
+        self._closed = False
 
     # ---- what others ask for
 
@@ -129,6 +142,7 @@ class ClusterRuntime:
             incarnation=self.log.incarnation,
             revision=self.log.revision,
             oldest_revision=self.log.oldest_revision,
+            fencing_token=self._spent_token,
         )
 
     def sample(self) -> tuple[float, MetricsSample]:
@@ -145,8 +159,8 @@ class ClusterRuntime:
         """Starts an attempt of a job now; the same attempt again gives the first answer, also after it ended.
 
         Raises:
-            Conflict: STALE_FENCING_TOKEN; OLD_ATTEMPT: a later one is known; ATTEMPT_ON_OTHER_GPU; and what
-                ClusterSimulator.launch refuses.
+            Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN; OLD_ATTEMPT: a later one is known;
+                ATTEMPT_ON_OTHER_GPU; and what ClusterSimulator.launch refuses.
             NotFound: no such GPU.
         """
         self._check_token(fencing_token)
@@ -175,7 +189,7 @@ class ClusterRuntime:
         """Ends an attempt now (0: whatever runs); False where it does not run (any more).
 
         Raises:
-            Conflict: STALE_FENCING_TOKEN.
+            Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN.
         """
         self._check_token(fencing_token)
         self._present()
@@ -193,7 +207,7 @@ class ClusterRuntime:
 
         Raises:
             Stale: another incarnation.
-            Conflict: STALE_FENCING_TOKEN.
+            Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN.
             OutOfRange: no such event yet.
         """
         self.log.check_incarnation(incarnation)
@@ -219,14 +233,21 @@ class ClusterRuntime:
         self._pump()
         return clock
 
-    def set_clock(
+    def begin(self, clock: Clock) -> None:
+        """Goes on from a clock that was written down, at its ceiling; before anything else is asked of it."""
+        self._simulator.advance_to(clock.time_s)
+        self._simulator.set_origin()
+        self._clock.set(clock)
+        self.ceiling_s = clock.time_s
+
+    def planned_clock(
         self,
         mode: ClockMode | None = None,
         scale: float | None = None,
         paused: bool | None = None,
         not_before_s: float | None = None,
     ) -> Clock:
-        """Sets what is given of the clock, and takes it forward to a time, if it is behind.
+        """The clock that `set_clock` would set now; changes nothing.
 
         Raises:
             InvalidInput: the mode cannot have that scale.
@@ -245,16 +266,51 @@ class ClusterRuntime:
                     reason="JOBS_RUNNING",
                 )
             now_s = not_before_s
-            self._simulator.advance_to(now_s)
+        return Clock(mode, scale, before.paused if paused is None else paused, now_s)
+
+    def set_clock(
+        self,
+        mode: ClockMode | None = None,
+        scale: float | None = None,
+        paused: bool | None = None,
+        not_before_s: float | None = None,
+    ) -> Clock:
+        """Sets what is given of the clock, and takes it forward to a time, if it is behind.
+
+        Raises:
+            InvalidInput, Conflict: as `planned_clock`.
+        """
+        clock = self.planned_clock(mode, scale, paused, not_before_s)
+        if clock.time_s > self._simulator.now_s:
+            self._simulator.advance_to(clock.time_s)
         self._simulator.set_origin()
-        clock = Clock(mode, scale, before.paused if paused is None else paused, now_s)
         self._clock.set(clock)
-        events = [ClusterEvent(0, EventKind.CLOCK_SET, now_s)]
-        if self._take_wakes(now_s):
-            events.append(ClusterEvent(0, EventKind.WAKE_UP, now_s))
+        events = [ClusterEvent(0, EventKind.CLOCK_SET, clock.time_s)]
+        if self._take_wakes(clock.time_s):
+            events.append(ClusterEvent(0, EventKind.WAKE_UP, clock.time_s))
         self._emit(events)
         self._pump()
         return clock
+
+    def wanted_ceiling(self) -> Clock:
+        """The clock with the ceiling that it should have now."""
+        self._pump()
+        return self.ceiling_of(self._clock.at(max(self._clock.now_s(), self._simulator.now_s)))
+
+    def ceiling_of(self, clock: Clock) -> Clock:
+        """A clock with the ceiling that it should have at its time."""
+        if clock.paused:
+            return clock
+        if clock.mode is ClockMode.VIRTUAL:
+            next_s = self._next_s()
+            soon = next_s is not None and self._clock.wall_at(next_s) <= self._timers.time() + CEILING_AHEAD_S
+            return dataclasses.replace(clock, time_s=max(clock.time_s, next_s)) if next_s and soon else clock
+        return dataclasses.replace(clock, time_s=clock.time_s + CEILING_AHEAD_S * clock.scale)
+
+    def set_ceiling(self, ceiling_s: float) -> None:
+        """No cluster time beyond this one is told or reached; it must not be below one that was."""
+        self.ceiling_s = ceiling_s
+        self._pump()
 
     def set_gpu_availability(self, gpu_id: str, available: bool) -> str:
         """Takes a GPU away or gives it back, now; returns the job that was lost, or "".
@@ -268,10 +324,13 @@ class ClusterRuntime:
         self._pump()
         return events[-1].job_id if events else ""
 
-    def close(self) -> None:
-        """Ends all followers of the log, and the timer."""
+    def close(self) -> Clock:
+        """Ends all followers of the log, and the timer; the clock stands at the time that is returned."""
+        self.ceiling_s = self._present()
+        self._closed = True
         self._set_timer(math.inf)
         self.log.close()
+        return self._clock.at(self.ceiling_s)
 
     # ---- the course of time
 
@@ -279,11 +338,16 @@ class ClusterRuntime:
         """Lets every moment happen that is due, in order, each with its exact time; then sets the timer."""
         while (next_s := self._next_s()) is not None:
             if self._stands():
+                if next_s > self.ceiling_s and not (self._clock.paused or self._closed):
+                    self.on_ceiling_reached()  # raised while the last events are dealt with
                 break
             wall_at = self._clock.wall_at(next_s)
             if self._timers.time() < wall_at and self._clock.now_s() < next_s:
                 self._set_timer(wall_at)
                 return
+            if next_s > self.ceiling_s:
+                self.on_ceiling_reached()
+                break
             self._clock.step_to(next_s)
             events = self._simulator.advance_to(next_s)  # ends come before the wake-up
             if self._take_wakes(next_s):
@@ -294,7 +358,7 @@ class ClusterRuntime:
     def _present(self) -> float:
         """Cluster time now, with everything due before it done, and the simulator there."""
         self._pump()
-        now_s = max(self._clock.now_s(), self._simulator.now_s)
+        now_s = max(min(self._clock.now_s(), self.ceiling_s), self._simulator.now_s)
         next_s = self._next_s()
         if next_s is not None and next_s <= now_s:
             return self._simulator.now_s  # only where the clock stands: what is next stands before it too
@@ -308,7 +372,7 @@ class ClusterRuntime:
         return self._wakes[0] if end_s is None else min(end_s, self._wakes[0])
 
     def _stands(self) -> bool:
-        if self._clock.paused:
+        if self._clock.paused or self._closed:
             return True
         return self._clock.mode is ClockMode.VIRTUAL and self.log.acknowledged < self._last_blocking
 
@@ -346,15 +410,31 @@ class ClusterRuntime:
                 self._ended.append((event.revision, event.job_id))
         return numbered
 
+    def note_token(self, fencing_token: int) -> None:
+        """A lease has been given with this token; those of older leases are refused from now on."""
+        self.fencing_token = max(self.fencing_token, fencing_token)
+
     def _check_token(self, fencing_token: int) -> None:
-        if fencing_token < self._fencing_token:
+        if fencing_token < self.fencing_token:
             raise Conflict(
-                f"fencing token {fencing_token} is older than {self._fencing_token}, which was seen: another "
+                f"fencing token {fencing_token} is older than {self.fencing_token}, which was given since: another "
                 "orchestrator has taken over",
                 reason="STALE_FENCING_TOKEN",
-                metadata={"fencing_token": str(self._fencing_token)},
+                metadata={"fencing_token": str(self.fencing_token)},
             )
-        self._fencing_token = fencing_token
+        if fencing_token > self.fencing_token:
+            raise Conflict(
+                f"fencing token {fencing_token} was given by no lease: the newest is {self.fencing_token}; take the "
+                "lease, and use the token that comes with it",
+                reason="UNKNOWN_FENCING_TOKEN",
+                metadata={"fencing_token": str(self.fencing_token)},
+            )
+        self._used_token = fencing_token
+
+    @property
+    def _spent_token(self) -> int:
+        """The newest that no new lease may have. One that was looked up and never used is free for its lease."""
+        return self.fencing_token if self._used_token == self.fencing_token else self.fencing_token - 1
 
     def _forget_outcomes(self) -> None:
         while len(self._ended) > self._outcomes_kept and self._ended[0][0] <= self.log.acknowledged:

@@ -8,19 +8,21 @@ the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 import grpc
 import pytest
+import redis
 
 from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, OutOfRange, Stale
 from adlro.events import ClockMode, ClusterDescription, ClusterEvent, EventKind
 from adlro.jobs import JobSpec, JobType, SimulatedWork
+from adlro.jobstore import TOKEN
 from adlro.kit.channel import open_channel
 from adlro.kit.status import from_rpc_error
-from adlro.kit.testing import serve, spawn_service
+from adlro.kit.testing import SpawnedService, serve, spawn_service
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 from adlro.wire import batch_from_proto, description_from_proto, spec_to_proto
@@ -32,42 +34,59 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Target:
-    """A ClusterService to test: idle, with at least two GPUs on a node."""
+    """A ClusterService to test: idle, with at least two GPUs on a node. Redis is empty, but for the leases' tokens."""
 
     address: str
     simulated: bool
 
 
 @asynccontextmanager
-async def in_process() -> AsyncIterator[Target]:
-    settings = SimclusterSettings(clock_mode="virtual", clock_paused=True)
+async def in_process(redis_url: str) -> AsyncIterator[Target]:
+    settings = SimclusterSettings(clock_mode="virtual", clock_paused=True, redis_url=redis_url)
     async with serve(SimclusterServer(settings), settings) as address:
         yield Target(address, simulated=True)
 
 
+def spawn(redis_url: str) -> AbstractContextManager[SpawnedService]:
+    env = {
+        "ADLRO_SIMCLUSTER_CLOCK_MODE": "virtual",
+        "ADLRO_SIMCLUSTER_CLOCK_PAUSED": "true",
+        "ADLRO_REDIS_URL": redis_url,
+    }
+    return spawn_service("simcluster", env)
+
+
 @asynccontextmanager
-async def spawned() -> AsyncIterator[Target]:
-    env = {"ADLRO_SIMCLUSTER_CLOCK_MODE": "virtual", "ADLRO_SIMCLUSTER_CLOCK_PAUSED": "true"}
-    with spawn_service("simcluster", env) as service:
+async def spawned(redis_url: str) -> AsyncIterator[Target]:
+    with spawn(redis_url) as service:
         yield Target(service.address, simulated=True)
 
 
-IMPLEMENTATIONS: dict[str, Callable[[], AbstractAsyncContextManager[Target]]] = {
+IMPLEMENTATIONS: dict[str, Callable[[str], AbstractAsyncContextManager[Target]]] = {
     "in-process": in_process,
     "spawned": spawned,
 }
 
 
 class ClusterCaller:
-    """Calls a ClusterService; raises the error tree."""
+    """Calls a ClusterService; raises the error tree. Its token is the newest that a lease has given."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, redis_url: str) -> None:
         self.target = target
+        self._store = redis.Redis.from_url(redis_url)
         self._channel = open_channel(target.address)
         self.stub = pb_grpc.ClusterServiceStub(self._channel)
-        self.token = 1
+        self.token = 0
+        self.take_lease()
+
+    def take_lease(self) -> int:
+        """The token of a new lease."""
+        self.token += 1
+        self._store.set(TOKEN, self.token)
+        return self.token
 
     async def close(self) -> None:
+        self._store.close()
         await self._channel.close(None)
 
     async def call(self, method: str, request):
@@ -151,12 +170,43 @@ class Watch:
         return events
 
 
-@pytest.fixture(params=["in-process", pytest.param("spawned", marks=pytest.mark.slow)])
-async def cluster(request) -> AsyncIterator[ClusterCaller]:
-    async with IMPLEMENTATIONS[request.param]() as target:
-        caller = ClusterCaller(target)
+EACH_IMPLEMENTATION = ["in-process", pytest.param("spawned", marks=pytest.mark.slow)]
+
+
+@asynccontextmanager
+async def caller_of(target: Target, redis_url: str) -> AsyncIterator[ClusterCaller]:
+    caller = ClusterCaller(target, redis_url)
+    try:
         yield caller
+    finally:
         await caller.close()
+
+
+@pytest.fixture(params=EACH_IMPLEMENTATION)
+async def cluster(request, redis_url) -> AsyncIterator[ClusterCaller]:
+    async with IMPLEMENTATIONS[request.param](redis_url) as target, caller_of(target, redis_url) as caller:
+        yield caller
+
+
+@pytest.fixture(scope="module")
+def spawned_once(redis_server) -> Iterator[SpawnedService]:
+    with spawn(redis_server.url) as service:
+        yield service
+
+
+@pytest.fixture(params=EACH_IMPLEMENTATION)
+async def unchanged(request, redis_url) -> AsyncIterator[ClusterCaller]:
+    """For tests whose calls are all refused: they share the spawned cluster, and leave it as it was."""
+    if request.param == "spawned":
+        target = Target(request.getfixturevalue("spawned_once").address, simulated=True)
+        async with caller_of(target, redis_url) as caller:
+            before = await caller.describe()
+            yield caller
+            after = await caller.describe()
+            assert (after.running, after.revision, after.clock) == (before.running, before.revision, before.clock)
+        return
+    async with in_process(redis_url) as target, caller_of(target, redis_url) as caller:
+        yield caller
 
 
 @pytest.fixture
@@ -223,22 +273,22 @@ async def test_a_busy_gpu_and_another_attempt_of_a_running_job_are_refused(clust
     assert len((await cluster.describe()).running) == 1
 
 
-async def test_what_does_not_fit_is_refused_with_the_reason(cluster):
-    description = await cluster.describe()
+async def test_what_does_not_fit_is_refused_with_the_reason(unchanged):
+    description = await unchanged.describe()
     node, gpu = next(description.cluster.gpus())
     for fields, reason in (
         ({"gpu_memory_mib": gpu.memory_mib + 1}, "GPU_MEMORY_TOO_SMALL"),
         ({"cpu_cores": node.cpu_cores + 1}, "NODE_CORES_EXHAUSTED"),
         ({"memory_mib": node.memory_mib + 1}, "NODE_MEMORY_EXHAUSTED"),
     ):
-        error = await refused(cluster.launch("job-1", gpu.gpu_id, **fields))
+        error = await refused(unchanged.launch("job-1", gpu.gpu_id, **fields))
         assert isinstance(error, Conflict)
         assert error.reason == reason
-    assert (await cluster.describe()).revision == description.revision
+    assert (await unchanged.describe()).revision == description.revision
 
 
-async def test_an_unknown_gpu_is_not_found_and_named(cluster):
-    error = await refused(cluster.launch("job-1", "nowhere/0"))
+async def test_an_unknown_gpu_is_not_found_and_named(unchanged):
+    error = await refused(unchanged.launch("job-1", "nowhere/0"))
     assert isinstance(error, NotFound)
     assert "nowhere/0" in error.message
     assert "DescribeCluster" in error.message
@@ -263,16 +313,59 @@ async def test_stopping_ends_a_job_once(cluster):
 async def test_an_older_fencing_token_is_refused(cluster):
     description = await cluster.describe()
     first, second, *_ = gpu_ids(description)
-    await cluster.launch("job-1", first, token=9)
+    old = cluster.take_lease()
+    await cluster.launch("job-1", first, token=cluster.take_lease())
     for call in (
-        cluster.launch("job-2", second, token=8),
-        cluster.stop("job-1", token=8),
-        cluster.acknowledge(description.incarnation, description.revision, token=8),
+        cluster.launch("job-2", second, token=old),
+        cluster.stop("job-1", token=old),
+        cluster.acknowledge(description.incarnation, description.revision, token=old),
     ):
         error = await refused(call)
         assert isinstance(error, Conflict)
         assert error.reason == "STALE_FENCING_TOKEN"
     assert [job.job_id for job in (await cluster.describe()).running] == ["job-1"]
+
+
+async def test_the_token_of_an_older_lease_is_refused_before_the_newer_one_is_heard_of(simulated):
+    """As after a restart of the cluster, while an orchestrator that slept still believes in its lease."""
+    old = simulated.take_lease()
+    simulated.take_lease()
+    error = await refused(simulated.launch("job-1", gpu_ids(await simulated.describe())[0], token=old))
+    assert error.reason == "STALE_FENCING_TOKEN"
+    assert (await simulated.describe()).running == ()
+
+
+@pytest.mark.parametrize("ahead", [1, 2**53 - 10])
+async def test_a_fencing_token_that_no_lease_has_given_is_refused_and_stops_nobody(cluster, ahead):
+    description = await cluster.describe()
+    first, second, *_ = gpu_ids(description)
+    await cluster.launch("job-1", first)
+    unknown = cluster.token + ahead
+    for call in (
+        cluster.launch("job-2", second, token=unknown),
+        cluster.stop("job-1", token=unknown),
+        cluster.acknowledge(description.incarnation, description.revision, token=unknown),
+    ):
+        error = await refused(call)
+        assert isinstance(error, Conflict)
+        assert error.reason == "UNKNOWN_FENCING_TOKEN"
+    after = await cluster.describe()
+    assert [job.job_id for job in after.running] == ["job-1"]
+    assert after.fencing_token == cluster.token
+    await cluster.launch("job-2", second)
+    await cluster.stop("job-1", token=cluster.take_lease())
+    assert (await cluster.describe()).fencing_token == cluster.token
+
+
+async def test_an_unknown_token_between_a_lease_and_its_first_call_takes_nothing_from_that_lease(cluster):
+    """Whoever sends one makes the cluster look the newest up, which must not be taken for a spent one."""
+    description = await cluster.describe()
+    await cluster.launch("job-1", gpu_ids(description)[0])
+    taken = cluster.take_lease()
+    assert (await refused(cluster.stop("job-1", token=2**53 - 10))).reason == "UNKNOWN_FENCING_TOKEN"
+    assert (await cluster.describe()).fencing_token < taken
+    await cluster.stop("job-1")
+    assert (await cluster.describe()).fencing_token == taken
 
 
 async def test_the_event_stream_is_resumed_after_any_revision(cluster):
@@ -299,18 +392,18 @@ async def test_two_watchers_see_the_same(cluster):
         assert await one.until(EventKind.STOPPED) == await other.until(EventKind.STOPPED)
 
 
-async def test_another_incarnation_is_aborted(cluster):
-    description = await cluster.describe()
-    assert isinstance(await refused(cluster.acknowledge("another", 0)), Stale)
-    async with cluster.watch(description.revision, "another") as watch:
+async def test_another_incarnation_is_aborted(unchanged):
+    description = await unchanged.describe()
+    assert isinstance(await refused(unchanged.acknowledge("another", 0)), Stale)
+    async with unchanged.watch(description.revision, "another") as watch:
         assert isinstance(await refused(watch.next()), Stale)
 
 
-async def test_a_revision_that_is_not_there_is_out_of_range(cluster):
-    description = await cluster.describe()
+async def test_a_revision_that_is_not_there_is_out_of_range(unchanged):
+    description = await unchanged.describe()
     ahead = description.revision + 10
-    assert isinstance(await refused(cluster.acknowledge(description.incarnation, ahead)), OutOfRange)
-    async with cluster.watch(ahead, description.incarnation) as watch:
+    assert isinstance(await refused(unchanged.acknowledge(description.incarnation, ahead)), OutOfRange)
+    async with unchanged.watch(ahead, description.incarnation) as watch:
         assert isinstance(await refused(watch.next()), OutOfRange)
 
 
@@ -329,14 +422,15 @@ async def test_a_passed_time_wakes_at_once_and_only_once(cluster):
         ("LaunchJob", pb.LaunchJobRequest(job_id="j", attempt=1, gpu_id="g"), "spec"),
         ("LaunchJob", pb.LaunchJobRequest(job_id="j", attempt=0, gpu_id="g"), "attempt"),
         ("StopJob", pb.StopJobRequest(job_id="x" * 65), "job_id"),
+        ("StopJob", pb.StopJobRequest(job_id="j", fencing_token=2**63 - 1), "fencing_token"),
         ("WakeAt", pb.WakeAtRequest(), "times_s"),
         ("WakeAt", pb.WakeAtRequest(times_s=[1.0, float("nan")]), "times_s[1]"),
         ("AcknowledgeEvents", pb.AcknowledgeEventsRequest(revision=1), "incarnation"),
         ("SetClock", pb.SetClockRequest(scale=-1.0), "scale"),
     ],
 )
-async def test_a_request_that_breaks_a_rule_is_refused_with_the_field(cluster, method, request_message, field):
-    error = await refused(cluster.call(method, request_message))
+async def test_a_request_that_breaks_a_rule_is_refused_with_the_field(unchanged, method, request_message, field):
+    error = await refused(unchanged.call(method, request_message))
     assert isinstance(error, InvalidInput)
     assert field in [violation.field for violation in error.violations]
 
@@ -423,11 +517,11 @@ async def test_the_clock_is_set_and_told(simulated):
     assert error.field == "scale"
 
 
-async def test_a_restarted_cluster_is_another_incarnation():
+async def test_a_restarted_cluster_is_another_incarnation(redis_url):
     described = []
     for _ in range(2):
-        async with in_process() as target:
-            caller = ClusterCaller(target)
+        async with in_process(redis_url) as target:
+            caller = ClusterCaller(target, redis_url)
             described.append(await caller.describe())
             await caller.close()
     assert described[0].incarnation != described[1].incarnation

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,16 @@ async def test_a_user_has_so_many_jobs_and_no_more(redis_url: str, tmp_path: Pat
 
 
 async def test_a_stream_of_submissions_ends_somewhere(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.ingest.server.jobs._JOBS_IN_STREAM", 10)
-    with pytest.raises(LimitExceeded, match="a stream takes 10 jobs, which are recorded"):
-        await clients("ann").submit_many([ANN] * 30)
-    assert len(await ids(clients("ann"))) == 10
+    monkeypatch.setattr("services.ingest.server.jobs.MAX_JOBS", 10)
+    refused = replace(ANN, priority=2.0)
+    with pytest.raises(
+        LimitExceeded, match=r"a stream takes .* jobs; .* of the 10 jobs that came 9 are recorded"
+    ) as told:
+        await clients("ann").submit_many([ANN, refused, *[ANN] * 28], "batch")
+    assert (told.value.metadata["index"], told.value.metadata["accepted_count"]) == ("10", "9")
+    found = await ids(clients("ann"))
+    assert len(found) == 9
+    # What became of each is learned by sending it again; the rest goes on from there.
+    again = await clients("ann").submit_many([ANN, refused, *[ANN] * 8], "batch")
+    assert [each for each in again.job_ids if each] == found
+    assert [each.index for each in again.rejected] == [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from services.orchestrator.lease import LEASE
 from services.orchestrator.server import OrchestratorServer
 from services.orchestrator.settings import OrchestratorSettings
+from services.simcluster.server import SimclusterServer
+from services.simcluster.settings import SimclusterSettings
 from tests.networks import network, put
 
 TIMEOUT_S = 10.0
@@ -93,36 +96,52 @@ def checkpoint(tmp_path: Path) -> Path:
     return put(tmp_path / "net.onnx", network({"duration": -1.0}, hold=-1e6))
 
 
-@pytest.fixture(params=["in-process", "spawned"])
+@asynccontextmanager
+async def in_process(redis_url: str, cluster_address: str, checkpoint: Path) -> AsyncIterator[str]:
+    settings = OrchestratorSettings(
+        redis_url=redis_url,
+        cluster_address=cluster_address,
+        decompose_address="127.0.0.1:1",
+        prediction_timeout_s=0.2,
+        policy="sjf",
+        checkpoint=str(checkpoint),
+    )
+    async with serve(OrchestratorServer(settings), settings) as address:
+        yield address
+
+
+@asynccontextmanager
+async def spawned(redis_url: str, cluster_address: str, checkpoint: Path) -> AsyncIterator[str]:
+    env = {
+        "ADLRO_REDIS_URL": redis_url,
+        "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": cluster_address,
+        "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": "127.0.0.1:1",
+        "ADLRO_ORCHESTRATOR_PREDICTION_TIMEOUT_S": "0.2",
+        "ADLRO_ORCHESTRATOR_POLICY": "sjf",
+        "ADLRO_ORCHESTRATOR_CHECKPOINT": str(checkpoint),
+    }
+    # In a thread: the cluster answers on this loop meanwhile.
+    service = await asyncio.to_thread(spawn_service, "orchestrator", env)
+    try:
+        yield service.address
+    finally:
+        await asyncio.to_thread(service.stop)
+
+
+IMPLEMENTATIONS = {"in-process": in_process, "spawned": spawned}
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
 async def house(request: pytest.FixtureRequest, redis_url: str, checkpoint: Path) -> AsyncIterator[House]:
-    clock = {"ADLRO_SIMCLUSTER_CLOCK_MODE": "virtual", "ADLRO_SIMCLUSTER_CLOCK_PAUSED": "true"}
-    with spawn_service("simcluster", clock) as cluster:
-        if request.param == "in-process":
-            settings = OrchestratorSettings(
-                redis_url=redis_url,
-                cluster_address=cluster.address,
-                decompose_address="127.0.0.1:1",
-                prediction_timeout_s=0.2,
-                policy="sjf",
-                checkpoint=str(checkpoint),
-            )
-            async with serve(OrchestratorServer(settings), settings) as address:
-                made = House(address, cluster.address, redis_url)
-                yield made
-                await made.close()
-        else:
-            env = {
-                "ADLRO_REDIS_URL": redis_url,
-                "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": cluster.address,
-                "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": "127.0.0.1:1",
-                "ADLRO_ORCHESTRATOR_PREDICTION_TIMEOUT_S": "0.2",
-                "ADLRO_ORCHESTRATOR_POLICY": "sjf",
-                "ADLRO_ORCHESTRATOR_CHECKPOINT": str(checkpoint),
-            }
-            with spawn_service("orchestrator", env) as service:
-                made = House(service.address, cluster.address, redis_url)
-                yield made
-                await made.close()
+    """The cluster is served in this process: only the orchestrator is what is tested."""
+    settings = SimclusterSettings(clock_mode="virtual", clock_paused=True, redis_url=redis_url)
+    async with (
+        serve(SimclusterServer(settings), settings) as cluster_address,
+        IMPLEMENTATIONS[request.param](redis_url, cluster_address, checkpoint) as address,
+    ):
+        made = House(address, cluster_address, redis_url)
+        yield made
+        await made.close()
 
 
 async def test_status_tells_who_acts_and_how_things_stand(house: House) -> None:
@@ -307,7 +326,8 @@ async def test_a_drained_node_gets_nothing_more_and_keeps_what_runs(house: House
     node = running.gpu_id.partition("/")[0]
     answer = await house.call("DrainNode", pb.DrainNodeRequest(node_id=node, reason="maintenance"))
     assert list(answer.running_job_ids) == [first.job_id]
-    assert list((await house.call("GetStatus", pb.GetStatusRequest())).drained_node_ids) == [node]
+    status = await house.call("GetStatus", pb.GetStatusRequest())
+    assert (list(status.drained_node_ids), dict(status.drain_reasons)) == ([node], {node: "maintenance"})
     second = await house.submit(gpu_memory_mib=15000)
     assert not (await house.until_state(second.job_id, JobState.RUNNING)).gpu_id.startswith(node + "/")
     await house.run_clock()

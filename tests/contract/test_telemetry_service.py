@@ -15,14 +15,14 @@ import pytest
 import redis.asyncio as aioredis
 
 from adlro.cluster import Cluster, Gpu, Node
-from adlro.errors import InvalidInput, LimitExceeded, NotFound, Unavailable
+from adlro.errors import DataLoss, InvalidInput, LimitExceeded, NotFound, Unavailable
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import spawn_service
 from adlro.v1 import stream_pb2, telemetry_pb2, telemetry_service_pb2
 from adlro.wire import cluster_from_proto
-from tests.contract.ingest_suite import CLUSTER, GPU_IDS, TIMEOUT_S, Ingest, ingest_here, stored
+from tests.contract.ingest_suite import CLUSTER, GPU_IDS, TIMEOUT_S, Ingest, ingest_here, job, stored
 
-UTILIZATION, MEMORY, TEMPERATURE, POWER = 1, 2, 4, 5
+UTILIZATION, MEMORY, BANDWIDTH, TEMPERATURE, POWER = METRICS = 1, 2, 3, 4, 5
 RATIO, PERCENT, MIB, CELSIUS, W = 1, 2, 3, 7, 9
 STREAM = "adlro:telemetry:default"
 LATEST = "adlro:telemetry:latest:default"
@@ -59,6 +59,12 @@ async def telemetry(ingest: Ingest, **fields: Any) -> Any:
 
 def array(values_f32: bytes, gpus: int = 3) -> np.ndarray:
     return np.frombuffer(values_f32, "<f4").reshape(-1, gpus)
+
+
+def latest_columns(found: Any) -> dict[int, telemetry_pb2.NormalizedColumn]:
+    """By metric; all metrics must be there, whatever was reported."""
+    assert [column.metric for column in found.latest.columns] == list(METRICS)
+    return {column.metric: column for column in found.latest.columns}
 
 
 async def entries(redis_url: str) -> list[telemetry_pb2.NormalizedBlock]:
@@ -141,9 +147,11 @@ async def test_blocks_are_normalised_stored_and_found_again(ingest, redis_url):
     assert list(found.latest.gpu_ids) == GPU_IDS
     assert (list(found.latest.sample_times_unix_s), list(found.latest.cluster_times_s)) == ([now], [8.0])
     # Of each value the newest that was reported: the utilization of the second GPU is of the first sample.
-    utilization, power = found.latest.columns
-    np.testing.assert_allclose(array(utilization.normalized_f32), [[0.25, 0.5, 0.75]])
-    np.testing.assert_allclose(array(power.normalized_f32), [[1, 0.1, 1]])
+    latest = latest_columns(found)
+    np.testing.assert_allclose(array(latest[UTILIZATION].normalized_f32), [[0.25, 0.5, 0.75]])
+    np.testing.assert_allclose(array(latest[POWER].normalized_f32), [[1, 0.1, 1]])
+    # What no GPU has reported is said, and not left out.
+    np.testing.assert_allclose(array(latest[MEMORY].raw_f32), [[NAN, NAN, NAN]])
 
 
 async def test_an_older_sample_pushed_late_does_not_replace_a_newer_one(ingest):
@@ -151,9 +159,9 @@ async def test_an_older_sample_pushed_late_does_not_replace_a_newer_one(ingest):
     now = time.time()
     await push(ingest, block(column(POWER, W, [30, 60, 5]), sample_times_unix_s=[now]))
     await push(ingest, block(column(POWER, W, [300, 300, 50]), sample_times_unix_s=[now - 3600]))
-    latest = (await telemetry(ingest)).latest
-    assert list(latest.sample_times_unix_s) == [now]
-    np.testing.assert_allclose(array(latest.columns[0].raw_f32), [[30, 60, 5]])
+    found = await telemetry(ingest)
+    assert list(found.latest.sample_times_unix_s) == [now]
+    np.testing.assert_allclose(array(latest_columns(found)[POWER].raw_f32), [[30, 60, 5]])
 
 
 async def test_the_newest_values_come_from_every_source_and_in_the_clusters_order(ingest):
@@ -165,22 +173,54 @@ async def test_the_newest_values_come_from_every_source_and_in_the_clusters_orde
         block(column(POWER, W, [10, 300]), gpu_ids=["odd-0/0", "volta-0/0"], sample_times_unix_s=[now - 1]),
         block(column(TEMPERATURE, CELSIUS, [40]), gpu_ids=["odd-0/0"], sample_times_unix_s=[now]),
     )
-    latest = (await telemetry(ingest)).latest
-    temperature, power = latest.columns
-    assert (temperature.metric, power.metric) == (TEMPERATURE, POWER)
-    np.testing.assert_allclose(array(power.raw_f32), [[300, 60, 10]])
-    np.testing.assert_allclose(array(temperature.normalized_f32), [[NAN, NAN, 0.5]])
-    assert list(latest.sample_times_unix_s) == [now]
+    found = await telemetry(ingest)
+    latest = latest_columns(found)
+    np.testing.assert_allclose(array(latest[POWER].raw_f32), [[300, 60, 10]])
+    np.testing.assert_allclose(array(latest[TEMPERATURE].normalized_f32), [[NAN, NAN, 0.5]])
+    assert list(found.latest.sample_times_unix_s) == [now]
 
 
-async def test_without_telemetry_the_gpus_are_named_and_there_is_no_sample(ingest):
+async def test_what_cannot_be_read_is_left_out(ingest, redis_url):
+    """Bytes that nobody wrote as a block, in the stream and among the newest samples."""
+    await ingest.describe()
+    await push(ingest, block(column(POWER, W, [30, 60, 5]), sample_times_unix_s=[time.time()]))
+    before = await telemetry(ingest, window_s=600)
+    assert len(before.window) == 1
+    async with aioredis.Redis.from_url(redis_url) as client:
+        for body in (b"", b"\xff\xff", b"\x0a\x02\x12\x00"):
+            await client.xadd("adlro:telemetry:default", {"m": body})
+            await client.hset("adlro:telemetry:latest:default", body, body)
+        await client.xadd("adlro:telemetry:default", {"x": "y"})
+    assert await telemetry(ingest, window_s=600) == before
+
+
+async def test_a_description_that_cannot_be_read_is_told_until_there_is_another(ingest, redis_url):
+    async def asked_until_it_fails() -> None:
+        while True:  # as long as a description is kept in memory
+            await telemetry(ingest)
+
+    await ingest.describe()
+    async with aioredis.Redis.from_url(redis_url) as client:
+        for body in (b"\xff\xff", b"\x12\x02\x0a\xff"):
+            await client.hset("adlro:clusters", "default", body)
+            with pytest.raises(DataLoss, match="UpsertCluster"):
+                await asked_until_it_fails()
+    await ingest.describe()
+    assert (await telemetry(ingest)).latest.gpu_ids
+
+
+async def test_before_the_first_block_every_metric_of_every_gpu_is_said_to_be_unknown(ingest):
     with pytest.raises(NotFound) as caught:
         await telemetry(ingest)
     assert "UpsertCluster" in caught.value.message
     await ingest.describe()
     found = await telemetry(ingest, window_s=60)
     assert list(found.latest.gpu_ids) == GPU_IDS
-    assert (len(found.latest.columns), len(found.latest.sample_times_unix_s), len(found.window)) == (0, 0, 0)
+    assert len(found.window) == 0
+    np.testing.assert_array_equal(found.latest.sample_times_unix_s, [NAN])
+    for each in latest_columns(found).values():
+        np.testing.assert_array_equal(array(each.raw_f32), [[NAN, NAN, NAN]])
+        np.testing.assert_array_equal(array(each.normalized_f32), [[NAN, NAN, NAN]])
 
 
 async def test_the_window_is_by_sample_time_and_the_newest_blocks_oldest_first(ingest):
@@ -320,6 +360,39 @@ async def test_telemetry_of_an_unknown_cluster_is_not_found_with_the_way_out(ing
     assert stored(redis_url) == {}
 
 
+async def test_who_names_no_cluster_means_the_one_that_was_described_last(redis_url):
+    lab = dataclasses.replace(CLUSTER, name="lab", nodes=CLUSTER.nodes[:1])
+    gpus = [gpu.gpu_id for _, gpu in lab.gpus()]
+
+    async def current(ingest: Ingest) -> str:
+        request = telemetry_service_pb2.GetClusterRequest()
+        return str((await ingest.call(ingest.telemetry.GetCluster, request)).cluster.name)
+
+    async with (
+        ingest_here(redis_url, cluster_cache_s=0.0) as here,
+        Ingest(here) as ingest,
+        ingest_here(redis_url, cluster_cache_s=0.0) as there,
+        Ingest(there) as replica,
+        ingest_here(redis_url, cluster_cache_s=0.0, cluster="default") as set_there,
+        Ingest(set_there) as kept,
+    ):
+        with pytest.raises(NotFound, match=r"none was described last, none is known yet; .*UpsertCluster"):
+            await current(ingest)
+        await ingest.describe()
+        assert await current(ingest) == await current(replica) == "default"
+        await replica.describe(lab)
+        assert await current(ingest) == await current(replica) == "lab"
+        assert await current(kept) == "default"  # by its setting
+        # Jobs are checked against it: one that only the other cluster can hold is refused.
+        largest = max(node.cpu_cores for node in lab.nodes)
+        with pytest.raises(InvalidInput, match="of cluster 'lab' has"):
+            await ingest.submit(job(cpu_cores=largest + 1))
+        assert await push(ingest, block(cluster="lab", gpu_ids=gpus, columns=[column(POWER, W, [10] * len(gpus))]))
+        assert list((await telemetry(replica)).latest.gpu_ids) == gpus
+        await ingest.describe()
+        assert await current(replica) == "default"
+
+
 async def test_a_cluster_that_grew_is_seen_by_the_next_block(redis_url):
     # The description is cached for a minute, and replaced by another replica.
     async with (
@@ -355,7 +428,7 @@ async def test_sources_that_never_come_back_are_forgotten_when_newer_values_cove
     await push(ingest, *(block(gpu_ids=pair, columns=zeros, sample_times_unix_s=[now]) for pair in pairs))
     async with aioredis.Redis.from_url(redis_url) as client:
         assert await client.hlen(LATEST) <= 300
-    (power,) = (await telemetry(ingest)).latest.columns
+    power = latest_columns(await telemetry(ingest))[POWER]
     assert np.count_nonzero(~np.isnan(array(power.raw_f32, 40))) == len({each for pair in pairs for each in pair})
 
 
@@ -373,6 +446,9 @@ async def test_a_stream_that_meets_a_failure_of_redis_tells_how_much_is_stored(i
     async with aioredis.Redis.from_url(redis_url) as client:
         while await client.xlen(STREAM) < 3:
             await client.xread({STREAM: "$"}, block=20)
+    # What Redis has stored, the service has heard of once it has heard of what came later.
+    for _ in range(3):
+        await telemetry(ingest)
     redis_server.kill()
     requests.put_nowait(block())
     # The stream ends by itself, without another block.

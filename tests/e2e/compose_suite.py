@@ -22,7 +22,7 @@ from typing import Any
 
 import docker
 import pytest
-from docker.errors import DockerException
+from docker.errors import DockerException, ImageNotFound
 from docker.models.containers import Container
 
 from adlro.cli.suite import port_is_free
@@ -33,6 +33,7 @@ from tests.e2e.running_suite import wait_until
 UP_TIMEOUT_S = 120
 DOWN_TIMEOUT_S = 60
 BUILD_TIMEOUT_S = 900
+BASE_IMAGES = ("python:3.11-slim", "redis:7-alpine")
 # Of the host; below what the kernel takes for outgoing connections.
 _PORTS = range(20_000, 32_000, 16)
 # Images that tests build are not those of a user who runs the suite on this machine.
@@ -46,12 +47,28 @@ def compose_command() -> list[str] | None:
     own = shutil.which("docker-compose", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     for command in (["docker", "compose"], [own] if own else []):
         if command and shutil.which(command[0]):
-            said = subprocess.run(
-                [*command, "version", "--short"], capture_output=True, text=True, check=False, timeout=30
-            )
-            if said.returncode == 0 and said.stdout.strip().lstrip("v").startswith(("2", "3", "4", "5")):
+            said = _ended(*command, "version", "--short")
+            right = said.returncode == 0 and said.stdout.strip().lstrip("v").startswith(("2", "3", "4", "5"))
+            # One that ends with code 0 whatever happened would have every test go on to ask what is not there.
+            if right and _ended(*command, "-f", "/nonexistent", "config").returncode != 0:
                 return command
     return None
+
+
+def _ended(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+
+def have_base_images() -> None:
+    """Pulls what the images are made of; skips the test where that is neither there nor to be had."""
+    for name in BASE_IMAGES:
+        try:
+            try:
+                engine().images.get(name)
+            except ImageNotFound:
+                engine().images.pull(name)
+        except DockerException as error:
+            pytest.skip(f"the base image {name} is not here and can't be pulled ({str(error)[:200]})")
 
 
 @functools.cache

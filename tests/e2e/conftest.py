@@ -11,7 +11,7 @@ import pytest
 
 from adlro.client import Client
 from adlro.events import ClockMode
-from tests.e2e.compose_suite import ComposeSuite, engine
+from tests.e2e.compose_suite import ComposeSuite, have_base_images
 from tests.e2e.running_suite import RunningSuite, clear, marked_pids, start_suite
 
 POLICY = "fcfs"
@@ -51,5 +51,5 @@ def scaled_suite(suite: RunningSuite) -> RunningSuite:
 @pytest.fixture(scope="session")
 def images() -> float:
     """The images of compose.yaml as the repository stands; how long the build took, seconds."""
-    engine()
+    have_base_images()
     return ComposeSuite().build()

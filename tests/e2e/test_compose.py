@@ -215,7 +215,7 @@ async def the_old_token_is_refused(suite: ComposeSuite, old_token: int) -> None:
 def test_it_stops_within_its_grace_and_knows_its_jobs_afterwards(suite: ComposeSuite) -> None:
     suite.up("--scale", "ingest=1", "--scale", "decompose=1", "--scale", "orchestrator=1")
     with Client(suite.server, patience_s=30.0) as client:
-        client.set_clock(paused=True)
+        stood = client.set_clock(paused=True)
         known = {job.job_id: job for job in client.list(JobFilter(user="ada"))}
     assert len(known) >= 204
     began_s = time.monotonic()
@@ -228,8 +228,11 @@ def test_it_stops_within_its_grace_and_knows_its_jobs_afterwards(suite: ComposeS
     assert suite.containers() == []
     assert suite.up() < HEALTHY_WITHIN_S
     with Client(suite.server, patience_s=30.0) as client:
+        # The cluster's clock lies in the store with the jobs: it still stands, where it stood.
+        assert client.clock() == stood
         assert {job.job_id: job for job in client.list(JobFilter(user="ada"))} == known
         # It goes on: a job that is submitted now is placed.
+        client.set_clock(paused=False)
         job = client.submit(JobSpec("again", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(1.0)))
         assert job.job_id not in known
         assert client.wait([job.job_id], timeout_s=30.0)[0].state is JobState.SUCCEEDED

@@ -60,9 +60,8 @@ def test_no_layer_holds_a_secret(image: str) -> None:
     assert benchmark.secrets_in(engine(), image) == []
 
 
-def test_the_compiled_code_of_the_image_is_used() -> None:
+def test_the_compiled_code_of_the_image_is_used(images: float) -> None:
     """Else each start would compile for a minute; numba takes the files for outdated on the least of reasons."""
-    engine()
     suite = ComposeSuite()
     for name, module in (("simcluster", "adlro.sim.simulator"), ("orchestrator", "services.orchestrator.server")):
         files = "find $NUMBA_CACHE_DIR -type f | sort | xargs md5sum"

@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from adlro.jobstore import OUTCOMES
+from adlro.kit.settings import with_password
 from services.orchestrator.evaluate.cases import build_cases
 from services.orchestrator.evaluate.request import Request
 from tests.contract.test_decompose_in_evaluation import InProcess, jct_s
@@ -80,8 +81,10 @@ def has_learned(pid: int) -> bool:
     for child in children(pid):
         address = re.search(r"valkey-server (127\.0\.0\.1:\d+)|--port (\d+)", command_of(child))
         if address is not None:
-            with contextlib.suppress(redis.RedisError), redis.Redis.from_url(f"redis://{address[1]}/0") as client:
-                return int(client.xlen(OUTCOMES)) >= 5
+            with contextlib.suppress(redis.RedisError, ValueError):
+                url = with_password(f"redis://{address[1]}/0", f"/proc/{child}/cwd/password")
+                with redis.Redis.from_url(url) as client:
+                    return int(client.xlen(OUTCOMES)) >= 5
     return False
 
 

@@ -49,7 +49,7 @@ class Stack:
     def start_another(self, name: str, listen: str = "127.0.0.1:0", **settings: str) -> SpawnedService:
         """One more process of a service, at an address of its own; the caller stops it."""
         # Several start at a time, perhaps where other work is done.
-        return spawn_service(name, self._environment(name, listen) | settings, timeout_s=90.0)
+        return spawn_service(name, self._environment(name, listen) | settings)
 
     def stop(self) -> None:
         """Ends what still runs."""
@@ -71,7 +71,8 @@ class Stack:
 
     def _spawn(self, name: str) -> None:
         # Noted here: where another one fails to start, this one must be found by `stop`.
-        self.services[name] = spawn_service(name, self._environment(name, self.addresses[name]))
+        environment = self._environment(name, self.addresses[name])
+        self.services[name] = spawn_service(name, environment)
 
     def _environment(self, name: str, listen: str) -> dict[str, str]:
         return {

@@ -16,8 +16,6 @@ from tests.fault.stack import ORDER, Stack, is_serving, wait_until_serving
 
 pytestmark = pytest.mark.slow
 
-# simcluster has no use for the store.
-WITH_STORE = ("ingest", "decompose", "orchestrator")
 OUTAGE_S = 4.0
 ANSWERED_WITHIN_S = 3.0
 
@@ -47,10 +45,9 @@ def spec(name: str, work_s: float = 1.0) -> JobSpec:
 
 
 async def check_away(stack: Stack, client: AsyncClient) -> None:
-    """Who needs the store is not serving; each call is refused soon, with the time after which to try again."""
-    for name in WITH_STORE:
+    """Nobody is serving; each call is refused soon, with the time after which to try again."""
+    for name in ORDER:
         assert await is_serving(stack.addresses[name]) is False, name
-    assert await is_serving(stack.addresses["simcluster"]) is True
     for call in (
         lambda: client.submit(spec("early"), "request"),
         lambda: client.submit_many([spec("early")], "request"),
@@ -71,7 +68,7 @@ async def check_away(stack: Stack, client: AsyncClient) -> None:
 
 
 def addresses(stack: Stack) -> list[str]:
-    return [stack.addresses[name] for name in WITH_STORE]
+    return [stack.addresses[name] for name in ORDER]
 
 
 async def test_services_wait_for_the_store_at_their_start_and_in_the_middle(stack: Stack, client: AsyncClient) -> None:

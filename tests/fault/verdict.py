@@ -64,10 +64,13 @@ def check_attempts(jobs: Iterable[Job]) -> None:
         for attempt in lost:
             assert attempt.outcome.startswith(("lost:", "refused")), attempt
             assert attempt.end_s is not None
-            assert (attempt.start_s or attempt.end_s) >= over_s
+            begin_s = attempt.end_s if attempt.start_s is None else attempt.start_s
+            assert over_s <= begin_s <= attempt.end_s, attempt
             over_s = attempt.end_s
         assert last.start_s is not None
         assert last.start_s >= over_s, f"attempts of {job.job_id} overlap"
+        assert last.end_s is not None
+        assert last.end_s >= last.start_s, f"{job.job_id} ended before it began"
 
 
 def check_no_two_at_once(

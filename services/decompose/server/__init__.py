@@ -24,7 +24,7 @@ from services.decompose.drift import Drift
 from services.decompose.follow import START, Followers
 from services.decompose.gpu_figures import GpuFigures, GpuFiguresCollector
 from services.decompose.learned import LearnedPredictor
-from services.decompose.memory import DEFAULT_CLUSTER, GpuKey, OutcomeMemory
+from services.decompose.memory import GpuKey, OutcomeMemory
 from services.decompose.memory_file import MemoryFile
 from services.decompose.metrics import Metrics
 from services.decompose.predict import Basis, PlainPredictor, Predictor
@@ -123,7 +123,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 lambda: self._followers.outcomes_cursor, settings.memory_save_interval_s, self._draining
             )
             context.spawn(keeping, "keep memory")
-        context.spawn(watch_redis(context, redis), "watch redis")
+        context.spawn(watch_redis(context, redis, writes=False), "watch redis")
         self._life = context.spawn(self._followers.run(), "follow streams")
 
     async def stop(self) -> None:
@@ -172,7 +172,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
 
     async def GetClusterState(self, request: pb.GetClusterStateRequest, context: Context) -> pb.GetClusterStateResponse:
         """The GPU matrix."""
-        matrix = await self._followers.matrix(request.cluster or DEFAULT_CLUSTER)
+        matrix = await self._followers.matrix(await self._followers.named(request.cluster))
         snapshot = matrix.snapshot()
         state = self._state(snapshot)
         if request.include_bundle:
@@ -190,7 +190,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         self, request: pb.WatchClusterStateRequest, context: Context
     ) -> AsyncIterator[pb.WatchClusterStateResponse]:
         """The GPU matrix now and on change; changes between two messages become one."""
-        name = request.cluster or DEFAULT_CLUSTER
+        name = await self._followers.named(request.cluster)
         interval_s = request.min_interval_s or DEFAULT_WATCH_INTERVAL_S
         matrix = await self._followers.matrix(name)
         draining = asyncio.ensure_future(self._draining.wait())
@@ -295,7 +295,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         """The GPUs asked for: id, which of the request's models, speed relative to it."""
         if not request.gpu_ids:
             return []
-        name = request.cluster or DEFAULT_CLUSTER
+        name = await self._followers.named(request.cluster)
         model_of = {gpu_id: model for gpu_id, _, model in (await self._followers.matrix(name)).snapshot().gpus}
         number_of = {model: number for number, model in enumerate(request.gpu_models)}
         gpus = []

@@ -6,10 +6,15 @@ import asyncio
 from collections.abc import Sequence
 
 import grpc
+from google.protobuf.message import DecodeError
 from prometheus_client import Gauge
+from redis.exceptions import RedisError
 
+from adlro.cluster import Cluster
+from adlro.errors import DataLoss
 from adlro.jobstore import Created, NewJob, SubmitLimits
 from adlro.kit.redis import connect_blocking, watch_redis
+from adlro.kit.redis_errors import store_problem
 from adlro.kit.redis_scripts import connect_for_scripts
 from adlro.kit.server import ServiceContext
 from adlro.v1 import cluster_pb2, job_service_pb2_grpc, telemetry_service_pb2_grpc
@@ -30,6 +35,22 @@ from services.ingest.watch import JobWatch
 # In one round trip: a job takes the script some 15 us, during which Redis serves nobody else.
 _JOBS_TOGETHER = 128
 _BLOCKS_TOGETHER = 32
+_INDEX_EVERY_S = 30.0
+
+
+def decode_cluster(body: bytes) -> Cluster:
+    """A cluster's description as Redis has it.
+
+    Raises:
+        DataLoss: it can't be read.
+    """
+    try:
+        return cluster_from_proto(cluster_pb2.Cluster.FromString(body))
+    except (DecodeError, ValueError) as error:
+        raise DataLoss(
+            f"the description of the cluster in Redis can't be read ({error}); describe it anew with UpsertCluster, as "
+            "its service does when it starts"
+        ) from error
 
 
 class IngestService:
@@ -44,18 +65,22 @@ class IngestService:
         clusters = Clusters(
             self._redis,
             encode=lambda cluster: cluster_to_proto(cluster).SerializeToString(),
-            decode=lambda body: cluster_from_proto(cluster_pb2.Cluster.FromString(body)),
+            decode=decode_cluster,
             cache_s=settings.cluster_cache_s,
         )
         self._job_metrics = JobMetrics()
         limits = SubmitLimits(settings.max_jobs_per_user, settings.submit_rate_per_user, settings.submit_burst_per_user)
-        store = MeasuredStore(self._redis, self._blocking_redis, self._job_metrics, limits)
-        self._watch = JobWatch(store, change_message, settings.watch_changes_kept)
+        self._store = store = MeasuredStore(self._redis, self._blocking_redis, self._job_metrics, limits)
+        self._watch = JobWatch(store, change_message, settings.watch_changes_kept, settings.watch_kept_mib << 20)
         creates: GroupedWrites[NewJob, Created] = GroupedWrites(store.create_many, _JOBS_TOGETHER)
         listing = JobList(store, PageTokens(self._redis))
         self._jobs = JobServicer(store, creates, Admission(clusters, settings.cluster), listing, self._watch)
         telemetry = TelemetryStore(
-            self._redis, settings.telemetry_entries_kept, settings.telemetry_kept_mib << 20, blocks.from_bytes
+            self._redis,
+            settings.telemetry_entries_kept,
+            settings.telemetry_kept_mib << 20,
+            blocks.from_bytes,
+            store.unreadable,
         )
         writes: GroupedWrites[StoredBlock, None] = GroupedWrites(telemetry.append, _BLOCKS_TOGETHER)
         self._telemetry = TelemetryServicer(settings, clusters, telemetry, writes)
@@ -74,12 +99,24 @@ class IngestService:
         context.registry.register(self._telemetry.clipped)
         context.spawn(watch_redis(context, self._redis), "watch-redis")
         context.spawn(self._watch.run(), "watch-jobs")
+        context.spawn(self._index_jobs(context), "index-jobs")
         context.spawn(self._end_streams(context.draining), "end-streams")
 
     async def stop(self) -> None:
         """Closes the connections."""
         await self._redis.aclose()
         await self._blocking_redis.aclose()
+
+    async def _index_jobs(self, context: ServiceContext) -> None:
+        """Again and again: beside this one, processes of an older version may record jobs for a while."""
+        while True:
+            try:
+                if count := await self._store.index_jobs():
+                    context.log.info("jobs of an older version are in the index of users now", count=count)
+            except RedisError as error:
+                if store_problem(error) is None:  # else watch-redis tells of it
+                    context.log.error("the index of jobs by user can't be made", problem=str(error))
+            await asyncio.sleep(_INDEX_EVERY_S)
 
     async def _end_streams(self, draining: asyncio.Event) -> None:
         """Tells each stream, when the process is to end, so that its client learns where to go on."""

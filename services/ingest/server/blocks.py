@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from adlro.errors import DataLoss
 from adlro.telemetry import Metric, Unit
 from adlro.v1 import stream_pb2, telemetry_pb2
 from services.ingest.normalize import Block, Column, RawBlock, RawColumn
+
+# What bytes that nobody wrote as a block may raise while they are read.
+_UNREADABLE = (DecodeError, ValueError, TypeError)
 
 
 def raw_from_proto(message: telemetry_pb2.TelemetryBlock, gpu_ids: tuple[str, ...]) -> RawBlock:
@@ -65,8 +70,34 @@ def from_proto(message: telemetry_pb2.NormalizedBlock) -> Block:
 
 
 def from_bytes(body: bytes) -> Block:
-    """A normalised block from its bytes."""
-    return from_proto(telemetry_pb2.NormalizedBlock.FromString(body))
+    """A normalised block from its bytes.
+
+    Raises:
+        DataLoss: they hold none.
+    """
+    try:
+        block = from_proto(telemetry_pb2.NormalizedBlock.FromString(body))
+    except _UNREADABLE as error:
+        raise DataLoss(f"no block of telemetry: {type(error).__name__}: {error}") from error
+    if not block.sample_times_unix_s.size:
+        raise DataLoss("no block of telemetry: it has no sample")
+    return block
+
+
+def message_from_entry(body: bytes) -> telemetry_pb2.NormalizedBlock:
+    """The normalised block of a stream entry, as it goes out again.
+
+    Raises:
+        DataLoss: it holds none.
+    """
+    try:
+        block = stream_pb2.TelemetryStreamEntry.FromString(body).block
+        from_proto(block)
+    except _UNREADABLE as error:
+        raise DataLoss(f"no entry of telemetry: {type(error).__name__}: {error}") from error
+    if not block.sample_times_unix_s:
+        raise DataLoss("no entry of telemetry: it has no sample")
+    return block
 
 
 def entry_to_bytes(block: Block) -> bytes:

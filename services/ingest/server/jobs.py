@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 
-from adlro.errors import AdlroError, LimitExceeded, Unavailable
+from adlro.errors import AdlroError, LimitExceeded
 from adlro.jobs import JobState, JobType
 from adlro.jobstore import Created, JobEvent, JobStore, NewJob
-from adlro.kit.status import to_status
 from adlro.kit.validation import attempt_each
 from adlro.v1 import job_service_pb2, job_service_pb2_grpc
 from adlro.wire import job_to_proto, spec_from_proto
@@ -21,12 +21,8 @@ from services.ingest.groups import GroupedWrites
 from services.ingest.listing import JobList
 from services.ingest.ownership import check_cancels, check_sees, check_submits, must_ask_first, only_visible
 from services.ingest.server.streams import SHUTTING_DOWN, until
+from services.ingest.server.submitted import MAX_JOBS, SubmittedJobs
 from services.ingest.watch import JobWatch
-
-# Jobs of one SubmitJobs stream that are being written; its client waits beyond this.
-_IN_FLIGHT = 1024
-# Of one SubmitJobs stream: what became of each is held until its end.
-_JOBS_IN_STREAM = 100_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _WATCH = job_service_pb2.WatchJobsResponse
@@ -79,50 +75,32 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         context: Context,
     ) -> job_service_pb2.SubmitJobsResponse:
         """Accepts a stream of jobs, each by itself."""
-        results: list[asyncio.Future[Created] | AdlroError] = []
-        finished = 0
-        requests = until(self._draining, attempt_each(request_iterator))
-        async for _, request, broken_rule in requests:
-            if len(results) == _JOBS_IN_STREAM:
-                await _written(results)
-                raise LimitExceeded(
-                    f"a stream takes {_JOBS_IN_STREAM:,} jobs, which are recorded; send the others in another one",
-                    reason="STREAM_TOO_LONG",
-                    metadata={"limit": str(_JOBS_IN_STREAM)},
-                )
+        jobs = SubmittedJobs()
+        failure: AdlroError | None = None
+        async with aclosing(until(self._draining, attempt_each(request_iterator))) as requests:
             try:
-                if request is None:
-                    raise broken_rule or AssertionError("attempt_each gives a message or an error")
-                spec = spec_from_proto(request.job)
-                check_submits(spec)
-                new = await self._admission.admit(spec, request.request_id)
-                results.append(self._creates.add(new))
-            except AdlroError as error:
-                results.append(error)
-            if len(results) - finished > _IN_FLIGHT:
-                oldest = results[finished]
-                finished += 1
-                if isinstance(oldest, asyncio.Future):
-                    await asyncio.wait([oldest])
+                async for _, request, broken_rule in requests:
+                    if len(jobs) == MAX_JOBS:
+                        failure = _STREAM_TOO_LONG
+                        break
+                    result: asyncio.Future[Created] | AdlroError
+                    try:
+                        if request is None:
+                            raise broken_rule or AssertionError("attempt_each gives a message or an error")
+                        spec = spec_from_proto(request.job)
+                        check_submits(spec)
+                        result = self._creates.add(await self._admission.admit(spec, request.request_id))
+                    except AdlroError as error:
+                        result = error
+                    await jobs.add(result, request.ByteSize() if request is not None else 0)
+            except LimitExceeded as error:  # of the stream itself
+                failure = error
+        await jobs.decided()
         if self._draining.is_set():
-            await _written(results)
-            raise Unavailable(
-                f"{SHUTTING_DOWN.message}; of the {len(results)} jobs that came those in order are recorded: "
-                "repeat the stream with the same request ids",
-                reason=SHUTTING_DOWN.reason,
-                retry_after_s=SHUTTING_DOWN.retry_after_s,
-            )
-        response = job_service_pb2.SubmitJobsResponse()
-        for index, result in enumerate(results):
-            try:
-                if isinstance(result, AdlroError):
-                    raise result
-                response.job_ids.append((await result).message.job_id)
-                response.accepted_count += 1
-            except AdlroError as error:
-                response.job_ids.append("")
-                response.rejected.add(index=index, code=to_status(error).code, message=error.message)
-        return response
+            failure = SHUTTING_DOWN
+        if failure is not None:
+            raise _after_jobs(failure, jobs)
+        return jobs.response
 
     async def GetJob(self, request: job_service_pb2.GetJobRequest, context: Context) -> job_service_pb2.GetJobResponse:
         """One job."""
@@ -164,9 +142,23 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             yield change.message
 
 
-async def _written(results: list[asyncio.Future[Created] | AdlroError]) -> None:
-    """Returns when what came is recorded, or was refused."""
-    await asyncio.gather(*(each for each in results if isinstance(each, asyncio.Future)), return_exceptions=True)
+_STREAM_TOO_LONG = LimitExceeded(
+    f"a stream takes {MAX_JOBS:,} jobs; send the others in another one",
+    reason="STREAM_TOO_LONG",
+    metadata={"limit": str(MAX_JOBS)},
+)
+
+
+def _after_jobs(error: AdlroError, jobs: SubmittedJobs) -> AdlroError:
+    """The error, with what became of the jobs before it: how many were recorded, and where the stream goes on."""
+    accepted = jobs.response.accepted_count
+    return type(error)(
+        f"{error.message}; of the {len(jobs)} jobs that came {accepted} are recorded and the others refused: "
+        "repeat the stream with the same request ids to learn which",
+        reason=error.reason,
+        metadata={**error.metadata, "index": str(len(jobs)), "accepted_count": str(accepted)},
+        retry_after_s=error.retry_after_s,
+    )
 
 
 def change_message(event: JobEvent) -> bytes:

@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from typing import Any
 
 import grpc
 from prometheus_client import Counter
-from redis import exceptions as redis_errors
+from redis.exceptions import RedisError
 
-from adlro.errors import AdlroError, InvalidInput, LimitExceeded, NotFound, Unavailable
-from adlro.v1 import stream_pb2, telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
+from adlro.errors import AdlroError, DataLoss, InvalidInput, LimitExceeded, NotFound
+from adlro.kit.redis_errors import store_error
+from adlro.v1 import telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
 from adlro.wire import cluster_from_proto, cluster_to_proto
 from services.ingest.clusters import Clusters, ClusterView, listed
 from services.ingest.groups import GroupedWrites
@@ -24,8 +26,6 @@ from services.ingest.settings import IngestSettings
 from services.ingest.telemetry_store import StoredBlock, TelemetryStore, source_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-_STORE_ERRORS = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
 
 _DEFAULT_MAX_BLOCKS = 100
 # Of one PushTelemetry stream; large blocks reach the limit in bytes first.
@@ -132,8 +132,8 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
                 failure = SHUTTING_DOWN
         except AdlroError as error:
             failure = error
-        except _STORE_ERRORS:
-            failure = _NO_REDIS
+        except RedisError as error:
+            failure = _of_store(error)
         finally:
             self._streams.discard(ended)
             await requests.aclose()
@@ -141,8 +141,8 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
             while in_flight:
                 await in_flight.popleft()[1]
                 response.block_count += 1
-        except _STORE_ERRORS:
-            failure = _NO_REDIS
+        except RedisError as error:
+            failure = _of_store(error)
         if failure is not None:
             raise _after_blocks(failure, response.block_count)
         return response
@@ -155,22 +155,30 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         latest = merge_newest(view, await self._store.newest_samples(view.cluster.name))
         response = telemetry_service_pb2.GetTelemetryResponse(latest=blocks.to_proto(latest))
         if request.window_s > 0:
-            window = await self._window(view.cluster.name, request.window_s, request.max_blocks or _DEFAULT_MAX_BLOCKS)
+            room_bytes = self._settings.max_message_bytes - response.ByteSize()
+            max_blocks = request.max_blocks or _DEFAULT_MAX_BLOCKS
+            window = await self._window(view.cluster.name, request.window_s, max_blocks, room_bytes)
             response.window.extend(window)
         return response
 
-    async def _window(self, cluster: str, window_s: float, max_blocks: int) -> list[telemetry_pb2.NormalizedBlock]:
+    async def _window(
+        self, cluster: str, window_s: float, max_blocks: int, room_bytes: int
+    ) -> list[telemetry_pb2.NormalizedBlock]:
         """The newest blocks with a sample of the last `window_s` seconds, oldest first."""
         since_unix_s = time.time() - window_s
         out: list[telemetry_pb2.NormalizedBlock] = []
         size = 0
         # A sample may be from the future, by so much, when it arrives.
         async for body in self._store.entries(cluster, since_unix_s - self._limits.future_s):
-            block = stream_pb2.TelemetryStreamEntry.FromString(body).block
+            try:
+                block = blocks.message_from_entry(body)
+            except DataLoss as error:
+                self._store.unreadable.add(f"telemetry of {cluster}, {sha256(body).hexdigest()[:16]}", error)
+                continue
             if block.sample_times_unix_s[-1] < since_unix_s:
                 continue
-            size += len(body)
-            if size > self._settings.max_message_bytes // 2:
+            size += len(body)  # as in the answer: an entry is a block with tag and length
+            if size > room_bytes:
                 way_out = f"set max_blocks to {len(out)} or less, or " if out else ""
                 raise LimitExceeded(
                     f"window_s: the blocks of the last {window_s:g} s do not fit into one message "
@@ -212,8 +220,9 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         if view is None:
             names = await self._clusters.names()
             known = f"known are {listed(names)}" if names else "none is known yet"
+            missing = f"there is no cluster {name!r}" if name else "no cluster is named, and none was described last"
             raise NotFound(
-                f"{path}: there is no cluster {name!r}, {known}; record it with TelemetryService.UpsertCluster first",
+                f"{path}: {missing}, {known}; record it with TelemetryService.UpsertCluster first",
                 field=path,
                 reason="CLUSTER_NOT_FOUND",
                 metadata={"cluster": name},
@@ -221,7 +230,12 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         return view
 
 
-_NO_REDIS = Unavailable("the store (Redis) does not answer", reason="STORE_UNAVAILABLE", retry_after_s=1.0)
+def _of_store(error: RedisError) -> AdlroError:
+    """What is told of it; raises it where it is no fault of the store's."""
+    known = store_error(error, unsure="")
+    if known is None:
+        raise error
+    return known
 
 
 def _after_blocks(error: AdlroError, count: int) -> AdlroError:

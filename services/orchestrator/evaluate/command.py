@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import os
 import signal
 import sys
@@ -18,9 +17,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from adlro.errors import AdlroError, InvalidInput, NotFound
+from adlro.errors import AdlroError, InvalidInput, NotFound, with_extra
+from adlro.terminal import PlainConsole, escape, escape_lines
+from adlro.text import to_json
 from services.orchestrator.evaluate.cases import Case, build_cases
 from services.orchestrator.evaluate.evaluation import Evaluation, evaluate
 from services.orchestrator.evaluate.hyperscore import Weights
@@ -171,7 +171,7 @@ def run(
         evaluation = _evaluated(request, (cases, notes), partial, processes)
         document = evaluation.document()
         if json_path is not None:
-            text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+            text = to_json(document, indent=1, allow_nan=False) + "\n"
             write_whole(Path(json_path), text.encode())
         if html_path is not None:
             from services.orchestrator.evaluate.page import build_page
@@ -227,7 +227,7 @@ def _weights(text: str) -> Weights:
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False)
+    return PlainConsole(stderr=stderr, width=width, highlight=False, emoji=False)
 
 
 def _say(text: str) -> None:
@@ -257,22 +257,22 @@ def main() -> None:
     missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
     if missing and not {"-h", "--help"} & set(sys.argv[1:]):
         _say(
-            f"[bold red]error:[/] adlro evaluate needs {', '.join(missing)}; install what it needs with: "
-            "pip install 'adlro\\[evaluate]'"
+            f"[bold red]error:[/] adlro evaluate needs {', '.join(missing)}; "
+            f"install it {escape(with_extra('evaluate'))}"
         )
         sys.exit(EXIT_ERROR)
     try:
         app(prog_name="adlro evaluate", standalone_mode=True)
     except (InvalidInput, NotFound) as error:
-        _say(f"[bold red]error:[/] {escape(_message(error))}")
+        _say(f"[bold red]error:[/] {escape_lines(_message(error))}")
         sys.exit(EXIT_USAGE)
     except AdlroError as error:
-        _say(f"[bold red]error:[/] {escape(_message(error))}")
+        _say(f"[bold red]error:[/] {escape_lines(_message(error))}")
         sys.exit(EXIT_ERROR)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_INTERRUPTED)
     except _TerminatedError:
         sys.exit(EXIT_TERMINATED)
     except OSError as error:
-        _say(f"[bold red]error:[/] {escape(str(error))}")
+        _say(f"[bold red]error:[/] {escape_lines(str(error))}")
         sys.exit(EXIT_ERROR)

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from adlro.errors import InvalidInput
+from adlro.sim.exact import exp_array, log, log_array
 from adlro.sim.observation import Floats
 
 BETA = 5.0
-GAMMA = -math.log(2.0)
+GAMMA = -log(2.0)
 KAPPA = 2.1
 
 
@@ -34,7 +35,7 @@ class Weights:
     useful_utilization: float = 1.0
 
     def __post_init__(self) -> None:
-        if not all(0 <= weight < math.inf for weight in self.all) or not sum(self.all) > 0:
+        if not all(0 <= weight < math.inf for weight in self.all) or not max(self.all) > 0:
             raise InvalidInput(
                 f"weights: must be numbers from 0 and not all 0, not {','.join(f'{w:g}' for w in self.all)}",
                 field="weights",
@@ -51,15 +52,15 @@ EQUAL = Weights()
 
 def value(jct: Floats, throughput: Floats, useful_utilization: Floats, weights: Weights = EQUAL) -> Floats:
     """V, from the ratios by which a policy is better than FCFS (JCT: FCFS's divided by the policy's)."""
-    total = sum(weights.all)
+    total = math.fsum(weights.all)
     logs = [
-        weight * np.log(ratio) for weight, ratio in zip(weights.all, (jct, throughput, useful_utilization), strict=True)
+        weight * log_array(ratio)
+        for weight, ratio in zip(weights.all, (jct, throughput, useful_utilization), strict=True)
     ]
-    result: Floats = np.exp(sum(logs) / total)
-    return result
+    return exp_array(np.sum(logs, axis=0) / total)
 
 
 def hyperscore(v: Floats) -> Floats:
     """HyperScore of V > 0; between 100 and 200."""
-    result: Floats = 100.0 * (1.0 + (1.0 / (1.0 + np.exp(-(BETA * np.log(v) + GAMMA)))) ** KAPPA)
-    return result
+    share = 1.0 / (1.0 + exp_array(-(BETA * log_array(v) + GAMMA)))
+    return 100.0 * (1.0 + exp_array(KAPPA * log_array(share)))

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from adlro.cluster import Cluster
 from adlro.errors import InternalError
 from adlro.sim.batch import Outcome
+from adlro.sim.exact import power
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.observation import Floats, Ints
 
@@ -51,7 +52,7 @@ METRICS = (
 SLOWDOWN_BOUND_S = 10.0
 LITTLE_TOLERANCE = 0.01
 
-JCT_EDGES_S: Floats = np.logspace(-3, 9, 12 * 40 + 1)
+JCT_EDGES_S: Floats = np.array([power(10.0, bin_ / 40 - 3) for bin_ in range(12 * 40 + 1)])
 """Of the distribution of JCTs: 40 bins a decade."""
 TIME_BINS = 60
 """Of a GPU's utilization over the makespan."""
@@ -155,7 +156,7 @@ def jain_of_users(slowdown: Floats, user: NDArray[np.int64]) -> float:
     """Jain's index over the users' means of `slowdown`."""
     _, number = np.unique(user, return_inverse=True)
     mean = np.bincount(number, weights=slowdown) / np.bincount(number)
-    return float(mean.sum() ** 2 / (len(mean) * (mean**2).sum()))
+    return float(np.square(mean.sum()) / (len(mean) * np.square(mean).sum()))
 
 
 def _weighted_mean(values: Floats, weights: Floats) -> float:

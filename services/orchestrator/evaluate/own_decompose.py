@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from adlro.errors import InternalError, Unsupported
+from adlro.kit.settings import with_password
 from adlro.kit.testing import ServiceEnded, SpawnedService, spawn_service
 from services.orchestrator.evaluate.decompose import RunningDecompose
 
@@ -71,7 +72,9 @@ class OwnDecompose:
         if self._store is None:
             self._store = _spawn(_STORE_MODULE, "the store", {})
         redis_url = f"redis://{self._store.address}/0"
-        settings = {"ADLRO_REDIS_URL": redis_url, **_SETTINGS}
+        (password_file,) = (line["password_file"] for line in self._store.log_lines() if "password_file" in line)
+        settings = {"ADLRO_REDIS_URL": redis_url, "ADLRO_REDIS_PASSWORD_FILE": password_file, **_SETTINGS}
+        redis_url = with_password(redis_url, password_file)
         process = _spawn(_DECOMPOSE_MODULE, "decompose", settings)
         try:
             async with RunningDecompose(

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from adlro.jobs import JobType
+from adlro.text import visible_all
 from services.orchestrator.evaluate import measure
 from services.orchestrator.evaluate.evaluation import Evaluation
 from services.orchestrator.evaluate.request import REFERENCE
@@ -39,11 +40,13 @@ def build_page(evaluation: Evaluation, document: dict[str, Any]) -> str:
         "span": _span,
         "verdict": _verdict,
     }
+    # Autoescaping leaves what hides or turns round the text beside it.
+    document = visible_all(document)
     text: str = environment.get_template("page.html.jinja").render(
         scenarios=[_scenario(document, name) for name in dict.fromkeys(row["scenario"] for row in document["rows"])],
         document=document,
         meta=document["meta"],
-        plots=_plots(evaluation, document),
+        plots=visible_all(_plots(evaluation, document)),
         reference=REFERENCE,
         style=_own("page.css"),
         script=_own("page.js"),

@@ -43,7 +43,14 @@ def resampled_means(values: Floats, seed: int) -> Floats:
         values: (n, M) figures of n lists; the resamples depend on n and the seed alone.
         seed: of the resamples.
     """
-    return np.concatenate([counts @ values for counts in _counts(len(values), seed)]) / len(values)
+    found = []
+    for counts in _counts(len(values), seed):
+        total = np.zeros((values.shape[1], len(counts)))
+        # List by list: in what order a matrix product adds up is the processor's affair.
+        for count, value in zip(np.ascontiguousarray(counts.T), values, strict=True):
+            total += value[:, None] * count
+        found.append(total.T)
+    return np.concatenate(found) / len(values)
 
 
 def _counts(lists: int, seed: int) -> Iterator[Floats]:
@@ -91,4 +98,4 @@ def regression(x: Floats, y: Floats) -> Regression | None:
     if len(x) < 3 or np.ptp(x) <= 1e-12:
         return None
     found = linregress(x, y)
-    return Regression(float(found.slope), float(found.intercept), float(found.rvalue**2), float(found.pvalue))
+    return Regression(float(found.slope), float(found.intercept), float(np.square(found.rvalue)), float(found.pvalue))

@@ -28,7 +28,8 @@ def main() -> None:
         except AdlroError as error:
             sys.exit(error.message)
         try:
-            sys.stderr.write(json.dumps({"event": "listening", "address": f"127.0.0.1:{store.port}"}) + "\n")
+            where = {"address": store.address, "password_file": str(store.password_file)}
+            sys.stderr.write(json.dumps({"event": "listening", **where}) + "\n")
             sys.stderr.flush()
             ending.wait()
         finally:

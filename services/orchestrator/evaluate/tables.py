@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +17,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from adlro.terminal import escape
 from services.orchestrator.evaluate.request import REFERENCE
 
 _PLAIN_LINE_EVERY_S = 10.0

@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib.util
 import sys
 
+from adlro.errors import with_extra
+
 EXTRAS = ("torch", "onnx", "onnxscript", "tensorboard")
 
 
 def main() -> None:
     """Trains, where what it needs is installed."""
     missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
-    if missing:
-        said = "install what it needs with: pip install 'adlro[train]'"
-        sys.stderr.write(f"error: adlro train needs {', '.join(missing)}; {said}\n")
+    if missing and "--help" not in sys.argv[1:]:
+        sys.stderr.write(f"error: adlro train needs {', '.join(missing)}; install it {with_extra('train')}\n")
         sys.exit(1)
     from services.orchestrator.learn.train import main as train
 

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from adlro.sim import kernel
 from adlro.sim.batch import change_arrays
 from adlro.sim.course import DECISION, Course, new_course
+from adlro.sim.draws import standard_exponentials, standard_normal
+from adlro.sim.exact import exp
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.machines import IDLE, Hardware, Machines, empty_machines, hardware_of
 from adlro.sim.observation import HOLD, Ints, Observation
@@ -215,7 +217,7 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
             sampled = _room_for_samples(len(at), sampling.candidates)
             shape = (len(at), sampling.futures, sampling.ahead)
             draws = FutureDraws(
-                chance.standard_exponential(shape, dtype=np.float32),
+                standard_exponentials(chance, shape).astype(np.float32),
                 chance.random(shape, dtype=np.float32),
                 chance.random((len(at), sampling.considered), dtype=np.float32),
             )
@@ -312,7 +314,7 @@ def _perturbed(rng: np.random.Generator) -> HoldGreedySettings:
     """The base's settings, each some way off."""
 
     def near(value: float, spread: float) -> float:
-        return float(value * np.exp(spread * rng.standard_normal()))
+        return value * exp(spread * standard_normal(rng))
 
     return HoldGreedySettings(
         alpha=near(FIXED.alpha, 0.3),

@@ -104,7 +104,7 @@ def _chunk(states: States, rows: NDArray[np.int64], filler: PlaneFiller) -> Chun
     before = planes.rows.shape[1]
     job = planes.pair_job[used]
     count, errors_s = states.sampled.played[rows], states.sampled.error_s[rows]
-    error = np.sqrt((errors_s**2).sum(axis=1) / np.maximum(count - 1, 1)) / planes.scale_s
+    error = np.sqrt(np.square(errors_s).sum(axis=1) / np.maximum(count - 1, 1)) / planes.scale_s
     return Chunk(
         gpus=planes.gpus.astype(np.float16),
         jobs=planes.jobs[:, :window].astype(np.float16),

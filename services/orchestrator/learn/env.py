@@ -175,7 +175,7 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
             self._action[0] = _instead(simulator.window.mask)[0]
         step = simulator.step(self._action)
         parts = step.parts[0]
-        reward = float(parts @ self._weights)
+        reward = float((parts * self._weights).sum())
         done, stuck = bool(step.done[0]), bool(step.stuck[0])
         return self._observation(), reward, done and not stuck, stuck, self._info(step)
 
@@ -272,7 +272,13 @@ class PlacementVectorEnv(VectorEnv[Arrays, NDArray[np.int64], NDArray[Any]]):
             "reward_parts": step.parts.copy(),
             "masked_actions": ~possible,
         }
-        return self._observation(), step.parts @ self._weights, step.done & ~step.stuck, step.stuck.copy(), info
+        return (
+            self._observation(),
+            (step.parts * self._weights).sum(axis=1),
+            step.done & ~step.stuck,
+            step.stuck.copy(),
+            info,
+        )
 
     def _observation(self) -> Arrays:
         window = self._simulator.window

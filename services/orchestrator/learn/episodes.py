@@ -22,6 +22,7 @@ import torch
 
 from adlro.sim.batch import BatchSimulator
 from adlro.sim.course import FEASIBLE_IDLE_S, IDLE_S, JOBS_S, PRIORITY_S
+from adlro.sim.exact import exp_array
 from adlro.sim.observation import Floats, Ints, Observation
 from services.orchestrator.learn.network import PairNetwork
 from services.orchestrator.learn.recipes import Recipe
@@ -30,8 +31,8 @@ from services.orchestrator.learn.worlds import World
 from services.orchestrator.planes.choice import Margins, actions_of, best_of
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.layout import Float32s, Planes, fullest_window
-from services.orchestrator.planes.model import INPUTS
 from services.orchestrator.planes.ranges import Ranges
+from services.orchestrator.planes.session import INPUTS
 
 RANGES_EVERY = 8
 """Steps of a generation: what planes can be shows in a part of them."""
@@ -122,7 +123,7 @@ def run_generation(
     reward_s = np.where(following >= 0, reward_s - recipe.idle * idle_s, 0.0)
     if recipe.reward == "waits":
         reward_s -= reward_s.sum() / max(dt_s.sum(), 1e-9) * dt_s
-    discount = np.exp(-rate * dt_s) if recipe.discount_per_decision == 0.0 else recipe.discount_per_decision
+    discount = exp_array(-rate * dt_s) if recipe.discount_per_decision == 0.0 else recipe.discount_per_decision
     held = np.concatenate(chosen) < 0
     decisions = Decisions(
         **pack(seen, chosen),  # type: ignore[arg-type]

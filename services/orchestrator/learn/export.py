@@ -13,9 +13,11 @@ import onnx
 import torch
 
 from adlro.errors import InvalidInput
-from services.orchestrator.learn.network import NetworkSettings, PairNetwork
+from services.orchestrator.learn.network import PairNetwork
+from services.orchestrator.learn.sizes import NetworkSettings
 from services.orchestrator.planes.compiled_network import WEIGHTS_KEY, weights_to_text
-from services.orchestrator.planes.model import INPUTS, KEY, MOST_BYTES, OUTPUTS, ModelMetadata, metadata_from_json
+from services.orchestrator.planes.model import KEY, MOST_BYTES, ModelMetadata, metadata_from_json
+from services.orchestrator.planes.session import INPUTS, OUTPUTS
 from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
 
 _AUTO = torch.export.Dim.AUTO

@@ -20,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from services.orchestrator.learn.dataset import CHUNK, Batch, Chunk, Dataset, batches
-from services.orchestrator.learn.network import NetworkSettings, PairNetwork
+from services.orchestrator.learn.network import PairNetwork
+from services.orchestrator.learn.sizes import NetworkSettings
 from services.orchestrator.planes.choice import Margins
 
 MARGINS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2, float("inf"))

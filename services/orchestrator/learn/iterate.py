@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 import time
@@ -107,7 +108,7 @@ def validate(trained: Path, out: Path) -> None:
             )
             for cell in playing.CELLS
         }
-        means[margins] = sum(score.ratio for score in found.values()) / len(found)
+        means[margins] = math.fsum(score.ratio for score in found.values()) / len(found)
         least[margins] = min(
             playing.throughput(cell, act, lists=5 * VALIDATION_LISTS, seed=playing.VALIDATION_SEED)
             for cell in THROUGHPUT_CELLS

@@ -11,31 +11,13 @@ once for each job, GPU and cluster, and summed where they meet: the same layer, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding as at  # rows of a table; of all ways the one that is a single node in ONNX
 from torch.nn.functional import linear
 
+from services.orchestrator.learn.sizes import NetworkSettings
 from services.orchestrator.planes.table import BASE_CHOICE, CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkSettings:
-    """Sizes.
-
-    Attributes:
-        channels: of the GPU matrix after each convolution, and of a job's features.
-        hidden: of the first fully connected layer.
-        hidden2: of the second.
-        convolutions: False: pairs and jobs only, nothing of the GPU matrix (an arm of the ablation).
-    """
-
-    channels: int = 24
-    hidden: int = 64
-    hidden2: int = 32
-    convolutions: bool = True
 
 
 class PointConv2d(nn.Conv2d):

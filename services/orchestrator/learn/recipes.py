@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from adlro.errors import InvalidInput
-from services.orchestrator.learn.network import NetworkSettings
+from services.orchestrator.learn.sizes import NetworkSettings
 from services.orchestrator.planes.choice import Margins
 
 REWARDS = ("waits", "jobs")

@@ -172,7 +172,8 @@ def sample(
             for future in range(futures):
                 mean += (costs[0, future] - costs[c, future]) / futures
             for future in range(futures):
-                squares += (costs[0, future] - costs[c, future] - mean) ** 2
+                off = costs[0, future] - costs[c, future] - mean
+                squares += off * off
             sampled.gain_s[row, c] = mean
             sampled.error_s[row, c] = np.sqrt(squares / max(futures - 1, 1) / futures)
 

@@ -12,18 +12,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch.utils.tensorboard import SummaryWriter
 
 from adlro.errors import AdlroError, InvalidInput
-from services.orchestrator.learn import training
+from adlro.terminal import escape
 from services.orchestrator.learn.recipes import RECIPES, Recipe, recipe_named
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+    from services.orchestrator.learn import training
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -59,6 +61,10 @@ def run(
     checkpoint_s: Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints.")] = 60.0,
 ) -> None:
     """Trains a network, chooses its best checkpoint on lists of its own, and writes it for the orchestrator."""
+    import torch  # here, so that --help works without it
+
+    from services.orchestrator.learn import training
+
     changes = _changes(setting or [], recipe)
     if idle is not None:
         changes["idle"] = idle
@@ -80,6 +86,8 @@ def run(
 
 
 def _train(trained: training.Training, folder: Path, decisions: int, minutes: float) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
     console = Console(stderr=True)
     if trained.resumed:
         console.print(f"goes on after generation {trained.generation}, {trained.decisions} decisions")

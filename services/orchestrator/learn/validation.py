@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adlro.sim.batch import simulate
+from adlro.sim.exact import log_array
 from adlro.sim.observation import Floats, Ints, Observation
 from adlro.sim.scenario import load_scenario
 from services.orchestrator.learn.worlds import World, world_of
@@ -62,7 +63,7 @@ class Validation:
         for world, base_s in zip(self._worlds, self._base, strict=True):
             jct_s, never = _mean_jct_s(world, act)
             stuck += never
-            gains.append(np.log(base_s / jct_s))
+            gains.append(log_array(base_s / jct_s))
         means = np.array([each.mean() for each in gains])
         variances = np.array([each.var(ddof=1) / len(each) for each in gains])
         error = math.sqrt(float(variances.sum())) / len(gains)

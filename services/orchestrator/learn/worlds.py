@@ -57,7 +57,7 @@ def draw_world(rng: np.random.Generator, *, lists: int, jobs: int) -> World:
 
 
 def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
-    load = float(rng.uniform(LOWEST_LOAD, HIGHEST_LOAD))
+    load = LOWEST_LOAD + (HIGHEST_LOAD - LOWEST_LOAD) * rng.random()
     name = str(rng.choice(["paper", "paper_roomy", "diurnal", "surge", "heavy_tails", "gavel"], p=_SCENARIOS))
     scenario = load_scenario(name)
     groups: tuple[Group, ...] | None = None
@@ -122,7 +122,7 @@ def _with_more_memory(
 
 def _draw_runtime(rng: np.random.Generator) -> str:
     kind = str(rng.choice(["true", "noise", "group", "type", "none"], p=(0.5, 0.2, 0.14, 0.13, 0.03)))
-    return f"noise:{rng.uniform(0.1, 1.0):.2f}" if kind == "noise" else kind
+    return f"noise:{0.1 + 0.9 * rng.random():.2f}" if kind == "noise" else kind
 
 
 def _draw_cluster(rng: np.random.Generator, like: Cluster) -> Cluster:

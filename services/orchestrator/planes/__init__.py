@@ -6,6 +6,7 @@ window.py   which waiting jobs are looked at, compiled
 fill.py     observations to planes
 figures.py  the same of one cluster, compiled
 choice.py   what a network says to actions
+session.py  a network in ONNX Runtime
 model.py    a network in an ONNX file, and what the file says of itself
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from adlro.sim.compiled import compiled, compiled_part
+from adlro.sim.exact_compiled import exp, log
 from adlro.sim.hold_rule import HoldRule, score_job
 from adlro.sim.observation import Floats
 from services.orchestrator.planes.layout import Float32s, Looked, Planes, Scratch
@@ -72,11 +73,11 @@ def _typical_s(looked: Looked, n: int, scratch: Scratch) -> float:
     least_s, logs = LEAST_REMAINING * total / count, 0.0
     for job in range(looked.job_waiting.shape[1]):
         if scratch.best_s[job] < np.inf:
-            logs += np.log(scratch.best_s[job])
+            logs += log(scratch.best_s[job])
     for gpu in range(looked.gpu_idle.shape[1]):
         if scratch.usable[gpu] and not looked.gpu_idle[n, gpu]:
-            logs += np.log(max(looked.gpu_remaining_s[n, gpu], least_s))
-    return float(np.exp(logs / count))
+            logs += log(max(looked.gpu_remaining_s[n, gpu], least_s))
+    return float(exp(logs / count))
 
 
 @compiled_part

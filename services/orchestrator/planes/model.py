@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from adlro.errors import InvalidInput
 from adlro.sim.hold_rule import HoldRule
@@ -23,6 +22,7 @@ from services.orchestrator.planes.compiled_network import WEIGHTS_KEY, CompiledN
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.layout import Float32s, Planes
 from services.orchestrator.planes.probe import probe_planes
+from services.orchestrator.planes.session import INPUTS, OUTPUTS, Runs, open_session
 from services.orchestrator.planes.table import table_digest
 
 FORMAT = "adlro-q-network/1"
@@ -30,8 +30,6 @@ UNITS = "Q and margins: each decision's own scale_s"
 KEY = "adlro"
 """Of the metadata in the ONNX file."""
 
-INPUTS = ("gpus", "jobs", "cluster", "pairs", "pair_cluster", "pair_job", "pair_place")
-OUTPUTS = ("q_pairs", "q_hold")
 MOST_BYTES = 2_000_000
 
 _PROBES, _AGREEMENT = 8, 1e-4
@@ -122,24 +120,21 @@ class OnnxModel:
     def __init__(self, model: Path | str | bytes, *, threads: int = 1) -> None:
         source = "the model" if isinstance(model, bytes) else str(model)
         content = model if isinstance(model, bytes) else _read(Path(model))
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # what is wrong comes as an exception
         try:
-            self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            session = open_session(content, threads)
         except Exception as error:  # ONNX Runtime has a dozen exceptions, with no common base but this
             raise InvalidInput(f"{source}: not an ONNX model that can be run: {error}", field="model") from error
-        stated = self._session.get_modelmeta().custom_metadata_map
+        stated = session.get_modelmeta().custom_metadata_map
         self.metadata = metadata_from_json(stated.get(KEY, "{}"), source)
-        inputs = tuple(each.name for each in self._session.get_inputs())
-        outputs = tuple(each.name for each in self._session.get_outputs())
-        flat = all(len(each.shape) == 1 for each in self._session.get_outputs())
+        inputs = tuple(each.name for each in session.get_inputs())
+        outputs = tuple(each.name for each in session.get_outputs())
+        flat = all(len(each.shape) == 1 for each in session.get_outputs())
         if not set(inputs) <= set(INPUTS) or outputs != OUTPUTS or not flat:
             raise InvalidInput(
                 f"{source}: it takes {', '.join(inputs)} and gives {', '.join(outputs)}, not {', '.join(OUTPUTS)}",
                 field="model",
             )
+        self._runs = Runs(session)
         self._inputs = inputs
         self._filler = PlaneFiller(self.metadata.rule, self.metadata.window)
         self._compiled: CompiledNetwork | None = None
@@ -166,8 +161,12 @@ class OnnxModel:
 
     def q_of_runtime(self, planes: Planes) -> tuple[Float32s, Float32s]:
         """The same, by ONNX Runtime, for however many decisions."""
-        q_pairs, q_hold = self._session.run(OUTPUTS, {name: getattr(planes, name) for name in self._inputs})
+        q_pairs, q_hold = self._runs.run({name: getattr(planes, name) for name in self._inputs})
         return q_pairs, q_hold
+
+    def stop(self) -> None:
+        """Ends what ONNX Runtime is at, in whatever thread: a network that does not answer takes a core for ever."""
+        self._runs.stop()
 
     def _checked(self, weights: str, source: str) -> CompiledNetwork | None:
         """The compiled network, where it says what ONNX Runtime says; None: that says nothing that is a number.

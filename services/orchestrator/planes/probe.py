@@ -19,7 +19,7 @@ def probe_planes(number: int = 0) -> Planes:
     rng = np.random.default_rng(number)
 
     def draw(*shape: int) -> Float32s:
-        return rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+        return (2.0 * rng.random(shape) - 1.0).astype(np.float32)
 
     gpus, jobs = draw(1, len(GPU_PLANES), _NODES, _SLOTS), draw(1, _JOBS, len(JOB_PLANES))
     gpus[:, 0], jobs[:, :, 0] = 1.0, 1.0  # present

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.sim.compiled import compiled_part
+from adlro.sim.exact_compiled import log, log1p
 
 TABLE_VERSION = 1
 
@@ -203,9 +204,9 @@ def normalised(raw: float, rules: NDArray[np.float64], plane: int) -> tuple[floa
     """A raw figure brought to the network's range, and 1 where it had to be clipped to it."""
     value = raw
     if rules[plane, 0] == 1.0:
-        value = np.log(raw) if raw > 0.0 else -np.inf
+        value = log(raw) if raw > 0.0 else -np.inf
     elif rules[plane, 0] == 2.0:
-        value = np.log1p(raw)
+        value = log1p(raw)
     value *= rules[plane, 1]
     low, high = rules[plane, 2], rules[plane, 3]
     if value >= low and value <= high:

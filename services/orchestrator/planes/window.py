@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from adlro.sim.compiled import compiled_part
+from adlro.sim.exact_compiled import log
 from adlro.sim.hold_rule import HoldRule, look_around, score_job
 from adlro.sim.observation import Ints
 from services.orchestrator.planes.layout import Looked, Scratch
@@ -74,7 +75,7 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
             if scratch.usable[gpu]:
                 best_s = min(best_s, duration_s[gpu])
         scratch.best_s[job] = best_s
-        scratch.key[job] = -np.log(best_s) - NOT_NOW if best_s < np.inf else -1e300
+        scratch.key[job] = -log(best_s) - NOT_NOW if best_s < np.inf else -1e300
         if not somewhere:
             continue
         waited_s = looked.time_s[n] - looked.job_submit_s[n, job]

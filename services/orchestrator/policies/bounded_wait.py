@@ -41,6 +41,9 @@ Shortest-first policies make long jobs wait; only in a lasting overload does any
 OUTLIER = 10.0
 """Times the median: a longer duration counts as this long in what is typical."""
 
+LOOKED_AT_FIRST = 64
+"""Overdue jobs of which it is looked first whether one can start; in a long overload there are very many."""
+
 
 def overdue(observation: Observation, ratio: float) -> Bools:
     """(N, J) the job has waited longer than its limit, and a GPU that is there can hold it."""
@@ -99,20 +102,25 @@ def _bound_one(observation: Observation, row: int, late: NDArray[np.intp], score
     late = late[np.argsort(observation.job_submit_s[row, late], kind="stable")]
     node, fits = observation.gpu_node[row], observation.fits_now[row]
     there = np.isfinite(observation.gpu_remaining_s[row])
-    able = np.isfinite(observation.duration_s[row, late]) & there  # (L, G)
-    nodes = observation.node_cores_free.shape[1]
-    kept = np.zeros((len(late) + 1, nodes), dtype=np.bool_)  # [i]: nodes that the i overdue jobs before keep free
-    place, gpu = np.nonzero(able)
-    kept[place + 1, node[gpu]] = True
-    np.logical_or.accumulate(kept, axis=0, out=kept)
-    open_pairs = fits[late] & ~kept[:-1][:, node]  # (L, G)
-    starts = np.flatnonzero(open_pairs.any(axis=1))
-    if not len(starts):
-        scores[:, kept[-1][node]] = -np.inf
-        return
-    job = late[starts[0]]
-    wanted = np.where(open_pairs[starts[0]], scores[job], -np.inf)
-    if not (wanted > -np.inf).any():
-        wanted = np.where(open_pairs[starts[0]], -observation.duration_s[row, job], -np.inf)
-    scores[:] = -np.inf
-    scores[job] = wanted
+    kept = np.zeros(observation.node_cores_free.shape[1], dtype=np.bool_)  # nodes that overdue jobs before keep free
+    start, count = 0, LOOKED_AT_FIRST
+    while start < len(late):  # a part at a time, each larger: mostly one of the first fits
+        part = late[start : start + count]
+        able = np.isfinite(observation.duration_s[row, part]) & there  # (L, G)
+        before = np.zeros((len(part) + 1, len(kept)), dtype=np.bool_)  # [i]: the same before the part's i-th
+        before[0] = kept
+        place, gpu = np.nonzero(able)
+        before[place + 1, node[gpu]] = True
+        np.logical_or.accumulate(before, axis=0, out=before)
+        open_pairs = fits[part] & ~before[:-1][:, node]  # (L, G)
+        starts = np.flatnonzero(open_pairs.any(axis=1))
+        if len(starts):
+            job = part[starts[0]]
+            wanted = np.where(open_pairs[starts[0]], scores[job], -np.inf)
+            if not (wanted > -np.inf).any():
+                wanted = np.where(open_pairs[starts[0]], -observation.duration_s[row, job], -np.inf)
+            scores[:] = -np.inf
+            scores[job] = wanted
+            return
+        kept, start, count = before[-1], start + count, 4 * count
+    scores[:, kept[node]] = -np.inf

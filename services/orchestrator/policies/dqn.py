@@ -91,6 +91,15 @@ class Dqn(Policy):
         """A digest of the checkpoint; empty before it is read."""
         return "" if self._loaded is None else self._loaded.version
 
+    def take(self, content: bytes) -> Dqn:
+        """Decides by what was read of the checkpoint before, whatever is in its place now.
+
+        Raises:
+            Unsupported, InvalidInput: as `load`.
+        """
+        self._loaded = _model(content, str(self.checkpoint))
+        return self
+
     def load(self) -> Dqn:
         """Reads the checkpoint now, if that has not been done.
 
@@ -110,6 +119,11 @@ class Dqn(Policy):
         model = self._now_loaded().model
         if not all(np.isfinite(found).all() for found in model.q(self._filler(model).fill(observation))):
             raise InvalidInput(f"checkpoint {self.checkpoint}: its answer is no number", field="checkpoint")
+
+    def stop(self) -> None:
+        """Ends the decisions that are under way, in other threads: they raise."""
+        if self._loaded is not None:
+            self._loaded.model.stop()
 
     def _now_loaded(self) -> _Loaded:
         if self._loaded is None:

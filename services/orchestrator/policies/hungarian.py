@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.errors import Unsupported
+from adlro.errors import Unsupported, with_extra
 from adlro.sim.observation import Floats, Observation
 from services.orchestrator.policies.base import Policy
 
@@ -34,8 +34,8 @@ class Hungarian(Policy):
             from scipy.optimize import linear_sum_assignment
         except ModuleNotFoundError:
             raise Unsupported(
-                "the policy hungarian needs scipy, which is not installed; install it with "
-                "`pip install 'adlro[evaluate]'`, or take min_min, which comes without",
+                f"the policy hungarian needs scipy, which is not installed; install it {with_extra('evaluate')}; "
+                "or take min_min, which comes without",
                 field="policy",
                 reason="SCIPY_MISSING",
             ) from None

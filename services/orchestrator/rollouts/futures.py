@@ -15,6 +15,7 @@ from adlro.errors import InvalidInput
 from adlro.sim import fork
 from adlro.sim.compiled import compiled, compiled_part
 from adlro.sim.course import DECISION, FUTURE, NOT_HOLDING, RUNNING, WAITING, Changes, Course, place_in_order
+from adlro.sim.draws import standard_exponentials
 from adlro.sim.job_arrays import JobArrays, empty_job_arrays
 from adlro.sim.machines import IDLE, Hardware, Machines, remaining_s
 from adlro.sim.observation import Floats
@@ -56,7 +57,7 @@ class Imagination(NamedTuple):
 
 def draw(rng: np.random.Generator, futures: int, ahead: int) -> Draws:
     """Random numbers for `futures` futures of `ahead` arrivals."""
-    return Draws(rng.standard_exponential((futures, ahead)), rng.random((futures, ahead)))
+    return Draws(standard_exponentials(rng, (futures, ahead)), rng.random((futures, ahead)))
 
 
 def history_of(jobs: JobArrays, span_s: float) -> History:

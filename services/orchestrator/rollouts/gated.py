@@ -134,7 +134,8 @@ def error_of(gains: Floats, c: int, played: int, mean: float) -> float:
     """Standard error of a mean over the futures played."""
     squares = 0.0
     for future in range(played):
-        squares += (gains[c, future] - mean) ** 2
+        off = gains[c, future] - mean
+        squares += off * off
     return math.sqrt(squares / max(played - 1, 1) / played)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
+
 from benchmarks.ablation import ARMS
 from services.orchestrator.learn.dataset import Chunk
 from services.orchestrator.planes.fill import PlaneFiller

@@ -51,3 +51,23 @@ def test_a_benchmark_runs_and_gives_its_figures(benchmark: str, options: list[st
         for figure in each.values():
             assert 0 < figure["min"] <= figure["median"] <= figure["max"]
     assert result["machine"]["cores"] > 0
+
+
+@pytest.mark.slow
+def test_an_orchestrator_that_is_killed_is_measured() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.takeover", "--jobs", "400", "--rounds", "1", "--seconds", "1", "--json"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    takeover = {name: figure["median"] for name, figure in result["takeover"].items()}
+    assert 0 < takeover["listening_s"] <= takeover["acting_s"] <= takeover["placing_s"]
+    assert takeover["waiting_jobs"] > 200
+    assert result["steady"]["decisions_per_s"] > 0
+    assert result["machine"]["cores"] > 0

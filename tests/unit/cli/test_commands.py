@@ -12,7 +12,9 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
+from adlro.cli import shell
 from adlro.cli.app import app
+from adlro.client import transport
 from adlro.errors import FieldViolation, InternalError, InvalidInput, Unavailable
 from adlro.events import ClockMode
 from adlro.jobs import Job, JobSpec, JobState, JobType, PendingReason
@@ -38,7 +40,9 @@ def spec(name: str = "train", **fields: Any) -> JobSpec:
 
 
 @pytest.mark.parametrize("arguments", [*READING, ["submit", "--type", "ml"], ["cancel", "job-1"], ["drain", "volta-0"]])
-def test_where_nothing_runs_it_says_what_to_do(arguments: list[str]) -> None:
+def test_where_nothing_runs_it_says_what_to_do(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Longer than the commands' patience, so that each tries once; below, one tries as often as it does for people.
+    monkeypatch.setattr(transport, "_FIRST_DELAY_S", 2 * shell.PATIENCE_S)
     result = CliRunner().invoke(app, arguments, env=NOWHERE)
     assert result.exit_code == 3
     assert result.stdout == ""
@@ -308,19 +312,29 @@ def test_a_policy_in_the_shadow_is_set_and_shown(suite: FakeSuite, adlro: Run) -
 
 
 def test_status_says_where_the_policy_does_not_decide(suite: FakeSuite, adlro: Run) -> None:
+    suite.add(spec())
     assert "fallbacks" not in adlro("status").stdout
-    suite.policy_problem = "sjf is not used: no decision within 0.05 s"
+    assert "policy sjf\n" in adlro("queue").stderr
+    suite.policy_problem = "sjf is not used: 3 figures are outside the range of its training"
     suite.fallbacks = {
         orchestrator_service_pb2.DECISION_BASIS_LATE: 3,
         orchestrator_service_pb2.DECISION_BASIS_OUT_OF_RANGE: 12,
     }
     shown = " ".join(adlro("status").stdout.split())
-    assert "hold_greedy_fixed decides: sjf is not used: no decision within 0.05 s" in shown
+    assert "policy sjf (out of range: hold_greedy_fixed decides) 0123456789ab" in shown
+    assert "sjf is not used: 3 figures are outside the range of its training" in shown
+    assert "policy sjf (out of range: hold_greedy_fixed decides)" in " ".join(adlro("queue").stderr.split())
     assert "fallbacks 3 late, 12 out of range" in shown
     assert json.loads(adlro("status", "-o", "json").stdout)["orchestrator"]["fallbacks"] == {
         "late": 3,
         "out_of_range": 12,
     }
+
+
+def test_status_counts_records_that_cannot_be_read(suite: FakeSuite, adlro: Run) -> None:
+    assert "can't be read" not in adlro("status").stdout
+    suite.unreadable_job_count = 3
+    assert "3 more have records that can't be read" in adlro("status").stdout
 
 
 def test_a_decision_is_described_with_what_it_rests_on(suite: FakeSuite, adlro: Run) -> None:
@@ -384,3 +398,62 @@ def test_the_module_and_a_closed_pipe() -> None:
     assert process.stderr.read() == ""
     assert process.wait(30) in (0, 1)
     process.stderr.close()
+
+
+def test_submit_of_many_prints_the_ids_of_those_that_were_taken_before_what_was_refused(
+    suite: FakeSuite, adlro: Run
+) -> None:
+    suite.room = 3
+    result = adlro("submit", "--type", "ml", "--count", "5")
+    assert result.exit_code == 1
+    assert result.stdout.split() == list(suite.jobs)
+    assert len(suite.jobs) == 3
+    assert "2 of 5 jobs were refused" in result.stderr
+    assert result.output.index("job-3") < result.output.index("refused")
+    suite.room = 4
+    result = adlro("submit", "--type", "ml", "--count", "2", "-o", "json")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert ([each["job_id"] for each in told["jobs"]], len(told["rejected"])) == (["job-4"], 1)
+    assert "job-4" in result.stderr
+
+
+def test_an_id_is_printed_before_anything_is_waited_for(
+    suite: FakeSuite, adlro: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("adlro.client.Client.wait", interrupted)
+    result = adlro("submit", "--type", "ml", "--wait")
+    assert (result.exit_code, result.stdout) == (130, "job-1\n")
+    result = adlro("submit", "--type", "ml", "--wait", "--count", "2")
+    assert (result.exit_code, result.stdout) == (130, "job-2\njob-3\n")
+    result = adlro("submit", "--type", "ml", "--wait", "-o", "json")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "job-4\n")
+
+
+def test_ids_of_what_is_on_record_are_printed_though_the_rest_fails(
+    suite: FakeSuite, adlro: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adlro.client.calls.SUBMIT_CHUNK", 2)
+    suite.fail("SubmitJobs", None, InternalError("something went wrong"))
+    result = adlro("submit", "--type", "ml", "--count", "6")
+    assert result.exit_code == 1
+    assert result.stdout.split() == ["job-1", "job-2"]
+
+
+def test_a_watch_of_a_job_that_is_not_there_says_so(suite: FakeSuite, adlro: Run) -> None:
+    result = adlro("watch", "job-77")
+    assert result.exit_code == 1
+    assert "job-77" in result.stderr
+
+
+def test_why_a_node_is_drained_is_shown(suite: FakeSuite, adlro: Run) -> None:
+    assert adlro("drain", "turing-0", "--reason", "a fan [red]").exit_code == 0
+    assert "turing-0 (a fan [red])" in adlro("status").stdout
+    (row,) = (line for line in adlro("gpus").stdout.splitlines() if line.startswith("turing-0/0"))
+    assert "drained a fan [red]" in row
+    assert json.loads(adlro("gpus", "-o", "json").stdout)["gpus"][2]["drain_reason"] == "a fan [red]"
+    told = json.loads(adlro("status", "-o", "json").stdout)
+    assert told["orchestrator"]["drain_reasons"] == {"turing-0": "a fan [red]"}

@@ -93,7 +93,7 @@ def test_certs_says_what_to_install(adlro: Callable[..., Any], tmp_path: Path, m
     monkeypatch.setattr(builtins, "__import__", without)
     result = adlro("certs", "--out", str(tmp_path / "certs"))
     assert result.exit_code == 2
-    assert "pip install 'adlro[certs]'" in result.stderr
+    assert "pip install '.[certs]'" in result.stderr
     assert not (tmp_path / "certs").exists()
 
 

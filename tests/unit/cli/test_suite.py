@@ -175,6 +175,18 @@ def test_up_says_who_uses_the_data_directory(tmp_path: Path) -> None:
     assert "--data-dir" in result.stderr
 
 
+def test_up_says_that_its_data_directory_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    home.touch()  # a file: not even root can make a folder in it
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    result = CliRunner().invoke(app, ["up", "--port", "0"])
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert f"the data directory {home}/.local/state/adlro can't be written" in result.stderr
+    assert "--data-dir" in result.stderr
+
+
 def test_data_goes_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_data_dir() == tmp_path / "adlro"

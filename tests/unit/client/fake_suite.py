@@ -17,7 +17,16 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from adlro.client import Endpoints
 from adlro.cluster import Cluster, Gpu, Node
-from adlro.errors import AdlroError, AlreadyExists, Conflict, InvalidInput, NotFound, OutOfRange, Unavailable
+from adlro.errors import (
+    AdlroError,
+    AlreadyExists,
+    Conflict,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    OutOfRange,
+    Unavailable,
+)
 from adlro.events import Clock, ClockMode, ClusterDescription
 from adlro.jobs import Job, JobAttempt, JobSpec, JobState, PendingReason
 from adlro.kit.status import to_status
@@ -60,13 +69,16 @@ class FakeSuite:
         self.policy = "sjf"
         self.shadow = ""
         self.policy_problem = ""
+        self.unreadable_job_count = 0
         self.fallbacks: dict[Any, int] = {}
         self.drained: list[str] = []
+        self.drain_reasons: dict[str, str] = {}
         self.clock = Clock(ClockMode.REAL, 1.0, False, 100.0)
         self.clock_calls: list[Clock] = []
         self.calls: Counter[str] = Counter()
-        self.failures: defaultdict[str, list[AdlroError | grpc.StatusCode]] = defaultdict(list)
+        self.failures: defaultdict[str, list[AdlroError | grpc.StatusCode | None]] = defaultdict(list)
         self.takes_up = True
+        self.room = 1_000_000  # jobs beyond it are refused
         self.stands_by = False  # another orchestrator acts
         self.hold_jobs = False
         self._streams: set[grpc.ServicerContext] = set()
@@ -97,8 +109,8 @@ class FakeSuite:
 
     # What tests do to it
 
-    def fail(self, method: str, *failures: AdlroError | grpc.StatusCode) -> None:
-        """The next calls of a method end so."""
+    def fail(self, method: str, *failures: AdlroError | grpc.StatusCode | None) -> None:
+        """The next calls of a method end so; None: one that goes well."""
         self.failures[method] += failures
 
     def break_streams(self) -> None:
@@ -195,7 +207,7 @@ class _Services:
             failure = self.suite.failures[name].pop(0)
             if isinstance(failure, grpc.StatusCode):
                 context.abort(failure, "injected")
-            else:
+            elif failure is not None:
                 _abort(context, failure)
 
     # JobService
@@ -209,6 +221,8 @@ class _Services:
             if job.spec != spec:
                 raise AlreadyExists(f"request id {request_id} was used for another job")
             return job, True
+        if len(self.suite.jobs) >= self.suite.room:
+            raise LimitExceeded("there is no room for another job", field="job.user")
         job = self.suite.add(spec)
         self.suite.requests[request_id] = job.job_id
         return job, False
@@ -357,6 +371,7 @@ class _Services:
             queue_length=states[JobState.PENDING],
             running_count=states[JobState.RUNNING],
             drained_node_ids=self.suite.drained,
+            drain_reasons=self.suite.drain_reasons,
             policy_version="0123456789ab",
             policy_problem=self.suite.policy_problem,
             fallbacks=[
@@ -367,6 +382,11 @@ class _Services:
             if self.suite.shadow
             else None,
             wait_ratio=20,
+            deciding_policy="hold_greedy_fixed" if self.suite.policy_problem else self.suite.policy,
+            deciding_basis=orchestrator_service_pb2.DECISION_BASIS_OUT_OF_RANGE
+            if self.suite.policy_problem
+            else orchestrator_service_pb2.DECISION_BASIS_POLICY,
+            unreadable_job_count=self.suite.unreadable_job_count,
         )
 
     def do_ListPolicies(self, _request: Any) -> Any:
@@ -421,11 +441,14 @@ class _Services:
         if request.node_id not in [node.node_id for node in CLUSTER.nodes]:
             raise NotFound(f"there is no node {request.node_id}")
         self.suite.drained.append(request.node_id)
+        if request.reason:
+            self.suite.drain_reasons[request.node_id] = request.reason
         running = [job.job_id for job in self.suite.jobs.values() if job.state is JobState.RUNNING]
         return orchestrator_service_pb2.DrainNodeResponse(running_job_ids=running)
 
     def do_UndrainNode(self, request: Any) -> Any:
         self.suite.drained.remove(request.node_id)
+        self.suite.drain_reasons.pop(request.node_id, None)
         return orchestrator_service_pb2.UndrainNodeResponse()
 
     # ClusterService

@@ -36,6 +36,7 @@ class FakeRedis:
         self.streams: dict[str, list[Entry]] = {}
         self.added: dict[str, int] = {}
         self.described: dict[str, bytes] = {}
+        self.current = ""
         self.latest: dict[str, list[bytes]] = {}
         self.down = False
         self.calls = 0
@@ -86,6 +87,10 @@ class FakeRedis:
     async def clusters(self) -> dict[str, bytes]:
         self._call()
         return dict(self.described)
+
+    async def current_cluster(self) -> str:
+        self._call()
+        return self.current
 
     async def latest_blocks(self, cluster: str) -> list[bytes]:
         self._call()
@@ -248,6 +253,20 @@ async def test_redis_away_at_start_is_waited_for():
         suite.redis.down = False
         await until(lambda: not suite.followers.waiting_for())
         assert len(suite.memory) == 1
+
+
+async def test_who_names_no_cluster_means_the_one_that_was_described_last():
+    suite = Suite()
+    suite.redis.described = {"default": description("n/0"), "lab": description("n/1")}
+    async with suite.running():
+        await until(lambda: not suite.followers.waiting_for())
+        assert await suite.followers.named("") == "default"  # none is kept: a store of an older version
+        suite.redis.current = "lab"
+        await suite.followers.refresh_descriptions()
+        assert await suite.followers.named("") == "lab"
+        assert await suite.followers.named("default") == "default"
+        suite.redis.down = True
+        assert await suite.followers.named("") == "lab"
 
 
 @pytest.mark.parametrize("again", [0, 1, 2])

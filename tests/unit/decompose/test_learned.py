@@ -209,6 +209,7 @@ def test_gpus_of_the_same_name_in_two_clusters_are_two():
     assert not gpus.state(("hall", "n/0")).flagged
 
 
+@pytest.mark.slow
 def test_many_jobs_are_predicted_as_each_by_itself():
     world = World(seed=1)
     rng = world.rng
@@ -247,6 +248,7 @@ def test_the_same_jobs_in_another_process_or_order_of_questions_predict_the_same
     assert first.median(spec("user-3")) == second.median(spec("user-3"))
 
 
+@pytest.mark.slow
 def test_more_kinds_than_the_regression_holds_are_remembered_by_their_residuals():
     world = World(seed=2)
     for number in [*range(700), *range(700)]:

@@ -136,6 +136,7 @@ def test_the_interval_of_many_jobs_is_that_of_their_residuals():
     assert 0.5 - np.log(answer.low_s[0, 0]) == pytest.approx(half)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 4, 10, 40])
 def test_intervals_cover_what_they_claim(count):
     # Work as in the scenario `paper`: log-normal, sigma 0.4, about the mean of a (user, application). Some seen, one to

@@ -167,6 +167,7 @@ async def test_a_fit_that_fails_leaves_the_last_one(server, monkeypatch):
     assert (await server.ask())[0] < 60
 
 
+@pytest.mark.slow
 async def test_more_configurations_than_the_regression_holds_are_fitted_beside_the_calls_too(server):
     for number in range(2 * CELL_LIMIT):
         server.learn(1, 100.0 if number % 2 else 5.0, JobSpec("a", f"user-{number}", JobType.SIMULATION, "x"))

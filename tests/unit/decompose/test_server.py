@@ -30,7 +30,10 @@ def server(path=None) -> Any:
     async def matrix(name: str) -> SimpleNamespace:
         return SimpleNamespace(snapshot=lambda: SimpleNamespace(gpus=gpus))
 
-    made._followers = SimpleNamespace(outcomes_cursor="5-0", matrix=matrix)
+    async def named(name: str) -> str:
+        return name or "default"
+
+    made._followers = SimpleNamespace(outcomes_cursor="5-0", matrix=matrix, named=named)
     return made
 
 

@@ -153,24 +153,26 @@ def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
 
 
 def test_an_older_snapshot_does_not_replace_a_newer_one(path):
-    assert save(path, MemorySnapshot([], {}, "17-2")) == 0
-    assert save(path, MemorySnapshot([], {}, "9-9")) == 0
+    assert save(path, MemorySnapshot([], {}, "17-2")).bytes == 0
+    assert save(path, MemorySnapshot([], {}, "9-9")).bytes == 0
     assert list(load(path).jobs) == JOBS
-    assert save(path, MemorySnapshot(JOBS[:1], {}, "17-3")) > 0  # as far, perhaps of more jobs that were known before
-    assert save(path, MemorySnapshot(JOBS[:2], {}, "100-0")) > 0
+    assert (
+        save(path, MemorySnapshot(JOBS[:1], {}, "17-3")).bytes > 0
+    )  # as far, perhaps of more jobs that were known before
+    assert save(path, MemorySnapshot(JOBS[:2], {}, "100-0")).bytes > 0
     assert list(load(path).jobs) == JOBS[:2]
 
 
 @pytest.mark.parametrize("content", [b"", b"not json\n", b'{"format": "adlro-outcomes", "cursor": 7}\n'])
 def test_what_no_replica_can_read_is_replaced(path, content):
     path.write_bytes(content)
-    assert save(path, MemorySnapshot(JOBS[:3], {}, "1-0")) > 0
+    assert save(path, MemorySnapshot(JOBS[:3], {}, "1-0")).bytes > 0
     assert list(load(path).jobs) == JOBS[:3]
 
 
 def test_one_of_another_version_is_replaced(path):
     path.write_bytes(with_header(path.read_bytes(), version=0, cursor="999-0"))
-    assert save(path, MemorySnapshot(JOBS[:3], {}, "1-0")) > 0
+    assert save(path, MemorySnapshot(JOBS[:3], {}, "1-0")).bytes > 0
 
 
 def test_two_that_write_at_once_leave_one_whole_file(path, monkeypatch):
@@ -180,12 +182,12 @@ def test_two_that_write_at_once_leave_one_whole_file(path, monkeypatch):
     def meanwhile(number: int) -> None:
         if not inner:
             inner.append(-1)
-            inner[0] = save(path, MemorySnapshot(JOBS[:5], {}, "40-0"))
+            inner[0] = save(path, MemorySnapshot(JOBS[:5], {}, "40-0")).bytes
         fsync(number)
 
     monkeypatch.setattr("services.decompose.snapshot.os.fsync", meanwhile)
-    written = save(path, MemorySnapshot(JOBS[:9], {}, "30-0"))
+    written = save(path, MemorySnapshot(JOBS[:9], {}, "30-0")).bytes
     assert (written > 0, inner) == (True, [0])  # the other one comes again when it has learned more
     assert list(load(path).jobs) == JOBS[:9]
-    assert save(path, MemorySnapshot(JOBS[:5], {}, "40-0")) > 0
+    assert save(path, MemorySnapshot(JOBS[:5], {}, "40-0")).bytes > 0
     assert [each.name for each in path.parent.iterdir()] == ["memory"]

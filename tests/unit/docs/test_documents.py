@@ -57,3 +57,22 @@ def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = set(re.findall(r"\((\d{4}-[\w-]+\.md)\)", (folder / "README.md").read_text()))
     assert listed == {path.name for path in folder.glob("[0-9]*.md")}
+
+
+def test_nothing_tells_to_install_adlro_by_its_name() -> None:
+    """It is on no package index, so that anybody could register the name there."""
+    by_name = re.compile(
+        r"(?:pip|pipx|uv)\b[^\n]*\binstall\b[^\n#;]*[\s'\"]adlro\\*(?:\[|['\"`\s=<>~]|$)", re.IGNORECASE
+    )
+    folders = ("adlro", "services", "docs", "examples", "benchmarks", "tools", "deploy")
+    files = [*ROOT.glob("*.*"), *(file for folder in folders for file in (ROOT / folder).rglob("*.*"))]
+    texts = {
+        file: file.read_text()
+        for file in files
+        if file.suffix in (".py", ".md", ".sh", ".toml", ".yaml", ".Dockerfile")
+    }
+    assert len(texts) > 200
+    assert [str(file) for file, text in texts.items() if by_name.search(text)] == []
+    assert by_name.search("`pip install 'adlro[evaluate]'`")
+    assert by_name.search("pip install adlro")
+    assert not by_name.search("pip install '.[evaluate]'")

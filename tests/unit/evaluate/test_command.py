@@ -133,16 +133,17 @@ def test_a_page_of_two_scenarios_tells_of_each_what_it_is() -> None:
 def test_what_the_page_draws_is_plotlys() -> None:
     from services.orchestrator.evaluate.page import build_page
 
-    name = "<b>mine</b>"
+    name = "<b>mine</b>\u202e\x9b"
     evaluation = evaluate(
         Request(policies=("sjf",), own={name: Fcfs()}, loads=(0.6, 0.9), jobs=16, lists=2), processes=1
     )
     html = build_page(evaluation, evaluation.document())
     assert name not in html
-    assert "&lt;b&gt;mine&lt;/b&gt;" in html
+    assert "&lt;b&gt;mine&lt;/b&gt;\\u202e\\x9b" in html
     found = re.search(r"const DATA = (\{.*\});</script>", html)
     assert found is not None
     data = json.loads(found[1])
+    assert "<b>mine</b>\\u202e\\x9b" in data["policies"]
     (scenario,) = data["scenarios"]
     assert [each["load"] for each in scenario["distributions"]] == [0.6, 0.9]
     assert scenario["episodes"]["load"] == 0.9

@@ -93,6 +93,7 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows, "paired": document["paired"], "statistics": document["statistics"]}
 
 
+@pytest.mark.slow
 def test_lists_and_figures_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     request = small(policies=there(), runtime="noise:0.5")
     whole = evaluate(request, processes=1, time_decisions=False).document()
@@ -189,6 +190,7 @@ def uneven_trace(tmp_path: Path) -> str:
     return str(tmp_path / "uneven.swf")
 
 
+@pytest.mark.slow
 def test_every_window_of_a_trace_offers_the_load(tmp_path: Path) -> None:
     trace = uneven_trace(tmp_path)
     request = Request(policies=("fcfs",), scenarios=("trace",), trace=trace, jobs=10, lists=30, loads=(0.6, 0.9))

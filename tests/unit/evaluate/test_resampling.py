@@ -29,6 +29,7 @@ def test_an_interval_of_normal_figures_is_as_wide_as_theory_has_it() -> None:
     assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.1)
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     rng = np.random.default_rng(5)
     covered = 0

@@ -205,14 +205,22 @@ def test_merge_newest_orders_by_the_cluster_and_takes_the_newest_of_each_value()
     )
     assert merged.gpu_ids == GPU_IDS
     assert merged.sample_times_unix_s.tolist() == [NOW_UNIX_S]
-    utilization, power = merged.columns
-    np.testing.assert_array_equal(power.raw, f32([[20, 2, 10]]))
-    np.testing.assert_array_equal(utilization.raw, f32([[0.1, NAN, 0.3]]))
+    of = {column.metric: column for column in merged.columns}
+    assert tuple(of) == tuple(Metric)
+    np.testing.assert_array_equal(of[Metric.POWER].raw, f32([[20, 2, 10]]))
+    np.testing.assert_array_equal(of[Metric.UTILIZATION].raw, f32([[0.1, NAN, 0.3]]))
+    np.testing.assert_array_equal(of[Metric.TEMPERATURE].raw, f32([[NAN, NAN, NAN]]))
 
 
-def test_merge_newest_of_nothing_names_the_gpus_and_no_sample():
+def test_merge_newest_of_nothing_has_every_metric_of_every_gpu_as_not_reported():
     merged = merge_newest(VIEW, [])
-    assert (merged.gpu_ids, merged.columns, len(merged.sample_times_unix_s)) == (GPU_IDS, (), 0)
+    assert merged.gpu_ids == GPU_IDS
+    np.testing.assert_array_equal(merged.sample_times_unix_s, [NAN])
+    assert [column.metric for column in merged.columns] == list(Metric)
+    assert [column.unit for column in merged.columns] == [Unit.RATIO, Unit.MIB, Unit.GB_PER_S, Unit.CELSIUS, Unit.W]
+    for each in merged.columns:
+        np.testing.assert_array_equal(each.raw, f32([[NAN, NAN, NAN]]))
+        np.testing.assert_array_equal(each.normalized, f32([[NAN, NAN, NAN]]))
 
 
 def test_superseded_are_those_whose_every_value_is_newer_elsewhere():

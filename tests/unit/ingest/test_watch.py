@@ -10,7 +10,7 @@ from redis import exceptions as redis_errors
 
 from adlro.errors import OutOfRange, Unavailable
 from adlro.jobs import Job, JobSpec, JobState, JobType
-from adlro.jobstore import JobChange, JobEvent
+from adlro.jobstore import PAGE_BYTES, JobChange, JobEvent
 from services.ingest.filters import JobFilter
 from services.ingest.watch import Change, JobWatch
 
@@ -50,7 +50,9 @@ class Store:
             raise self.fails
         return len(self.events)
 
-    async def read_events(self, after: int, *, block_ms: int | None = None, count: int = 1000) -> list[JobEvent]:
+    async def read_events(
+        self, after: int, *, block_ms: int | None = None, count: int = 1000, max_bytes: int | None = None
+    ) -> list[JobEvent]:
         if block_ms is not None:
             self.blocking_reads += 1
             self.began_read.set()
@@ -67,7 +69,7 @@ class Store:
             raise self.fails
         return self.events[after : after + count]
 
-    async def snapshot(self) -> tuple[int, AsyncIterator[Job]]:
+    async def snapshot(self, turn: asyncio.Semaphore | None = None, user: str = "") -> tuple[int, AsyncIterator[Job]]:
         newest = {event.job.job_id: event for event in self.events}
 
         async def jobs() -> AsyncIterator[Job]:
@@ -243,7 +245,7 @@ async def test_a_change_on_the_way_to_a_state_that_does_not_match_is_told(store,
     """The snapshot read the job when it had already ended; that it ran before is news for who watches running jobs."""
     running = JobFilter(states=frozenset({JobState.RUNNING}))
 
-    async def snapshot():
+    async def snapshot(_turn, _user):
         async def jobs():
             yield job(1, 2, JobState.SUCCEEDED)
 
@@ -255,3 +257,44 @@ async def test_a_change_on_the_way_to_a_state_that_does_not_match_is_told(store,
     revision, jobs = await watch.snapshot(running, seen)
     assert [each async for each in jobs] == []
     assert await take(watch.changes(revision, running, seen), 1) == [1]
+
+
+async def test_what_is_kept_for_watchers_is_bounded_in_bytes(store):
+    made = JobWatch(store, lambda event: b"m" * 1000, changes_kept=8192, bytes_kept=10_000)
+    reader = asyncio.ensure_future(made.run())
+    changes: Any = made.changes(0, EVERY)
+    async with aclosing(changes):
+        store.add(job(1))
+        assert await take(changes, 1) == [1]
+        store.add(*(job(n) for n in range(2, 102)))
+        assert await take(changes, 100) == list(range(2, 102))
+        assert made.bytes_held <= 10_000
+    reader.cancel()
+    await asyncio.wait([reader])
+
+
+async def test_a_watcher_takes_a_page_of_bytes_at_a_time_however_far_it_is_behind(store, monkeypatch):
+    asked: list[int | None] = []
+    read = store.read_events
+
+    async def note(after: int, **how: Any) -> Any:
+        if "block_ms" not in how:
+            asked.append(how.get("max_bytes"))
+        return await read(after, **how)
+
+    monkeypatch.setattr(store, "read_events", note)
+    made = JobWatch(store, lambda event: b"m" * 40_000, changes_kept=5)
+    reader = asyncio.ensure_future(made.run())
+    live: Any = made.changes(0, EVERY)
+    late: Any = made.changes(0, EVERY)
+    async with aclosing(live), aclosing(late):
+        store.add(job(1))
+        assert await take(live, 1) == await take(late, 1) == [1]
+        for first in range(2, 22, 2):
+            store.add(job(first), job(first + 1))
+            assert await take(live, 2) == [first, first + 1]
+        assert await take(late, 20) == list(range(2, 22))
+    assert asked
+    assert set(asked) == {PAGE_BYTES}
+    reader.cancel()
+    await asyncio.wait([reader])

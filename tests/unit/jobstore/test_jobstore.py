@@ -227,3 +227,90 @@ async def test_the_index_of_active_jobs(store: JobStore) -> None:
     jobs = [(await create(store)).job for _ in range(11)]
     await store.move(1, [Move(replace(jobs[1], state=JobState.CANCELLED), 0)])
     assert await store.active_sequences() == [1, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+
+
+async def test_the_next_page_of_active_jobs_is_looked_up_while_one_is_used(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else Redis and the reader wait for each other in turn: of 100,000 jobs a second and a half."""
+    monkeypatch.setattr("adlro.jobstore.reads.ACTIVE_AT_ONCE", 3)
+    for _ in range(8):
+        await create(store)
+    read, asked = store._read_many, []
+
+    async def note(args: list[Any]) -> Any:
+        asked.append(args[1:])
+        return await read(args=args)
+
+    monkeypatch.setattr(store, "_read_many", note)
+    pages = store.active_pages()
+    seen = [(await anext(pages), len(asked)), (await anext(pages), len(asked)), (await anext(pages), len(asked))]
+    assert [([job.job_id for _, job in page.jobs], count) for page, count in seen] == [
+        (["job-1", "job-2", "job-3"], 2),
+        (["job-4", "job-5", "job-6"], 3),
+        (["job-7", "job-8"], 3),
+    ]
+    assert [page async for page in pages] == []
+    stopped = store.active_pages()
+    await anext(stopped)
+    await stopped.aclose()
+    assert len(await store.active()) == 8
+
+
+def fat(size: int) -> JobSpec:
+    return replace(SPEC, labels={"l": "v" * size})
+
+
+async def test_jobs_are_read_in_pages_of_so_many_bytes_and_no_more_ahead(store: JobStore, monkeypatch: Any) -> None:
+    for size in (10_000, 10, 10_000, 10_000, 40_000, 10, 10):
+        await create(store, spec=fat(size))
+    read, pages = store._read_many, []
+
+    async def note(args: list[Any]) -> Any:
+        found = await read(args=args)
+        pages.append([len(body or b"") for body, *_ in found])
+        return found
+
+    monkeypatch.setattr(store, "_read_many", note)
+    jobs = store.each([1, 2, 99, 3, 4, 5, 6, 7], 25_000)
+    assert [number for number, _ in [await anext(jobs) for _ in range(2)]] == [1, 2]
+    assert len(pages) == 1
+    assert [(number, job.job_id if job else None) async for number, job in jobs] == [
+        (99, None),
+        *((number, f"job-{number}") for number in range(3, 8)),
+    ]
+    assert [len(each) for each in pages] == [4, 1, 1, 2]
+    assert all(sum(each) <= 25_000 or len(each) == 1 for each in pages)
+    assert [job async for job in store.each([])] == []
+
+
+async def test_a_snapshot_reads_no_further_than_a_page_ahead(store: JobStore, monkeypatch: Any) -> None:
+    for _ in range(10):
+        await create(store, spec=fat(40_000))
+    read, jobs_read = store._read_many, 0
+
+    async def note(args: list[Any]) -> Any:
+        nonlocal jobs_read
+        found = await read(args=args)
+        jobs_read += len(found)
+        return found
+
+    monkeypatch.setattr(store, "_read_many", note)
+    _, jobs = await store.snapshot()
+    assert (await anext(jobs)).job_id == "job-1"
+    assert jobs_read == 1
+    assert [job.job_id async for job in jobs][-1] == "job-10"
+
+
+async def test_changes_are_read_in_pages_of_so_many_bytes(store: JobStore, redis: aioredis.Redis) -> None:
+    for size in [10_000] * 3 + [10] * 30 + [40_000] * 2:
+        await create(store, spec=fat(size))
+    position, pages = 0, []
+    while events := await store.read_events(position, count=20, max_bytes=25_000):
+        assert [event.revision for event in events] == list(range(position + 1, position + 1 + len(events)))
+        position = events[-1].revision
+        pages.append(len(events))
+    assert pages == [2, 20, 11, 1, 1]
+    await redis.xtrim(EVENTS, maxlen=3, approximate=False)
+    with pytest.raises(OutOfRange):
+        await store.read_events(1, max_bytes=25_000)

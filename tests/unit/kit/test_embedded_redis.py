@@ -14,6 +14,7 @@ import redis
 from adlro.errors import Conflict
 from adlro.kit import embedded_redis
 from adlro.kit.embedded_redis import EmbeddedRedis, StoreFailed, find_server
+from adlro.kit.redis import redacted
 from adlro.kit.testing import ROOT
 
 
@@ -74,22 +75,35 @@ def test_it_listens_on_loopback_only_and_is_durable(tmp_path):
     assert config["maxmemory-policy"] == "noeviction"
 
 
-def test_what_was_written_is_brought_to_the_disk(tmp_path, monkeypatch):
-    synced = threading.Semaphore(0)
+@pytest.fixture
+def synced(monkeypatch) -> threading.Semaphore:
+    """Released once for each fsync of this process."""
+    count = threading.Semaphore(0)
     fsync = os.fsync
 
     def noted(descriptor: int) -> None:
         fsync(descriptor)
-        synced.release()
+        count.release()
 
     monkeypatch.setattr(os, "fsync", noted)
+    return count
+
+
+def test_what_was_written_is_brought_to_the_disk(tmp_path, monkeypatch, synced):
+    monkeypatch.setattr(embedded_redis, "_SYNC_EVERY_S", 0.1)
     with EmbeddedRedis(tmp_path) as server, client(server) as connection:
         for value in ("first", "second"):
             connection.set("key", value)
             assert synced.acquire(timeout=5.0)
-        # Nothing new, nothing to do.
-        assert not synced.acquire(timeout=1.5)
-        connection.set("key", "third")
+        # Nothing new, nothing to do, round after round.
+        assert not synced.acquire(timeout=0.5)
+
+
+def test_what_was_written_last_is_brought_to_the_disk_at_the_end(tmp_path, monkeypatch, synced):
+    monkeypatch.setattr(embedded_redis, "_SYNC_EVERY_S", 3600.0)
+    with EmbeddedRedis(tmp_path) as server, client(server) as connection:
+        connection.set("key", "value")
+        assert not synced.acquire(timeout=0.0)
     assert synced.acquire(timeout=0.0)
 
 
@@ -116,7 +130,7 @@ def test_a_given_port_in_use_is_said(tmp_path):
         with pytest.raises(Conflict, match=f"port {port} is in use"):
             EmbeddedRedis(tmp_path, port).start()
     with EmbeddedRedis(tmp_path, port) as server:
-        assert server.url == f"redis://127.0.0.1:{port}/0"
+        assert redacted(server.url) == f"redis://:***@127.0.0.1:{port}/0"
 
 
 def test_a_server_whose_owner_was_killed_is_replaced(tmp_path):
@@ -126,7 +140,7 @@ def test_a_server_whose_owner_was_killed_is_replaced(tmp_path):
         from adlro.kit.embedded_redis import EmbeddedRedis
         server = EmbeddedRedis(sys.argv[1])
         server.start()
-        print(server.pid, server.port, flush=True)
+        print(server.pid, server.port, server.url, flush=True)
         sys.stdin.read()
         """
     )
@@ -138,8 +152,9 @@ def test_a_server_whose_owner_was_killed_is_replaced(tmp_path):
         cwd=ROOT,
     )
     assert owner.stdout
-    pid, port = map(int, owner.stdout.readline().split())
-    with redis.Redis(port=port) as connection:
+    *numbers, url = owner.stdout.readline().split()
+    pid, port = map(int, numbers)
+    with redis.Redis.from_url(url) as connection:
         connection.set("key", "value")
     owner.kill()
     owner.communicate()

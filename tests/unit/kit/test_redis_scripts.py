@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis.asyncio as aioredis
@@ -100,7 +101,7 @@ async def test_password_and_database_of_the_url_are_used(redis_url):
     async with aioredis.Redis.from_url(redis_url) as admin:
         await admin.execute_command("ACL", "SETUSER", "ann", "on", ">secret", "~*", "+@all")
         try:
-            where = redis_url.removeprefix("redis://").rpartition("/")[0]
+            where = urlsplit(redis_url).netloc.rpartition("@")[2]
             async with connect_for_scripts(f"redis://ann:secret@{where}/3") as client:
                 await client.register_script(ADD)(args=[7])
                 assert await client.get("n") == b"7"

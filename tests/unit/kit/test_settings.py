@@ -39,7 +39,7 @@ def test_defaults_without_any_key():
     assert settings.redis_url == "redis://127.0.0.1:6379/0"
     assert settings.drain_timeout_s == 8.0
     assert settings.require_deadline is True
-    assert settings.max_message_bytes == 16 * 1024 * 1024
+    assert settings.max_message_bytes == 4 * 1024 * 1024
 
 
 def test_the_services_own_key_wins_over_the_shared_one(monkeypatch):

@@ -111,7 +111,24 @@ def test_unknown_numbers_are_unknown():
     assert type(from_status(status_pb2.Status(code=99, message="odd"))) is errors.InternalError
 
 
-def test_a_stream_that_broke_in_the_middle_may_be_tried_again():
-    got = from_rpc_error(rpc_error(grpc.StatusCode.INTERNAL, "Internal error from Core"))
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
+@pytest.mark.parametrize(
+    "details",
+    [
+        "Internal error from Core",
+        "Stream removed (Failed parsing HTTP/2 (Frame size 7238701 is larger than max frame size 4194304))",
+        "Error in HTTP transport completing operation: Pending writes failed due to stream closure",
+        "Failed parsing HTTP/2 (Incomplete header at the end of a header/continuation sequence)",
+        "Received RST_STREAM with error code 2",
+    ],
+)
+def test_a_connection_that_broke_during_a_call_is_no_bug_of_the_service(code, details):
+    got = from_rpc_error(rpc_error(code, details))
     assert isinstance(got, errors.Unavailable)
+    assert got.reason == "CONNECTION_BROKEN"
+
+
+def test_what_a_strange_service_calls_internal_stays_so():
     assert type(from_rpc_error(rpc_error(grpc.StatusCode.INTERNAL, "a bug"))) is errors.InternalError
+    unknown = rpc_error(grpc.StatusCode.UNKNOWN, "Unexpected <class 'ValueError'>: a bug")
+    assert type(from_rpc_error(unknown)) is errors.InternalError

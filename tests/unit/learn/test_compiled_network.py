@@ -10,6 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import onnx
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from adlro.errors import InvalidInput
@@ -17,11 +20,13 @@ from adlro.sim.batch import BatchSimulator
 from adlro.sim.scenario import load_scenario
 from services.orchestrator.learn.env import draw_lists
 from services.orchestrator.learn.export import to_onnx
-from services.orchestrator.learn.network import NetworkSettings, PairNetwork
+from services.orchestrator.learn.network import PairNetwork
+from services.orchestrator.learn.sizes import NetworkSettings
 from services.orchestrator.planes.compiled_network import WEIGHTS_KEY, CompiledNetwork, weights_to_text
 from services.orchestrator.planes.fill import PlaneFiller
-from services.orchestrator.planes.model import INPUTS, KEY, ModelMetadata, OnnxModel
+from services.orchestrator.planes.model import KEY, ModelMetadata, OnnxModel
 from services.orchestrator.planes.probe import probe_planes
+from services.orchestrator.planes.session import INPUTS
 from services.orchestrator.policies.dqn import SHIPPED
 from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
 from tests.unit.orchestrator.decision_points import Waiting, decision
@@ -205,6 +210,7 @@ def with_weights(content: bytes, text: str) -> bytes:
     return changed
 
 
+@pytest.mark.slow
 def test_a_model_whose_weights_are_not_those_of_its_network_is_refused():
     network = shaken()
     content, other = to_onnx(network, METADATA), weights(network)
@@ -216,6 +222,7 @@ def test_a_model_whose_weights_are_not_those_of_its_network_is_refused():
         OnnxModel(with_weights(content, "no base64!"))
 
 
+@pytest.mark.slow
 def test_a_network_that_says_no_numbers_is_left_to_onnx_runtime():
     """Whose answer is looked at, and refused, where it is asked."""
     network = shaken()
@@ -226,6 +233,7 @@ def test_a_network_that_says_no_numbers_is_left_to_onnx_runtime():
     assert np.isnan(model.q(probe_planes())[0]).all()
 
 
+@pytest.mark.slow
 def test_a_network_without_convolutions_is_left_to_onnx_runtime():
     network = shaken(NetworkSettings(convolutions=False))
     assert not OnnxModel(to_onnx(network, METADATA)).compiled

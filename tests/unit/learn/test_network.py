@@ -8,6 +8,9 @@ import json
 import numpy as np
 import onnx
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from adlro.errors import InvalidInput
@@ -16,11 +19,14 @@ from adlro.sim.scenario import load_scenario
 from services.orchestrator.learn.env import draw_lists
 from services.orchestrator.learn.episodes import network_q
 from services.orchestrator.learn.export import load_network, save_network, to_onnx
-from services.orchestrator.learn.network import NetworkSettings, PairNetwork
+from services.orchestrator.learn.network import PairNetwork
+from services.orchestrator.learn.sizes import NetworkSettings
 from services.orchestrator.planes.choice import Margins, best_of
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.layout import fullest_window
-from services.orchestrator.planes.model import INPUTS, KEY, MOST_BYTES, ModelMetadata, OnnxModel
+from services.orchestrator.planes.model import KEY, MOST_BYTES, ModelMetadata, OnnxModel
+from services.orchestrator.planes.session import INPUTS
+from services.orchestrator.policies.dqn import SHIPPED
 from services.orchestrator.policies.hold_greedy import FIXED
 
 torch.set_num_threads(1)
@@ -43,6 +49,7 @@ def network():
 
 @pytest.fixture(scope="module")
 def content(network):
+    """An export, which takes seconds: for tests marked slow."""
     return to_onnx(network, METADATA)
 
 
@@ -69,6 +76,7 @@ def in_torch(network, planes):
     return q_pairs.numpy(), q_hold.numpy()
 
 
+@pytest.mark.slow
 def test_onnx_runtime_gives_what_torch_gives(network, content, decisions):
     model = OnnxModel(content)
     assert len(decisions) > 10
@@ -151,6 +159,7 @@ def test_a_new_network_prefers_nothing_and_so_does_what_the_base_does(decisions)
         np.testing.assert_array_equal(best_of(planes, q_pairs, q_hold, Margins()), planes.base)
 
 
+@pytest.mark.slow
 def test_parameters_depend_on_neither_gpus_nor_jobs_and_are_few(network, content):
     assert sum(parameter.numel() for parameter in network.parameters()) < 30_000
     assert len(content) < MOST_BYTES
@@ -163,6 +172,7 @@ def test_without_convolutions_the_gpu_matrix_plays_no_part(decisions):
     np.testing.assert_array_equal(in_torch(network, planes)[0], in_torch(network, blind)[0])
 
 
+@pytest.mark.slow
 def test_a_file_says_what_goes_with_it(content, tmp_path):
     (tmp_path / "model.onnx").write_bytes(content)
     assert OnnxModel(tmp_path / "model.onnx").metadata == METADATA
@@ -179,20 +189,20 @@ def test_a_file_says_what_goes_with_it(content, tmp_path):
         ("later", 1, "metadata"),
     ],
 )
-def test_a_model_of_other_planes_or_units_is_refused_by_name(content, name, value, said):
-    model = onnx.load_from_string(content)
+def test_a_model_of_other_planes_or_units_is_refused_by_name(name, value, said):
+    model = onnx.load(SHIPPED)
     stated = json.loads(METADATA.to_json()) | {name: value}
     onnx.helper.set_model_props(model, {KEY: json.dumps(stated)})
     with pytest.raises(InvalidInput, match=said):
         OnnxModel(model.SerializeToString())
 
 
-def test_what_is_no_model_is_refused(content, tmp_path):
+def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="No such file"):
         OnnxModel(tmp_path / "none.onnx")
     with pytest.raises(InvalidInput, match="not an ONNX model"):
-        OnnxModel(content[: len(content) // 2])
-    bare = onnx.load_from_string(content)
+        OnnxModel(SHIPPED.read_bytes()[: SHIPPED.stat().st_size // 2])
+    bare = onnx.load(SHIPPED)
     del bare.metadata_props[:]
     with pytest.raises(InvalidInput, match="not a model of ADLRO"):
         OnnxModel(bare.SerializeToString())

@@ -11,6 +11,9 @@ import time
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from adlro.errors import InvalidInput
@@ -213,6 +216,7 @@ def trained(folder, decisions, recipe=SMALL, **more):
     return (folder / CURVE).read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_resumed_or_not_in_one_thread_or_two_the_curve_is_the_same(tmp_path):
     whole = trained(tmp_path / "whole", 700)
     assert len(whole) > 4
@@ -235,6 +239,7 @@ def test_resumed_or_not_in_one_thread_or_two_the_curve_is_the_same(tmp_path):
     assert seen["cluster"]["queue_length"][0] < seen["cluster"]["queue_length"][1]
 
 
+@pytest.mark.slow
 def test_a_training_begins_with_the_network_and_the_margins_that_it_is_given(tmp_path):
     seen = {name: {plane.name: [-3.5, -3.5] for plane in table} for name, table in TABLES.items()}
     metadata = ModelMetadata(FIXED.rule(), 32, Margins(0.125, 0.25), training={"ranges": seen})

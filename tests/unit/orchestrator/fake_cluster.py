@@ -67,6 +67,7 @@ class FakeCluster:
             self.incarnation,
             self.revision,
             1,
+            self.token,
         )
 
     async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> int:
@@ -119,6 +120,10 @@ class FakeCluster:
             self.emit((EventKind.WAKE_UP, "", 0, ""))
         self.go_on()
         return clock
+
+    async def advance_to(self, time_s: float) -> Clock:
+        await self.set_clock(replace(self.clock, time_s=max(time_s, self.clock.time_s)))
+        return self.clock
 
     async def set_clock(self, clock: Clock) -> None:
         await self._called()

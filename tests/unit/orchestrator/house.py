@@ -15,8 +15,9 @@ from adlro.cluster import Cluster
 from adlro.errors import Unavailable
 from adlro.events import Clock, ClockMode
 from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob, PendingReason, SimulatedWork
-from adlro.kit.redis import connect, connect_blocking
+from adlro.kit.redis import connect, connect_blocking, connect_in_thread
 from services.orchestrator.choosing import Choices
+from services.orchestrator.lease import Lease
 from services.orchestrator.measured import MeasuredCluster, MeasuredStore
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.orchestrator import Orchestrator
@@ -51,6 +52,7 @@ class House:
     def __init__(self, url: str, cluster: Cluster, predictor: Declared | None = None) -> None:
         self.redis: aioredis.Redis = connect(url)
         self.blocking: aioredis.Redis = connect_blocking(url)
+        self.of_thread = connect_in_thread(url, 1.0)
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry)
         self.store = MeasuredStore(self.redis, self.blocking, self.metrics)
@@ -59,6 +61,7 @@ class House:
         self.lives = 0
         self.life: asyncio.Task[None] | None = None
         self.orchestrator: Orchestrator
+        self.lease: Lease
 
     def start(
         self, policy: str = "", max_attempts: int = 50, lease_s: float = 0.5, choices: Choices | None = None
@@ -66,14 +69,14 @@ class House:
         if not policy and not self.lives:
             policy = "sjf"  # until another one is set
         self.lives += 1
+        self.lease = Lease(self.redis, self.of_thread, f"instance-{self.lives}", lease_s)
         self.orchestrator = Orchestrator(
             self.redis,
             self.store,
             MeasuredCluster(self.cluster, self.metrics),
             self.predictor,
-            f"instance-{self.lives}",
+            self.lease,
             choices=choices or Choices(policy, checkpoint=NO_CHECKPOINT),
-            lease_s=lease_s,
             max_attempts=max_attempts,
             decisions_kept=100,
             metrics=self.metrics,
@@ -85,12 +88,15 @@ class House:
         """Breaks the orchestrator off where it stands."""
         await self.orchestrator.stop()
         assert self.life is not None
+        # `stop` waits for a second at most, which one round of the event loop may take on a busy machine.
+        await asyncio.wait([self.life], timeout=30.0)
         assert self.life.done()
 
     async def close(self) -> None:
         await self.kill()
         await self.redis.aclose()
         await self.blocking.aclose()
+        self.of_thread.close()
 
     async def pause(self) -> None:
         await self.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, 0.0))

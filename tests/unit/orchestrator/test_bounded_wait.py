@@ -213,6 +213,24 @@ def test_a_batch_is_bounded_as_its_members_are() -> None:
         np.testing.assert_array_equal(together.start_s[number, : len(jobs)], alone.start_s[0])
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_many_overdue_jobs_are_gone_through_in_parts_as_at_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(seed)
+    jobs = [
+        job(
+            draw.uniform(0.1, 20.0), draw.uniform(0.1, 20.0), int(draw.integers(1, 9)), int(draw.choice([1000, 20_000]))
+        )
+        for _ in range(80)
+    ]
+    arrays = pack_jobs([sorted(jobs, key=lambda each: each.submit_s)], CLUSTER)
+    found = []
+    for count in (1, 3, 1000):
+        monkeypatch.setattr("services.orchestrator.policies.bounded_wait.LOOKED_AT_FIRST", count)
+        found.append(simulate(CLUSTER, arrays, bounded(Spiteful(), 0.5).act).start_s)
+    np.testing.assert_array_equal(found[0], found[2])
+    np.testing.assert_array_equal(found[1], found[2])
+
+
 def test_by_default_only_the_learned_policy_is_bounded() -> None:
     assert {name for name, policy in POLICIES.items() if np.isfinite(policy().wait_ratio)} == {"dqn"}
 

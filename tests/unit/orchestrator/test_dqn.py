@@ -266,7 +266,8 @@ def test_the_other_policies_need_no_onnx_runtime() -> None:
 def test_without_onnx_runtime_it_counts_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path / "net.onnx", network(replace_me := {"slowdown": 0.123}))
     assert replace_me
-    monkeypatch.delitem(sys.modules, "services.orchestrator.planes.model", raising=False)
+    for module in ("model", "session"):
+        monkeypatch.delitem(sys.modules, f"services.orchestrator.planes.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(Unsupported, match="onnxruntime") as caught:
         Dqn(path).load()
@@ -282,6 +283,7 @@ def test_observations_are_left_as_they_were(tmp_path: Path) -> None:
     np.testing.assert_array_equal(point.duration_s, before.duration_s)
 
 
+@pytest.mark.slow
 def test_onnx_runtime_reports_to_nobody_and_leaves_no_file(tmp_path: Path) -> None:
     asked = "from services.orchestrator.policies.dqn import Dqn; Dqn().load()"
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
@@ -289,6 +291,7 @@ def test_onnx_runtime_reports_to_nobody_and_leaves_no_file(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_no_checkpoint_waits_for_the_compiler() -> None:
     """The one that ships: of its single decisions all is compiled before it is loaded."""
     code = (
@@ -298,7 +301,7 @@ def test_no_checkpoint_waits_for_the_compiler() -> None:
         "checkpoint.warm()\n"
         "parts = (compiled_network._forward, fill.fill_planes)\n"
         "before = [list(part.signatures) for part in parts]\n"
-        "checkpoint._tried(dqn.SHIPPED)\n"
+        "dqn.Dqn().load().try_out(checkpoint._decision())\n"
         "assert [list(part.signatures) for part in parts] == before\n"
         "assert min(map(len, before)) == 1\n"
     )

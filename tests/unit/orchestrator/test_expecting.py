@@ -180,6 +180,53 @@ async def test_in_wall_time_the_queue_is_refreshed_once_a_second_at_most(bench: 
     assert bench.expected_s() == [30.0] * 2
 
 
+async def test_in_wall_time_a_queue_that_is_far_behind_is_caught_up_with_in_a_share_of_the_time(bench: Bench) -> None:
+    """Else 100,000 jobs are behind for minutes, and every hold is called in question meanwhile."""
+    bench.enqueue(4 * REFRESH_AT_ONCE)
+    bench.learning.learn(20.0)
+    bench.learning.takes_s = 0.05
+    await bench.event(ended=1, virtual=False)
+    for count in (1, 2, 3):
+        assert bench.expected_s().count(20.0) == count * REFRESH_AT_ONCE + 1  # and the one that was asked about first
+        bench.learning.time_s += 0.15
+        await bench.event(virtual=False)
+        assert bench.expected_s().count(20.0) == count * REFRESH_AT_ONCE + 1
+        bench.learning.time_s += 0.06
+        await bench.event(virtual=False)
+    assert set(bench.expected_s()) == {20.0}
+    bench.learning.learn(30.0)
+    bench.learning.time_s += 0.9
+    await bench.event(ended=100, virtual=False)
+    assert set(bench.expected_s()) == {20.0}  # nothing is behind: once a second will do
+
+
+async def test_while_nobody_answers_the_queue_is_not_gone_through(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold 100,000 jobs, and an event come every moment."""
+    bench.enqueue(2 * REFRESH_AT_ONCE)
+    bench.learning.learn(20.0)
+    await bench.event(ended=1)
+    bench.learning.error, bench.learning.takes_s = Unavailable("away"), 1.0
+    await bench.event()
+    looks = 0
+    queued = Ledger.queued
+
+    def noted(ledger: Ledger, start: int = 0, end: int | None = None) -> list[Entry]:
+        nonlocal looks
+        looks += end is None
+        return queued(ledger, start, end)
+
+    monkeypatch.setattr(Ledger, "queued", noted)
+    for _ in range(10):
+        await bench.event()
+    assert looks == 0
+    bench.learning.error, bench.learning.time_s = None, bench.learning.time_s + PAUSE_RATIO
+    await bench.event()
+    assert looks == 1
+    assert set(bench.expected_s()) == {20.0}
+
+
 async def test_while_nobody_answers_what_was_predicted_at_submission_stands(bench: Bench) -> None:
     bench.learning.learn(20.0)
     bench.learning.error, bench.learning.takes_s = Unavailable("away"), 2.0

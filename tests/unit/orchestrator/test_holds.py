@@ -131,6 +131,8 @@ async def test_times_in_milliseconds_go_the_same_way_from_any_origin(house: Hous
     assert await replay(house, jobs, origin_s) == pytest.approx(oracle(jobs), rel=0, abs=1e-6)
 
 
+@pytest.mark.each_python
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_holds_end_as_the_oracle_says_whoever_is_killed(house: House, seed: int) -> None:
     jobs = some_jobs(seed, 120)

@@ -130,7 +130,7 @@ def test_the_registry_and_the_other_policies_need_no_scipy() -> None:
 
 def test_hungarian_without_scipy_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(Unsupported, match=r"pip install 'adlro\[evaluate\]'"):
+    with pytest.raises(Unsupported, match=r"pip install '\.\[evaluate\]'"):
         POLICIES["hungarian"]().act(decision([Waiting((1.0,))], [0]))
 
 

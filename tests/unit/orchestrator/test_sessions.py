@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from adlro.cluster import Cluster
 from adlro.errors import AdlroError, DeadlineExceeded, InternalError, InvalidInput, LimitExceeded, NotFound
 from adlro.events import Clock, ClockMode
 from adlro.jobs import JobState, PendingReason
+from adlro.jobstore import TOKEN, Move
 from services.orchestrator.orchestrator import Orchestrator
 from tests.unit.orchestrator.house import House
 
@@ -121,6 +123,95 @@ async def test_vanished_jobs_run_again_as_another_attempt(house: House) -> None:
     await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
     (done,) = await house.until_final(1)
     assert [each.outcome for each in done.attempts] == ["lost: the cluster was restarted", "succeeded"]
+
+
+async def test_restarts_of_the_cluster_are_no_jobs_failure(house: House) -> None:
+    house.start(max_attempts=1)
+    await house.pause()
+    await house.submit(5.0)
+    for attempt in range(1, 5):
+
+        async def running(attempt: int = attempt) -> bool:
+            job = await house.store.get("job-1")
+            return job.state is JobState.RUNNING and job.attempt_count == attempt
+
+        await house.until(running)
+        if attempt < 4:
+            house.cluster.restart()
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, house.cluster.clock.time_s))
+    (done,) = await house.until_final(1)
+    assert done.state is JobState.SUCCEEDED
+    assert [each.excused for each in done.attempts] == [True, True, True, False]
+
+
+async def test_an_attempt_ends_no_earlier_than_it_began_after_a_restart_at_another_time(house: House) -> None:
+    """A start is written without the cursor, which then is older; and the new cluster's clock begins at 0."""
+    house.start()
+    await house.submit(1.0)
+    await house.until_final(1)
+    house.cluster.clock = Clock(ClockMode.VIRTUAL, 0.0, True, 50.0)
+    spec = (await house.submit(5.0)).spec
+
+    async def running() -> bool:
+        return (await house.store.get("job-2")).state is JobState.RUNNING
+
+    await house.until(running)
+    await house.kill()
+    cursor = await house.store.cursor()
+    assert cursor is not None
+    token, (version, record) = house.cluster.token, (await house.store.active())[0]
+    later = replace(record, start_s=70.0, attempts=(replace(record.attempts[0], start_s=70.0),))
+    await house.store.move(token, [Move(later, version)])
+    house.cluster.restart()
+    house.start()
+
+    async def second() -> bool:
+        job = await house.store.get("job-2")
+        return job.attempt_count == 2 and job.state is JobState.RUNNING
+
+    await house.until(second)
+    first, again = (await house.store.get("job-2")).attempts
+    assert (first.start_s, first.end_s) == (70.0, 70.0)
+    assert again.start_s is not None
+    assert again.start_s >= 70.0
+    assert cursor.time_s < 70.0
+    assert spec == record.spec
+
+
+async def test_what_a_status_tells_of_cluster_time_never_goes_back(house: House) -> None:
+    """Not between sessions, in which the last event applied is older than what was told, and not in an outage."""
+    house.cluster.clock = Clock(
+        ClockMode.REAL, 1.0, False, 100.0
+    )  # it only says so: this cluster's time is set by hand
+    house.start()
+    told = []
+    for life in range(4):
+        await house.until_acting()
+        told.append((await house.orchestrator.status()).cluster_time_s)
+        house.cluster.clock = replace(house.cluster.clock, time_s=100.0 + 10 * life)
+        await house.cluster.wake_at([0.0])
+        await asyncio.sleep(0.05)
+        told.append((await house.orchestrator.status()).cluster_time_s)
+        house.cluster.restart()
+        house.cluster.clock = replace(house.cluster.clock, time_s=100.0 + 10 * life)
+        for _ in range(20):
+            told.append((await house.orchestrator.status()).cluster_time_s)
+            await asyncio.sleep(0.02)
+    assert told == sorted(told)
+    assert told[-1] == 130.0
+
+
+async def test_a_lost_counter_of_fencing_tokens_is_recovered_at_once(house: House) -> None:
+    house.start()
+    await house.until_acting()
+    await house.kill()
+    house.cluster.token = 5000  # of many sessions
+    await house.redis.delete(TOKEN)
+    house.start()
+    await house.submit(1.0)
+    (done,) = await house.until_final(1)
+    assert done.attempt_count == 1
+    assert (await house.orchestrator.status()).fencing_token == house.cluster.token == 5001
 
 
 async def test_too_many_lost_attempts_fail_the_job_with_the_reason(house: House) -> None:
@@ -391,6 +482,8 @@ async def test_who_cannot_reach_the_cluster_lets_another_try(house: House, redis
         await other.close()
 
 
+@pytest.mark.each_python
+@pytest.mark.slow
 async def test_after_an_outage_every_reason_is_true_again(house: House) -> None:
     await house.pause()
     # A busy machine that reads 700 jobs again and again keeps no short lease.

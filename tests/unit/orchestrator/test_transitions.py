@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from adlro.jobs import Job, JobState, PendingReason
+from adlro.v1 import job_pb2
+from adlro.wire import job_from_proto, job_to_proto
 from services.orchestrator import transitions
 from tests.unit.orchestrator.conftest import job
 
@@ -85,3 +90,79 @@ def test_an_attempt_took_time_from_its_start_to_its_end_and_only_once() -> None:
     assert transitions.attempt_took_s(waits, waits) == 0.0
     forgotten = transitions.forgotten(again, "volta-0/0", "v100_sxm2", 13.0, 14.0, 3)
     assert transitions.attempt_took_s(again, forgotten) == 1.0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(("succeeded", "failed", "stopped", "lost", "excused", "refused", "forgotten", "cancelled")),
+            st.booleans(),
+            st.floats(0.0, 100.0),
+            st.floats(0.0, 100.0),
+        ),
+        min_size=1,
+    )
+)
+def test_nothing_ends_before_it_began_whatever_times_it_is_given(
+    courses: list[tuple[str, bool, float, float]],
+) -> None:
+    """An orchestrator may find out about a loss at an event that is older than the attempt's start."""
+    record = transitions.taken_up(job(1), 0.0, PendingReason.RESOURCES, "waits")
+    for how, starts, start_s, end_s in courses:
+        if how == "forgotten":
+            record = transitions.forgotten(record, "volta-0/0", "v100_sxm2", start_s, end_s, 100)
+            continue
+        if how == "cancelled":
+            record = transitions.cancelled_while_waiting(record, end_s)
+        else:
+            record = transitions.launching(record, "volta-0/0", "v100_sxm2")
+            record = transitions.started(record, start_s) if starts else record
+        match how:
+            case "succeeded":
+                record = transitions.succeeded(record, end_s)
+            case "failed":
+                record = transitions.failed(record, end_s, "x")
+            case "stopped":
+                record = transitions.stopped(record, end_s)
+            case "refused":
+                record = transitions.refused(record, end_s, "x", 100)
+            case "lost" | "excused":
+                record = transitions.lost(record, end_s, "x", 100, excused=how == "excused")
+        if record.state.final:
+            break
+    for attempt in record.attempts:
+        assert attempt.end_s is not None
+        assert attempt.start_s is None or attempt.start_s <= attempt.end_s
+    if record.state.final and record.attempts:
+        assert record.end_s is not None
+        assert record.end_s >= (record.attempts[-1].end_s or 0.0)
+        if how != "cancelled":
+            assert record.end_s == record.attempts[-1].end_s
+
+
+def test_attempts_lost_to_restarts_of_the_cluster_are_not_counted() -> None:
+    record = running()
+    for _ in range(MAX + 3):
+        record = transitions.lost(record, 7.0, "the cluster was restarted", MAX, excused=True)
+        assert record.state is JobState.PENDING
+        record = transitions.started(transitions.launching(record, "volta-0/0", "v100_sxm2"), 7.0)
+    record = transitions.lost(record, 8.0, "volta-0/0 was lost", MAX)
+    assert record.state is JobState.PENDING
+    record = transitions.started(transitions.launching(record, "volta-0/0", "v100_sxm2"), 8.0)
+    failed = transitions.lost(record, 9.0, "volta-0/0 was lost", MAX)
+    assert failed.state is JobState.FAILED
+    assert failed.message == (
+        "attempt 2 of at most 2 was lost: volta-0/0 was lost "
+        "(those lost to restarts of the cluster, 5, are not counted)"
+    )
+    assert [attempt.excused for attempt in failed.attempts] == [True] * 5 + [False] * 2
+
+
+def test_a_record_of_an_older_version_has_no_attempt_that_is_excused() -> None:
+    """Such a record lacks the field; an excused attempt comes back as it was written."""
+    again = transitions.lost(running(), 7.0, "the cluster was restarted", MAX, excused=True)
+    message = job_to_proto(again)
+    assert job_from_proto(job_pb2.Job.FromString(message.SerializeToString())) == again
+    message.attempts[0].ClearField("excused")
+    old = job_from_proto(job_pb2.Job.FromString(message.SerializeToString()))
+    assert old.attempts == (replace(again.attempts[0], excused=False),)

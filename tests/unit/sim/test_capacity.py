@@ -144,7 +144,7 @@ def test_a_batch_has_no_rate():
 
 def test_without_scipy_the_way_out_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(Unsupported, match=r"pip install 'adlro\[evaluate\]'"):
+    with pytest.raises(Unsupported, match=r"pip install '\.\[evaluate\]'"):
         scenario_capacity_jobs_per_h(load_scenario("paper"))
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numba
 import pytest
 
 import adlro
+from adlro.sim import compiled
 
 CODE = """
 from adlro.sim import compiled, simulator
@@ -39,3 +43,21 @@ def test_a_cluster_is_simulated_where_no_compiled_code_can_be_kept(tmp_path: Pat
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == [str(copy / "sim" / "simulator.py"), "1"]
     assert not list(tmp_path.rglob("*.nbi"))
+
+
+@pytest.mark.parametrize(("kept", "says"), [(True, "compiling, first start only"), (False, "NUMBA_CACHE_DIR")])
+def test_what_is_compiled_is_told_of_once(
+    kept: bool, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(compiled._NOTICE, "told", False)
+    monkeypatch.setattr(compiled._NOTICE, "kept", kept)
+
+    def increase(number: Any) -> Any:
+        return number + 1
+
+    increased: Any = numba.njit(increase)
+    assert (increased(1), increased(2), increased(1.5)) == (2, 3, 2.5)
+    (message,) = caplog.messages
+    assert message.startswith("compiling, ")
+    assert says in message

@@ -40,9 +40,11 @@ class Bench:
         return messages
 
     def launch(self, job_id, gpu_id, work_s=10.0, attempt=1, token=1):
+        self.runtime.note_token(token)
         return self.runtime.launch(job_id, attempt, spec(work_s), gpu_id, token)
 
     def acknowledge(self, token=1):
+        self.runtime.note_token(token)
         self.runtime.acknowledge(self.runtime.log.incarnation, self.runtime.log.revision, token)
 
     @property
@@ -338,12 +340,30 @@ def test_an_older_fencing_token_is_refused_everywhere():
         bench.launch("b", "n/1", token=7)
 
 
+@pytest.mark.parametrize("token", [8, 2**53 - 1])
+def test_a_token_that_no_lease_has_given_is_refused_and_changes_nothing(token):
+    bench = Bench(paused=True)
+    bench.launch("a", "n/0", token=7)
+    before = bench.runtime.describe()
+    for call in (
+        lambda: bench.runtime.launch("b", 1, spec(), "n/1", token),
+        lambda: bench.runtime.stop("a", 0, token),
+        lambda: bench.runtime.acknowledge(bench.runtime.log.incarnation, bench.runtime.log.revision, token),
+    ):
+        with pytest.raises(Conflict, match="the newest is 7") as refused:
+            call()
+        assert refused.value.reason == "UNKNOWN_FENCING_TOKEN"
+    assert bench.runtime.describe() == before
+    assert before.fencing_token == 7
+    assert not bench.launch("b", "n/1", token=7).existing
+
+
 def test_acknowledging_another_incarnation_or_the_future_is_refused():
     bench = Bench()
     with pytest.raises(Stale, match="DescribeCluster"):
-        bench.runtime.acknowledge("another", 0, 1)
+        bench.runtime.acknowledge("another", 0, 0)
     with pytest.raises(OutOfRange):
-        bench.runtime.acknowledge(bench.runtime.log.incarnation, 1, 1)
+        bench.runtime.acknowledge(bench.runtime.log.incarnation, 1, 0)
 
 
 def test_every_runtime_has_an_incarnation_of_its_own():

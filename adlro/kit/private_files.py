@@ -1,0 +1,67 @@
+"""Files and directories that only their owner may open: made so, and closed where an older version left them open.
+
+Touches file modes. Other users of a machine are kept out by it, whatever the umask; root is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection
+from pathlib import Path
+
+from adlro.errors import Conflict
+
+UMASK = 0o077
+"""For child processes: what they make is for its owner alone."""
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open(..., opener=private_opener)`: a file that is made has mode 0600."""
+    return os.open(path, flags, 0o600)
+
+
+def private_directory(path: Path, ours: Collection[str] | None = None) -> None:
+    """Makes a directory for its owner alone (0700), or takes group's and others' bits from one that is there.
+
+    Args:
+        path: the directory; parents that are missing are made too.
+        ours: the names in it that are ours; None: all. Where it holds other things too (a home directory, say), its
+            own mode and those things are left as they are. Links in it are not followed.
+
+    Raises:
+        Conflict: it, or something of ours in it, belongs to another user.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = path.resolve()
+    found = set(os.listdir(path)) if os.access(path, os.R_OK) else set()
+    if ours is None or found <= set(ours):
+        _close(path)
+    for name in found if ours is None else found & set(ours):
+        _close_tree(path / name)
+
+
+def _close_tree(top: Path) -> None:
+    _close(top)
+    if top.is_symlink():  # os.walk follows its first argument
+        return
+    for folder, folders, files in os.walk(top):
+        for name in (*folders, *files):
+            _close(Path(folder, name))
+
+
+def _close(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return  # it went meanwhile
+    if found.st_uid != os.geteuid():
+        raise Conflict(
+            f"{path} belongs to another user, who could read or change what is kept there; name another data "
+            "directory, or give it to the user that this runs as",
+            reason="DATA_DIR_NOT_OWN",
+        )
+    if found.st_mode & UMASK and not stat.S_ISLNK(found.st_mode):
+        with contextlib.suppress(FileNotFoundError):
+            path.chmod(stat.S_IMODE(found.st_mode) & ~UMASK)

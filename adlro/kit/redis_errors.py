@@ -1,0 +1,156 @@
+"""What Redis's errors mean: whether the store can be used at present, why not, and the way out. No I/O.
+
+The clients of `adlro.kit.redis` raise RedisErrors and nothing else; here these become what callers, health and the log
+are told.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from redis import exceptions
+from redis.asyncio.connection import DefaultParser
+
+from adlro.errors import AdlroError, LimitExceeded, Unavailable
+
+RETRY_AFTER_S = 1.0
+# Nobody makes room on a disk within a second.
+_RETRY_AFTER_HELP_S = 10.0
+
+_UNSURE = "; whether the change was recorded is unknown, so repeat the call with the same request id"
+
+# Something on the way has lost bytes: what else comes on this connection is not to be believed.
+_OUT_OF_STEP = ("ERR Protocol error", "ERR unknown command")
+
+
+class StoreRefused(exceptions.ResponseError):
+    """Redis is there, and its own state keeps it from doing what it is asked: one that redis-py has no name for."""
+
+
+class StoreParser(DefaultParser):  # type: ignore[misc,valid-type]  # redis-py chooses its class at import
+    """redis-py's, which knows the codes of all states that a store can be in, and a connection that is out of step."""
+
+    EXCEPTION_CLASSES = {  # noqa: RUF012 - as of the base
+        **DefaultParser.EXCEPTION_CLASSES,
+        "MISCONF": StoreRefused,
+        "BUSY": StoreRefused,
+        "NOREPLICAS": StoreRefused,
+    }
+
+    @classmethod
+    def parse_error(cls, response: str) -> Exception:
+        """The exception of an error reply."""
+        if response.startswith(_OUT_OF_STEP):
+            return exceptions.ConnectionError(response)
+        error: Exception = super().parse_error(response)
+        return error
+
+
+class _State(NamedTuple):
+    """A state of Redis in which it refuses."""
+
+    problem: str
+    way_out: str
+    reason: str = "STORE_REFUSED"
+    error: type[AdlroError] = Unavailable
+    retry_after_s: float = _RETRY_AFTER_HELP_S
+
+
+_PASSWORD = _State(
+    "does not take this password",
+    "set ADLRO_REDIS_PASSWORD_FILE, or name user and password in ADLRO_REDIS_URL",
+)
+_STATES = {
+    "MISCONF": _State(
+        "can't write to its disk",
+        "make room there, or repair it: then it goes on by itself",
+        "STORE_CANNOT_WRITE",
+    ),
+    "OOM": _State(
+        "is out of memory",
+        "raise its maxmemory (CONFIG SET maxmemory): then it goes on",
+        "STORE_FULL",
+        LimitExceeded,
+    ),
+    "BUSY": _State(
+        "is busy with a script that does not end",
+        "end it by SCRIPT KILL or FUNCTION KILL; where that is refused, start Redis again",
+        "STORE_BUSY",
+        retry_after_s=RETRY_AFTER_S,
+    ),
+    "LOADING": _State("is loading its data", "wait until it is done", "STORE_LOADING", retry_after_s=RETRY_AFTER_S),
+    "READONLY": _State("is a replica, which takes no changes", "name its primary in ADLRO_REDIS_URL"),
+    "MASTERDOWN": _State("is a replica whose primary is away", "name a primary in ADLRO_REDIS_URL"),
+    "NOREPLICAS": _State("has fewer replicas than it must have", "start them, or lower its min-replicas-to-write"),
+    "CLUSTERDOWN": _State("is a cluster that is down", "bring its nodes back"),
+    "MAXCLIENTS": _State("has as many clients as it takes", "raise its maxclients (CONFIG SET maxclients)"),
+    "NOAUTH": _PASSWORD,
+    "WRONGPASS": _PASSWORD,
+    "NOPERM": _State("does not let this user do that", "give the user that right (ACL SETUSER)"),
+}
+
+
+class StoreProblem(NamedTuple):
+    """Why the store can't be used at present.
+
+    Attributes:
+        code: the same for the same state, such as `MISCONF`; empty where it doesn't answer.
+        text: what is wrong, with Redis for the subject, and its own words; not for everybody's eyes.
+        way_out: what to do about it.
+    """
+
+    code: str
+    text: str
+    way_out: str
+
+
+def store_problem(error: BaseException) -> StoreProblem | None:
+    """What an error out of a Redis client says of the store; None where it says nothing, being the caller's bug."""
+    if isinstance(error, exceptions.RedisError):
+        code = _code(error)
+        if code in _STATES:
+            state = _STATES[code]
+            # A script's error ends with its place in the script.
+            words = str(error).partition(" script: ")[0].rstrip(".")
+            return StoreProblem(code, f"{state.problem} ({words})", state.way_out)
+    if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | exceptions.InvalidResponse):
+        detail = str(error).rstrip(".") or type(error).__name__
+        return StoreProblem("", f"does not answer ({detail})", "")
+    return None
+
+
+def store_error(error: BaseException, *, unsure: str = _UNSURE) -> AdlroError | None:
+    """What a client is told where an error out of a Redis client ended its call; None as of `store_problem`.
+
+    Args:
+        error: out of a Redis client.
+        unsure: what follows from not knowing whether it was done; empty where nothing was to be changed.
+    """
+    problem = store_problem(error)
+    if problem is None:
+        return None
+    if not problem.code:
+        return Unavailable(
+            f"the store (Redis) does not answer{unsure}",
+            reason="STORE_UNAVAILABLE",
+            retry_after_s=RETRY_AFTER_S,
+        )
+    state = _STATES[problem.code]
+    return state.error(
+        f"the store (Redis) {state.problem}; {state.way_out}",
+        reason=state.reason,
+        retry_after_s=state.retry_after_s,
+    )
+
+
+def _code(error: exceptions.RedisError) -> str:
+    text = str(error)
+    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
+        return "WRONGPASS"
+    if isinstance(error, exceptions.ExecAbortError):
+        # "Transaction discarded because of: MISCONF ..."
+        return text.partition("because of: ")[2].partition(" ")[0]
+    if "max number of clients" in text:
+        return "MAXCLIENTS"
+    code: Any = error.status_code
+    return code or ""

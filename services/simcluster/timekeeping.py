@@ -1,0 +1,111 @@
+"""Keeps cluster time from ever going back: no time is told before it is written down.
+
+The record in the store holds a ceiling that the clock may not pass. It is written ahead of time, so that nobody who
+asks waits for it: a second of wall time ahead where the clock runs by itself, and up to the next moment at which
+something happens where it is virtual. While the store is away the clock is seen to stand at its ceiling; what happens
+meanwhile on the cluster is told afterwards, with its own times. A process that was killed is followed by one that
+begins at the ceiling; one that ends in order writes its exact time (docs/decisions/0009-cluster-time-survives.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from adlro.errors import Stale
+from adlro.events import Clock, ClockMode
+from services.simcluster.runtime import ClusterRuntime
+
+# How often it is looked whether the ceiling is where it should be.
+LOOK_S = 0.25
+# Also what has not changed is written so often: a store that has lost it has it again.
+REWRITE_S = 5.0
+# At the end nobody waits for the store as long as a drain may last.
+_LAST_WRITE_S = 1.0
+
+
+class ClockRecord(Protocol):
+    """Where the clock is written down: `ClockStore`, or a test's."""
+
+    async def write(self, clock: Clock) -> None:
+        """Writes the clock; no time beyond its `time_s` is told before the next write."""
+
+
+class Timekeeper:
+    """Writes a runtime's clock down, ahead of what it tells.
+
+    Args:
+        runtime: the cluster.
+        record: where the clock is written down.
+        tell: told at each try what keeps the clock from being written down; empty: nothing.
+    """
+
+    def __init__(self, runtime: ClusterRuntime, record: ClockRecord, tell: Callable[[str], None]) -> None:
+        self._runtime = runtime
+        self._record = record
+        self._tell = tell
+        self._written: Clock | None = None
+        self._written_at = 0.0
+        self._writing = asyncio.Lock()
+        self._needed = asyncio.Event()
+        runtime.on_ceiling_reached = self._needed.set
+
+    async def run(self) -> None:
+        """Keeps the ceiling above the clock, for ever; while the store is away it tries again.
+
+        Raises:
+            Stale: another process has taken the clock over.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                async with self._writing:
+                    wanted = self._runtime.wanted_ceiling()
+                    self._needed.clear()
+                    if wanted != self._written or loop.time() > self._written_at + REWRITE_S:
+                        await self._write(wanted)
+                        self._tell("")
+            except (RedisError, OSError, TimeoutError) as error:
+                self._tell(f"the clock stands, for the store does not take it: {str(error) or type(error).__name__}")
+            with contextlib.suppress(TimeoutError):
+                # Where the store does not answer, what needs it does not make it answer.
+                async with asyncio.timeout(LOOK_S):
+                    await (self._needed.wait() if self._written else asyncio.sleep(LOOK_S))
+
+    async def set_clock(
+        self,
+        mode: ClockMode | None = None,
+        scale: float | None = None,
+        paused: bool | None = None,
+        not_before_s: float | None = None,
+    ) -> Clock:
+        """Sets the runtime's clock, after it is written down how.
+
+        Raises:
+            InvalidInput, Conflict: as the runtime says; nothing has changed.
+            redis.exceptions.RedisError, OSError: the store does not answer; nothing has changed.
+            Stale: another process has taken the clock over.
+        """
+        async with self._writing:
+            planned = self._runtime.planned_clock(mode, scale, paused, not_before_s)
+            await self._write(self._runtime.ceiling_of(planned))
+            return self._runtime.set_clock(mode, scale, paused, not_before_s)
+
+    async def close(self) -> None:
+        """Ends the runtime, and writes the exact time at which it stands."""
+        clock = self._runtime.close()
+        with contextlib.suppress(RedisError, OSError, TimeoutError, Stale):  # Stale: a successor writes its own
+            async with asyncio.timeout(_LAST_WRITE_S), self._writing:
+                await self._write(clock)
+
+    async def _write(self, clock: Clock) -> None:
+        # Until the store has answered, either may be what a successor finds there.
+        self._runtime.set_ceiling(min(self._runtime.ceiling_s, clock.time_s))
+        self._written = None
+        await self._record.write(clock)
+        self._written, self._written_at = clock, asyncio.get_running_loop().time()
+        self._runtime.set_ceiling(clock.time_s)

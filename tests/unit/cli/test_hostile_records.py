@@ -1,0 +1,234 @@
+"""Whatever the store, the cluster or a server holds: no command prints a character that a terminal obeys or hides."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import typer
+
+from adlro.cli.app import app
+from adlro.cli.demo_view import gpu_grid
+from adlro.cli.gpus import gpu_table, gpu_views
+from adlro.cli.shell import stdout
+from adlro.cluster import Cluster, Gpu, Node
+from adlro.errors import Conflict, FieldViolation, InvalidInput, Unavailable
+from adlro.jobs import ExpectedRuntime, Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
+from adlro.terminal import PlainConsole
+from adlro.text import is_hidden, to_json, visible, visible_all
+from tests.unit.client import fake_suite
+from tests.unit.client.fake_suite import FakeSuite
+
+Run = Callable[..., Any]
+
+# A title of the terminal, a line forged, C1's CSI, the text turned round, nothing seen, rich's own markup.
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\nb\r\x00\x7f\x9b31m\u202ec\u200b\u2066\u2028\ufeff\U000e0041[/][bold]:bomb:"
+JOB = f"job-1{HOSTILE}"
+GPU = f"g{HOSTILE}0"
+ERROR = f"refused: {HOSTILE}"
+
+
+def seen_through(text: str) -> list[str]:
+    """Hidden characters of an output, its line ends apart."""
+    return sorted({f"U+{ord(each):04X}" for each in text if is_hidden(each) and each != "\n"})
+
+
+@pytest.fixture
+def hostile(suite: FakeSuite, monkeypatch: pytest.MonkeyPatch) -> FakeSuite:
+    """A suite whose every text is hostile."""
+    node = Node(
+        f"n{HOSTILE}", 20, 262144, tuple(Gpu(f"g{HOSTILE}{number}", f"m{HOSTILE}", 16160) for number in range(3))
+    )
+    monkeypatch.setattr(fake_suite, "CLUSTER", Cluster("default", (node,)))
+    spec = JobSpec(
+        HOSTILE,
+        HOSTILE,
+        JobType.MACHINE_LEARNING,
+        application=HOSTILE,
+        labels={HOSTILE: HOSTILE, "k": "v"},
+        expected_runtime=ExpectedRuntime(f"m{HOSTILE}", 3.0),
+    )
+    attempt = JobAttempt(1, GPU, f"m{HOSTILE}", 1.0, 2.0, HOSTILE)
+    running = Job(
+        JOB, spec, JobState.RUNNING, message=HOSTILE, submit_s=0.0, start_s=1.0, gpu_id=GPU, gpu_model="m" + HOSTILE,
+        attempts=(attempt, replace(attempt, attempt=2)),
+    )  # fmt: skip
+    states = [
+        running,
+        replace(running, job_id=f"job-2{HOSTILE}", state=JobState.FAILED, end_s=9.0),
+        replace(running, job_id=f"job-3{HOSTILE}", state=JobState.PENDING, pending_reason=PendingReason.RESOURCES),
+        replace(running, job_id=f"job-4{HOSTILE}", state=JobState.CANCELLED, end_s=9.0, cancel_requested=True),
+    ]
+    with suite.condition:
+        for job in states:
+            suite._record(job)
+    suite.policy = suite.policy_problem = suite.shadow = HOSTILE
+    suite.drained = [node.node_id]
+    decision = fake_suite._Services._decision
+
+    def hostile_decision(self: Any, job_id: str) -> Any:
+        made = decision(self, job_id)
+        for field in ("decision_id", "gpu_id", "policy", "summary", "basis_text", "policy_version"):
+            setattr(made, field, HOSTILE)
+        made.runner_up.job_id = made.runner_up.gpu_id = HOSTILE
+        made.shadow.policy = made.shadow.job_id = made.shadow.gpu_id = HOSTILE
+        made.candidates[0].gpu_id = made.candidates[0].gpu_model = HOSTILE
+        made.masked[0].gpu_id = made.masked[0].gpu_model = made.masked[0].reason = HOSTILE
+        return made
+
+    def hostile_recollection(self: Any, request: Any) -> Any:
+        answer = predict(self, request)
+        for each in answer.predictions:
+            for one in each.predictions:
+                one.gpu_model = HOSTILE
+                for evidence in one.evidence:
+                    evidence.job_id = evidence.gpu_model = HOSTILE
+        return answer
+
+    predict = fake_suite._Services.do_PredictRuntime
+    monkeypatch.setattr(fake_suite._Services, "_decision", hostile_decision)
+    monkeypatch.setattr(fake_suite._Services, "do_PredictRuntime", hostile_recollection)
+    policies = fake_suite._Services.do_ListPolicies
+
+    def hostile_policies(self: Any, request: Any) -> Any:
+        answer = policies(self, request)
+        for each in answer.policies:
+            each.name = each.description = each.version = each.problem = HOSTILE
+        return answer
+
+    monkeypatch.setattr(fake_suite._Services, "do_ListPolicies", hostile_policies)
+    return suite
+
+
+SHOWING: dict[str, list[list[str]]] = {
+    "status": [["status"]],
+    "submit": [["submit", "--type", "ml"], ["submit", "--type", "ml", "--name", HOSTILE, "-o", "json"]],
+    "queue": [["queue"], ["queue", "--all"]],
+    "describe": [["describe", "job", JOB], ["describe", "decision", "d-1"]],
+    "watch": [["watch", JOB.replace("1", "2", 1), "--until-done"]],
+    "cancel": [["cancel", JOB]],
+    "gpus": [["gpus"]],
+    "policy": [["policy"], ["policy", "sjf"], ["policy", "--shadow", "sjf"]],
+    "drain": [["drain", f"n{HOSTILE}", "--reason", HOSTILE]],
+    "undrain": [["undrain", f"n{HOSTILE}"]],
+    "clock": [["clock"]],
+}
+# What these print of others comes through the same consoles: `demo_view`, `report` and errors, tested below.
+LONG = {"up", "demo", "replay", "workload", "evaluate", "train", "certs", "token"}
+
+
+def test_every_command_is_tried() -> None:
+    assert set(typer.main.get_command(app).commands) == set(SHOWING) | LONG  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("arguments", [each for several in SHOWING.values() for each in several], ids=lambda a: a[0])
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_no_command_prints_what_a_terminal_obeys(
+    adlro: Run, hostile: FakeSuite, arguments: list[str], output: str
+) -> None:
+    result = adlro(*arguments, *([] if "-o" in arguments else ["-o", output]))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.output
+    assert seen_through(result.output) == []
+    if output == "json" and arguments[0] != "watch":
+        json.loads(result.stdout)
+
+
+def test_a_record_takes_one_line_of_a_table_whatever_it_holds(adlro: Run, hostile: FakeSuite) -> None:
+    lines = adlro("queue", "--all").stdout.splitlines()
+    assert len([line for line in lines if line.startswith("job-")]) == len(lines) - 1 == 4
+
+
+def test_json_keeps_the_text_as_it_is(adlro: Run, hostile: FakeSuite) -> None:
+    jobs = json.loads(adlro("queue", "--all", "-o", "json").stdout)["jobs"]
+    assert {job["spec"]["name"] for job in jobs} == {HOSTILE}
+    assert jobs[0]["spec"]["labels"] == {HOSTILE: HOSTILE, "k": "v"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Conflict(ERROR),
+        InvalidInput(ERROR, field=HOSTILE),
+        InvalidInput(ERROR, violations=(FieldViolation(HOSTILE, ERROR), FieldViolation(HOSTILE, ERROR))),
+        Unavailable(ERROR, reason="NO_ANSWER", metadata={"address": HOSTILE, "service": HOSTILE}),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_no_servers_error_is_obeyed(adlro: Run, suite: FakeSuite, error: Any) -> None:
+    suite.fail("ListJobs", *[error] * 20)  # as often as the client tries
+    result = adlro("queue")
+    assert result.exit_code
+    assert seen_through(result.output) == []
+    assert "Traceback" not in result.output
+
+
+def test_the_demos_live_view_and_the_gpu_table_show_no_hostile_name(hostile: FakeSuite) -> None:
+    views = gpu_views(fake_suite.CLUSTER, [hostile.jobs[JOB]], None)
+    console = stdout()
+    with console.capture() as captured:
+        console.print(gpu_grid(views))
+        console.print(gpu_table(views, 80))
+    assert seen_through(captured.get()) == []
+
+
+def test_a_console_writes_out_what_was_not_escaped() -> None:
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+    console = PlainConsole(force_terminal=True, width=60)
+    table = Table(box=None)
+    table.add_column("x", no_wrap=True)
+    table.add_row("a\x1b]0;b\x07c\u202e")
+    with console.capture() as captured:
+        console.print("one\x9b31m[bold]two[/]\nthree")
+        console.print(Text("four\x1b[2J"), table)
+        with Live(Text("five\x1b[2J"), console=console, auto_refresh=False):
+            pass
+    text = captured.get()
+    assert "\x1b[1mtwo\x1b[0m\nthree" in text  # our own styles and lines stay
+    assert "one\\x9b31m" in text
+    assert "four\\x1b[2J" in text
+    assert "five\\x1b[2J" in text
+    assert "a\\x1b]0;b\\x07c\\u202e" in text
+
+
+def test_lines_that_up_echoes_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    from adlro.cli.up import _echo
+
+    _echo("ingest", f'{{"event": "{HOSTILE}"}}')
+    shown = capsys.readouterr().err
+    assert seen_through(shown) == []
+    assert shown.count("\n") == 1
+
+
+def test_text_that_is_seen_stays_as_it_is() -> None:
+    for text in ("train", "Schrödinger & 日本語 😀 e\u0301", "a b\xa0c\u3000d", ""):
+        assert visible(text) == text
+        assert json.loads(to_json(text)) == text
+        assert to_json(text) == f'"{text}"'
+    assert visible("a\x1b\u202e\U000e0041\nb") == "a\\x1b\\u202e\\U000e0041\\x0ab"
+    assert visible("a\nb", keep="\n") == "a\nb"
+    assert visible_all({"k\x00": ["\x9b", 1, None, ("\u200b",)]}) == {"k\\x00": ["\\x9b", 1, None, ["\\u200b"]]}
+
+
+def test_json_escapes_what_is_hidden_and_reads_back() -> None:
+    value = {HOSTILE: [HOSTILE, "\ud800"]}
+    text = to_json(value, indent=1)
+    assert seen_through(text) == []
+    assert json.loads(text) == value
+
+
+def test_a_services_log_line_holds_no_hidden_character() -> None:
+    code = (
+        f"from adlro.kit import log; log.configure('x', 'info'); log.get_logger().info({HOSTILE!r}, name={HOSTILE!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert seen_through(done.stderr) == []
+    assert json.loads(done.stderr)["name"] == HOSTILE

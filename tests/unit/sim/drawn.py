@@ -1,0 +1,109 @@
+"""Everything that is drawn from a seed, as digests: lists, populations, estimates; `futures`: what is compiled, too.
+
+`python -m tests.unit.sim.drawn lists|futures` prints them, for processes on another kind of processor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from adlro.sim import exact
+from adlro.sim.durations import stable_normal
+from adlro.sim.estimates import claimed_spread, expected_s
+from adlro.sim.job_arrays import pack_jobs
+from adlro.sim.scenario import SCENARIO_NAMES, Scenario, load_scenario
+from adlro.sim.speeds import SHIPPED
+from adlro.sim.workload import WorkloadJob, draw_groups, draw_jobs
+
+DRAWN = tuple(name for name in SCENARIO_NAMES if name != "trace")
+NOISE = "noise:0.5"
+
+
+def digest(*parts: object) -> str:
+    """Of numbers to their last bit."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+    return found.hexdigest()[:16]
+
+
+def lists_of(scenario: Scenario, count: int, jobs: int) -> list[list[WorkloadJob]]:
+    """Job lists at the scenario's loads."""
+    loads = scenario.loads or (0.9,)
+    return [
+        draw_jobs(scenario, load=loads[seed % len(loads)], rng=np.random.default_rng(seed), count=jobs)
+        for seed in range(count)
+    ]
+
+
+def draw_lists() -> dict[str, str]:
+    """Job lists, populations and estimates of every scenario, and the functions that they are made with."""
+    found = {"speeds": digest(sorted(SHIPPED._of_model.items()), sorted(SHIPPED._of_type.items()))}
+    for name in DRAWN:
+        scenario = load_scenario(name)
+        lists, models = lists_of(scenario, 6, 200), scenario.cluster.gpu_models
+        groups = [draw_groups(scenario, np.random.default_rng(seed)) for seed in range(6)]
+        found[f"{name}: lists"] = digest([list(map(repr, each)) for each in lists])
+        found[f"{name}: populations"] = digest(groups)
+        found[f"{name}: means"] = digest([scenario.work.expected_s(each.mean_work_s) for each in groups[0]])
+        true = [expected_s(each, models, "true", scenario, seed=0) for each in lists]
+        for runtime in (NOISE, "group", "type", "none"):
+            found[f"{name}: {runtime}"] = digest(
+                *(expected_s(each, models, runtime, scenario, seed=seed) for seed, each in enumerate(lists))
+            )
+        believed = expected_s(lists[0], models, NOISE, scenario, seed=0)
+        found[f"{name}: spread"] = digest(claimed_spread(lists[0], true[0], believed))
+    found["hashed normal numbers"] = digest([stable_normal("work", str(number)) for number in range(2000)])
+    x = np.random.default_rng(2).random(4000) * 20.0
+    functions: Iterable[Any] = (exact.exp_array, exact.log_array, exact.sin_array, exact.cos_array)
+    found["functions"] = digest(*(function(x) for function in functions), [exact.log1p(each) for each in x.tolist()])
+    return found
+
+
+def draw_futures() -> dict[str, str]:
+    """Imagined futures, worlds to train in with what their candidates gain, decisions of rules, planes, and figures."""
+    from adlro.sim.batch import simulate
+    from adlro.sim.observation import Observation
+    from services.orchestrator.evaluate.measure import figures_of
+    from services.orchestrator.evaluate.resampling import resampled_means
+    from services.orchestrator.learn.advantages import Sampling, collect
+    from services.orchestrator.learn.worlds import draw_world
+    from services.orchestrator.planes.fill import PlaneFiller
+    from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
+    from services.orchestrator.rollouts import futures
+
+    found = {}
+    drawn = futures.draw(np.random.default_rng(3), 60, 80)
+    found["futures"] = digest(drawn.gap, drawn.pick)
+    for seed in range(6):
+        world = draw_world(np.random.default_rng(seed), lists=2, jobs=40)
+        found[f"world {seed}"] = digest(world.text, repr(world.cluster), world.mean_gap_s, *world.jobs)
+    world = draw_world(np.random.default_rng(1), lists=3, jobs=40)
+    states = collect(world, np.random.default_rng(1), Sampling(lists=3, jobs=40, share=0.2, futures=4, ahead=12))
+    found["gains"] = digest(states.time_s, *states.sampled)
+    scenario = load_scenario("paper")
+    jobs = pack_jobs(lists_of(scenario, 3, 120), scenario.cluster)
+    filler, planes = PlaneFiller(FIXED.rule()), []
+
+    def act(observation: Observation) -> Any:
+        made = filler.fill(observation)
+        planes.append(digest(made.gpus, made.jobs, made.cluster, made.pairs, made.scale_s))
+        return HoldGreedyFixed().act(observation)
+
+    outcome = simulate(scenario.cluster, jobs, act)
+    found["planes"] = digest(planes)
+    found["ends"] = digest(outcome.end_s)
+    figures = figures_of(scenario.cluster, outcome, policy="hold_greedy_fixed")
+    found["figures"] = digest(figures.metrics, figures.jct_counts, figures.gpu_busy)
+    found["resamples"] = digest(resampled_means(figures.metrics, 1))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(draw_futures() if sys.argv[1:] == ["futures"] else draw_lists()))  # noqa: T201

@@ -1,0 +1,66 @@
+"""Interpreters are found, passed over when they do not run, and each is told of."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import interpreters
+
+
+def fake_python(path: Path, version: str, code: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho {version}\nexit {code}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def pyenv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    return tmp_path / "pyenv" / "versions"
+
+
+def test_the_versions_are_those_that_are_promised() -> None:
+    assert interpreters.promised()[0] == "3.11"
+    assert len(interpreters.promised()) >= 3
+
+
+def test_what_is_on_path_comes_first(pyenv: Path, tmp_path: Path) -> None:
+    fake_python(pyenv / "3.77.1" / "bin" / "python", "3.77")
+    first = fake_python(tmp_path / "bin" / "python3.77", "3.77")
+    assert interpreters.find("3.77") == first
+
+
+def test_a_shim_that_does_not_run_is_passed_over_for_the_newest_of_pyenv(pyenv: Path, tmp_path: Path) -> None:
+    fake_python(tmp_path / "bin" / "python3.77", "no such version", 127)
+    fake_python(pyenv / "3.77.9" / "bin" / "python", "3.77")
+    newest = fake_python(pyenv / "3.77.10" / "bin" / "python", "3.77")
+    fake_python(pyenv / "3.77.11-dev" / "bin" / "python", "3.77")
+    assert interpreters.find("3.77") == newest
+
+
+def test_one_of_another_version_is_none(pyenv: Path, tmp_path: Path) -> None:
+    fake_python(tmp_path / "bin" / "python3.77", "3.11")
+    assert interpreters.find("3.77") is None
+    assert interpreters.find("3.78") is None
+
+
+@pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, 1)])
+def test_which_ran_and_which_could_not_be_had_is_said(
+    passed: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    monkeypatch.setattr(sys, "argv", ["interpreters.py"])
+    monkeypatch.setattr(interpreters, "promised", lambda: [own, "3.77", "3.78"])
+    monkeypatch.setattr(interpreters, "find", lambda version: Path("/there") if version == "3.77" else None)
+    monkeypatch.setattr(interpreters, "passes", lambda version, interpreter, workers: passed)
+    assert interpreters.main() == code
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "--- Python 3.77: /there"
+    assert said[1].startswith(f"Python {own}: left to the other targets")
+    assert said[2] == f"Python 3.77: {'passed' if passed else 'FAILED'}"
+    assert said[3].startswith("Python 3.78: could not be had")
