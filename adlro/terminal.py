@@ -35,7 +35,7 @@ class PlainConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """What is written, styles and cursor movements apart; also of what is no markup."""
         for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
+            if segment.control or (text := visible(segment.text, _KEPT)) == segment.text:
                 yield segment
             else:
-                yield Segment(visible(segment.text, _KEPT), segment.style)
+                yield Segment(text, segment.style)

@@ -1,8 +1,9 @@
 """Other people's text, shown: what a terminal or a page would obey, or not show, is written out as an escape.
 
 Hidden here means Unicode's categories Cc (control characters, also those of C1), Cf (format: bidirectional controls,
-zero-width and tag characters), Cs (surrogates), Co (private use), Zl and Zp (line and paragraph separators). The
-contracts refuse the same in names, labels and ids (protos/adlro/v1); stores and clusters may hold it all the same.
+zero-width and tag characters), Cs (surrogates), Co (private use), Zl and Zp (line and paragraph separators), and
+letters and marks that are drawn as nothing, such as the fillers of Hangul. The contracts refuse the same in names,
+labels and ids (protos/adlro/v1); stores and clusters may hold it all the same.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from collections.abc import Mapping
 from typing import Any
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+# Default_Ignorable_Code_Point of Unicode 16.0 outside those categories, without the selectors of variants, which
+# scripts and emoji need.
+_DRAWN_AS_NOTHING = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 
 
 def is_hidden(character: str) -> bool:
     """Whether a character is one that must not reach a terminal or a page as it is."""
-    return unicodedata.category(character) in _HIDDEN
+    return unicodedata.category(character) in _HIDDEN or character in _DRAWN_AS_NOTHING
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -27,7 +31,7 @@ def visible(text: str, keep: str = "") -> str:
         text: whatever somebody sent.
         keep: hidden characters that stay, such as the line ends of our own messages.
     """
-    if text.isprintable():
+    if _plain(text):
         return text
     return "".join(_escape(each) if is_hidden(each) and each not in keep else each for each in text)
 
@@ -46,10 +50,15 @@ def visible_all(value: Any) -> Any:
 def to_json(value: Any, **options: Any) -> str:
     """JSON as `json.dumps` writes it, readable in any language, with hidden characters as JSON's escapes."""
     text = json.dumps(value, ensure_ascii=False, **options)
-    if text.isprintable():
+    if _plain(text):
         return text
     # What is hidden outside a string is an indented document's line ends.
     return "".join(json.dumps(each)[1:-1] if is_hidden(each) and each != "\n" else each for each in text)
+
+
+def _plain(text: str) -> bool:
+    """Whether nothing in the text is hidden, at a glance; most texts are."""
+    return text.isprintable() and (text.isascii() or _DRAWN_AS_NOTHING.isdisjoint(text))
 
 
 def _escape(character: str) -> str:

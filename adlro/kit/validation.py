@@ -30,6 +30,12 @@ _VIOLATIONS_KEPT = 100
 # A message with more items than this is told its first broken rule only: to find one costs microseconds, to tell each
 # of a million costs a minute.
 _ITEMS_TOLD = 200
+# The contracts' patterns, in words.
+_LAWFUL_CHARACTERS = {
+    "^[A-Za-z0-9._@+-]*$": "letters A-Z and a-z, digits and . _ @ + -",
+    "^[a-z0-9-]*$": "small letters a-z, digits and -",
+    r"^[\x21-\x7e]*$": "ASCII characters other than spaces",
+}
 
 _validator = protovalidate.Validator()
 _collect = _validator.collect_violations
@@ -212,6 +218,8 @@ def _told(descriptor: Descriptor, violation: protovalidate.Violation) -> FieldVi
         text = "must not be empty"
     elif rule_id == "string.pattern" and (hidden := _hidden(_key(violation) if proto.for_key else value)):
         text = f"must hold no control or other hidden characters: leave out {hidden}"
+    elif rule_id == "string.pattern" and (lawful := _LAWFUL_CHARACTERS.get(str(violation.rule_value))):
+        text = f"may hold {lawful} only"
     else:
         text = proto.message.removeprefix("value ") or f"breaks the rule {rule_id}"
     if proto.for_key:
@@ -267,7 +275,7 @@ def _shown(value: object) -> str:
     """A short form of a value; a 10 MB name must not come back to who sent it."""
     if isinstance(value, str):
         # Cut first: repr of 10 MB takes time.
-        cut = repr(value[:_VALUE_SHOWN_CHARACTERS])
+        cut = visible(repr(value[:_VALUE_SHOWN_CHARACTERS]))
         if len(value) > _VALUE_SHOWN_CHARACTERS or len(cut) > _VALUE_SHOWN_CHARACTERS:
             return f"{cut[: _VALUE_SHOWN_CHARACTERS - 4]}...', {len(value)} characters"
         return cut

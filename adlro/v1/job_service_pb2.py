@@ -26,7 +26,7 @@ from adlro.v1 import job_pb2 as adlro_dot_v1_dot_job__pb2
 from adlro.vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x64lro/v1/job_service.proto\x12\x08\x61\x64lro.v1\x1a\x12\x61\x64lro/v1/job.proto\x1a\x1b\x62uf/validate/validate.proto\"h\n\x10SubmitJobRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"A\n\x11SubmitJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08\x65xisting\x18\x02 \x01(\x08\"i\n\x11SubmitJobsRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"\xb0\x01\n\x12SubmitJobsResponse\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x02 \x01(\x03\x12\x37\n\x08rejected\x18\x03 \x03(\x0b\x32%.adlro.v1.SubmitJobsResponse.Rejected\x1a\x38\n\x08Rejected\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"P\n\rGetJobRequest\x12?\n\x06job_id\x18\x01 \x01(\tB/\xbaH,r*\x10\x01\x18@2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$\",\n\x0eGetJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"\x89\x04\n\tJobFilter\x12\x35\n\x06states\x18\x01 \x03(\x0e\x32\x12.adlro.v1.JobStateB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12\x37\n\tjob_types\x18\x02 \x03(\x0e\x32\x11.adlro.v1.JobTypeB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12;\n\x04user\x18\x03 \x01(\tB-\xbaH*r(\x18@2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$\x12\x43\n\x0b\x61pplication\x18\x04 \x01(\tB.\xbaH+r)\x18\x80\x01\x32$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$\x12\x92\x01\n\x06labels\x18\x05 \x03(\x0b\x32\x1f.adlro.v1.JobFilter.LabelsEntryBa\xbaH^\x9a\x01[\x10@\"*r(\x18?2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$*+r)\x18\xff\x01\x32$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$\x12\x46\n\x07job_ids\x18\x06 \x03(\tB5\xbaH2\x92\x01/\x10\x90N\"*r(\x18@2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x96\x01\n\x0fListJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x42\n\npage_token\x18\x03 \x01(\tB.\xbaH+r)\x18\x80\x04\x32$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$\"H\n\x10ListJobsResponse\x12\x1b\n\x04jobs\x18\x01 \x03(\x0b\x32\r.adlro.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"S\n\x10\x43\x61ncelJobRequest\x12?\n\x06job_id\x18\x01 \x01(\tB/\xbaH,r*\x10\x01\x18@2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$\"/\n\x11\x43\x61ncelJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"p\n\x10WatchJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12$\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00H\x00\x88\x01\x01\x42\x11\n\x0f_after_revision\"\xca\x01\n\x11WatchJobsResponse\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .adlro.v1.WatchJobsResponse.Kind\x12\x1a\n\x03job\x18\x02 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08revision\x18\x03 \x01(\x03\"W\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_SNAPSHOT\x10\x01\x12\x15\n\x11KIND_SNAPSHOT_END\x10\x02\x12\x0f\n\x0bKIND_CHANGE\x10\x03\x32\xab\x03\n\nJobService\x12\x44\n\tSubmitJob\x12\x1a.adlro.v1.SubmitJobRequest\x1a\x1b.adlro.v1.SubmitJobResponse\x12I\n\nSubmitJobs\x12\x1b.adlro.v1.SubmitJobsRequest\x1a\x1c.adlro.v1.SubmitJobsResponse(\x01\x12;\n\x06GetJob\x12\x17.adlro.v1.GetJobRequest\x1a\x18.adlro.v1.GetJobResponse\x12\x41\n\x08ListJobs\x12\x19.adlro.v1.ListJobsRequest\x1a\x1a.adlro.v1.ListJobsResponse\x12\x44\n\tCancelJob\x12\x1a.adlro.v1.CancelJobRequest\x1a\x1b.adlro.v1.CancelJobResponse\x12\x46\n\tWatchJobs\x12\x1a.adlro.v1.WatchJobsRequest\x1a\x1b.adlro.v1.WatchJobsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x64lro/v1/job_service.proto\x12\x08\x61\x64lro.v1\x1a\x12\x61\x64lro/v1/job.proto\x1a\x1b\x62uf/validate/validate.proto\"h\n\x10SubmitJobRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"A\n\x11SubmitJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08\x65xisting\x18\x02 \x01(\x08\"i\n\x11SubmitJobsRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"\xb0\x01\n\x12SubmitJobsResponse\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x02 \x01(\x03\x12\x37\n\x08rejected\x18\x03 \x03(\x0b\x32%.adlro.v1.SubmitJobsResponse.Rejected\x1a\x38\n\x08Rejected\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x87\x01\n\rGetJobRequest\x12v\n\x06job_id\x18\x01 \x01(\tBf\xbaHcra\x10\x01\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\",\n\x0eGetJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"\x9f\x06\n\tJobFilter\x12\x35\n\x06states\x18\x01 \x03(\x0e\x32\x12.adlro.v1.JobStateB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12\x37\n\tjob_types\x18\x02 \x03(\x0e\x32\x11.adlro.v1.JobTypeB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12r\n\x04user\x18\x03 \x01(\tBd\xbaHar_\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12z\n\x0b\x61pplication\x18\x04 \x01(\tBe\xbaHbr`\x18\x80\x01\x32[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12\x83\x02\n\x06labels\x18\x05 \x03(\x0b\x32\x1f.adlro.v1.JobFilter.LabelsEntryB\xd1\x01\xbaH\xcd\x01\x9a\x01\xc9\x01\x10@\"ar_\x18?2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$*br`\x18\xff\x01\x32[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12}\n\x07job_ids\x18\x06 \x03(\tBl\xbaHi\x92\x01\x66\x10\x90N\"ar_\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xcd\x01\n\x0fListJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12y\n\npage_token\x18\x03 \x01(\tBe\xbaHbr`\x18\x80\x04\x32[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\"H\n\x10ListJobsResponse\x12\x1b\n\x04jobs\x18\x01 \x03(\x0b\x32\r.adlro.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x8a\x01\n\x10\x43\x61ncelJobRequest\x12v\n\x06job_id\x18\x01 \x01(\tBf\xbaHcra\x10\x01\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\"/\n\x11\x43\x61ncelJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"p\n\x10WatchJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12$\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00H\x00\x88\x01\x01\x42\x11\n\x0f_after_revision\"\xca\x01\n\x11WatchJobsResponse\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .adlro.v1.WatchJobsResponse.Kind\x12\x1a\n\x03job\x18\x02 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08revision\x18\x03 \x01(\x03\"W\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_SNAPSHOT\x10\x01\x12\x15\n\x11KIND_SNAPSHOT_END\x10\x02\x12\x0f\n\x0bKIND_CHANGE\x10\x03\x32\xab\x03\n\nJobService\x12\x44\n\tSubmitJob\x12\x1a.adlro.v1.SubmitJobRequest\x1a\x1b.adlro.v1.SubmitJobResponse\x12I\n\nSubmitJobs\x12\x1b.adlro.v1.SubmitJobsRequest\x1a\x1c.adlro.v1.SubmitJobsResponse(\x01\x12;\n\x06GetJob\x12\x17.adlro.v1.GetJobRequest\x1a\x18.adlro.v1.GetJobResponse\x12\x41\n\x08ListJobs\x12\x19.adlro.v1.ListJobsRequest\x1a\x1a.adlro.v1.ListJobsResponse\x12\x44\n\tCancelJob\x12\x1a.adlro.v1.CancelJobRequest\x1a\x1b.adlro.v1.CancelJobResponse\x12\x46\n\tWatchJobs\x12\x1a.adlro.v1.WatchJobsRequest\x1a\x1b.adlro.v1.WatchJobsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,7 +42,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMITJOBSREQUEST'].fields_by_name['request_id']._loaded_options = None
   _globals['_SUBMITJOBSREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\025r\023\030\200\0012\016^[\\x21-\\x7e]*$'
   _globals['_GETJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
-  _globals['_GETJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H,r*\020\001\030@2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$'
+  _globals['_GETJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272Hcra\020\001\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
   _globals['_JOBFILTER_LABELSENTRY']._loaded_options = None
   _globals['_JOBFILTER_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_JOBFILTER'].fields_by_name['states']._loaded_options = None
@@ -50,19 +50,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBFILTER'].fields_by_name['job_types']._loaded_options = None
   _globals['_JOBFILTER'].fields_by_name['job_types']._serialized_options = b'\272H\016\222\001\013\020\020\"\007\202\001\004\020\001 \000'
   _globals['_JOBFILTER'].fields_by_name['user']._loaded_options = None
-  _globals['_JOBFILTER'].fields_by_name['user']._serialized_options = b'\272H*r(\030@2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$'
+  _globals['_JOBFILTER'].fields_by_name['user']._serialized_options = b'\272Har_\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
   _globals['_JOBFILTER'].fields_by_name['application']._loaded_options = None
-  _globals['_JOBFILTER'].fields_by_name['application']._serialized_options = b'\272H+r)\030\200\0012$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$'
+  _globals['_JOBFILTER'].fields_by_name['application']._serialized_options = b'\272Hbr`\030\200\0012[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
   _globals['_JOBFILTER'].fields_by_name['labels']._loaded_options = None
-  _globals['_JOBFILTER'].fields_by_name['labels']._serialized_options = b'\272H^\232\001[\020@\"*r(\030?2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$*+r)\030\377\0012$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$'
+  _globals['_JOBFILTER'].fields_by_name['labels']._serialized_options = b'\272H\315\001\232\001\311\001\020@\"ar_\030?2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$*br`\030\377\0012[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
   _globals['_JOBFILTER'].fields_by_name['job_ids']._loaded_options = None
-  _globals['_JOBFILTER'].fields_by_name['job_ids']._serialized_options = b'\272H2\222\001/\020\220N\"*r(\030@2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$'
+  _globals['_JOBFILTER'].fields_by_name['job_ids']._serialized_options = b'\272Hi\222\001f\020\220N\"ar_\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
   _globals['_LISTJOBSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTJOBSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\004\032\002(\000'
   _globals['_LISTJOBSREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTJOBSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H+r)\030\200\0042$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$'
+  _globals['_LISTJOBSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272Hbr`\030\200\0042[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
   _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
-  _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H,r*\020\001\030@2$^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}]*$'
+  _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272Hcra\020\001\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
   _globals['_WATCHJOBSREQUEST'].fields_by_name['after_revision']._loaded_options = None
   _globals['_WATCHJOBSREQUEST'].fields_by_name['after_revision']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_SUBMITJOBREQUEST']._serialized_start=89
@@ -75,28 +75,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMITJOBSRESPONSE']._serialized_end=546
   _globals['_SUBMITJOBSRESPONSE_REJECTED']._serialized_start=490
   _globals['_SUBMITJOBSRESPONSE_REJECTED']._serialized_end=546
-  _globals['_GETJOBREQUEST']._serialized_start=548
-  _globals['_GETJOBREQUEST']._serialized_end=628
-  _globals['_GETJOBRESPONSE']._serialized_start=630
-  _globals['_GETJOBRESPONSE']._serialized_end=674
-  _globals['_JOBFILTER']._serialized_start=677
-  _globals['_JOBFILTER']._serialized_end=1198
-  _globals['_JOBFILTER_LABELSENTRY']._serialized_start=1153
-  _globals['_JOBFILTER_LABELSENTRY']._serialized_end=1198
-  _globals['_LISTJOBSREQUEST']._serialized_start=1201
-  _globals['_LISTJOBSREQUEST']._serialized_end=1351
-  _globals['_LISTJOBSRESPONSE']._serialized_start=1353
-  _globals['_LISTJOBSRESPONSE']._serialized_end=1425
-  _globals['_CANCELJOBREQUEST']._serialized_start=1427
-  _globals['_CANCELJOBREQUEST']._serialized_end=1510
-  _globals['_CANCELJOBRESPONSE']._serialized_start=1512
-  _globals['_CANCELJOBRESPONSE']._serialized_end=1559
-  _globals['_WATCHJOBSREQUEST']._serialized_start=1561
-  _globals['_WATCHJOBSREQUEST']._serialized_end=1673
-  _globals['_WATCHJOBSRESPONSE']._serialized_start=1676
-  _globals['_WATCHJOBSRESPONSE']._serialized_end=1878
-  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_start=1791
-  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_end=1878
-  _globals['_JOBSERVICE']._serialized_start=1881
-  _globals['_JOBSERVICE']._serialized_end=2308
+  _globals['_GETJOBREQUEST']._serialized_start=549
+  _globals['_GETJOBREQUEST']._serialized_end=684
+  _globals['_GETJOBRESPONSE']._serialized_start=686
+  _globals['_GETJOBRESPONSE']._serialized_end=730
+  _globals['_JOBFILTER']._serialized_start=733
+  _globals['_JOBFILTER']._serialized_end=1532
+  _globals['_JOBFILTER_LABELSENTRY']._serialized_start=1487
+  _globals['_JOBFILTER_LABELSENTRY']._serialized_end=1532
+  _globals['_LISTJOBSREQUEST']._serialized_start=1535
+  _globals['_LISTJOBSREQUEST']._serialized_end=1740
+  _globals['_LISTJOBSRESPONSE']._serialized_start=1742
+  _globals['_LISTJOBSRESPONSE']._serialized_end=1814
+  _globals['_CANCELJOBREQUEST']._serialized_start=1817
+  _globals['_CANCELJOBREQUEST']._serialized_end=1955
+  _globals['_CANCELJOBRESPONSE']._serialized_start=1957
+  _globals['_CANCELJOBRESPONSE']._serialized_end=2004
+  _globals['_WATCHJOBSREQUEST']._serialized_start=2006
+  _globals['_WATCHJOBSREQUEST']._serialized_end=2118
+  _globals['_WATCHJOBSRESPONSE']._serialized_start=2121
+  _globals['_WATCHJOBSRESPONSE']._serialized_end=2323
+  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_start=2236
+  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_end=2323
+  _globals['_JOBSERVICE']._serialized_start=2326
+  _globals['_JOBSERVICE']._serialized_end=2753
 # @@protoc_insertion_point(module_scope)

@@ -27,7 +27,9 @@ from tests.unit.client.fake_suite import FakeSuite
 Run = Callable[..., Any]
 
 # A title of the terminal, a line forged, C1's CSI, the text turned round, nothing seen, rich's own markup.
-HOSTILE = "a\x1b]0;owned\x07\x1b[2J\nb\r\x00\x7f\x9b31m\u202ec\u200b\u2066\u2028\ufeff\U000e0041[/][bold]:bomb:"
+HOSTILE = (
+    "a\x1b]0;owned\x07\x1b[2J\nb\r\x00\x7f\x9b31m\u202ec\u200b\u2066\u2028\ufeff\U000e0041\u115f\u3164[/][bold]:bomb:"
+)
 JOB = f"job-1{HOSTILE}"
 GPU = f"g{HOSTILE}0"
 ERROR = f"refused: {HOSTILE}"
@@ -213,6 +215,7 @@ def test_text_that_is_seen_stays_as_it_is() -> None:
         assert visible(text) == text
         assert json.loads(to_json(text)) == text
         assert to_json(text) == f'"{text}"'
+    assert visible("\u115fa") == "\\u115fa"
     assert visible("a\x1b\u202e\U000e0041\nb") == "a\\x1b\\u202e\\U000e0041\\x0ab"
     assert visible("a\nb", keep="\n") == "a\nb"
     assert visible_all({"k\x00": ["\x9b", 1, None, ("\u200b",)]}) == {"k\\x00": ["\\x9b", 1, None, ["\\u200b"]]}

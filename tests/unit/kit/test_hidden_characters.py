@@ -18,7 +18,7 @@ from adlro.v1 import job_pb2, job_service_pb2, orchestrator_service_pb2
 
 SEEN = "Schrödinger & 日本語 😀 e\u0301 \xa0\u3000"
 HIDDEN = ["\x00", "\x1b[31m", "\t", "\x7f", "\x85", "\x9b", "\u200b", "\u200e", "\u202e", "\u2028", "\u2066", "\ufeff"]
-HIDDEN += ["\u061c", "\u00ad", "\ue000", "\U000e0041"]
+HIDDEN += ["\u061c", "\u00ad", "\ue000", "\U000e0041", *"\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"]
 
 
 def requests() -> list[Descriptor]:
@@ -80,6 +80,13 @@ def test_every_string_of_every_request_is_bounded_to_what_is_seen(descriptor: De
         if "leave out U+202E RIGHT-TO-LEFT OVERRIDE" not in text:
             unbounded.append(f"{name}: {text}")
     assert unbounded == []
+
+
+@pytest.mark.parametrize("descriptor", requests(), ids=lambda each: each.name)
+def test_no_error_shows_a_pattern(descriptor: Descriptor) -> None:
+    for text in ("a b\xfc", "a\u202eb"):
+        for name, message in with_text(descriptor, text):
+            assert "regex" not in told(message).get(name, "")
 
 
 def test_there_are_such_strings() -> None:
