@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import settings
 
 from adlro.kit.embedded_redis import EmbeddedRedis
 from tests.processors import levels
@@ -18,6 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 # child, and so of pytest-xdist's workers. Whoever runs the tests, however, they see no terminal.
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
+
+# What is drawn may take as long as the machine stands still.
+settings.register_profile("adlro", settings.default, deadline=None)
+settings.load_profile("adlro")
 
 
 def pytest_report_header() -> str:

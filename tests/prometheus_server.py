@@ -22,7 +22,7 @@ from tests.dashboards import PROMETHEUS, metrics_in, recorded, rules_text, targe
 
 WITHOUT = "prometheus is not on PATH; the Debian package `prometheus` brings it"
 SCRAPE_INTERVAL_S = 1
-_READY_S, _END_S = 20.0, 10.0
+_READY_S, _END_S = 120.0, 60.0
 # Prometheus is on this machine, whatever proxies the environment names.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -40,7 +40,7 @@ class Prometheus:
     def ask(self, path: str, **parameters: str) -> Any:
         """The data of an answer of its HTTP API."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with _OPENER.open(url, timeout=10) as answer:
+        with _OPENER.open(url, timeout=60) as answer:
             said = json.load(answer)
         assert said["status"] == "success", said
         return said["data"]
@@ -122,7 +122,7 @@ class PrometheusServer(Prometheus):
         end_s = time.monotonic() + _READY_S
         while True:
             try:
-                _OPENER.open(f"{self.url}/-/ready", timeout=2).close()
+                _OPENER.open(f"{self.url}/-/ready", timeout=30).close()
                 return
             except (urllib.error.URLError, OSError):
                 ended = self._process.poll()

@@ -103,13 +103,13 @@ class SpawnedService:
         self.process.kill()
         self.wait()
 
-    def wait(self, timeout_s: float = 15.0) -> int:
+    def wait(self, timeout_s: float = 60.0) -> int:
         """Its exit code, when it has ended and its log is read."""
         code = self.process.wait(timeout_s)
         self._reader.join(timeout_s)
         return code
 
-    def stop(self, timeout_s: float = 15.0) -> int:
+    def stop(self, timeout_s: float = 60.0) -> int:
         """Drains it, kills it where that takes too long; its exit code. Does no harm to one that ended."""
         if self.process.poll() is None:
             self.terminate()

@@ -158,7 +158,7 @@ class Orchestrator:
                 await self._lease.give_up()
 
     async def _live(self) -> None:
-        failed = 0
+        failed, outage_told = 0, False
         while not self._stopping:
             began = time.monotonic()
             try:
@@ -190,6 +190,7 @@ class Orchestrator:
                 self._session = None
                 _forget_cancellations()
                 failed = 1 if time.monotonic() - began > GOOD_SESSION_S else failed + 1
+                outage_told = outage_told and failed > 1
                 self._report(leaves, failed)
                 unavailable = any(isinstance(leaf, Unavailable) for leaf in leaves)
                 # Their tracebacks hold the session, with all that it has loaded, while the next one loads the same.
@@ -197,8 +198,8 @@ class Orchestrator:
                 if failed < OUTAGE_SESSIONS:
                     await asyncio.sleep(BACKOFF_S[failed - 1])
                     continue
-                if failed == OUTAGE_SESSIONS and unavailable:
-                    await self._tell_outage()
+                if unavailable and not outage_told:
+                    outage_told = await self._tell_outage()
                 # Perhaps another instance reaches what this one does not.
                 await self._give_up_lease()
                 await asyncio.sleep(self._lease.duration_s / 2)
@@ -252,8 +253,8 @@ class Orchestrator:
         else:
             self._log.error("session ended by a bug, starting anew", problem=text, exc_info=leaves[0])
 
-    async def _tell_outage(self) -> None:
-        """Everyone who waits is told that the cluster does not answer."""
+    async def _tell_outage(self) -> bool:
+        """Tells everyone who waits that the cluster does not answer; whether it could."""
         try:
             text = "the cluster does not answer; the job is kept and will be placed when it does"
             async for page in self._store.active_pages():
@@ -266,6 +267,8 @@ class Orchestrator:
                     await self._store.move(self._token, moves)
         except (AdlroError, aioredis.RedisError, OSError) as error:
             self._log.info("could not tell the outage", problem=str(error))
+            return False
+        return True
 
     def _on_prediction_fallback(self, error: AdlroError) -> None:
         self._metrics.prediction_fallbacks.inc()

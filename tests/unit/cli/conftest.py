@@ -7,7 +7,15 @@ import pytest
 from typer.testing import CliRunner
 
 from adlro.cli.app import app
+from adlro.client import health
 from tests.unit.client.fake_suite import FakeSuite
+
+
+@pytest.fixture(autouse=True)
+def patient_health_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service is away where it refuses a connection, not where the machine stood still."""
+    check = health.check
+    monkeypatch.setattr(health, "check", lambda address, _: check(address, 60.0))
 
 
 @pytest.fixture

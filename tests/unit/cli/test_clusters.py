@@ -106,7 +106,7 @@ BAD: dict[str, tuple[str, str, str]] = {
         "nodes[0].gpu_model",
         "add memory_bandwidth_gb_per_s, power_limit_w and max_temperature_c",
     ),
-    "a name that no cluster has": (LAB.replace('"lab"', '"My Lab"'), "name", "[a-z0-9-]"),
+    "a name that no cluster has": (LAB.replace('"lab"', '"My Lab"'), "name", "small letters a-z, digits and -"),
     "cores that no node has": (LAB.replace("= 12", "= 5000"), "nodes[0].cpu_cores", "4096"),
     "memory that no GPU has": (LAB.replace("16160", "9999999"), "nodes[0].gpu_memory_mib", "1048576"),
     "more GPUs than a node has": (LAB.replace("gpus = 2", "gpus = 65"), "nodes[0].gpus", "64"),

@@ -396,7 +396,7 @@ def test_the_module_and_a_closed_pipe() -> None:
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    assert process.wait(30) in (0, 1)
+    assert process.wait(60) in (0, 1)
     process.stderr.close()
 
 

@@ -100,7 +100,7 @@ def test_the_clock_goes_only_when_all_jobs_are_taken_up(suite: FakeSuite, adlro:
 
     def wait_and_look() -> None:
         with suite.condition:
-            suite.condition.wait_for(lambda: len(suite.jobs) == 3, 10)
+            suite.condition.wait_for(lambda: len(suite.jobs) == 3, 60)
             seen.append([(clock.mode, clock.paused) for clock in suite.clock_calls])
         take_up()
 
@@ -212,8 +212,8 @@ async def test_services_may_be_away_at_every_step(suite: FakeSuite) -> None:
     for method in ("ListJobs", "GetStatus", "DescribeCluster", "SetPolicy", "SetClock", "SubmitJobs", "WatchJobs"):
         suite.fail(method, grpc.StatusCode.UNAVAILABLE, Unavailable("Redis does not answer"))
     suite.fail("GetCluster", grpc.StatusCode.UNAVAILABLE)
-    async with AsyncClient(endpoints=suite.endpoints, patience_s=20) as client:
-        result = await replay(client, specs(), ReplayOptions(policy="fcfs", patience_s=20))
+    async with AsyncClient(endpoints=suite.endpoints, patience_s=60) as client:
+        result = await replay(client, specs(), ReplayOptions(policy="fcfs", patience_s=60))
     assert [job.state for job in result.jobs] == [JobState.SUCCEEDED] * 3
     assert len(suite.jobs) == 3
     assert suite.policy == "sjf"
@@ -230,8 +230,8 @@ async def test_a_watch_that_breaks_in_the_middle_goes_on(suite: FakeSuite) -> No
             suite.fail("WatchJobs", grpc.StatusCode.UNAVAILABLE)
             threading.Timer(0.1, suite.run_jobs).start()
 
-    async with AsyncClient(endpoints=suite.endpoints, patience_s=20) as client:
-        task = asyncio.create_task(replay(client, specs(), ReplayOptions(patience_s=20), on_change))
+    async with AsyncClient(endpoints=suite.endpoints, patience_s=60) as client:
+        task = asyncio.create_task(replay(client, specs(), ReplayOptions(patience_s=60), on_change))
         await until(lambda: suite.clock.mode is ClockMode.VIRTUAL)
         suite.change("job-1", message="still waiting")
         result = await task
@@ -244,10 +244,10 @@ async def test_a_clock_that_was_reset_is_set_again(suite: FakeSuite) -> None:
     async with AsyncClient(endpoints=suite.endpoints) as client:
         task = asyncio.create_task(replay(client, specs(), ReplayOptions(scale=50.0)))
         await until(lambda: suite.clock.mode is ClockMode.VIRTUAL)
-        suite.hold_jobs = False
-        with suite.condition:  # as after a restart of the cluster
+        with suite.condition:  # as after a restart of the cluster; the call that set it has ended
+            suite.hold_jobs = False
             suite.clock = replace(suite.clock, mode=ClockMode.REAL, scale=1.0, paused=True)
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
     assert [(clock.mode, clock.scale, clock.paused) for clock in suite.clock_calls].count(
         (ClockMode.VIRTUAL, 50.0, False)
     ) >= 2

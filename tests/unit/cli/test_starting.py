@@ -70,7 +70,7 @@ async def test_a_start_that_gets_on_is_waited_for_however_long_it_takes(start: S
         await start.looks()
         assert not waited.done()
     start.serving.set()
-    await asyncio.wait_for(waited, 20)
+    await asyncio.wait_for(waited, 60)
     assert start.now_s > 10 * SILENCE_S
 
 
@@ -83,7 +83,7 @@ async def test_people_are_told_once_why_they_wait(start: Start) -> None:
     start.says("redis answers")
     await until(lambda: len(start.notes) == 2)
     start.serving.set()
-    await asyncio.wait_for(waited, 20)
+    await asyncio.wait_for(waited, 60)
     assert start.notes == ["orchestrator: still starting", "orchestrator: compiling, first start only"]
 
 
@@ -95,7 +95,7 @@ async def test_one_that_stands_still_has_failed_and_complaints_are_no_progress(s
     if level is not None:
         start.says("the store does not answer", level)
     with pytest.raises(StartFailed, match="orchestrator is not serving, and has not got on for 40 s") as failed:
-        await asyncio.wait_for(waited, 20)
+        await asyncio.wait_for(waited, 60)
     assert str(start.log) in failed.value.message
     assert ("the store does not answer" in failed.value.message) == (level is not None)
 
@@ -105,7 +105,7 @@ async def test_one_that_ends_has_failed_with_what_it_said_last(start: Start) -> 
     waited = start.waited()
     start.code.set_result(1)
     with pytest.raises(StartFailed, match=r"orchestrator ended at its start \(exit code 1\)(.|\n)*can't start"):
-        await asyncio.wait_for(waited, 20)
+        await asyncio.wait_for(waited, 60)
 
 
 def test_each_line_of_a_log_is_read_once_and_only_when_it_is_whole(tmp_path: Path) -> None:

@@ -490,7 +490,7 @@ def _abort(context: grpc.ServicerContext, error: AdlroError) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Waits for what happens in other threads or processes, and cannot be awaited."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             if condition():
                 return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import time
 from collections.abc import Iterator
 from itertools import islice
 
@@ -56,7 +55,7 @@ SPEC = JobSpec(
 
 @pytest.fixture
 def client(suite: FakeSuite) -> Iterator[Client]:
-    with Client(endpoints=suite.endpoints, patience_s=5) as opened:
+    with Client(endpoints=suite.endpoints, patience_s=60) as opened:
         yield opened
 
 
@@ -118,10 +117,10 @@ def test_a_refusal_is_not_sent_again(suite: FakeSuite, client: Client) -> None:
 def test_patience_ends(suite: FakeSuite) -> None:
     with Client(endpoints=suite.endpoints, patience_s=0.3) as client:
         suite.fail("GetStatus", *[Unavailable("the lease is lost")] * 100)
-        began_s = time.monotonic()
         with pytest.raises(Unavailable, match="the lease is lost"):
             client.status()
-        assert time.monotonic() - began_s < 2
+        # At least 0.025, 0.05, 0.1 and 0.2 s lie between five tries.
+        assert suite.calls["GetStatus"] <= 4
 
 
 def test_where_nothing_answers_the_address_is_named() -> None:
@@ -244,7 +243,7 @@ def test_wait_gives_the_jobs_in_the_order_asked_for(suite: FakeSuite, client: Cl
 
     timer = threading.Timer(0.05, finish)
     timer.start()
-    jobs = client.wait(["job-2", "job-3", "job-1", "job-2"], timeout_s=10)
+    jobs = client.wait(["job-2", "job-3", "job-1", "job-2"], timeout_s=60)
     timer.join()
     assert [job.job_id for job in jobs] == ["job-2", "job-3", "job-1"]
     assert [job.state for job in jobs] == [JobState.SUCCEEDED, JobState.FAILED, JobState.SUCCEEDED]
@@ -255,7 +254,7 @@ def test_wait_says_which_job_is_late_or_unknown(suite: FakeSuite, client: Client
     with pytest.raises(DeadlineExceeded, match=r"1 of 1 jobs have not ended within 0\.2 s, job-1 among them"):
         client.wait(["job-1"], timeout_s=0.2)
     with pytest.raises(NotFound, match="there is no job job-7"):
-        client.wait(["job-1", "job-7"], timeout_s=5)
+        client.wait(["job-1", "job-7"], timeout_s=60)
     assert client.wait([]) == ()
 
 
@@ -308,7 +307,7 @@ def test_the_clock(suite: FakeSuite, client: Client) -> None:
 
 
 async def test_the_asyncio_client_does_the_same(suite: FakeSuite) -> None:
-    async with AsyncClient(endpoints=suite.endpoints, patience_s=5) as client:
+    async with AsyncClient(endpoints=suite.endpoints, patience_s=60) as client:
         suite.fail("SubmitJob", grpc.StatusCode.UNAVAILABLE)
         job = await client.submit(SPEC)
         assert job.spec == SPEC

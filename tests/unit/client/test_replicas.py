@@ -28,7 +28,7 @@ def endpoints(pair: tuple[FakeSuite, FakeSuite]) -> Endpoints:
 
 def test_the_one_that_acts_is_found(pair: tuple[FakeSuite, FakeSuite], endpoints: Endpoints) -> None:
     for _ in range(10):  # which one is asked first is left to chance
-        with Client(endpoints=endpoints, patience_s=20.0) as client:
+        with Client(endpoints=endpoints, patience_s=60.0) as client:
             assert client.set_policy("fcfs") in ("fcfs", "sjf")
             assert client.status().acting  # by the connection that was found
     acts, stands_by = pair
@@ -39,7 +39,7 @@ def test_the_one_that_acts_is_found(pair: tuple[FakeSuite, FakeSuite], endpoints
 
 async def test_the_one_that_acts_is_found_for_asyncio(pair: tuple[FakeSuite, FakeSuite], endpoints: Endpoints) -> None:
     for _ in range(10):
-        async with AsyncClient(endpoints=endpoints, patience_s=20.0) as client:
+        async with AsyncClient(endpoints=endpoints, patience_s=60.0) as client:
             assert await client.set_policy("fcfs") in ("fcfs", "sjf")
             assert (await client.status()).acting
     acts, stands_by = pair
@@ -57,13 +57,13 @@ def test_where_all_stand_by_it_says_so(pair: tuple[FakeSuite, FakeSuite], endpoi
 
 def test_a_watch_finds_the_one_that_acts(endpoints: Endpoints) -> None:
     for _ in range(5):
-        with Client(endpoints=endpoints, patience_s=20.0) as client:
+        with Client(endpoints=endpoints, patience_s=60.0) as client:
             assert next(client.watch_decisions(history=1)).job_id == "job-1"
 
 
 async def test_a_watch_finds_the_one_that_acts_for_asyncio(endpoints: Endpoints) -> None:
     for _ in range(5):
-        async with AsyncClient(endpoints=endpoints, patience_s=20.0) as client:
+        async with AsyncClient(endpoints=endpoints, patience_s=60.0) as client:
             assert (await anext(client.watch_decisions(history=1))).job_id == "job-1"
 
 

@@ -140,8 +140,8 @@ def test_of_several_addresses_each_is_checked_by_its_certificate(certs):
                 stub = orchestrator_service_pb2_grpc.OrchestratorServiceStub(channel)
                 request = orchestrator_service_pb2.SetPolicyRequest(policy="sjf")
                 if served:
-                    stub.SetPolicy(request, timeout=5)
+                    stub.SetPolicy(request, timeout=60)
                     continue
                 with pytest.raises(grpc.RpcError):
-                    stub.SetPolicy(request, timeout=5)
+                    stub.SetPolicy(request, timeout=60)
     assert not stranger.servicer.shown

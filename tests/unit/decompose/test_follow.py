@@ -142,9 +142,10 @@ class Suite:
 def _short_waits(monkeypatch):
     monkeypatch.setattr(follow, "BLOCK_MS", 20)
     monkeypatch.setattr(follow, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(follow, "_FOLD_TIMEOUT_S", 60.0)  # no test waits for its end
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Waits until a condition holds, looking at it between the turns of other tasks."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - the conditions are of plain objects

@@ -141,12 +141,12 @@ def test_a_new_description_keeps_the_values_of_gpus_that_stay_what_they_were():
 
 async def test_waiting_for_a_change_ends_with_the_next_one():
     matrix = ClusterMatrix(cluster("a"))
-    await asyncio.wait_for(matrix.changed(matrix.revision - 1), 1)  # has changed already
+    await asyncio.wait_for(matrix.changed(matrix.revision - 1), 60)  # has changed already
     waiting = [asyncio.create_task(matrix.changed(matrix.revision)) for _ in range(3)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)
     matrix.fold(block(["n-0/0"], [1.0], temperature=[[50]]))
-    await asyncio.wait_for(asyncio.gather(*waiting), 1)
+    await asyncio.wait_for(asyncio.gather(*waiting), 60)
 
 
 async def test_a_cluster_that_goes_wakes_those_who_wait_and_comes_back_with_a_higher_revision():
@@ -156,7 +156,7 @@ async def test_a_cluster_that_goes_wakes_those_who_wait_and_comes_back_with_a_hi
     waiting = asyncio.create_task(matrix.changed(matrix.revision))
     await asyncio.sleep(0)
     clusters.describe([cluster("b", name="other")])
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 60)
     with pytest.raises(NotFound, match="no cluster 'default' is described; known: other"):
         clusters.find("default")
     clusters.describe([cluster("a"), cluster("b", name="other")])

@@ -226,7 +226,7 @@ async def test_what_keeps_the_index_from_being_made_is_said_where_nothing_else_s
     await redis.set(INDEX, "no hash")
     settings = IngestSettings(redis_url=redis_url, listen="127.0.0.1:0")
     said = ""
-    async with serve(IngestService(settings), settings), asyncio.timeout(10):
+    async with serve(IngestService(settings), settings), asyncio.timeout(60):
         while "the index of jobs by user can't be made" not in said:
             await asyncio.sleep(0.01)
             said += capsys.readouterr().out

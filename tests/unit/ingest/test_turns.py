@@ -51,7 +51,7 @@ async def test_who_goes_away_while_he_waits_holds_up_nobody() -> None:
     assert turns.take_now()
     gone, there = asyncio.create_task(turns.take()), asyncio.create_task(turns.take())
     gone.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await there
     assert gone.cancelled()
     assert turns.waiting_count == 0

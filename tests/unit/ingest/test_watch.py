@@ -15,7 +15,7 @@ from services.ingest.filters import JobFilter
 from services.ingest.watch import Change, JobWatch
 
 EVERY = JobFilter()
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 def job(number: int, revision: int = 0, state: JobState = JobState.PENDING) -> Job:

@@ -190,7 +190,7 @@ async def test_a_blocking_read_ends_with_the_next_change_or_empty(store: JobStor
     waiting = asyncio.create_task(store.read_events(1, block_ms=5000))
     await asyncio.sleep(0.05)
     await create(store)
-    assert [event.revision for event in await asyncio.wait_for(waiting, 2)] == [2]
+    assert [event.revision for event in await asyncio.wait_for(waiting, 60)] == [2]
     assert await store.read_events(2, block_ms=20) == []
 
 

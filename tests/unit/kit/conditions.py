@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], timeout_s: float = 60.0) -> None:
     """Returns when the condition holds; TimeoutError where it does not in time."""
     async with asyncio.timeout(timeout_s):
         while True:

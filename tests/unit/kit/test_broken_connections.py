@@ -92,7 +92,7 @@ async def test_a_connection_that_has_fallen_silent_is_left(served, monkeypatch):
         async with open_channel(link.address) as channel:
             stub = job_service_pb2_grpc.JobServiceStub(channel)
             request = job_service_pb2.SubmitJobRequest(job=SPEC)
-            await stub.SubmitJob(request, timeout=10)
+            await stub.SubmitJob(request, timeout=60)
             watching = stub.WatchJobs(job_service_pb2.WatchJobsRequest())
             await watching.read()
             await link.begin(Kind.VANISH)
@@ -105,10 +105,10 @@ async def test_a_connection_that_has_fallen_silent_is_left(served, monkeypatch):
                     return False
                 return True
 
-            await until(answers, timeout_s=25.0)  # gRPC by itself would take a minute
+            await until(answers, timeout_s=40.0)  # gRPC by itself would take a minute
             # Who waits for news without a deadline is told as well.
             with pytest.raises(grpc.aio.AioRpcError) as ended:
-                await asyncio.wait_for(watching.read(), 25.0)
+                await asyncio.wait_for(watching.read(), 40.0)
             assert isinstance(from_rpc_error(ended.value), Unavailable)
     finally:
         await link.stop()

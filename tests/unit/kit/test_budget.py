@@ -13,11 +13,13 @@ from adlro.kit.budget import Lease, LeasedStream, RequestBudget
 from tests.unit.kit.conditions import until
 
 PATIENCE_S = 0.05
+HANGS_S = 60.0
 
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
     monkeypatch.setattr(budget, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(budget, "_WAIT_S", 10 * HANGS_S)
 
 
 def made(total_bytes: int = 8) -> RequestBudget:
@@ -52,7 +54,7 @@ async def test_one_whose_part_is_used_up_holds_up_no_other():
     for _ in range(4):
         await memory.take("ann", 1)
     waiting = [await takes(memory, "ann") for _ in range(10)]
-    assert (await asyncio.wait_for(memory.take("bob", 4), 1)).size_bytes == 4
+    assert (await asyncio.wait_for(memory.take("bob", 4), HANGS_S)).size_bytes == 4
     assert not any(each.done() for each in waiting)
     for each in waiting:
         each.cancel()
@@ -69,10 +71,10 @@ async def test_callers_are_served_in_turn_where_all_of_it_is_used():
     await until(anns[0].done)
     held[4].release()
     held[5].release()  # cey's turn; he needs both
-    assert (await asyncio.wait_for(cey, 1)).size_bytes == 2
+    assert (await asyncio.wait_for(cey, HANGS_S)).size_bytes == 2
     assert not anns[1].done()
     held[1].release()
-    await asyncio.wait_for(anns[1], 1)
+    await asyncio.wait_for(anns[1], HANGS_S)
     anns[2].cancel()
 
 
@@ -83,7 +85,7 @@ async def test_nobody_passes_one_who_waits_for_more():
     held[0].release()
     assert memory.take_now("fay", 1) is None
     held[1].release()
-    assert (await asyncio.wait_for(eve, 1)).size_bytes == 4
+    assert (await asyncio.wait_for(eve, HANGS_S)).size_bytes == 4
     for each in held[2:]:
         each.release()
 
@@ -108,7 +110,7 @@ async def test_more_than_may_wait_are_refused_at_once(monkeypatch):
     with pytest.raises(LimitExceeded):
         await memory.take("ann", 1)
     held.release()
-    await asyncio.wait_for(asyncio.gather(*waiting), 1)
+    await asyncio.wait_for(asyncio.gather(*waiting), HANGS_S)
 
 
 async def test_a_silent_client_gives_way_only_where_others_wait():
@@ -126,7 +128,7 @@ async def test_a_silent_client_gives_way_only_where_others_wait():
     assert not ann.done()
     # bob has a part of his own; only ann's second call waits for ann's first.
     assert memory.take_now("bob", 4) is not None
-    lease = await asyncio.wait_for(memory.take("ann", 4), 5)
+    lease = await asyncio.wait_for(memory.take("ann", 4), HANGS_S)
     with pytest.raises(LimitExceeded) as told:
         await ann
     assert told.value.reason == "TOO_SLOW"
@@ -142,7 +144,7 @@ async def test_a_call_that_works_is_not_given_up():
     await asyncio.sleep(3 * PATIENCE_S)
     assert not waiting.done()
     lease.resize(3)
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, HANGS_S)
 
 
 async def test_a_stream_waits_for_each_message_and_ends_where_it_is_silent():
@@ -165,7 +167,7 @@ async def test_a_stream_waits_for_each_message_and_ends_where_it_is_silent():
         await read_all(lease)
     assert seen == [1, 2]
     lease.release()
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, HANGS_S)
 
 
 async def test_a_cancelled_call_leaves_nothing_behind():
@@ -181,7 +183,7 @@ async def test_a_cancelled_call_leaves_nothing_behind():
 
 
 async def test_who_waits_behind_a_cancelled_call_waits_no_longer(monkeypatch):
-    monkeypatch.setattr(budget, "_LOOK_EVERY_S", 60.0)
+    monkeypatch.setattr(budget, "_LOOK_EVERY_S", 10 * HANGS_S)
     memory = made()
     _, _, gone = [await memory.take(caller, size) for caller, size in (("ann", 3), ("bob", 3), ("eve", 1))]
     large = await takes(memory, "cas", 4)
@@ -189,6 +191,6 @@ async def test_who_waits_behind_a_cancelled_call_waits_no_longer(monkeypatch):
     small = await takes(memory, "dan")
     assert not small.done()
     large.cancel()
-    assert (await asyncio.wait_for(small, 1)).size_bytes == 1
+    assert (await asyncio.wait_for(small, HANGS_S)).size_bytes == 1
     assert memory.take_now("cas", 1) is not None
     assert memory.waiting_count == 0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from typing import Any
 
 import pytest
 import redis
@@ -76,35 +77,55 @@ def test_it_listens_on_loopback_only_and_is_durable(tmp_path):
 
 
 @pytest.fixture
-def synced(monkeypatch) -> threading.Semaphore:
-    """Released once for each fsync of this process."""
-    count = threading.Semaphore(0)
+def synced(monkeypatch) -> list[int]:
+    """The size of the file at each fsync of this process."""
+    sizes: list[int] = []
     fsync = os.fsync
 
     def noted(descriptor: int) -> None:
         fsync(descriptor)
-        count.release()
+        sizes.append(os.fstat(descriptor).st_size)
 
     monkeypatch.setattr(os, "fsync", noted)
-    return count
+    return sizes
 
 
 def test_what_was_written_is_brought_to_the_disk(tmp_path, monkeypatch, synced):
-    monkeypatch.setattr(embedded_redis, "_SYNC_EVERY_S", 0.1)
+    monkeypatch.setattr(embedded_redis, "_SYNC_EVERY_S", 0.05)
+    rounds = threading.Semaphore(0)
+    sync = embedded_redis._Syncing._sync
+
+    def noted(syncing: Any) -> None:
+        sync(syncing)
+        rounds.release()
+
+    def pass_rounds() -> None:
+        while rounds.acquire(timeout=0.0):  # of before
+            pass
+        for _ in range(3):  # one may have begun before
+            assert rounds.acquire(timeout=60.0)
+
+    monkeypatch.setattr(embedded_redis._Syncing, "_sync", noted)
     with EmbeddedRedis(tmp_path) as server, client(server) as connection:
-        for value in ("first", "second"):
+        (written,) = tmp_path.rglob("*.incr.aof")
+        for value in ("first", "the second"):
             connection.set("key", value)
-            assert synced.acquire(timeout=5.0)
+            pass_rounds()
+            assert synced[-1] == written.stat().st_size
         # Nothing new, nothing to do, round after round.
-        assert not synced.acquire(timeout=0.5)
+        count = len(synced)
+        pass_rounds()
+        assert len(synced) == count
 
 
 def test_what_was_written_last_is_brought_to_the_disk_at_the_end(tmp_path, monkeypatch, synced):
     monkeypatch.setattr(embedded_redis, "_SYNC_EVERY_S", 3600.0)
     with EmbeddedRedis(tmp_path) as server, client(server) as connection:
         connection.set("key", "value")
-        assert not synced.acquire(timeout=0.0)
-    assert synced.acquire(timeout=0.0)
+        (written,) = tmp_path.rglob("*.incr.aof")
+        size = written.stat().st_size
+        assert not synced
+    assert synced == [size]
 
 
 def test_ctrl_c_of_the_terminal_does_not_reach_it(tmp_path):
@@ -176,7 +197,12 @@ def test_it_ends_with_an_owner_that_forgets_to_stop_it(tmp_path):
         "server = EmbeddedRedis(sys.argv[1]); server.start(); print(server.port)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, cwd=ROOT, check=True, timeout=30
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+        timeout=120,
     )
     assert not answers(int(done.stdout))
 

@@ -34,7 +34,7 @@ for name in ("", "password", "server.json", "valkey.log", "appendonlydir"):
     except OSError:
         pass
 said = b""
-with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:
+with socket.create_connection(("127.0.0.1", port), timeout=60.0) as connection:
     for line in (b"INCR secret", b"GET secret", b"SHUTDOWN", b"CONFIG GET requirepass"):
         connection.sendall(line + b"\\r\\n")
         said += connection.recv(4096)
@@ -48,6 +48,16 @@ def open_to_others(directory: Path) -> list[str]:
     return [f"{path} {stat.filemode(path.lstat().st_mode)}" for path in found if path.lstat().st_mode & 0o077]
 
 
+def until_listening(port: int) -> None:
+    end_s = time.monotonic() + 60.0
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     tmp_path.chmod(0o755)
@@ -56,7 +66,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 def test_a_connection_without_the_password_may_do_nothing(data_dir):
     with EmbeddedRedis(data_dir) as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5.0) as stranger:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60.0) as stranger:
             for command in (b"INCR secret", b"GET secret", b"SHUTDOWN", b"CONFIG GET requirepass"):
                 stranger.sendall(command + b"\r\n")
                 assert stranger.recv(4096) == b"-NOAUTH Authentication required.\r\n"
@@ -78,7 +88,7 @@ def test_another_user_of_the_machine_neither_reads_nor_changes_it():
             [sys.executable, "-S", "-c", ANOTHER_USER.format(uid=NOBODY), str(data_dir), str(server.port)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=True,
         )
         assert done.stdout.startswith("[] "), done.stdout
@@ -159,12 +169,13 @@ def test_a_server_that_an_older_version_left_without_a_password_is_replaced(data
         start_new_session=True,
     )
     try:
+        until_listening(number)
         with redis.Redis(port=number) as connection:
             connection.set("key", "value")
         note = {"port": number, "pid": orphan.pid}
         data_dir.joinpath("server.json").write_text(json.dumps(note))
         with EmbeddedRedis(data_dir) as server, redis.Redis.from_url(server.url) as connection:
-            assert orphan.wait(10) == 0
+            assert orphan.wait(60) == 0
             assert connection.get("key") == b"value"
     finally:
         if orphan.poll() is None:

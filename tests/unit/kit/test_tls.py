@@ -63,7 +63,7 @@ async def ask(address: str, credentials: Credentials | None) -> str:
     async with open_channel(address, credentials) as channel:
         stub: Any = job_service_pb2_grpc.JobServiceStub(channel)
         try:
-            await stub.GetJob(job_service_pb2.GetJobRequest(job_id="job-1"), timeout=5)
+            await stub.GetJob(job_service_pb2.GetJobRequest(job_id="job-1"), timeout=60)
         except grpc.aio.AioRpcError as error:
             return error.code().name
     return "OK"
@@ -112,13 +112,13 @@ async def test_new_certificates_are_taken_up_without_a_restart(authorities, tmp_
     async with served(tls_settings(certs)) as address, open_channel(address, ours) as open_before:
         stub: Any = job_service_pb2_grpc.JobServiceStub(open_before)
         request = job_service_pb2.GetJobRequest(job_id="job-1")
-        await stub.GetJob(request, timeout=5)
+        await stub.GetJob(request, timeout=60)
         shutil.copy(authorities("theirs") / "ingest.key", certs)  # half of a renewal
         assert await ask(address, ours) == "OK"
         shutil.copy(authorities("theirs") / "ingest.pem", certs)
         assert await ask(address, theirs) == "OK"
         assert await ask(address, ours) == "UNAVAILABLE"
-        await stub.GetJob(request, timeout=5)
+        await stub.GetJob(request, timeout=60)
     told = [(line["level"], line["event"]) for line in log_lines() if "certificates" in line["event"]]
     assert told[0] == ("error", "certificates were changed and are wrong; those from before stay")
     assert told[-1] == ("info", "certificates were changed; new connections use them")
@@ -232,8 +232,9 @@ def test_a_token_is_not_sent_to_another_machine_in_plain_text(authorities):
 # ---- what one client takes
 
 
+@pytest.mark.slow
 async def test_a_connection_that_never_speaks_is_closed_and_others_are_served(authorities, monkeypatch):
-    monkeypatch.setattr(port, "_HANDSHAKE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(port, "_HANDSHAKE_TIMEOUT_S", 3.0)  # which one that speaks keeps on a busy machine too
     async with served(tls_settings(authorities("ours"))) as address:
         host, _, number = address.rpartition(":")
         silent = [await asyncio.open_connection(host, int(number)) for _ in range(20)]
@@ -242,7 +243,7 @@ async def test_a_connection_that_never_speaks_is_closed_and_others_are_served(au
         context.set_alpn_protocols(["h2"])
         silent.append(await asyncio.open_connection(host, int(number), ssl=context))
         assert await ask(address, of_client(authorities("ours"))) == "OK"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             for reader, _ in silent:
                 while await reader.read(1024):  # until its end
                     pass
@@ -253,13 +254,13 @@ async def test_a_connection_that_never_speaks_is_closed_and_others_are_served(au
 async def test_an_idle_connection_is_closed(authorities):
     async with served(FakeSettings(max_connection_idle_s=0.3)) as address, open_channel(address) as channel:
         stub: Any = job_service_pb2_grpc.JobServiceStub(channel)
-        await stub.GetJob(job_service_pb2.GetJobRequest(job_id="job-1"), timeout=5)
-        async with asyncio.timeout(5):
+        await stub.GetJob(job_service_pb2.GetJobRequest(job_id="job-1"), timeout=60)
+        async with asyncio.timeout(60):
             state = channel.get_state()
             while state is grpc.ChannelConnectivity.READY:
                 await channel.wait_for_state_change(state)
                 state = channel.get_state()
-        await stub.GetJob(job_service_pb2.GetJobRequest(job_id="job-1"), timeout=5)  # connects anew
+        await stub.GetJob(job_service_pb2.GetJobRequest(job_id="job-1"), timeout=60)  # connects anew
 
 
 async def test_calls_beyond_the_limit_of_a_connection_wait_for_their_turn():
@@ -276,7 +277,7 @@ async def test_calls_beyond_the_limit_of_a_connection_wait_for_their_turn():
         assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert await ask(address, None) == "OK"  # another connection
         streams[0].cancel()
-        await stub.GetJob(get, timeout=5)
+        await stub.GetJob(get, timeout=60)
 
 
 async def test_a_message_that_is_too_large_is_refused(authorities):
@@ -284,7 +285,7 @@ async def test_a_message_that_is_too_large_is_refused(authorities):
         async with open_channel(address, of_client(authorities("ours"))) as channel:
             stub: Any = job_service_pb2_grpc.JobServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.GetJob(job_service_pb2.GetJobRequest(job_id="x" * 70_000), timeout=5)
+                await stub.GetJob(job_service_pb2.GetJobRequest(job_id="x" * 70_000), timeout=60)
         assert isinstance(from_rpc_error(refused.value), LimitExceeded)
 
 

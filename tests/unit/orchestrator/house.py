@@ -24,7 +24,8 @@ from services.orchestrator.orchestrator import Orchestrator
 from services.orchestrator.ports import Predicted
 from tests.unit.orchestrator.fake_cluster import FakeCluster
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
+"""Bounds a hang; a busy machine takes its time."""
 NO_CHECKPOINT = Path("/nowhere/dqn.onnx")
 
 
@@ -64,8 +65,13 @@ class House:
         self.lease: Lease
 
     def start(
-        self, policy: str = "", max_attempts: int = 50, lease_s: float = 0.5, choices: Choices | None = None
+        self, policy: str = "", max_attempts: int = 50, lease_s: float = 3.0, choices: Choices | None = None
     ) -> None:
+        """Begins a life of the orchestrator.
+
+        Args:
+            lease_s: a machine that stands still for longer loses the lease, and the session begins anew.
+        """
         if not policy and not self.lives:
             policy = "sjf"  # until another one is set
         self.lives += 1

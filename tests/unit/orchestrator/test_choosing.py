@@ -84,7 +84,7 @@ async def test_an_unknown_policy_is_refused_before_anything_is_written(make: Mad
     make.redis.open.clear()
     for setting in (choosing.set_policy("magic"), choosing.set_shadow("magic")):
         with pytest.raises(InvalidInput, match=r"no policy 'magic'.*dqn_lookahead"):
-            await asyncio.wait_for(setting, 5.0)
+            await asyncio.wait_for(setting, 60.0)
 
 
 @pytest.mark.parametrize("name", ["dqn", "dqn_lookahead"])

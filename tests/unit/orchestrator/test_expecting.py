@@ -364,7 +364,11 @@ async def test_without_anything_learned_they_are_served_as_submitted(
     assert by_start(await house.until_final(6))[3:] == [each.job_id for each in waiting]
 
 
-async def test_a_replay_goes_on_while_the_predictor_is_away(learning_house: tuple[House, Reversing]) -> None:
+async def test_a_replay_goes_on_while_the_predictor_is_away(
+    learning_house: tuple[House, Reversing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One that does not answer is left alone for this long, in which a slow machine too is done.
+    monkeypatch.setattr("services.orchestrator.predictions.LEAST_PAUSE_S", 3600.0)
     house, reversing = learning_house
     await house.pause()
     house.start("sjf")

@@ -141,7 +141,7 @@ async def test_holds_end_as_the_oracle_says_whoever_is_killed(house: House, seed
 
 async def test_a_new_session_goes_on_with_the_hold(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second is held until 66.5 s, since the first ended; the session ends at 56.5 s, at a wake-up for nothing."""
-    cluster, go_on = house.cluster, house.cluster.go_on
+    cluster, go_on, called = house.cluster, house.cluster.go_on, house.cluster._called
     broken: list[int] = []
 
     def go_on_and_break() -> None:
@@ -149,11 +149,18 @@ async def test_a_new_session_goes_on_with_the_hold(house: House, monkeypatch: py
         if cluster.clock.time_s == 56.5 and not broken:
             broken.append(cluster.revision)
             cluster.away = True
-            asyncio.get_running_loop().call_later(0.1, setattr, cluster, "away", False)
+
+    async def called_once_while_away() -> None:
+        try:
+            await called()
+        finally:
+            cluster.away = False
 
     monkeypatch.setattr(cluster, "go_on", go_on_and_break)
+    monkeypatch.setattr(cluster, "_called", called_once_while_away)
     assert await replay(house, [(1.0, 10.0), (26.5, 10.0), (1000.0, 10.0)], 0.0) == [36.5, 76.5, 1010.0]
     assert broken
+    assert house.registry.get_sample_value("adlro_orchestrator_failed_sessions_total", {"cause": "cluster"}) == 1
 
 
 async def test_a_hold_does_not_outlive_its_policy(house: House) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
+import redis
 
 from adlro.cluster import Cluster
 from adlro.errors import InvalidInput
@@ -19,12 +22,13 @@ from adlro.sim.observation import Floats, Observation
 from services.orchestrator import checkpoint as checkpoint_module
 from services.orchestrator.choosing import Choices
 from services.orchestrator.decisions import Decision
+from services.orchestrator.lease import LEASE, RENEWALS
 from services.orchestrator.policies import POLICIES, Policy
 from services.orchestrator.policies.base import Basis
 from services.orchestrator.policies.sjf import Sjf
 from services.orchestrator.ports import Predicted
 from tests.networks import LIKE_THE_BASE, SHORTEST, network, put
-from tests.unit.orchestrator.house import Declared, House
+from tests.unit.orchestrator.house import PATIENCE_S, Declared, House
 
 
 @pytest.fixture
@@ -102,6 +106,26 @@ class Slow(Sjf):
         return super().preferences(observation)
 
 
+class Hangs(Sjf):
+    """Decides once it is released."""
+
+    name = "hangs"
+    guarded = True
+    released: ClassVar[threading.Event]
+
+    def preferences(self, observation: Observation) -> Floats:
+        assert self.released.wait(PATIENCE_S)
+        return super().preferences(observation)
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    monkeypatch.setitem(POLICIES, "hangs", Hangs)
+    made = Hangs.released = threading.Event()
+    yield made
+    made.set()
+
+
 async def test_under_a_policy_that_fails_every_job_ends(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POLICIES, "broken", Broken)
     house.start("broken", lease_s=5.0)
@@ -153,40 +177,68 @@ async def test_a_job_that_is_held_is_told_who_holds_it(
     assert (await house.orchestrator.status()).deciding_policy == "fcfs"
 
 
-async def test_a_late_policy_holds_nothing_up_where_time_goes_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(POLICIES, "slow", Slow)
+async def test_a_late_policy_holds_nothing_up_where_time_goes_on(house: House, released: threading.Event) -> None:
     await house.cluster.set_clock(Clock(ClockMode.REAL, 1.0, False, 0.0))
-    house.start("slow")
+    house.start("hangs", lease_s=5.0)
     await house.until_acting()
     await house.submit(3.0)
     await ended(house, 1)
+    assert not released.is_set()
     assert (await house.orchestrator.explain_job("job-1")).basis is Basis.LATE
 
 
 async def test_in_virtual_time_a_slow_policy_decides_itself(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POLICIES, "slow", Slow)
-    house.start("slow", lease_s=0.5)
+    house.start("slow", lease_s=5.0)
     await house.until_acting()
     for _ in range(4):
         await house.submit(3.0)
     await ended(house, 4)
     status = await house.orchestrator.status()
     assert status.fallbacks == {}
-    # The lease, of which more than two durations were thought away, was kept.
+
+
+@pytest.mark.slow
+async def test_a_policy_may_think_for_longer_than_the_lease_lasts(
+    house: House, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease_s = 3.0
+
+    class ThinksLong(Sjf):
+        name = "thinks_long"
+        guarded = True
+        renewals = 0
+
+        def preferences(self, observation: Observation) -> Floats:
+            with redis.Redis.from_url(redis_url) as aside:
+                before_ms = aside.pttl(LEASE)
+                while ThinksLong.renewals <= RENEWALS and aside.get(LEASE) == b"instance-1":
+                    left_ms = aside.pttl(LEASE)
+                    ThinksLong.renewals += left_ms > before_ms
+                    before_ms = left_ms
+                    time.sleep(0.01)
+            return super().preferences(observation)
+
+    monkeypatch.setitem(POLICIES, "thinks_long", ThinksLong)
+    house.start("thinks_long", lease_s=lease_s)
+    await house.until_acting()
+    await house.submit(3.0)
+    await ended(house, 1)
+    assert ThinksLong.renewals > RENEWALS
     assert house.registry.get_sample_value("adlro_orchestrator_sessions_total") == 1
 
 
 async def test_a_node_that_is_drained_while_the_policy_thinks_gets_nothing(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: House, released: threading.Event
 ) -> None:
-    monkeypatch.setitem(POLICIES, "slow", Slow)
-    house.start("slow")
+    house.start("hangs", lease_s=5.0)
     await house.until_acting()
     submitted = await house.submit(3.0)
     guard = house.orchestrator.acting.guard
     await house.until(there(lambda: guard._worker.busy))
     for node in ("volta-0", "turing-0"):
         await house.orchestrator.drain(node, "")
+    released.set()
     (job,) = await ended(house, 1)
     assert (job.job_id, job.gpu_id) == (submitted.job_id, "radeon-0/0")
 
@@ -251,7 +303,7 @@ async def test_no_decision_is_lost_while_checkpoints_change(house: House, tmp_pa
     # Each is tried out in a process of its own the first time, which takes longer than the jobs do.
     while count < 60 or status.checkpoints_loaded_count <= 3 or not status.checkpoints_refused_count:
         await house.submit(1.0 + count % 7, cpu_cores=1 + count % 8)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01 if count < 60 else 0.1)
         status = await house.orchestrator.status()
         count += 1
     await ended(house, count)
@@ -298,7 +350,10 @@ async def test_an_overdue_job_that_no_network_looked_at_is_its_decisions_first_c
 # ---- the shadow
 
 
-async def test_the_shadow_says_what_it_would_have_done_and_places_nothing(house: House) -> None:
+async def test_the_shadow_says_what_it_would_have_done_and_places_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.orchestrator.shadow.PATIENCE_S", PATIENCE_S)
     house.start("fcfs", lease_s=5.0)
     await house.until_acting()
     orchestrator = house.orchestrator

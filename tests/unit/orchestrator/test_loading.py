@@ -51,7 +51,7 @@ class Waiting(Asked):
         self.read = asyncio.Event()
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             await self.read.wait()
         return await super().predict(specs, gpu_models)
 
@@ -97,6 +97,7 @@ async def test_a_long_queue_is_loaded_and_written_in_parts(house: House, monkeyp
 
     monkeypatch.setattr(Ledger, "enter", counted)
     monkeypatch.setattr(house.store, "move", noted)
+    await house.pause()
     await submit(house.store)
     turning = asyncio.create_task(turn())
     try:
@@ -105,7 +106,7 @@ async def test_a_long_queue_is_loaded_and_written_in_parts(house: House, monkeyp
             house.start("fcfs", lease_s=10.0)
             await house.until_acting()
             await taken_up(house)
-            assert sum(entered.values()) >= JOBS - 100  # some have ended in the first round
+            assert sum(entered.values()) >= JOBS
             assert max(entered.values()) <= AT_ONCE
             await house.kill()
     finally:
@@ -190,7 +191,9 @@ async def test_records_are_read_on_while_decompose_is_asked(house: House, monkey
     assert waiting.names[:JOBS] == [str(n) for n in range(JOBS)]
 
 
-async def test_a_decompose_that_hangs_holds_up_a_load_once(house: House) -> None:
+async def test_a_decompose_that_hangs_holds_up_a_load_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So long that it is over on no machine, however slow, before all is loaded.
+    monkeypatch.setattr("services.orchestrator.predictions.LEAST_PAUSE_S", 3600.0)
     hanging = house.predictor = Hanging()
     await submit(house.store)
     house.start("fcfs", lease_s=10.0)

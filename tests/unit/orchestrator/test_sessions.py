@@ -11,11 +11,20 @@ from dataclasses import replace
 import pytest
 
 from adlro.cluster import Cluster
-from adlro.errors import AdlroError, DeadlineExceeded, InternalError, InvalidInput, LimitExceeded, NotFound
+from adlro.errors import (
+    AdlroError,
+    DeadlineExceeded,
+    InternalError,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    Stale,
+    Unavailable,
+)
 from adlro.events import Clock, ClockMode
 from adlro.jobs import JobState, PendingReason
 from adlro.jobstore import TOKEN, Move
-from services.orchestrator.orchestrator import Orchestrator
+from services.orchestrator.orchestrator import OUTAGE_SESSIONS, Orchestrator
 from tests.unit.orchestrator.house import House
 
 
@@ -183,20 +192,29 @@ async def test_what_a_status_tells_of_cluster_time_never_goes_back(house: House)
     house.cluster.clock = Clock(
         ClockMode.REAL, 1.0, False, 100.0
     )  # it only says so: this cluster's time is set by hand
-    house.start()
+    house.start(lease_s=0.5)
     told = []
     for life in range(4):
         await house.until_acting()
         told.append((await house.orchestrator.status()).cluster_time_s)
         house.cluster.clock = replace(house.cluster.clock, time_s=100.0 + 10 * life)
         await house.cluster.wake_at([0.0])
-        await asyncio.sleep(0.05)
-        told.append((await house.orchestrator.status()).cluster_time_s)
+
+        async def told_now(now_s: float = 100.0 + 10 * life) -> bool:
+            told.append((await house.orchestrator.status()).cluster_time_s)
+            return told[-1] >= now_s
+
+        await house.until(told_now)
+        before = (await house.orchestrator.status()).fencing_token
         house.cluster.restart()
         house.cluster.clock = replace(house.cluster.clock, time_s=100.0 + 10 * life)
-        for _ in range(20):
-            told.append((await house.orchestrator.status()).cluster_time_s)
-            await asyncio.sleep(0.02)
+
+        async def acts_anew(before: int = before) -> bool:
+            status = await house.orchestrator.status()
+            told.append(status.cluster_time_s)
+            return status.acting and status.fencing_token > before
+
+        await house.until(acts_anew)
     assert told == sorted(told)
     assert told[-1] == 130.0
 
@@ -267,10 +285,13 @@ async def test_one_acts_the_other_stands_by_and_takes_over(house: House, redis_u
         first_token = (await house.orchestrator.status()).fencing_token
         other.lives = 10
         other.start()
-        await asyncio.sleep(0.3)
-        status = await other.orchestrator.status()
-        assert not status.acting
-        assert "standing by: instance-1 holds the lease" in status.problem
+
+        async def stands_by() -> bool:
+            status = await other.orchestrator.status()
+            assert not status.acting
+            return "standing by: instance-1 holds the lease" in status.problem
+
+        await other.until(stands_by)
         await house.kill()
         await other.until_acting()
         assert (await other.orchestrator.status()).fencing_token > first_token
@@ -281,7 +302,7 @@ async def test_one_acts_the_other_stands_by_and_takes_over(house: House, redis_u
 
 
 async def test_an_outage_of_the_cluster_is_told_and_survived(house: House) -> None:
-    house.start()
+    house.start(lease_s=0.5)
     await house.until_acting()
     house.cluster.away = True
     await house.submit(2.0)
@@ -293,6 +314,24 @@ async def test_an_outage_of_the_cluster_is_told_and_survived(house: House) -> No
     house.cluster.away = False
     (done,) = await house.until_final(1)
     assert done.state is JobState.SUCCEEDED
+
+
+async def test_an_outage_is_told_whatever_else_fails_meanwhile(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that runs out in between, or a store that is away when it would be told."""
+    failures = [Unavailable("away")] * (OUTAGE_SESSIONS - 1) + [Stale("took the lease")]
+    sessions = iter(failures)
+
+    async def fails(orchestrator: Orchestrator, token: int) -> None:
+        raise next(sessions, Unavailable("away"))
+
+    monkeypatch.setattr(Orchestrator, "_act", fails)
+    await house.submit(2.0)
+    house.start(lease_s=0.5)
+
+    async def told() -> bool:
+        return (await house.store.get("job-1")).pending_reason is PendingReason.CLUSTER_UNAVAILABLE
+
+    await house.until(told)
 
 
 async def test_sessions_that_fail_leave_no_cancellation_behind(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +354,7 @@ async def test_sessions_that_fail_leave_no_cancellation_behind(house: House, mon
             group.create_task(asyncio.sleep(60))
 
     monkeypatch.setattr(Orchestrator, "_act", fails)
-    house.start()
+    house.start(lease_s=0.5)
     await house.submit(3.0)
     await house.until_final(1)
     assert counts == [0] * len(counts)
@@ -400,7 +439,7 @@ async def test_a_cancel_that_races_a_relaunch_is_not_lost(house: House) -> None:
 @pytest.mark.parametrize("error", [InternalError("a bug there"), LimitExceeded("too many"), DeadlineExceeded("late")])
 async def test_one_job_that_cannot_be_launched_holds_up_no_other(house: House, error: AdlroError) -> None:
     house.cluster.poisoned = ("job-1", error)
-    house.start("fcfs", max_attempts=2)
+    house.start("fcfs", max_attempts=2, lease_s=0.5)
     for _ in range(3):
         await house.submit(2.0)
     done = await house.until_final(3)
@@ -474,7 +513,11 @@ async def test_who_cannot_reach_the_cluster_lets_another_try(house: House, redis
     try:
         house.cluster.away = True
         house.start()
-        await asyncio.sleep(0.2)
+
+        async def has_the_lease() -> bool:
+            return (await house.orchestrator.status()).fencing_token > 0
+
+        await house.until(has_the_lease)
         other.start()
         await other.submit(1.0)
         await other.until_final(1)

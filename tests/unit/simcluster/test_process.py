@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -62,20 +61,22 @@ def test_the_settings_choose_cluster_speeds_and_start_cost():
 
 @pytest.mark.slow
 async def test_a_signal_ends_open_streams_and_the_process(redis_url):
-    settings = {"ADLRO_SIMCLUSTER_CLOCK_MODE": "virtual", "ADLRO_REDIS_URL": redis_url}
+    settings = {
+        "ADLRO_SIMCLUSTER_CLOCK_MODE": "virtual",
+        "ADLRO_REDIS_URL": redis_url,
+        "ADLRO_SIMCLUSTER_DRAIN_TIMEOUT_S": "3600",  # a stream that it did not end would keep it for so long
+    }
     with spawn_service("simcluster", settings) as service:
         channel = open_channel(service.address)
         stub = pb_grpc.ClusterServiceStub(channel)
         call = stub.WatchEvents(pb.WatchEventsRequest())
-        await stub.WakeAt(pb.WakeAtRequest(times_s=[0.0]), timeout=10)
-        async with asyncio.timeout(10):
+        await stub.WakeAt(pb.WakeAtRequest(times_s=[0.0]), timeout=60)
+        async with asyncio.timeout(60):
             assert isinstance(await call.read(), pb.WatchEventsResponse)
             service.terminate()
-            began_s = time.monotonic()
             while isinstance(await call.read(), pb.WatchEventsResponse):
                 pass
-        assert await asyncio.to_thread(service.wait) == 0
-        assert time.monotonic() - began_s < 5
+        assert await asyncio.to_thread(service.wait, 60.0) == 0
         await channel.close(None)
 
 
@@ -99,8 +100,10 @@ async def test_the_loops_timers_call_back_soon_after_their_time_and_never_early(
         called: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         due = timers.time() + wait_s
         timers.call_at(due, lambda called=called: called.set_result(timers.time()))  # type: ignore[misc]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await called >= due
-    cancelled = timers.call_at(timers.time() + 0.001, lambda: pytest.fail("it was cancelled"))
-    cancelled.cancel()
-    await asyncio.sleep(0.01)
+    called_all_the_same: list[float] = []
+    due = timers.time() + 0.001
+    timers.call_at(due, lambda: called_all_the_same.append(due)).cancel()
+    await asyncio.sleep(0.01)  # the loop calls in the order of time, however late
+    assert called_all_the_same == []

@@ -70,14 +70,14 @@ async def test_who_waits_for_a_block_gets_it():
     waiting = asyncio.create_task(bench.outbox.get())
     await asyncio.sleep(0)
     bench.sampler.sample()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await waiting).utilization_ratio.tolist() == [[0.0] * 16]
 
 
 async def test_the_loop_keeps_its_rate():
     bench = Bench(200.0, size=1000)
     loop = asyncio.create_task(bench.sampler.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         start = asyncio.get_running_loop().time()
         await bench.outbox.get()  # 100 samples
         took_s = asyncio.get_running_loop().time() - start

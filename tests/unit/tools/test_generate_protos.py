@@ -19,7 +19,7 @@ def test_the_committed_code_is_fresh_and_one_line_says_so() -> None:
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -42,7 +42,7 @@ def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
         cwd=tree,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
