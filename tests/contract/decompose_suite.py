@@ -28,7 +28,10 @@ from adlro.wire import cluster_to_proto, spec_to_proto
 from services.decompose.server import DecomposeServer
 from services.decompose.settings import DecomposeSettings
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
+"""Bounds a hang; a busy machine takes its time."""
+REFIT_PATIENCE_S = 60.0
+"""However slow the machine: no answer from a fit that is older than what was learned."""
 MODELS = ["v100_sxm2", "rtx_2080_ti", "radeon_vii"]
 CLUSTER = Cluster(
     "default",
@@ -41,14 +44,15 @@ CLUSTER = Cluster(
 
 @asynccontextmanager
 async def in_process(redis_url: str) -> AsyncIterator[str]:
-    settings = DecomposeSettings(redis_url=redis_url)
+    settings = DecomposeSettings(redis_url=redis_url, refit_patience_s=REFIT_PATIENCE_S)
     async with serve(DecomposeServer(settings), settings) as address:
         yield address
 
 
 @asynccontextmanager
 async def spawned(redis_url: str) -> AsyncIterator[str]:
-    with spawn_service("decompose", {"ADLRO_REDIS_URL": redis_url}) as service:
+    environment = {"ADLRO_REDIS_URL": redis_url, "ADLRO_DECOMPOSE_REFIT_PATIENCE_S": f"{REFIT_PATIENCE_S:g}"}
+    with spawn_service("decompose", environment) as service:
         yield service.address
 
 
@@ -96,7 +100,7 @@ class Caller:
     @asynccontextmanager
     async def watch(self, cluster: str = "", min_interval_s: float = 0.0):
         call = self.stub.WatchClusterState(
-            pb.WatchClusterStateRequest(cluster=cluster, min_interval_s=min_interval_s), timeout=60
+            pb.WatchClusterStateRequest(cluster=cluster, min_interval_s=min_interval_s), timeout=4 * TIMEOUT_S
         )
         try:
             yield Watch(call)
@@ -109,7 +113,7 @@ class Caller:
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def until_serving(self, wanted: bool = True) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT_S):
             while await self.serving() is not wanted:  # noqa: ASYNC110 - it is in another process
                 await asyncio.sleep(0.01)
 

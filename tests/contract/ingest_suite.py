@@ -26,7 +26,8 @@ from adlro.wire import cluster_to_proto
 from services.ingest.server import IngestService
 from services.ingest.settings import IngestSettings
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
+"""Bounds a hang; a busy machine takes its time."""
 
 CLUSTER = Cluster(
     "default",
@@ -106,7 +107,7 @@ class Ingest:
         request = job_service_pb2.WatchJobsRequest(
             filter=job_service_pb2.JobFilter(**fields), after_revision=after_revision
         )
-        call = self.jobs.WatchJobs(request, timeout=60)
+        call = self.jobs.WatchJobs(request, timeout=4 * TIMEOUT_S)
         try:
             yield Watch(call)
         finally:

@@ -21,6 +21,7 @@ from adlro.events import ClockMode, ClusterDescription, ClusterEvent, EventKind
 from adlro.jobs import JobSpec, JobType, SimulatedWork
 from adlro.jobstore import TOKEN
 from adlro.kit.channel import open_channel
+from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import SpawnedService, serve, spawn_service
 from adlro.v1 import cluster_service_pb2 as pb
@@ -29,7 +30,8 @@ from adlro.wire import batch_from_proto, description_from_proto, spec_to_proto
 from services.simcluster.server import SimclusterServer
 from services.simcluster.settings import SimclusterSettings
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
+"""Bounds a hang; a busy machine takes its time."""
 
 
 @dataclass(frozen=True)
@@ -189,17 +191,18 @@ async def cluster(request, redis_url) -> AsyncIterator[ClusterCaller]:
 
 
 @pytest.fixture(scope="module")
-def spawned_once(redis_server) -> Iterator[SpawnedService]:
-    with spawn(redis_server.url) as service:
-        yield service
+def spawned_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SpawnedService, str]]:
+    """One process for the module, and its store: on that of the other tests they would take its clock over."""
+    with EmbeddedRedis(tmp_path_factory.mktemp("once")) as store, spawn(store.url) as service:
+        yield service, store.url
 
 
 @pytest.fixture(params=EACH_IMPLEMENTATION)
 async def unchanged(request, redis_url) -> AsyncIterator[ClusterCaller]:
     """For tests whose calls are all refused: they share the spawned cluster, and leave it as it was."""
     if request.param == "spawned":
-        target = Target(request.getfixturevalue("spawned_once").address, simulated=True)
-        async with caller_of(target, redis_url) as caller:
+        service, store_url = request.getfixturevalue("spawned_once")
+        async with caller_of(Target(service.address, simulated=True), store_url) as caller:
             before = await caller.describe()
             yield caller
             after = await caller.describe()
@@ -507,11 +510,13 @@ async def test_the_clock_is_set_and_told(simulated):
         assert (clock.mode, clock.scale, clock.paused, clock.time_s) == (2, 1000.0, False, 50.0)
         (event,) = await watch.next()
         assert (event.kind, event.time_s) == (EventKind.CLOCK_SET, 50.0)
-        await simulated.launch("a", gpu_ids(description)[0], work_s=100.0)
+        await simulated.set_clock(paused=True)  # the job must not end before it is asked
+        start_s = (await simulated.launch("a", gpu_ids(description)[0], work_s=100.0)).start_s
         error = await refused(simulated.set_clock(not_before_s=1e9))
         assert isinstance(error, Conflict)
+        await simulated.set_clock(paused=False)
         events = await watch.until(EventKind.FINISHED)
-        assert events[-1].time_s == pytest.approx(events[0].time_s + 100.0)
+        assert events[-1].time_s == pytest.approx(start_s + 100.0)
     error = await refused(simulated.set_clock(mode=1, scale=7.0))
     assert isinstance(error, InvalidInput)
     assert error.field == "scale"

@@ -40,7 +40,12 @@ async def clients_of(redis_url: str, tmp_path: Path, **settings: object) -> Asyn
         address = await stack.enter_async_context(ingest_here(redis_url, users_file=str(users), **settings))
         made = {
             user: await stack.enter_async_context(
-                AsyncClient(endpoints=Endpoints(*[address] * 4), credentials=Credentials(token=token), patience_s=2.0)
+                AsyncClient(
+                    endpoints=Endpoints(*[address] * 4),
+                    credentials=Credentials(token=token),
+                    timeout_s=60.0,
+                    patience_s=60.0,
+                )
             )
             for user, token in tokens.items()
         }
@@ -123,7 +128,7 @@ async def test_a_page_token_of_another_user_opens_nothing(clients: Clients) -> N
 async def test_watches_show_ones_own(clients: Clients) -> None:
     await clients("bob").submit(BOB)
     first = await clients("ann").submit(ANN)
-    watch = clients("ann").watch(timeout_s=10)
+    watch = clients("ann").watch(timeout_s=60)
     event = await anext(watch)
     assert event.job is not None
     assert event.job.job_id == first.job_id

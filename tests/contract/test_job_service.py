@@ -23,10 +23,10 @@ from adlro.kit.channel import open_channel
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
-from adlro.kit.testing import ROOT, spawn_service
+from adlro.kit.testing import ROOT, SpawnedService, spawn_service
 from adlro.v1 import job_pb2, job_service_pb2
 from services.ingest.pages import encode
-from tests.contract.ingest_suite import Ingest, ingest_here, job, stored
+from tests.contract.ingest_suite import TIMEOUT_S, Ingest, ingest_here, job, stored
 
 PENDING, RUNNING, SUCCEEDED = JobState.PENDING, JobState.RUNNING, JobState.SUCCEEDED
 
@@ -41,6 +41,15 @@ async def move(redis_url: str, job_id: str, **fields: Any) -> None:
         await store.move(0, [Move(moved, version)])
     finally:
         await client.aclose()
+
+
+async def logged(service: SpawnedService, event: str) -> dict[str, Any]:
+    """The one line of its log that tells of an event, once it is there: its reader is another thread."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not (found := [line for line in service.log_lines() if line["event"] == event]):  # noqa: ASYNC110 - its reader is a thread
+            await asyncio.sleep(0.01)
+    (line,) = found
+    return line
 
 
 # --- SubmitJob ------------------------------------------------------------------------------------------------------
@@ -475,7 +484,7 @@ async def test_a_drain_ends_watches_with_the_revision_to_resume_with(redis_url):
 async def test_a_drain_ends_a_stream_of_jobs_and_tells_how_to_go_on(redis_url):
     with spawn_service("ingest", {"ADLRO_REDIS_URL": redis_url}) as service:
         async with Ingest(service.address) as ingest:
-            call: Any = ingest.jobs.SubmitJobs(timeout=20)  # type: ignore[call-arg]  # written to below
+            call: Any = ingest.jobs.SubmitJobs(timeout=4 * TIMEOUT_S)  # type: ignore[call-arg]  # written to below
             await call.write(job_service_pb2.SubmitJobsRequest(job=job(), request_id="id-1"))
             while (await ingest.submit(job(), "id-1")).job_id != "job-1":
                 pass
@@ -501,11 +510,13 @@ async def test_without_redis_at_the_start_calls_are_unavailable_until_it_is_ther
                 assert caught.value.retry_after_s
                 health = health_pb2_grpc.HealthStub(channel)
                 request = health_pb2.HealthCheckRequest(service="adlro.v1.JobService")
-                assert (await health.Check(request, timeout=5)).status == health_pb2.HealthCheckResponse.NOT_SERVING
-                (line,) = [each for each in service.log_lines() if each["event"] == "redis does not answer"]
+                assert (
+                    await health.Check(request, timeout=TIMEOUT_S)
+                ).status == health_pb2.HealthCheckResponse.NOT_SERVING
+                line = await logged(service, "redis does not answer")
                 assert "ADLRO_REDIS_URL" in line["way_out"]
                 server.start()
-                async for answer in health.Watch(request, timeout=20):
+                async for answer in health.Watch(request, timeout=TIMEOUT_S):
                     if answer.status == health_pb2.HealthCheckResponse.SERVING:
                         break
                 assert (await ingest.submit(job(), "id-1")).job_id == "job-1"
@@ -523,7 +534,7 @@ def test_a_port_in_use_ends_the_start_with_the_key_to_change(redis_url):
             env={"ADLRO_INGEST_LISTEN": where, "ADLRO_REDIS_URL": redis_url},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
     assert ended.returncode == 2

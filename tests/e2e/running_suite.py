@@ -29,7 +29,7 @@ ADLRO = (sys.executable, "-m", "adlro.cli")
 MARK = "E2E_MARK"
 # `adlro up` itself gives up where a start stands still; one that gets on may take long on a loaded machine.
 START_TIMEOUT_S = 240.0
-END_TIMEOUT_S = 30.0
+END_TIMEOUT_S = 120.0
 
 
 def environment(mark: str = "", **more: str) -> dict[str, str]:
@@ -69,13 +69,13 @@ def wait_until(condition: Callable[[], Any], timeout_s: float, what: str) -> Non
 def is_alive(pid: int) -> bool:
     """Whether a process is there and no zombie."""
     shown = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=60
     )
     return shown.returncode == 0 and not shown.stdout.startswith("Z")
 
 
 def adlro(
-    *arguments: str, server: str | None = None, timeout_s: float = 60.0, env: Mapping[str, str] | None = None
+    *arguments: str, server: str | None = None, timeout_s: float = 120.0, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs an `adlro` command to its end."""
     named = () if server is None else ("--server", server)
@@ -91,7 +91,7 @@ def adlro(
     )
 
 
-def adlro_json(*arguments: str, server: str, timeout_s: float = 60.0) -> Any:
+def adlro_json(*arguments: str, server: str, timeout_s: float = 120.0) -> Any:
     """What an `adlro` command says with `-o json`; it must succeed."""
     ended = adlro(*arguments, "-o", "json", server=server, timeout_s=timeout_s)
     assert ended.returncode == 0, ended.stderr
@@ -136,7 +136,7 @@ class RunningSuite:
         """All that it said."""
         return "\n".join(self.said)
 
-    def wait_until_said(self, text: str, timeout_s: float = 30.0) -> None:
+    def wait_until_said(self, text: str, timeout_s: float = 60.0) -> None:
         """Returns when it has said that."""
         wait_until(
             lambda: text in self.text or self.process.poll() is not None, timeout_s, f"{text!r} in:\n{self.text}"
@@ -166,7 +166,7 @@ class RunningSuite:
                 self.process.kill()  # its children see that, and end
         code = self.process.wait()
         for reader in self._readers:
-            reader.join(5.0)
+            reader.join(30.0)
         return code
 
 
@@ -209,7 +209,7 @@ def clear(client: Client, clock: tuple[ClockMode, float], policy: str) -> None:
     for job_id in left:
         with contextlib.suppress(Conflict):  # it has just ended by itself
             client.cancel(job_id)
-    client.wait(left, timeout_s=20.0)
+    client.wait(left, timeout_s=60.0)
     client.set_clock(clock[0], scale=clock[1])
     if client.status().policy != policy:
         client.set_policy(policy)

@@ -17,7 +17,7 @@ from tests.e2e.running_suite import RunningSuite
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.timeout(600)  # for what hangs: ten lists take about a minute where nothing else runs
+@pytest.mark.timeout(1200)  # for what hangs: ten lists take about a minute where nothing else runs
 @pytest.mark.parametrize("policy", ["fcfs", "fcfs_fastest", "sjf"])
 async def test_mean_jct_and_makespan_are_those_of_the_reference(
     suite: RunningSuite, shared_data: Path, policy: str

@@ -18,7 +18,7 @@ from tests.e2e.running_suite import RunningSuite
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = ("curl", "--protocol", "grpc", "--http2-prior-knowledge", "--timeout", "30s")
+OPTIONS = ("curl", "--protocol", "grpc", "--http2-prior-knowledge", "--timeout", "120s")
 OF_ALL = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
 SERVICES = {
     ServiceName.INGEST: {"adlro.v1.JobService", "adlro.v1.TelemetryService"},
@@ -52,7 +52,7 @@ async def curl(buf: str, url: str, *arguments: str, code: int = 0) -> str:
         buf, *OPTIONS, *arguments, url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
-        stdout, stderr = await asyncio.wait_for(process.communicate(), 40.0)
+        stdout, stderr = await asyncio.wait_for(process.communicate(), 150.0)
     except BaseException:
         process.kill()
         raise
@@ -68,7 +68,7 @@ async def stream(buf: str, url: str, request: dict[str, Any]) -> AsyncGenerator[
     assert process.stdout is not None
     decoder, text = json.JSONDecoder(), ""
     try:
-        while chunk := await asyncio.wait_for(process.stdout.read(65_536), 20.0):
+        while chunk := await asyncio.wait_for(process.stdout.read(65_536), 60.0):
             text += chunk.decode()
             while text := text.lstrip():
                 try:
@@ -80,7 +80,7 @@ async def stream(buf: str, url: str, request: dict[str, Any]) -> AsyncGenerator[
     finally:
         if process.returncode is None:
             process.terminate()
-        await asyncio.wait_for(process.wait(), 10.0)
+        await asyncio.wait_for(process.wait(), 60.0)
 
 
 @pytest.mark.parametrize("name", SERVICES)

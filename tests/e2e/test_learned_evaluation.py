@@ -61,7 +61,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def until(found: Callable[[], object], timeout_s: float = 60.0) -> None:
+def until(found: Callable[[], object], timeout_s: float = 120.0) -> None:
     end_s = time.monotonic() + timeout_s
     while not found():
         assert time.monotonic() < end_s, "it did not come to that in time"
@@ -111,7 +111,7 @@ def test_a_killed_decompose_ends_the_command_and_a_killed_command_ends_its_proce
     until(lambda: has_learned(process.pid))
     for pid in decompose_of(process.pid):
         os.kill(pid, signal.SIGKILL)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=240)
     assert process.returncode == 1, stderr
     assert re.search(r"error: decompose at 127\.0\.0\.1:\d+ does not answer: .*It ended \(exit code -9", stderr), stderr
     assert left_by(tmp_path) == []
@@ -121,6 +121,6 @@ def test_a_killed_decompose_ends_the_command_and_a_killed_command_ends_its_proce
     left = children(process.pid)
     assert len(left) >= 3  # the store's process, its Valkey, decompose
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     until(lambda: not any(command_of(pid) for pid in left))
     assert left_by(tmp_path) == []

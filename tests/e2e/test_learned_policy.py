@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 WEIGHTS = {"duration": -1.3, "slowdown": -0.7, "misfit": -0.2, "cores_left": -0.5, "base_choice": 0.3}
 MARGINS = Margins(0.05, 0.5)
 JOBS = 128
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 ROUNDING_S = 1e-6
 
 

@@ -14,7 +14,7 @@ import pytest
 from adlro.kit.testing import ROOT
 from tests.e2e.running_suite import START_TIMEOUT_S, RunningSuite, _read, environment, new_mark
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * START_TIMEOUT_S)]
 
 
 def test_the_lines_that_turn_security_on_run_as_written(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_lines_that_turn_security_on_run_as_written(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=240,
         )
         assert asked.returncode == 0, asked.stderr
         assert asked.stdout.startswith("job-1\n")

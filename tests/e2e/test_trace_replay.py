@@ -18,7 +18,7 @@ from adlro.kit.testing import ROOT
 from tests.e2e.records import check_placements, makespan_s, mean_jct_s, mean_jobs_in_system
 from tests.e2e.running_suite import ADLRO, RunningSuite, adlro_json, environment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # for what hangs
 
 JOBS = 2000
 
@@ -55,6 +55,10 @@ async def _replay(server: str, swf: Path) -> Replayed:
     async with AsyncClient(server) as client:
         # Everything from here on, of all jobs: so that a gap between revisions shows.
         following = asyncio.create_task(_follow(client, events))
+        async with asyncio.timeout(60.0):
+            while not events:  # the end of the snapshot
+                await asyncio.sleep(0.01)
+                assert not following.done(), following.exception()
         process = await asyncio.create_subprocess_exec(
             *ADLRO, "replay", str(swf), "--jobs", str(JOBS), "--server", server, "-o", "json",
             cwd=ROOT,
@@ -63,7 +67,7 @@ async def _replay(server: str, swf: Path) -> Replayed:
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
-            stdout, stderr = await asyncio.wait_for(process.communicate(), 300.0)
+            stdout, stderr = await asyncio.wait_for(process.communicate(), 600.0)
         except BaseException:
             process.kill()
             raise

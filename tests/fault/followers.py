@@ -26,7 +26,7 @@ class _Follower:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None]
 
-    async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    async def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
         """Returns when the condition holds; it is looked at whenever something was recorded."""
         try:
             async with asyncio.timeout(timeout_s):

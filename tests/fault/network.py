@@ -158,6 +158,8 @@ class Link:
         self.address = ""
         self._target = target
         self._server: asyncio.Server | None = None
+        self._kept: socket.socket | None = None
+        """Keeps the port for this link while it does not listen; nobody answers there."""
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._clear = asyncio.Event()
@@ -165,9 +167,13 @@ class Link:
 
     async def start(self) -> None:
         """Begins to listen: at any port, or where it did before."""
-        host, _, port = self.address.rpartition(":") if self.address else ("127.0.0.1", "", "0")
-        self._server = await asyncio.start_server(self._accepted, host, int(port))
-        self.address = "{}:{}".format(*self._server.sockets[0].getsockname())
+        if self._kept is None:
+            self._kept = socket.socket()
+            self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self._kept.bind(("127.0.0.1", 0))
+            self.address = "{}:{}".format(*self._kept.getsockname())
+        host, _, port = self.address.rpartition(":")
+        self._server = await asyncio.start_server(self._accepted, host, int(port), reuse_port=True)
 
     async def stop(self) -> None:
         """Ends all."""
@@ -177,6 +183,8 @@ class Link:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        if self._kept is not None:
+            self._kept.close()
 
     async def begin(self, kind: Kind) -> None:
         """The fault begins."""

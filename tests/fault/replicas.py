@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from adlro.cli.suite import free_base_port
 from adlro.client import AsyncClient
 from adlro.client.endpoints import Endpoints
 from adlro.kit.testing import SpawnedService
@@ -32,14 +33,16 @@ class Replicas:
         }
         self.stack = Stack(directory / "valkey")
         self.of: dict[str, list[SpawnedService]] = {name: [] for name in COUNTS}
+        self._ports: set[int] = set()
 
     def start(self) -> None:
         """Starts all; returns when they listen."""
         self.stack.redis.start()
         for names in (("ingest", "decompose"), ("simcluster",), ("orchestrator",)):
             wanted = [name for name in names for _ in range(COUNTS[name])]
+            listens = [self._free_address() for _ in wanted]
             with ThreadPoolExecutor(len(wanted)) as pool:
-                for service in pool.map(self._start, wanted):
+                for service in pool.map(self._start, wanted, listens):
                     self.of[service.name].append(service)
 
     def start_again(self, killed: SpawnedService) -> SpawnedService:
@@ -63,13 +66,20 @@ class Replicas:
             orchestrator=self.of["orchestrator"][orchestrator].address,
             cluster=self.of["simcluster"][0].address,
         )
-        return AsyncClient(endpoints=endpoints, timeout_s=30.0, patience_s=60.0)
+        return AsyncClient(endpoints=endpoints, timeout_s=30.0, patience_s=120.0)
 
     def metrics(self) -> dict[str, list[str]]:
         """By service, where each replica's metrics are."""
         return {name: [_metrics_address(service) for service in services] for name, services in self.of.items()}
 
-    def _start(self, name: str, listen: str = "127.0.0.1:0") -> SpawnedService:
+    def _free_address(self) -> str:
+        """One that nobody takes while the replica is down, as one of port 0 might be, and that no other one has."""
+        while (port := free_base_port()) in self._ports:
+            pass
+        self._ports.add(port)
+        return f"127.0.0.1:{port}"
+
+    def _start(self, name: str, listen: str) -> SpawnedService:
         return self.stack.start_another(name, listen, **self._settings, **self._addresses(name))
 
     def _addresses(self, name: str) -> dict[str, str]:

@@ -24,6 +24,9 @@ from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.testing import SpawnedService, spawn_service
 
 ORDER = ("ingest", "decompose", "orchestrator", "simcluster")
+PATIENCE_S = 120.0
+"""Bounds a hang; a service that starts on a busy machine takes its time."""
+_CHECK_TIMEOUT_S = 30.0
 
 
 class Stack:
@@ -57,7 +60,7 @@ class Stack:
             service.stop()
         self.redis.stop()
 
-    def client(self, *, orchestrator: str | None = None, patience_s: float = 30.0) -> AsyncClient:
+    def client(self, *, orchestrator: str | None = None, patience_s: float = PATIENCE_S) -> AsyncClient:
         """A client of all of them."""
         return AsyncClient(
             endpoints=Endpoints(
@@ -66,6 +69,7 @@ class Stack:
                 orchestrator=orchestrator or self.addresses["orchestrator"],
                 cluster=self.addresses["simcluster"],
             ),
+            timeout_s=30.0,
             patience_s=patience_s,
         )
 
@@ -90,13 +94,13 @@ async def is_serving(address: str) -> bool | None:
     async with open_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=2.0)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=_CHECK_TIMEOUT_S)
         except grpc.RpcError:
             return None
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 15.0) -> float:
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = PATIENCE_S) -> float:
     """Asks another process again and again until the condition holds; how long that took."""
     began_s = time.monotonic()
     while not await condition():
@@ -105,7 +109,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeou
     return time.monotonic() - began_s
 
 
-async def wait_until_serving(addresses: Iterable[str], serving: bool = True, timeout_s: float = 15.0) -> None:
+async def wait_until_serving(addresses: Iterable[str], serving: bool = True, timeout_s: float = PATIENCE_S) -> None:
     """Returns when all say that they serve (or all say that they do not)."""
     for address in addresses:
 

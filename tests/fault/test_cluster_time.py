@@ -106,7 +106,7 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 async def test_cluster_and_orchestrator_killed_together_lose_no_time(stack: Stack) -> None:
     told = Told()
     async with (
-        stack.client(patience_s=60.0) as client,
+        stack.client(patience_s=120.0) as client,
         stack.client(patience_s=0.0) as witness,
         JobFollower(stack.addresses["ingest"]) as watched,
         told.asking(witness),
@@ -140,9 +140,9 @@ async def test_a_stop_and_another_start_go_on_where_they_were(tmp_path: Path) ->
     try:
         async with AsyncClient(first.server) as client:
             await client.set_clock(ClockMode.SCALED, scale=SCALE)
-            spec = JobSpec("long", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(200.0))
+            spec = JobSpec("long", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(2000.0))
             job = await client.submit(spec)
-            async with asyncio.timeout(30.0):
+            async with asyncio.timeout(120.0):
                 async for event in client.watch():
                     if event.job is not None and event.job.state is JobState.RUNNING:
                         break
@@ -156,7 +156,7 @@ async def test_a_stop_and_another_start_go_on_where_they_were(tmp_path: Path) ->
             assert (clock.mode, clock.scale, clock.paused) == (told.mode, told.scale, False)
             assert clock.time_s >= told.time_s
             await client.set_clock(ClockMode.VIRTUAL)
-            (done,) = await client.wait([job.job_id], timeout_s=30.0)
+            (done,) = await client.wait([job.job_id], timeout_s=120.0)
     finally:
         assert second.end(signal.SIGINT) == 0, second.text
     assert marked_pids(first.mark) == marked_pids(second.mark) == []

@@ -52,7 +52,7 @@ async def test_jobs_whose_last_changes_are_lost_end_all_the_same(stack: Stack, t
         shutil.rmtree(file)
         shutil.copytree(kept, file)
         await asyncio.to_thread(stack.redis.start)
-        jobs = await client.wait(submitted.job_ids, timeout_s=60.0)
+        jobs = await client.wait(submitted.job_ids, timeout_s=120.0)
         verdict.check_attempts(jobs)
         await cluster_log.catch_up()
         verdict.check_no_two_at_once(cluster_log)
