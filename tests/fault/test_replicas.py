@@ -40,7 +40,11 @@ PLACED_WITHIN_S = 10.0
 
 @pytest.fixture(scope="module")
 def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
-    made = Replicas(tmp_path_factory.mktemp("replicas"), ADLRO_SIMCLUSTER_CLOCK_MODE="virtual")
+    made = Replicas(
+        tmp_path_factory.mktemp("replicas"),
+        ADLRO_SIMCLUSTER_CLOCK_MODE="virtual",
+        ADLRO_INGEST_CLUSTER="default",  # whatever other cluster a test describes
+    )
     try:
         made.start()
         yield made
