@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from typing import Any
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-# Default_Ignorable_Code_Point of Unicode 16.0 outside those categories, without the selectors of variants, which
-# scripts and emoji need.
-_DRAWN_AS_NOTHING = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+# Default_Ignorable_Code_Point of Unicode 16.0 outside those categories, without variation selectors, which scripts and
+# emoji need.
+_DRAWN_AS_NOTHING = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2065\u3164\uffa0").union(
+    *(map(chr, range(first, last + 1)) for first, last in ((0xFFF0, 0xFFF8), (0xE0000, 0xE00FF), (0xE01F0, 0xE0FFF)))
+)
 
 
 def is_hidden(character: str) -> bool:
@@ -57,7 +59,7 @@ def to_json(value: Any, **options: Any) -> str:
 
 
 def _plain(text: str) -> bool:
-    """Whether nothing in the text is hidden, at a glance; most texts are."""
+    """Whether nothing in the text is hidden, quickly: most texts hide nothing."""
     return text.isprintable() and (text.isascii() or _DRAWN_AS_NOTHING.isdisjoint(text))
 
 

@@ -34,7 +34,7 @@ _ITEMS_TOLD = 200
 _LAWFUL_CHARACTERS = {
     "^[A-Za-z0-9._@+-]*$": "letters A-Z and a-z, digits and . _ @ + -",
     "^[a-z0-9-]*$": "small letters a-z, digits and -",
-    r"^[\x21-\x7e]*$": "ASCII characters other than spaces",
+    r"^[\x21-\x7e]*$": "ASCII characters without spaces",
 }
 
 _validator = protovalidate.Validator()
@@ -219,7 +219,7 @@ def _told(descriptor: Descriptor, violation: protovalidate.Violation) -> FieldVi
     elif rule_id == "string.pattern" and (hidden := _hidden(_key(violation) if proto.for_key else value)):
         text = f"must hold no control or other hidden characters: leave out {hidden}"
     elif rule_id == "string.pattern" and (lawful := _LAWFUL_CHARACTERS.get(str(violation.rule_value))):
-        text = f"may hold {lawful} only"
+        text = f"may hold only {lawful}"
     else:
         text = proto.message.removeprefix("value ") or f"breaks the rule {rule_id}"
     if proto.for_key:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from adlro.vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x64lro/v1/cluster.proto\x12\x08\x61\x64lro.v1\x1a\x1b\x62uf/validate/validate.proto\"\x9d\x01\n\x07GpuSpec\x12\x33\n\x19memory_bandwidth_gb_per_s\x18\x01 \x01(\x01\x42\x10\xbaH\r\x12\x0b!\x00\x00\x00\x00\x00\x00\x00\x00@\x01\x12\'\n\rpower_limit_w\x18\x02 \x01(\x01\x42\x10\xbaH\r\x12\x0b!\x00\x00\x00\x00\x00\x00\x00\x00@\x01\x12\x34\n\x11max_temperature_c\x18\x03 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00i@!\x00\x00\x00\x00\x00\x00\x00\x00@\x01\"\xf2\x03\n\x03Gpu\x12w\n\x06gpu_id\x18\x01 \x01(\tBg\xbaHdrb\x10\x01\x18\x80\x01\x32[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12y\n\tgpu_model\x18\x02 \x01(\tBf\xbaHcra\x10\x01\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12\x1f\n\nmemory_mib\x18\x03 \x01(\x03\x42\x0b\xbaH\x08\"\x06\x18\x80\x80@ \x00\x12\x39\n\x1finterconnect_bandwidth_gb_per_s\x18\x04 \x01(\x01\x42\x10\xbaH\r\x12\x0b)\x00\x00\x00\x00\x00\x00\x00\x00@\x01\x12z\n\x0cinterconnect\x18\x05 \x01(\tBd\xbaHar_\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12\x1f\n\x04spec\x18\x06 \x01(\x0b\x32\x11.adlro.v1.GpuSpec\"\xea\x01\n\x04Node\x12x\n\x07node_id\x18\x01 \x01(\tBg\xbaHdrb\x10\x01\x18\x80\x01\x32[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12\x1d\n\tcpu_cores\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\x80  \x00\x12 \n\nmemory_mib\x18\x03 \x01(\x03\x42\x0c\xbaH\t\"\x07\x18\x80\x80\x80  \x00\x12\'\n\x04gpus\x18\x04 \x03(\x0b\x32\r.adlro.v1.GpuB\n\xbaH\x07\x92\x01\x04\x08\x01\x10@\"\\\n\x07\x43luster\x12%\n\x04name\x18\x01 \x01(\tB\x17\xbaH\x14r\x12\x10\x01\x18@2\x0c^[a-z0-9-]*$\x12*\n\x05nodes\x18\x02 \x03(\x0b\x32\x0e.adlro.v1.NodeB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80 \"Y\n\x05\x43lock\x12!\n\x04mode\x18\x01 \x01(\x0e\x32\x13.adlro.v1.ClockMode\x12\r\n\x05scale\x18\x02 \x01(\x01\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\x0e\n\x06time_s\x18\x04 \x01(\x01*k\n\tClockMode\x12\x1a\n\x16\x43LOCK_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43LOCK_MODE_REAL\x10\x01\x12\x15\n\x11\x43LOCK_MODE_SCALED\x10\x02\x12\x16\n\x12\x43LOCK_MODE_VIRTUAL\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x64lro/v1/cluster.proto\x12\x08\x61\x64lro.v1\x1a\x1b\x62uf/validate/validate.proto\"\x9d\x01\n\x07GpuSpec\x12\x33\n\x19memory_bandwidth_gb_per_s\x18\x01 \x01(\x01\x42\x10\xbaH\r\x12\x0b!\x00\x00\x00\x00\x00\x00\x00\x00@\x01\x12\'\n\rpower_limit_w\x18\x02 \x01(\x01\x42\x10\xbaH\r\x12\x0b!\x00\x00\x00\x00\x00\x00\x00\x00@\x01\x12\x34\n\x11max_temperature_c\x18\x03 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00i@!\x00\x00\x00\x00\x00\x00\x00\x00@\x01\"\xbe\x05\n\x03Gpu\x12\xba\x01\n\x06gpu_id\x18\x01 \x01(\tB\xa9\x01\xbaH\xa5\x01r\xa2\x01\x10\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\xbc\x01\n\tgpu_model\x18\x02 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x1f\n\nmemory_mib\x18\x03 \x01(\x03\x42\x0b\xbaH\x08\"\x06\x18\x80\x80@ \x00\x12\x39\n\x1finterconnect_bandwidth_gb_per_s\x18\x04 \x01(\x01\x42\x10\xbaH\r\x12\x0b)\x00\x00\x00\x00\x00\x00\x00\x00@\x01\x12\xbd\x01\n\x0cinterconnect\x18\x05 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x1f\n\x04spec\x18\x06 \x01(\x0b\x32\x11.adlro.v1.GpuSpec\"\xae\x02\n\x04Node\x12\xbb\x01\n\x07node_id\x18\x01 \x01(\tB\xa9\x01\xbaH\xa5\x01r\xa2\x01\x10\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x1d\n\tcpu_cores\x18\x02 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\x80  \x00\x12 \n\nmemory_mib\x18\x03 \x01(\x03\x42\x0c\xbaH\t\"\x07\x18\x80\x80\x80  \x00\x12\'\n\x04gpus\x18\x04 \x03(\x0b\x32\r.adlro.v1.GpuB\n\xbaH\x07\x92\x01\x04\x08\x01\x10@\"\\\n\x07\x43luster\x12%\n\x04name\x18\x01 \x01(\tB\x17\xbaH\x14r\x12\x10\x01\x18@2\x0c^[a-z0-9-]*$\x12*\n\x05nodes\x18\x02 \x03(\x0b\x32\x0e.adlro.v1.NodeB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80 \"Y\n\x05\x43lock\x12!\n\x04mode\x18\x01 \x01(\x0e\x32\x13.adlro.v1.ClockMode\x12\r\n\x05scale\x18\x02 \x01(\x01\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\x0e\n\x06time_s\x18\x04 \x01(\x01*k\n\tClockMode\x12\x1a\n\x16\x43LOCK_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43LOCK_MODE_REAL\x10\x01\x12\x15\n\x11\x43LOCK_MODE_SCALED\x10\x02\x12\x16\n\x12\x43LOCK_MODE_VIRTUAL\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,17 +39,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GPUSPEC'].fields_by_name['max_temperature_c']._loaded_options = None
   _globals['_GPUSPEC'].fields_by_name['max_temperature_c']._serialized_options = b'\272H\026\022\024\031\000\000\000\000\000\000i@!\000\000\000\000\000\000\000\000@\001'
   _globals['_GPU'].fields_by_name['gpu_id']._loaded_options = None
-  _globals['_GPU'].fields_by_name['gpu_id']._serialized_options = b'\272Hdrb\020\001\030\200\0012[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_GPU'].fields_by_name['gpu_id']._serialized_options = b'\272H\245\001r\242\001\020\001\030\200\0012\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_GPU'].fields_by_name['gpu_model']._loaded_options = None
-  _globals['_GPU'].fields_by_name['gpu_model']._serialized_options = b'\272Hcra\020\001\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_GPU'].fields_by_name['gpu_model']._serialized_options = b'\272H\244\001r\241\001\020\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_GPU'].fields_by_name['memory_mib']._loaded_options = None
   _globals['_GPU'].fields_by_name['memory_mib']._serialized_options = b'\272H\010\"\006\030\200\200@ \000'
   _globals['_GPU'].fields_by_name['interconnect_bandwidth_gb_per_s']._loaded_options = None
   _globals['_GPU'].fields_by_name['interconnect_bandwidth_gb_per_s']._serialized_options = b'\272H\r\022\013)\000\000\000\000\000\000\000\000@\001'
   _globals['_GPU'].fields_by_name['interconnect']._loaded_options = None
-  _globals['_GPU'].fields_by_name['interconnect']._serialized_options = b'\272Har_\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_GPU'].fields_by_name['interconnect']._serialized_options = b'\272H\242\001r\237\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_NODE'].fields_by_name['node_id']._loaded_options = None
-  _globals['_NODE'].fields_by_name['node_id']._serialized_options = b'\272Hdrb\020\001\030\200\0012[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_NODE'].fields_by_name['node_id']._serialized_options = b'\272H\245\001r\242\001\020\001\030\200\0012\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_NODE'].fields_by_name['cpu_cores']._loaded_options = None
   _globals['_NODE'].fields_by_name['cpu_cores']._serialized_options = b'\272H\007\032\005\030\200  \000'
   _globals['_NODE'].fields_by_name['memory_mib']._loaded_options = None
@@ -60,16 +60,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLUSTER'].fields_by_name['name']._serialized_options = b'\272H\024r\022\020\001\030@2\014^[a-z0-9-]*$'
   _globals['_CLUSTER'].fields_by_name['nodes']._loaded_options = None
   _globals['_CLUSTER'].fields_by_name['nodes']._serialized_options = b'\272H\010\222\001\005\010\001\020\200 '
-  _globals['_CLOCKMODE']._serialized_start=1148
-  _globals['_CLOCKMODE']._serialized_end=1255
+  _globals['_CLOCKMODE']._serialized_start=1420
+  _globals['_CLOCKMODE']._serialized_end=1527
   _globals['_GPUSPEC']._serialized_start=66
   _globals['_GPUSPEC']._serialized_end=223
   _globals['_GPU']._serialized_start=226
-  _globals['_GPU']._serialized_end=724
-  _globals['_NODE']._serialized_start=727
-  _globals['_NODE']._serialized_end=961
-  _globals['_CLUSTER']._serialized_start=963
-  _globals['_CLUSTER']._serialized_end=1055
-  _globals['_CLOCK']._serialized_start=1057
-  _globals['_CLOCK']._serialized_end=1146
+  _globals['_GPU']._serialized_end=928
+  _globals['_NODE']._serialized_start=931
+  _globals['_NODE']._serialized_end=1233
+  _globals['_CLUSTER']._serialized_start=1235
+  _globals['_CLUSTER']._serialized_end=1327
+  _globals['_CLOCK']._serialized_start=1329
+  _globals['_CLOCK']._serialized_end=1418
 # @@protoc_insertion_point(module_scope)

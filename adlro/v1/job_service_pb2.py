@@ -26,7 +26,7 @@ from adlro.v1 import job_pb2 as adlro_dot_v1_dot_job__pb2
 from adlro.vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x64lro/v1/job_service.proto\x12\x08\x61\x64lro.v1\x1a\x12\x61\x64lro/v1/job.proto\x1a\x1b\x62uf/validate/validate.proto\"h\n\x10SubmitJobRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"A\n\x11SubmitJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08\x65xisting\x18\x02 \x01(\x08\"i\n\x11SubmitJobsRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"\xb0\x01\n\x12SubmitJobsResponse\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x02 \x01(\x03\x12\x37\n\x08rejected\x18\x03 \x03(\x0b\x32%.adlro.v1.SubmitJobsResponse.Rejected\x1a\x38\n\x08Rejected\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x87\x01\n\rGetJobRequest\x12v\n\x06job_id\x18\x01 \x01(\tBf\xbaHcra\x10\x01\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\",\n\x0eGetJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"\x9f\x06\n\tJobFilter\x12\x35\n\x06states\x18\x01 \x03(\x0e\x32\x12.adlro.v1.JobStateB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12\x37\n\tjob_types\x18\x02 \x03(\x0e\x32\x11.adlro.v1.JobTypeB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12r\n\x04user\x18\x03 \x01(\tBd\xbaHar_\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12z\n\x0b\x61pplication\x18\x04 \x01(\tBe\xbaHbr`\x18\x80\x01\x32[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12\x83\x02\n\x06labels\x18\x05 \x03(\x0b\x32\x1f.adlro.v1.JobFilter.LabelsEntryB\xd1\x01\xbaH\xcd\x01\x9a\x01\xc9\x01\x10@\"ar_\x18?2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$*br`\x18\xff\x01\x32[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12}\n\x07job_ids\x18\x06 \x03(\tBl\xbaHi\x92\x01\x66\x10\x90N\"ar_\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xcd\x01\n\x0fListJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12y\n\npage_token\x18\x03 \x01(\tBe\xbaHbr`\x18\x80\x04\x32[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\"H\n\x10ListJobsResponse\x12\x1b\n\x04jobs\x18\x01 \x03(\x0b\x32\r.adlro.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x8a\x01\n\x10\x43\x61ncelJobRequest\x12v\n\x06job_id\x18\x01 \x01(\tBf\xbaHcra\x10\x01\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\"/\n\x11\x43\x61ncelJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"p\n\x10WatchJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12$\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00H\x00\x88\x01\x01\x42\x11\n\x0f_after_revision\"\xca\x01\n\x11WatchJobsResponse\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .adlro.v1.WatchJobsResponse.Kind\x12\x1a\n\x03job\x18\x02 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08revision\x18\x03 \x01(\x03\"W\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_SNAPSHOT\x10\x01\x12\x15\n\x11KIND_SNAPSHOT_END\x10\x02\x12\x0f\n\x0bKIND_CHANGE\x10\x03\x32\xab\x03\n\nJobService\x12\x44\n\tSubmitJob\x12\x1a.adlro.v1.SubmitJobRequest\x1a\x1b.adlro.v1.SubmitJobResponse\x12I\n\nSubmitJobs\x12\x1b.adlro.v1.SubmitJobsRequest\x1a\x1c.adlro.v1.SubmitJobsResponse(\x01\x12;\n\x06GetJob\x12\x17.adlro.v1.GetJobRequest\x1a\x18.adlro.v1.GetJobResponse\x12\x41\n\x08ListJobs\x12\x19.adlro.v1.ListJobsRequest\x1a\x1a.adlro.v1.ListJobsResponse\x12\x44\n\tCancelJob\x12\x1a.adlro.v1.CancelJobRequest\x1a\x1b.adlro.v1.CancelJobResponse\x12\x46\n\tWatchJobs\x12\x1a.adlro.v1.WatchJobsRequest\x1a\x1b.adlro.v1.WatchJobsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x64lro/v1/job_service.proto\x12\x08\x61\x64lro.v1\x1a\x12\x61\x64lro/v1/job.proto\x1a\x1b\x62uf/validate/validate.proto\"h\n\x10SubmitJobRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"A\n\x11SubmitJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08\x65xisting\x18\x02 \x01(\x08\"i\n\x11SubmitJobsRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"\xb0\x01\n\x12SubmitJobsResponse\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x02 \x01(\x03\x12\x37\n\x08rejected\x18\x03 \x03(\x0b\x32%.adlro.v1.SubmitJobsResponse.Rejected\x1a\x38\n\x08Rejected\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xcb\x01\n\rGetJobRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\",\n\x0eGetJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"\xf1\x08\n\tJobFilter\x12\x35\n\x06states\x18\x01 \x03(\x0e\x32\x12.adlro.v1.JobStateB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12\x37\n\tjob_types\x18\x02 \x03(\x0e\x32\x11.adlro.v1.JobTypeB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12\xb5\x01\n\x04user\x18\x03 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\xbd\x01\n\x0b\x61pplication\x18\x04 \x01(\tB\xa7\x01\xbaH\xa3\x01r\xa0\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x87\x03\n\x06labels\x18\x05 \x03(\x0b\x32\x1f.adlro.v1.JobFilter.LabelsEntryB\xd5\x02\xbaH\xd1\x02\x9a\x01\xcd\x02\x10@\"\xa2\x01r\x9f\x01\x18?2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$*\xa3\x01r\xa0\x01\x18\xff\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\xc2\x01\n\x07job_ids\x18\x06 \x03(\tB\xb0\x01\xbaH\xac\x01\x92\x01\xa8\x01\x10\x90N\"\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x91\x02\n\x0fListJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\xbc\x01\n\npage_token\x18\x03 \x01(\tB\xa7\x01\xbaH\xa3\x01r\xa0\x01\x18\x80\x04\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\"H\n\x10ListJobsResponse\x12\x1b\n\x04jobs\x18\x01 \x03(\x0b\x32\r.adlro.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xce\x01\n\x10\x43\x61ncelJobRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\"/\n\x11\x43\x61ncelJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"p\n\x10WatchJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12$\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00H\x00\x88\x01\x01\x42\x11\n\x0f_after_revision\"\xca\x01\n\x11WatchJobsResponse\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .adlro.v1.WatchJobsResponse.Kind\x12\x1a\n\x03job\x18\x02 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08revision\x18\x03 \x01(\x03\"W\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_SNAPSHOT\x10\x01\x12\x15\n\x11KIND_SNAPSHOT_END\x10\x02\x12\x0f\n\x0bKIND_CHANGE\x10\x03\x32\xab\x03\n\nJobService\x12\x44\n\tSubmitJob\x12\x1a.adlro.v1.SubmitJobRequest\x1a\x1b.adlro.v1.SubmitJobResponse\x12I\n\nSubmitJobs\x12\x1b.adlro.v1.SubmitJobsRequest\x1a\x1c.adlro.v1.SubmitJobsResponse(\x01\x12;\n\x06GetJob\x12\x17.adlro.v1.GetJobRequest\x1a\x18.adlro.v1.GetJobResponse\x12\x41\n\x08ListJobs\x12\x19.adlro.v1.ListJobsRequest\x1a\x1a.adlro.v1.ListJobsResponse\x12\x44\n\tCancelJob\x12\x1a.adlro.v1.CancelJobRequest\x1a\x1b.adlro.v1.CancelJobResponse\x12\x46\n\tWatchJobs\x12\x1a.adlro.v1.WatchJobsRequest\x1a\x1b.adlro.v1.WatchJobsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,7 +42,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMITJOBSREQUEST'].fields_by_name['request_id']._loaded_options = None
   _globals['_SUBMITJOBSREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\025r\023\030\200\0012\016^[\\x21-\\x7e]*$'
   _globals['_GETJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
-  _globals['_GETJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272Hcra\020\001\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_GETJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H\244\001r\241\001\020\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_JOBFILTER_LABELSENTRY']._loaded_options = None
   _globals['_JOBFILTER_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_JOBFILTER'].fields_by_name['states']._loaded_options = None
@@ -50,19 +50,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBFILTER'].fields_by_name['job_types']._loaded_options = None
   _globals['_JOBFILTER'].fields_by_name['job_types']._serialized_options = b'\272H\016\222\001\013\020\020\"\007\202\001\004\020\001 \000'
   _globals['_JOBFILTER'].fields_by_name['user']._loaded_options = None
-  _globals['_JOBFILTER'].fields_by_name['user']._serialized_options = b'\272Har_\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_JOBFILTER'].fields_by_name['user']._serialized_options = b'\272H\242\001r\237\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_JOBFILTER'].fields_by_name['application']._loaded_options = None
-  _globals['_JOBFILTER'].fields_by_name['application']._serialized_options = b'\272Hbr`\030\200\0012[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_JOBFILTER'].fields_by_name['application']._serialized_options = b'\272H\243\001r\240\001\030\200\0012\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_JOBFILTER'].fields_by_name['labels']._loaded_options = None
-  _globals['_JOBFILTER'].fields_by_name['labels']._serialized_options = b'\272H\315\001\232\001\311\001\020@\"ar_\030?2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$*br`\030\377\0012[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_JOBFILTER'].fields_by_name['labels']._serialized_options = b'\272H\321\002\232\001\315\002\020@\"\242\001r\237\001\030?2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$*\243\001r\240\001\030\377\0012\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_JOBFILTER'].fields_by_name['job_ids']._loaded_options = None
-  _globals['_JOBFILTER'].fields_by_name['job_ids']._serialized_options = b'\272Hi\222\001f\020\220N\"ar_\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_JOBFILTER'].fields_by_name['job_ids']._serialized_options = b'\272H\254\001\222\001\250\001\020\220N\"\242\001r\237\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_LISTJOBSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTJOBSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\004\032\002(\000'
   _globals['_LISTJOBSREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTJOBSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272Hbr`\030\200\0042[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_LISTJOBSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\243\001r\240\001\030\200\0042\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._loaded_options = None
-  _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272Hcra\020\001\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H\244\001r\241\001\020\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_WATCHJOBSREQUEST'].fields_by_name['after_revision']._loaded_options = None
   _globals['_WATCHJOBSREQUEST'].fields_by_name['after_revision']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_SUBMITJOBREQUEST']._serialized_start=89
@@ -76,27 +76,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMITJOBSRESPONSE_REJECTED']._serialized_start=490
   _globals['_SUBMITJOBSRESPONSE_REJECTED']._serialized_end=546
   _globals['_GETJOBREQUEST']._serialized_start=549
-  _globals['_GETJOBREQUEST']._serialized_end=684
-  _globals['_GETJOBRESPONSE']._serialized_start=686
-  _globals['_GETJOBRESPONSE']._serialized_end=730
-  _globals['_JOBFILTER']._serialized_start=733
-  _globals['_JOBFILTER']._serialized_end=1532
-  _globals['_JOBFILTER_LABELSENTRY']._serialized_start=1487
-  _globals['_JOBFILTER_LABELSENTRY']._serialized_end=1532
-  _globals['_LISTJOBSREQUEST']._serialized_start=1535
-  _globals['_LISTJOBSREQUEST']._serialized_end=1740
-  _globals['_LISTJOBSRESPONSE']._serialized_start=1742
-  _globals['_LISTJOBSRESPONSE']._serialized_end=1814
-  _globals['_CANCELJOBREQUEST']._serialized_start=1817
-  _globals['_CANCELJOBREQUEST']._serialized_end=1955
-  _globals['_CANCELJOBRESPONSE']._serialized_start=1957
-  _globals['_CANCELJOBRESPONSE']._serialized_end=2004
-  _globals['_WATCHJOBSREQUEST']._serialized_start=2006
-  _globals['_WATCHJOBSREQUEST']._serialized_end=2118
-  _globals['_WATCHJOBSRESPONSE']._serialized_start=2121
-  _globals['_WATCHJOBSRESPONSE']._serialized_end=2323
-  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_start=2236
-  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_end=2323
-  _globals['_JOBSERVICE']._serialized_start=2326
-  _globals['_JOBSERVICE']._serialized_end=2753
+  _globals['_GETJOBREQUEST']._serialized_end=752
+  _globals['_GETJOBRESPONSE']._serialized_start=754
+  _globals['_GETJOBRESPONSE']._serialized_end=798
+  _globals['_JOBFILTER']._serialized_start=801
+  _globals['_JOBFILTER']._serialized_end=1938
+  _globals['_JOBFILTER_LABELSENTRY']._serialized_start=1893
+  _globals['_JOBFILTER_LABELSENTRY']._serialized_end=1938
+  _globals['_LISTJOBSREQUEST']._serialized_start=1941
+  _globals['_LISTJOBSREQUEST']._serialized_end=2214
+  _globals['_LISTJOBSRESPONSE']._serialized_start=2216
+  _globals['_LISTJOBSRESPONSE']._serialized_end=2288
+  _globals['_CANCELJOBREQUEST']._serialized_start=2291
+  _globals['_CANCELJOBREQUEST']._serialized_end=2497
+  _globals['_CANCELJOBRESPONSE']._serialized_start=2499
+  _globals['_CANCELJOBRESPONSE']._serialized_end=2546
+  _globals['_WATCHJOBSREQUEST']._serialized_start=2548
+  _globals['_WATCHJOBSREQUEST']._serialized_end=2660
+  _globals['_WATCHJOBSRESPONSE']._serialized_start=2663
+  _globals['_WATCHJOBSRESPONSE']._serialized_end=2865
+  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_start=2778
+  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_end=2865
+  _globals['_JOBSERVICE']._serialized_start=2868
+  _globals['_JOBSERVICE']._serialized_end=3295
 # @@protoc_insertion_point(module_scope)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from adlro.vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61\x64lro/v1/telemetry.proto\x12\x08\x61\x64lro.v1\x1a\x1b\x62uf/validate/validate.proto\"\x86\x01\n\x0cMetricColumn\x12,\n\x06metric\x18\x01 \x01(\x0e\x32\x10.adlro.v1.MetricB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12(\n\x04unit\x18\x02 \x01(\x0e\x32\x0e.adlro.v1.UnitB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x1e\n\nvalues_f32\x18\x03 \x01(\x0c\x42\n\xbaH\x07z\x05\x18\x80\x80\x80\x08\"\x8f\x03\n\x0eTelemetryBlock\x12w\n\x07\x63luster\x18\x01 \x01(\tBf\xbaHcra\x10\x01\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12\x7f\n\x07gpu_ids\x18\x02 \x03(\tBn\xbaHk\x92\x01h\x10\x80\x80\x04\"br`\x18\x80\x01\x32[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12)\n\x13sample_times_unix_s\x18\x03 \x03(\x01\x42\x0c\xbaH\t\x92\x01\x06\x08\x01\x10\x80\x80\x04\x12#\n\x0f\x63luster_times_s\x18\x04 \x03(\x01\x42\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x04\x12\x33\n\x07\x63olumns\x18\x05 \x03(\x0b\x32\x16.adlro.v1.MetricColumnB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x10\"{\n\x10NormalizedColumn\x12 \n\x06metric\x18\x01 \x01(\x0e\x32\x10.adlro.v1.Metric\x12\x1c\n\x04unit\x18\x02 \x01(\x0e\x32\x0e.adlro.v1.Unit\x12\x0f\n\x07raw_f32\x18\x03 \x01(\x0c\x12\x16\n\x0enormalized_f32\x18\x04 \x01(\x0c\"\xad\x01\n\x0fNormalizedBlock\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07gpu_ids\x18\x02 \x03(\t\x12\x1b\n\x13sample_times_unix_s\x18\x03 \x03(\x01\x12\x17\n\x0f\x63luster_times_s\x18\x04 \x03(\x01\x12+\n\x07\x63olumns\x18\x05 \x03(\x0b\x32\x1a.adlro.v1.NormalizedColumn\x12\x15\n\rclipped_count\x18\x06 \x01(\x03*\x97\x01\n\x06Metric\x12\x16\n\x12METRIC_UNSPECIFIED\x10\x00\x12\x16\n\x12METRIC_UTILIZATION\x10\x01\x12\x16\n\x12METRIC_MEMORY_USED\x10\x02\x12\x1b\n\x17METRIC_MEMORY_BANDWIDTH\x10\x03\x12\x16\n\x12METRIC_TEMPERATURE\x10\x04\x12\x10\n\x0cMETRIC_POWER\x10\x05*\xb8\x01\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x0e\n\nUNIT_RATIO\x10\x01\x12\x10\n\x0cUNIT_PERCENT\x10\x02\x12\x0c\n\x08UNIT_MIB\x10\x03\x12\x0b\n\x07UNIT_MB\x10\x04\x12\x0e\n\nUNIT_BYTES\x10\x05\x12\x11\n\rUNIT_GB_PER_S\x10\x06\x12\x10\n\x0cUNIT_CELSIUS\x10\x07\x12\x0f\n\x0bUNIT_KELVIN\x10\x08\x12\n\n\x06UNIT_W\x10\t\x12\x0b\n\x07UNIT_MW\x10\nb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61\x64lro/v1/telemetry.proto\x12\x08\x61\x64lro.v1\x1a\x1b\x62uf/validate/validate.proto\"\x86\x01\n\x0cMetricColumn\x12,\n\x06metric\x18\x01 \x01(\x0e\x32\x10.adlro.v1.MetricB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12(\n\x04unit\x18\x02 \x01(\x0e\x32\x0e.adlro.v1.UnitB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x1e\n\nvalues_f32\x18\x03 \x01(\x0c\x42\n\xbaH\x07z\x05\x18\x80\x80\x80\x08\"\x99\x04\n\x0eTelemetryBlock\x12\xba\x01\n\x07\x63luster\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\xc4\x01\n\x07gpu_ids\x18\x02 \x03(\tB\xb2\x01\xbaH\xae\x01\x92\x01\xaa\x01\x10\x80\x80\x04\"\xa3\x01r\xa0\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12)\n\x13sample_times_unix_s\x18\x03 \x03(\x01\x42\x0c\xbaH\t\x92\x01\x06\x08\x01\x10\x80\x80\x04\x12#\n\x0f\x63luster_times_s\x18\x04 \x03(\x01\x42\n\xbaH\x07\x92\x01\x04\x10\x80\x80\x04\x12\x33\n\x07\x63olumns\x18\x05 \x03(\x0b\x32\x16.adlro.v1.MetricColumnB\n\xbaH\x07\x92\x01\x04\x08\x01\x10\x10\"{\n\x10NormalizedColumn\x12 \n\x06metric\x18\x01 \x01(\x0e\x32\x10.adlro.v1.Metric\x12\x1c\n\x04unit\x18\x02 \x01(\x0e\x32\x0e.adlro.v1.Unit\x12\x0f\n\x07raw_f32\x18\x03 \x01(\x0c\x12\x16\n\x0enormalized_f32\x18\x04 \x01(\x0c\"\xad\x01\n\x0fNormalizedBlock\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0f\n\x07gpu_ids\x18\x02 \x03(\t\x12\x1b\n\x13sample_times_unix_s\x18\x03 \x03(\x01\x12\x17\n\x0f\x63luster_times_s\x18\x04 \x03(\x01\x12+\n\x07\x63olumns\x18\x05 \x03(\x0b\x32\x1a.adlro.v1.NormalizedColumn\x12\x15\n\rclipped_count\x18\x06 \x01(\x03*\x97\x01\n\x06Metric\x12\x16\n\x12METRIC_UNSPECIFIED\x10\x00\x12\x16\n\x12METRIC_UTILIZATION\x10\x01\x12\x16\n\x12METRIC_MEMORY_USED\x10\x02\x12\x1b\n\x17METRIC_MEMORY_BANDWIDTH\x10\x03\x12\x16\n\x12METRIC_TEMPERATURE\x10\x04\x12\x10\n\x0cMETRIC_POWER\x10\x05*\xb8\x01\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x0e\n\nUNIT_RATIO\x10\x01\x12\x10\n\x0cUNIT_PERCENT\x10\x02\x12\x0c\n\x08UNIT_MIB\x10\x03\x12\x0b\n\x07UNIT_MB\x10\x04\x12\x0e\n\nUNIT_BYTES\x10\x05\x12\x11\n\rUNIT_GB_PER_S\x10\x06\x12\x10\n\x0cUNIT_CELSIUS\x10\x07\x12\x0f\n\x0bUNIT_KELVIN\x10\x08\x12\n\n\x06UNIT_W\x10\t\x12\x0b\n\x07UNIT_MW\x10\nb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,25 +39,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_METRICCOLUMN'].fields_by_name['values_f32']._loaded_options = None
   _globals['_METRICCOLUMN'].fields_by_name['values_f32']._serialized_options = b'\272H\007z\005\030\200\200\200\010'
   _globals['_TELEMETRYBLOCK'].fields_by_name['cluster']._loaded_options = None
-  _globals['_TELEMETRYBLOCK'].fields_by_name['cluster']._serialized_options = b'\272Hcra\020\001\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_TELEMETRYBLOCK'].fields_by_name['cluster']._serialized_options = b'\272H\244\001r\241\001\020\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_TELEMETRYBLOCK'].fields_by_name['gpu_ids']._loaded_options = None
-  _globals['_TELEMETRYBLOCK'].fields_by_name['gpu_ids']._serialized_options = b'\272Hk\222\001h\020\200\200\004\"br`\030\200\0012[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_TELEMETRYBLOCK'].fields_by_name['gpu_ids']._serialized_options = b'\272H\256\001\222\001\252\001\020\200\200\004\"\243\001r\240\001\030\200\0012\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_TELEMETRYBLOCK'].fields_by_name['sample_times_unix_s']._loaded_options = None
   _globals['_TELEMETRYBLOCK'].fields_by_name['sample_times_unix_s']._serialized_options = b'\272H\t\222\001\006\010\001\020\200\200\004'
   _globals['_TELEMETRYBLOCK'].fields_by_name['cluster_times_s']._loaded_options = None
   _globals['_TELEMETRYBLOCK'].fields_by_name['cluster_times_s']._serialized_options = b'\272H\007\222\001\004\020\200\200\004'
   _globals['_TELEMETRYBLOCK'].fields_by_name['columns']._loaded_options = None
   _globals['_TELEMETRYBLOCK'].fields_by_name['columns']._serialized_options = b'\272H\007\222\001\004\010\001\020\020'
-  _globals['_METRIC']._serialized_start=908
-  _globals['_METRIC']._serialized_end=1059
-  _globals['_UNIT']._serialized_start=1062
-  _globals['_UNIT']._serialized_end=1246
+  _globals['_METRIC']._serialized_start=1046
+  _globals['_METRIC']._serialized_end=1197
+  _globals['_UNIT']._serialized_start=1200
+  _globals['_UNIT']._serialized_end=1384
   _globals['_METRICCOLUMN']._serialized_start=68
   _globals['_METRICCOLUMN']._serialized_end=202
   _globals['_TELEMETRYBLOCK']._serialized_start=205
-  _globals['_TELEMETRYBLOCK']._serialized_end=604
-  _globals['_NORMALIZEDCOLUMN']._serialized_start=606
-  _globals['_NORMALIZEDCOLUMN']._serialized_end=729
-  _globals['_NORMALIZEDBLOCK']._serialized_start=732
-  _globals['_NORMALIZEDBLOCK']._serialized_end=905
+  _globals['_TELEMETRYBLOCK']._serialized_end=742
+  _globals['_NORMALIZEDCOLUMN']._serialized_start=744
+  _globals['_NORMALIZEDCOLUMN']._serialized_end=867
+  _globals['_NORMALIZEDBLOCK']._serialized_start=870
+  _globals['_NORMALIZEDBLOCK']._serialized_end=1043
 # @@protoc_insertion_point(module_scope)

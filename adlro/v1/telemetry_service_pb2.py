@@ -27,7 +27,7 @@ from adlro.v1 import telemetry_pb2 as adlro_dot_v1_dot_telemetry__pb2
 from adlro.vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n adlro/v1/telemetry_service.proto\x12\x08\x61\x64lro.v1\x1a\x16\x61\x64lro/v1/cluster.proto\x1a\x18\x61\x64lro/v1/telemetry.proto\x1a\x1b\x62uf/validate/validate.proto\"B\n\x14UpsertClusterRequest\x12*\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x11.adlro.v1.ClusterB\x06\xbaH\x03\xc8\x01\x01\"L\n\x15UpsertClusterResponse\x12\"\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x11.adlro.v1.Cluster\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\x8a\x01\n\x11GetClusterRequest\x12u\n\x07\x63luster\x18\x01 \x01(\tBd\xbaHar_\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\"8\n\x12GetClusterResponse\x12\"\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x11.adlro.v1.Cluster\"G\n\x14PushTelemetryRequest\x12/\n\x05\x62lock\x18\x01 \x01(\x0b\x32\x18.adlro.v1.TelemetryBlockB\x06\xbaH\x03\xc8\x01\x01\"Y\n\x15PushTelemetryResponse\x12\x13\n\x0b\x62lock_count\x18\x01 \x01(\x03\x12\x14\n\x0csample_count\x18\x02 \x01(\x03\x12\x15\n\rclipped_count\x18\x03 \x01(\x03\"\xd9\x01\n\x13GetTelemetryRequest\x12u\n\x07\x63luster\x18\x01 \x01(\tBd\xbaHar_\x18@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$\x12+\n\x08window_s\x18\x02 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x18\xf5@)\x00\x00\x00\x00\x00\x00\x00\x00@\x01\x12\x1e\n\nmax_blocks\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\x90N(\x00\"l\n\x14GetTelemetryResponse\x12)\n\x06latest\x18\x01 \x01(\x0b\x32\x19.adlro.v1.NormalizedBlock\x12)\n\x06window\x18\x02 \x03(\x0b\x32\x19.adlro.v1.NormalizedBlock2\xd0\x02\n\x10TelemetryService\x12P\n\rUpsertCluster\x12\x1e.adlro.v1.UpsertClusterRequest\x1a\x1f.adlro.v1.UpsertClusterResponse\x12G\n\nGetCluster\x12\x1b.adlro.v1.GetClusterRequest\x1a\x1c.adlro.v1.GetClusterResponse\x12R\n\rPushTelemetry\x12\x1e.adlro.v1.PushTelemetryRequest\x1a\x1f.adlro.v1.PushTelemetryResponse(\x01\x12M\n\x0cGetTelemetry\x12\x1d.adlro.v1.GetTelemetryRequest\x1a\x1e.adlro.v1.GetTelemetryResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n adlro/v1/telemetry_service.proto\x12\x08\x61\x64lro.v1\x1a\x16\x61\x64lro/v1/cluster.proto\x1a\x18\x61\x64lro/v1/telemetry.proto\x1a\x1b\x62uf/validate/validate.proto\"B\n\x14UpsertClusterRequest\x12*\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x11.adlro.v1.ClusterB\x06\xbaH\x03\xc8\x01\x01\"L\n\x15UpsertClusterResponse\x12\"\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x11.adlro.v1.Cluster\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\xce\x01\n\x11GetClusterRequest\x12\xb8\x01\n\x07\x63luster\x18\x01 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\"8\n\x12GetClusterResponse\x12\"\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x11.adlro.v1.Cluster\"G\n\x14PushTelemetryRequest\x12/\n\x05\x62lock\x18\x01 \x01(\x0b\x32\x18.adlro.v1.TelemetryBlockB\x06\xbaH\x03\xc8\x01\x01\"Y\n\x15PushTelemetryResponse\x12\x13\n\x0b\x62lock_count\x18\x01 \x01(\x03\x12\x14\n\x0csample_count\x18\x02 \x01(\x03\x12\x15\n\rclipped_count\x18\x03 \x01(\x03\"\x9d\x02\n\x13GetTelemetryRequest\x12\xb8\x01\n\x07\x63luster\x18\x01 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12+\n\x08window_s\x18\x02 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x18\xf5@)\x00\x00\x00\x00\x00\x00\x00\x00@\x01\x12\x1e\n\nmax_blocks\x18\x03 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\x90N(\x00\"l\n\x14GetTelemetryResponse\x12)\n\x06latest\x18\x01 \x01(\x0b\x32\x19.adlro.v1.NormalizedBlock\x12)\n\x06window\x18\x02 \x03(\x0b\x32\x19.adlro.v1.NormalizedBlock2\xd0\x02\n\x10TelemetryService\x12P\n\rUpsertCluster\x12\x1e.adlro.v1.UpsertClusterRequest\x1a\x1f.adlro.v1.UpsertClusterResponse\x12G\n\nGetCluster\x12\x1b.adlro.v1.GetClusterRequest\x1a\x1c.adlro.v1.GetClusterResponse\x12R\n\rPushTelemetry\x12\x1e.adlro.v1.PushTelemetryRequest\x1a\x1f.adlro.v1.PushTelemetryResponse(\x01\x12M\n\x0cGetTelemetry\x12\x1d.adlro.v1.GetTelemetryRequest\x1a\x1e.adlro.v1.GetTelemetryResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,11 +37,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UPSERTCLUSTERREQUEST'].fields_by_name['cluster']._loaded_options = None
   _globals['_UPSERTCLUSTERREQUEST'].fields_by_name['cluster']._serialized_options = b'\272H\003\310\001\001'
   _globals['_GETCLUSTERREQUEST'].fields_by_name['cluster']._loaded_options = None
-  _globals['_GETCLUSTERREQUEST'].fields_by_name['cluster']._serialized_options = b'\272Har_\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_GETCLUSTERREQUEST'].fields_by_name['cluster']._serialized_options = b'\272H\242\001r\237\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_PUSHTELEMETRYREQUEST'].fields_by_name['block']._loaded_options = None
   _globals['_PUSHTELEMETRYREQUEST'].fields_by_name['block']._serialized_options = b'\272H\003\310\001\001'
   _globals['_GETTELEMETRYREQUEST'].fields_by_name['cluster']._loaded_options = None
-  _globals['_GETTELEMETRYREQUEST'].fields_by_name['cluster']._serialized_options = b'\272Har_\030@2[^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{3164}\\x{ffa0}]*$'
+  _globals['_GETTELEMETRYREQUEST'].fields_by_name['cluster']._serialized_options = b'\272H\242\001r\237\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_GETTELEMETRYREQUEST'].fields_by_name['window_s']._loaded_options = None
   _globals['_GETTELEMETRYREQUEST'].fields_by_name['window_s']._serialized_options = b'\272H\026\022\024\031\000\000\000\000\000\030\365@)\000\000\000\000\000\000\000\000@\001'
   _globals['_GETTELEMETRYREQUEST'].fields_by_name['max_blocks']._loaded_options = None
@@ -51,17 +51,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UPSERTCLUSTERRESPONSE']._serialized_start=193
   _globals['_UPSERTCLUSTERRESPONSE']._serialized_end=269
   _globals['_GETCLUSTERREQUEST']._serialized_start=272
-  _globals['_GETCLUSTERREQUEST']._serialized_end=410
-  _globals['_GETCLUSTERRESPONSE']._serialized_start=412
-  _globals['_GETCLUSTERRESPONSE']._serialized_end=468
-  _globals['_PUSHTELEMETRYREQUEST']._serialized_start=470
-  _globals['_PUSHTELEMETRYREQUEST']._serialized_end=541
-  _globals['_PUSHTELEMETRYRESPONSE']._serialized_start=543
-  _globals['_PUSHTELEMETRYRESPONSE']._serialized_end=632
-  _globals['_GETTELEMETRYREQUEST']._serialized_start=635
-  _globals['_GETTELEMETRYREQUEST']._serialized_end=852
-  _globals['_GETTELEMETRYRESPONSE']._serialized_start=854
-  _globals['_GETTELEMETRYRESPONSE']._serialized_end=962
-  _globals['_TELEMETRYSERVICE']._serialized_start=965
-  _globals['_TELEMETRYSERVICE']._serialized_end=1301
+  _globals['_GETCLUSTERREQUEST']._serialized_end=478
+  _globals['_GETCLUSTERRESPONSE']._serialized_start=480
+  _globals['_GETCLUSTERRESPONSE']._serialized_end=536
+  _globals['_PUSHTELEMETRYREQUEST']._serialized_start=538
+  _globals['_PUSHTELEMETRYREQUEST']._serialized_end=609
+  _globals['_PUSHTELEMETRYRESPONSE']._serialized_start=611
+  _globals['_PUSHTELEMETRYRESPONSE']._serialized_end=700
+  _globals['_GETTELEMETRYREQUEST']._serialized_start=703
+  _globals['_GETTELEMETRYREQUEST']._serialized_end=988
+  _globals['_GETTELEMETRYRESPONSE']._serialized_start=990
+  _globals['_GETTELEMETRYRESPONSE']._serialized_end=1098
+  _globals['_TELEMETRYSERVICE']._serialized_start=1101
+  _globals['_TELEMETRYSERVICE']._serialized_end=1437
 # @@protoc_insertion_point(module_scope)

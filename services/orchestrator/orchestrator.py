@@ -16,7 +16,7 @@ from typing import Any
 import redis.asyncio as aioredis
 import structlog
 
-from adlro.errors import AdlroError, Conflict, NotFound, Stale, Unavailable
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, NotFound, Stale, Unavailable
 from adlro.jobs import JobState, PendingReason
 from adlro.jobstore import PREFIX, JobStore, Move
 from adlro.kit.redis_errors import store_error
@@ -41,11 +41,11 @@ BACKOFF_S = (0.1, 0.2, 0.5)
 OUTAGE_SESSIONS = 4
 # Redis lets a key go within a millisecond or two of its time.
 LEASE_OUT_S = 0.005
-# A session that lasted this long was no failure from the start.
+# A session that acted and lasted this long was no failure from the start.
 GOOD_SESSION_S = 5.0
 
-# What these jobs wait for is not the cluster's return.
-OWN_REASONS = (PendingReason.LAUNCHING, PendingReason.BEGIN_TIME)
+# Of jobs that wait for something other than the cluster's return, or have been told that it does not answer.
+KNOWN_REASONS = (PendingReason.LAUNCHING, PendingReason.BEGIN_TIME, PendingReason.CLUSTER_UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,7 @@ class Orchestrator:
         self._problem = "starting"
         self._stopping = False
         self._standing_by = False
+        self._outage_told = -1  # the jobs' revision by which all who waited had been told of an outage
         self._life: asyncio.Task[None] | None = None
         self.choosing = Choosing(redis, choices, decisions_kept, metrics, log)
         self.acting = self.choosing.acting
@@ -158,7 +159,7 @@ class Orchestrator:
                 await self._lease.give_up()
 
     async def _live(self) -> None:
-        failed, outage_told = 0, False
+        failed = 0
         while not self._stopping:
             began = time.monotonic()
             try:
@@ -187,19 +188,19 @@ class Orchestrator:
                     raise asyncio.CancelledError from error
                 if any(isinstance(leaf, (KeyboardInterrupt, SystemExit)) for leaf in leaves):
                     raise
+                acted = self._ready_session() is not None
                 self._session = None
                 _forget_cancellations()
-                failed = 1 if time.monotonic() - began > GOOD_SESSION_S else failed + 1
-                outage_told = outage_told and failed > 1
+                failed = 1 if acted and time.monotonic() - began > GOOD_SESSION_S else failed + 1
                 self._report(leaves, failed)
-                unavailable = any(isinstance(leaf, Unavailable) for leaf in leaves)
+                unavailable = any(isinstance(leaf, Unavailable | DeadlineExceeded) for leaf in leaves)
                 # Their tracebacks hold the session, with all that it has loaded, while the next one loads the same.
                 del leaves
                 if failed < OUTAGE_SESSIONS:
                     await asyncio.sleep(BACKOFF_S[failed - 1])
                     continue
-                if unavailable and not outage_told:
-                    outage_told = await self._tell_outage()
+                if unavailable:
+                    await self._tell_outage()
                 # Perhaps another instance reaches what this one does not.
                 await self._give_up_lease()
                 await asyncio.sleep(self._lease.duration_s / 2)
@@ -253,22 +254,26 @@ class Orchestrator:
         else:
             self._log.error("session ended by a bug, starting anew", problem=text, exc_info=leaves[0])
 
-    async def _tell_outage(self) -> bool:
-        """Tells everyone who waits that the cluster does not answer; whether it could."""
+    async def _tell_outage(self) -> None:
+        """Tells those who wait, and have not been told, that the cluster does not answer."""
         try:
+            told = await self._store.revision()
+            if told == self._outage_told:
+                return
             text = "the cluster does not answer; the job is kept and will be placed when it does"
             async for page in self._store.active_pages():
                 moves = [
                     Move(transitions.waiting(job, PendingReason.CLUSTER_UNAVAILABLE, text), version)
                     for version, job in page.jobs
-                    if job.state is JobState.PENDING and job.pending_reason not in OWN_REASONS
+                    if job.state is JobState.PENDING and job.pending_reason not in KNOWN_REASONS
                 ]
                 if moves:
-                    await self._store.move(self._token, moves)
+                    told += len(await self._store.move(self._token, moves))
         except (AdlroError, aioredis.RedisError, OSError) as error:
             self._log.info("could not tell the outage", problem=str(error))
-            return False
-        return True
+        else:
+            # Smaller than the store's where somebody else has changed a job meanwhile: then it is told once more.
+            self._outage_told = told
 
     def _on_prediction_fallback(self, error: AdlroError) -> None:
         self._metrics.prediction_fallbacks.inc()

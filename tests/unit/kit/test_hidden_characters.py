@@ -16,9 +16,10 @@ from adlro.kit.validation import check
 from adlro.text import is_hidden
 from adlro.v1 import job_pb2, job_service_pb2, orchestrator_service_pb2
 
-SEEN = "Schrödinger & 日本語 😀 e\u0301 \xa0\u3000"
+SEEN = "Schrödinger & 日本語 😀 e\u0301 \xa0\u3000 \u2601\ufe0f \u845b\U000e0100"
 HIDDEN = ["\x00", "\x1b[31m", "\t", "\x7f", "\x85", "\x9b", "\u200b", "\u200e", "\u202e", "\u2028", "\u2066", "\ufeff"]
 HIDDEN += ["\u061c", "\u00ad", "\ue000", "\U000e0041", *"\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"]
+HIDDEN += ["\u2065", "\ufff0", "\ufff8", "\U000e0000", "\U000e00ff", "\U000e01f0", "\U000e0fff"]
 
 
 def requests() -> list[Descriptor]:

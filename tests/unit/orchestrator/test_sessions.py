@@ -7,6 +7,7 @@ import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -316,22 +317,57 @@ async def test_an_outage_of_the_cluster_is_told_and_survived(house: House) -> No
     assert done.state is JobState.SUCCEEDED
 
 
-async def test_an_outage_is_told_whatever_else_fails_meanwhile(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lease that runs out in between, or a store that is away when it would be told."""
-    failures = [Unavailable("away")] * (OUTAGE_SESSIONS - 1) + [Stale("took the lease")]
-    sessions = iter(failures)
+@pytest.mark.parametrize("error", [Unavailable("away"), DeadlineExceeded("hangs")], ids=["away", "hangs"])
+async def test_an_outage_is_told_whatever_else_fails_meanwhile(
+    house: House, monkeypatch: pytest.MonkeyPatch, error: AdlroError
+) -> None:
+    """A lease that runs out in between, and a store that is away when it would be told."""
+    failures = iter([error] * (OUTAGE_SESSIONS - 1) + [Stale("took the lease")])
+    move, moves = house.store.move, 0
 
     async def fails(orchestrator: Orchestrator, token: int) -> None:
-        raise next(sessions, Unavailable("away"))
+        raise next(failures, error)
+
+    async def fails_once(*args: Any) -> list[int]:
+        nonlocal moves
+        moves += 1
+        if moves == 1:
+            raise OSError("connection lost")
+        return await move(*args)
 
     monkeypatch.setattr(Orchestrator, "_act", fails)
+    monkeypatch.setattr(house.store, "move", fails_once)
     await house.submit(2.0)
     house.start(lease_s=0.5)
+    await house.until(lambda: waits_for_the_cluster(house, "job-1"))
+    assert moves == 2
 
-    async def told() -> bool:
-        return (await house.store.get("job-1")).pending_reason is PendingReason.CLUSTER_UNAVAILABLE
 
-    await house.until(told)
+async def test_who_submits_in_an_outage_is_told_and_nobody_twice(house: House) -> None:
+    house.cluster.away = True
+    house.start(lease_s=0.5)
+    for number in (1, 2):
+        await house.submit(2.0)
+        await house.until(lambda number=number: waits_for_the_cluster(house, f"job-{number}"))  # type: ignore[misc]
+    told = [job.pending_reason for job in (await house.history())["job-1"]]
+    assert told == [PendingReason.SUBMITTED, PendingReason.CLUSTER_UNAVAILABLE]
+
+
+async def test_an_outage_soon_after_another_is_told(house: House) -> None:
+    house.cluster.away = True
+    house.start(lease_s=0.5)
+    await house.submit(2.0)
+    await house.until(lambda: waits_for_the_cluster(house, "job-1"))
+    house.cluster.away = False
+    await house.until_final(1)
+    house.cluster.away = True
+    house.cluster.break_streams()
+    await house.submit(2.0)
+    await house.until(lambda: waits_for_the_cluster(house, "job-2"))
+
+
+async def waits_for_the_cluster(house: House, job_id: str) -> bool:
+    return (await house.store.get(job_id)).pending_reason is PendingReason.CLUSTER_UNAVAILABLE
 
 
 async def test_sessions_that_fail_leave_no_cancellation_behind(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
