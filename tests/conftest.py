@@ -25,6 +25,16 @@ settings.register_profile("adlro", settings.default, deadline=None)
 settings.load_profile("adlro")
 
 
+SLOW_TIMEOUT_S = 600.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A slow test waits for several starts of services, each with a bound of its own, which has to show first."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
+
+
 def pytest_report_header() -> str:
     """On which kinds of processor test_processors.py draws; it depends on what this one can do."""
     return "processors: " + "; ".join(level.name for level in levels())

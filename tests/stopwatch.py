@@ -13,7 +13,8 @@ class Stopwatch:
     """Counts time while this process gets on; use it with `async with`.
 
     It looks at the clock every 20 ms. Of a look that comes late, as where the machine stood still, 0.1 s is counted at
-    most. What a service takes for itself, while the event loop here waits for it, is counted in full.
+    most. What a service takes for itself, while the event loop here waits for it, is counted in full; not for code that
+    may block this loop.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
 from adlro.kit.testing import ROOT
 from tests.e2e.running_suite import START_TIMEOUT_S, marked_pids, start_suite
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * START_TIMEOUT_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * START_TIMEOUT_S)]
 
 
 @pytest.fixture

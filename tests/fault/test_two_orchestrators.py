@@ -195,5 +195,7 @@ async def test_an_orchestrator_that_slept_through_its_lease_stands_by(
         # It is of use: where the other one drains, it acts at once, without waiting for the lease to run out.
         assert await asyncio.to_thread(second.stop, PATIENCE_S) == 0
         assert await lease_holder(stack) != holder
-        await until_acting(stack, first)
+        async with Stopwatch() as watch:
+            await until_acting(stack, first)
+            assert watch.read() < 2.0
         assert (await status(stack, first)).fencing_token > old_token + 1

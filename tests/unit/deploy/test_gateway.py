@@ -130,6 +130,7 @@ async def test_an_end_waits_for_what_is_open(echo: Echo) -> None:
         await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"still")
     assert await reader.readexactly(5) == b"still"
+    await asyncio.sleep(0.2)
     assert not stopping.done()
     writer.close()
     await asyncio.wait_for(stopping, 60.0)

@@ -157,7 +157,7 @@ def test_what_the_page_draws_is_plotlys() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     out, straight = tmp_path / "out.json", tmp_path / "straight.json"
     arguments = ["--policies", "fcfs,sjf,min_min", "--load", "0.9", "--jobs", "40", "--seeds", "300"]

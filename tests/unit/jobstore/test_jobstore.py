@@ -15,6 +15,7 @@ from adlro.jobs import ExpectedRuntime, JobSpec, JobState, JobType, NormalizedJo
 from adlro.jobstore import EVENTS, OUTCOMES, TOKEN, Created, Cursor, JobStore, Move, NewJob, Outcome
 from adlro.kit.redis import connect, connect_blocking
 from adlro.v1 import stream_pb2
+from tests.stopwatch import Stopwatch
 
 SPEC = JobSpec(
     "train",
@@ -190,7 +191,9 @@ async def test_a_blocking_read_ends_with_the_next_change_or_empty(store: JobStor
     waiting = asyncio.create_task(store.read_events(1, block_ms=5000))
     await asyncio.sleep(0.05)
     await create(store)
-    assert [event.revision for event in await asyncio.wait_for(waiting, 60)] == [2]
+    async with Stopwatch() as watch:
+        assert [event.revision for event in await asyncio.wait_for(waiting, 60)] == [2]
+        assert watch.read() < 2.0
     assert await store.read_events(2, block_ms=20) == []
 
 

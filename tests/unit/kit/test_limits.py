@@ -6,7 +6,7 @@ import asyncio
 import gc
 import time
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -49,16 +49,19 @@ def silent_calls(channel: Any, method: str, count: int) -> list[Any]:
 
 
 @pytest.fixture
-def budgets(monkeypatch) -> list[RequestBudget]:
+def budgets(monkeypatch) -> Iterator[list[RequestBudget]]:
     """Of the service that is served: for calls, for streams, for health. No silent client has to give way."""
     made: list[RequestBudget] = []
+    patience_s: list[float] = []
 
-    def noted(total_bytes: int, _: float) -> RequestBudget:
+    def noted(total_bytes: int, given_s: float) -> RequestBudget:
+        patience_s.append(given_s)
         made.append(RequestBudget(total_bytes, 3600.0))
         return made[-1]
 
     monkeypatch.setattr(interceptor, "RequestBudget", noted)
-    return made
+    yield made
+    assert patience_s == [interceptor._CALL_PATIENCE_S, interceptor._STREAM_PATIENCE_S, interceptor._CALL_PATIENCE_S]
 
 
 async def test_calls_whose_message_never_comes_hold_up_no_other_client(budgets):

@@ -55,7 +55,7 @@ def stub(channel: grpc.aio.Channel) -> Any:
     return job_service_pb2_grpc.JobServiceStub(channel)
 
 
-def get(channel: grpc.aio.Channel, job_id: str, timeout: float = 600.0) -> Any:
+def get(channel: grpc.aio.Channel, job_id: str, timeout: float = 200.0) -> Any:
     return stub(channel).GetJob(job_service_pb2.GetJobRequest(job_id=job_id), timeout=timeout)
 
 

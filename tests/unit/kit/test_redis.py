@@ -14,10 +14,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adlro.errors import Unavailable
 from adlro.kit.channel import open_channel
-from adlro.kit.redis import connect, connect_blocking, redacted, wait_until_up
+from adlro.kit.redis import SOCKET_TIMEOUT_S, connect, connect_blocking, redacted, wait_until_up
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import serve
 from adlro.v1 import job_service_pb2, job_service_pb2_grpc
+from tests.stopwatch import Stopwatch
 from tests.unit.kit.conditions import until
 from tests.unit.kit.fake_service import FakeService, FakeSettings
 
@@ -121,8 +122,11 @@ async def test_a_redis_that_hangs_is_an_error_within_its_timeout(redis_server, r
         await client.execute_command("PING")
         os.kill(redis_server.pid, signal.SIGSTOP)
         try:
-            with pytest.raises(redis.exceptions.TimeoutError):
-                await asyncio.wait_for(client.incr("counter"), 60)
+            async with Stopwatch() as watch:
+                with pytest.raises(redis.exceptions.TimeoutError):
+                    await asyncio.wait_for(client.incr("counter"), 60)
+                assert watch.read() < SOCKET_TIMEOUT_S + 3.0
+            assert SOCKET_TIMEOUT_S <= 5.0
         finally:
             os.kill(redis_server.pid, signal.SIGCONT)
 

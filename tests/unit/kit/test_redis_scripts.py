@@ -99,9 +99,11 @@ async def test_a_reply_that_does_not_come_is_a_timeout(client, redis_url, monkey
     await until(loaded)
     async with aioredis.Redis.from_url(redis_url) as other:
         await other.execute_command("CLIENT", "PAUSE", "600000", "WRITE")  # and scripts
-        with pytest.raises(exceptions.TimeoutError):
-            await echo(args=["late"])
-        await other.execute_command("CLIENT", "UNPAUSE")
+        try:
+            with pytest.raises(exceptions.TimeoutError):
+                await echo(args=["late"])
+        finally:
+            await other.execute_command("CLIENT", "UNPAUSE")
     monkeypatch.undo()
     assert await echo(args=["again"]) == b"again"
 
