@@ -73,7 +73,7 @@ test-interpreters: $(DEV) ## the fast unit tests on every Python that the projec
 	@$(BIN)/python tools/interpreters.py --workers $(WORKERS) $(ARGS)
 
 .PHONY: check
-check: lint ## all that must hold before a commit: lint and fast unit tests (a little over two minutes on two cores)
+check: lint ## all that must hold before a commit: lint and fast unit tests (a minute and a half on two cores)
 	$(PYTEST) -m "not slow" tests/unit
 
 .PHONY: lint
