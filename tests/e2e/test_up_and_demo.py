@@ -18,6 +18,7 @@ from adlro.client import Client, ClockMode, JobFilter, ServiceName
 from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
 from adlro.kit.settings import with_password
 from adlro.kit.testing import ROOT
+from tests.cluster_files import LAB
 from tests.e2e.running_suite import (
     RunningSuite,
     adlro,
@@ -173,18 +174,6 @@ def test_up_keeps_its_jobs_and_ends_all_it_started(tmp_path: Path) -> None:
     finally:
         assert second.end() == 0, second.text
     assert (tmp_path / "data" / "log" / "ingest.log.1").exists()
-
-
-LAB = """
-name = "lab"
-[[nodes]]
-name = "box-0"
-gpu_model = "v100_sxm2"
-gpus = 2
-gpu_memory_mib = 16160
-cpu_cores = 12
-memory_mib = 65536
-"""
 
 
 def test_a_cluster_of_ones_own_and_its_name_are_known_to_every_service(tmp_path: Path) -> None:

@@ -6,12 +6,29 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.measuring import figures, percentile, ratios, spread
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+def run(benchmark: str, *options: str) -> dict[str, Any]:
+    """What one round of a benchmark prints."""
+    ended = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{benchmark}", "--rounds", "1", "--json", *options],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    result: dict[str, Any] = json.loads(ended.stdout)
+    return result
 
 
 def test_percentiles_are_of_the_nearest_rank() -> None:
@@ -35,17 +52,7 @@ def test_figures_are_spread_over_the_rounds_and_ratios_are_of_each_round() -> No
     ],
 )
 def test_a_benchmark_runs_and_gives_its_figures(benchmark: str, options: list[str], targets: list[str]) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{benchmark}", "--rounds", "1", "--seconds", "2", "--json", *options],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    result = json.loads(ended.stdout)
+    result = run(benchmark, "--seconds", "2", *options)
     assert list(result["figures"]) == targets
     for each in result["figures"].values():
         for figure in each.values():
@@ -55,17 +62,7 @@ def test_a_benchmark_runs_and_gives_its_figures(benchmark: str, options: list[st
 
 @pytest.mark.slow
 def test_an_orchestrator_that_is_killed_is_measured() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks.takeover", "--jobs", "800", "--rounds", "1", "--seconds", "3", "--json"],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    result = json.loads(ended.stdout)
+    result = run("takeover", "--jobs", "800", "--seconds", "3")
     takeover = {name: figure["median"] for name, figure in result["takeover"].items()}
     assert 0 < takeover["listening_s"] <= takeover["acting_s"] <= takeover["placing_s"]
     assert takeover["waiting_jobs"] > 200

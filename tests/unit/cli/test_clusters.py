@@ -12,18 +12,7 @@ from adlro.cli import suite
 from adlro.cli.app import app
 from adlro.cli.clusters import SETTING
 from adlro.kit.testing import ROOT
-
-LAB = """
-name = "lab"
-
-[[nodes]]
-name = "box-0"
-gpu_model = "v100_sxm2"
-gpus = 2
-gpu_memory_mib = 16160
-cpu_cores = 12
-memory_mib = 65536
-"""
+from tests.cluster_files import LAB
 
 
 class Started(Exception):
