@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from services.orchestrator.learn import training
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+DECISIONS = 20_000_000
+"""Environment steps of a training that is told no end."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
@@ -40,7 +42,13 @@ def run(
     ],
     recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "adlro",
     seed: Annotated[int, typer.Option(min=0, help="Of everything by chance.")] = 1,
-    decisions: Annotated[int, typer.Option(min=1, help="Environment steps in all.")] = 20_000_000,
+    decisions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Environment steps in all; 20 million unless --episodes is given.", show_default=False),
+    ] = None,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="Job lists in all, run to their end.", show_default=False)
+    ] = None,
     minutes: Annotated[float, typer.Option(min=0.0, help="End after so many, if that is sooner.")] = math.inf,
     start: Annotated[
         Path | None,
@@ -82,10 +90,12 @@ def run(
         threads=threads,
         checkpoint_s=checkpoint_s,
     )
-    _train(trained, folder, decisions, minutes)
+    if decisions is None and episodes is None:
+        decisions = DECISIONS
+    _train(trained, folder, decisions or math.inf, episodes or math.inf, minutes)
 
 
-def _train(trained: training.Training, folder: Path, decisions: int, minutes: float) -> None:
+def _train(trained: training.Training, folder: Path, decisions: float, episodes: float, minutes: float) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     console = Console(stderr=True)
@@ -96,7 +106,7 @@ def _train(trained: training.Training, folder: Path, decisions: int, minutes: fl
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("decisions, {task.fields[rate]:,.0f}/s"),
+        TextColumn("{task.fields[unit]}, {task.fields[rate]:,.0f} decisions/s"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[said]}"),
     )
@@ -104,9 +114,17 @@ def _train(trained: training.Training, folder: Path, decisions: int, minutes: fl
         Progress(*columns, console=console) as bar,
         SummaryWriter(str(folder / "tensorboard"), purge_step=trained.decisions) as board,
     ):
-        task = bar.add_task("training", total=decisions, completed=trained.decisions, rate=0.0, said="")
+        in_episodes = decisions == math.inf
+        task = bar.add_task(
+            "training",
+            total=episodes if in_episodes else decisions,
+            completed=trained.episodes if in_episodes else trained.decisions,
+            unit="episodes" if in_episodes else "decisions",
+            rate=0.0,
+            said="",
+        )
         before_s, before, said = time.monotonic(), trained.decisions, "not judged yet"
-        for step in trained.run(lambda: time.monotonic() >= end_s, decisions=decisions):
+        for step in trained.run(lambda: time.monotonic() >= end_s, decisions=decisions, episodes=episodes):
             _log(board, step)
             if step.score is not None:
                 said = (
@@ -114,10 +132,11 @@ def _train(trained: training.Training, folder: Path, decisions: int, minutes: fl
                     f"{'none' if step.best is None else f'{100 * step.best:+.2f} %'}"
                 )
                 if not console.is_terminal:
-                    console.print(f"{step.decisions} decisions: {said}")
+                    console.print(f"{trained.episodes} episodes, {step.decisions} decisions: {said}")
             now_s = time.monotonic()
             rate = (step.decisions - before) / max(now_s - before_s, 1e-9)
-            bar.update(task, completed=min(step.decisions, decisions), rate=rate, said=said)
+            done = min(trained.episodes, episodes) if in_episodes else min(step.decisions, decisions)
+            bar.update(task, completed=done, rate=rate, said=said)
     for path in trained.finish():
         Console(soft_wrap=True).print(str(path), markup=False, highlight=False)
 

@@ -13,6 +13,7 @@ import copy
 import dataclasses
 import io
 import json
+import math
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -142,16 +143,23 @@ class Training:
         self._keep_settings(start)
         self.resumed = self._resume()
 
-    def run(self, until: Callable[[], bool] = lambda: False, *, decisions: int) -> Generator[Progress, None, None]:
+    @property
+    def episodes(self) -> int:
+        """Job lists that were run to their end so far."""
+        return self.generation * self._recipe.lists
+
+    def run(
+        self, until: Callable[[], bool] = lambda: False, *, decisions: float, episodes: float = math.inf
+    ) -> Generator[Progress, None, None]:
         """Trains, and tells after each generation; a checkpoint at the end.
 
         Args:
             until: asked after each generation: True ends the training.
-            decisions: in all.
+            decisions, episodes: in all; it ends with the generation that reaches one of them.
         """
         saved_s = time.monotonic()
         with ThreadPoolExecutor(1, "generation", initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            while self.decisions < decisions:
+            while self.decisions < decisions and self.episodes < episodes:
                 progress = self._generation(pool)
                 self._curve.append(progress.to_json())
                 if time.monotonic() - saved_s >= self._checkpoint_s:
