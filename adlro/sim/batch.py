@@ -15,7 +15,7 @@ from adlro.sim.course import DECISION, JOBS_S, STUCK, Changes, new_course
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.machines import IDLE, Hardware, empty_machines, hardware_of
 from adlro.sim.observation import Bools, Floats, Ints, Observation
-from adlro.sim.observe import Scene, whole_queue
+from adlro.sim.observe import Scene, submit_of_running_s, whole_queue
 
 GpuChange = tuple[float, int, float]
 """(time in s, the GPU's number, its speed from then on against its model's own; 0: it is lost)."""
@@ -164,6 +164,7 @@ class BatchSimulator:
             self._jobs,
             course.waiting[n].astype(np.int64),
             course.waiting_count[n],
+            gpu_submit_s=submit_of_running_s(self._jobs, scene.list_of, scene.gpu_job),
             user_service_s=service_s,
             hold_allowed=(machines.running_count[n] > 0) | (course.arrived_count[n] < self._jobs.job_count[n]),
             gpu_models=self.gpu_models,

@@ -10,8 +10,17 @@ score is minus
 
     ln b + alpha ln s + packing |c / f - 1| - ageing ln(1 + w / b)
 
-A pair is refused where s > s_max, or where d > theta min over all GPUs of (kappa wait + duration), the job's earliest
-expected completion anywhere.
+A pair is refused where d is both above
+
+    theta min over all GPUs of (kappa wait + duration)     the job's earliest expected completion anywhere, and
+    the drain of the queue                                 the time until the last waiting job is expected to start.
+
+A hold leaves a GPU idle. That pays where the job is sooner done on a GPU that is busy now, and nobody else needs the
+idle one. A job that would be done there before the queue has drained takes nothing from anybody: in its absence the GPU
+would stand idle beside a backlog. So a long queue refuses nothing, however slow a GPU is.
+
+The drain is that of a list schedule (Graham 1969, "Bounds on multiprocessing timing anomalies"): each waiting job in the
+order of submission is planned on the GPU where it is done first.
 """
 
 from __future__ import annotations
@@ -30,7 +39,6 @@ class HoldRule(NamedTuple):
 
     alpha: float
     theta: float
-    s_max: float
     kappa: float
     packing: float
     ageing: float
@@ -44,17 +52,20 @@ class Surroundings(NamedTuple):
         node_next_end_s: (M,) expected time until a job of the node ends, or its GPU comes back; inf: never.
         gpu_wait_s: (G,) expected time until the GPU could take a job that does not fit now.
         gpu_core_share: (G,) free cores of the node for each of its idle GPUs; filled where the GPU is idle.
+        gpu_planned_s: (G,) time until the GPU has done what is planned on it (`plan_job`); at first 0 where it is idle,
+            and its remaining time elsewhere.
     """
 
     node_idle: Floats
     node_next_end_s: Floats
     gpu_wait_s: Floats
     gpu_core_share: Floats
+    gpu_planned_s: Floats
 
 
 def room_to_look(gpus: int, nodes: int) -> Surroundings:
     """Room for the surroundings in a cluster of up to so many GPUs and nodes; one a thread."""
-    return Surroundings(np.zeros(nodes), np.zeros(nodes), np.zeros(gpus), np.zeros(gpus))
+    return Surroundings(np.zeros(nodes), np.zeros(nodes), np.zeros(gpus), np.zeros(gpus), np.zeros(gpus))
 
 
 @compiled_part
@@ -81,8 +92,40 @@ def look_around(
         if gpu_idle[gpu]:
             surroundings.gpu_wait_s[gpu] = next_end_s[node]
             surroundings.gpu_core_share[gpu] = node_cores_free[node] / idle[node]
+            surroundings.gpu_planned_s[gpu] = 0.0
         else:
             surroundings.gpu_wait_s[gpu] = gpu_remaining_s[gpu]
+            surroundings.gpu_planned_s[gpu] = gpu_remaining_s[gpu]
+
+
+@compiled_part
+def longest_start_s(duration_s: Floats, fits: Bools, longest_s: float) -> float:
+    """The longest expected duration of a job on the GPUs where it could start now, or `longest_s`, if that is more."""
+    for gpu in range(fits.shape[0]):
+        if fits[gpu]:
+            longest_s = max(longest_s, duration_s[gpu])
+    return longest_s
+
+
+@compiled_part
+def plan_job(surroundings: Surroundings, duration_s: Floats, fits: Bools) -> float:
+    """Plans a waiting job behind those planned before, on the GPU where it is done first; of equals the lower-numbered.
+
+    Returns:
+        The time until it starts there; 0 where no GPU that is there can hold it, which then is not planned.
+    """
+    planned_s = surroundings.gpu_planned_s
+    best_gpu, best_start_s, best_end_s = -1, 0.0, np.inf
+    for gpu in range(duration_s.shape[0]):
+        start_s = planned_s[gpu]
+        if start_s == 0.0 and not fits[gpu]:  # idle, and its node is too full for this job
+            start_s = surroundings.gpu_wait_s[gpu]
+        end_s = start_s + duration_s[gpu]
+        if end_s < best_end_s:
+            best_gpu, best_start_s, best_end_s = gpu, start_s, end_s
+    if best_gpu >= 0:
+        planned_s[best_gpu] = best_end_s
+    return best_start_s
 
 
 @compiled_part
@@ -93,7 +136,7 @@ def score_job(
     fits: Bools,
     cores: int,
     waited_s: float,
-    may_refuse: bool,
+    drain_s: float,
     scores: Floats,
 ) -> None:
     """Fills the scores of one waiting job that fits somewhere.
@@ -105,7 +148,8 @@ def score_job(
         fits: (G,) the job can start there now.
         cores: that it asks for.
         waited_s: since its submission.
-        may_refuse: False: no pair is refused, as where nothing would end a hold.
+        drain_s: of the queue, or as much of it as the longest duration that could start now. Shorter pairs are not
+            refused: inf refuses none, as where nothing would end a hold.
         scores: (G,) filled; -inf where the job does not fit or the pair is refused.
     """
     best_s, completion_s = np.inf, np.inf
@@ -123,13 +167,12 @@ def score_job(
             continue
         if duration_s[gpu] != last_s:
             last_s = duration_s[gpu]
-            slowdown = last_s / best_s
-            refused = may_refuse and (slowdown > rule.s_max or last_s > rule.theta * completion_s)
+            refused = last_s > drain_s and last_s > rule.theta * completion_s
             if not refused:
                 if not of_job_known:
                     of_job_known, length_cost = True, log(best_s)
                     age_gain = rule.ageing * log1p(max(waited_s, 0.0) / best_s)
-                duration_cost = length_cost + rule.alpha * log(slowdown)
+                duration_cost = length_cost + rule.alpha * log(last_s / best_s)
         if not refused:
             # More than a GPU's share strands idle GPUs of the node, less leaves cores that nobody can use.
             share = surroundings.gpu_core_share[gpu]
@@ -156,6 +199,7 @@ def score_batch(
     """Fills (N, J, G) scores; the arguments are the figures, room, and the fields of an observation."""
     for n in range(fits_now.shape[0]):
         look_around(gpu_node[n], gpu_idle[n], gpu_remaining_s[n], node_cores_free[n], surroundings)
+        drain_s = _drain_s(surroundings, duration_s[n], fits_now[n]) if hold_allowed[n] else np.inf
         for job in range(fits_now.shape[1]):
             fits = fits_now[n, job]
             somewhere = False
@@ -163,15 +207,20 @@ def score_batch(
                 somewhere |= fits[gpu]
             if somewhere:
                 waited_s = time_s[n] - job_submit_s[n, job]
-                score_job(
-                    rule,
-                    surroundings,
-                    duration_s[n, job],
-                    fits,
-                    job_cores[n, job],
-                    waited_s,
-                    hold_allowed[n],
-                    scores[n, job],
-                )
+                cores = job_cores[n, job]
+                score_job(rule, surroundings, duration_s[n, job], fits, cores, waited_s, drain_s, scores[n, job])
             else:
                 scores[n, job] = -np.inf
+
+
+@compiled_part
+def _drain_s(surroundings: Surroundings, duration_s: Floats, fits: Bools) -> float:
+    """The drain of a queue of J jobs, as far as it matters to `score_job`."""
+    longest_s = 0.0
+    for job in range(fits.shape[0]):
+        longest_s = longest_start_s(duration_s[job], fits[job], longest_s)
+    drain_s, job = 0.0, 0
+    while job < fits.shape[0] and drain_s < longest_s:
+        drain_s = max(drain_s, plan_job(surroundings, duration_s[job], fits[job]))
+        job += 1
+    return drain_s

@@ -55,6 +55,8 @@ class Observation:
         gpu_node: (N, G) number of its node.
         gpu_idle: (N, G) idle, present and on a node that is not drained.
         gpu_remaining_s: (N, G) expected time until it is idle; 0 where idle, inf where lost or drained.
+        gpu_elapsed_s: (N, G) time since the job on it started; 0 where none runs.
+        gpu_submit_s: (N, G) `job_submit_s` of the job on it; inf where none runs.
         gpu_cores_held: (N, G) CPU cores of its node that the job on the GPU holds; 0 where none runs.
         gpu_memory_held_mib: (N, G) main memory of its node that this job holds; 0 where none runs.
         node_cores_free: (N, M) CPU cores free on each node.
@@ -81,6 +83,8 @@ class Observation:
     gpu_node: Ints
     gpu_idle: Bools
     gpu_remaining_s: Floats
+    gpu_elapsed_s: Floats
+    gpu_submit_s: Floats
     gpu_cores_held: Ints
     gpu_memory_held_mib: Ints
     node_cores_free: Ints

@@ -53,6 +53,7 @@ def whole_queue(
     rows: Ints,
     row_count: Ints,
     *,
+    gpu_submit_s: Floats,
     user_service_s: Floats,
     hold_allowed: Bools,
     gpu_models: tuple[str, ...],
@@ -65,6 +66,7 @@ def whole_queue(
         jobs: columns of the jobs.
         rows: (A, Q) numbers of the waiting jobs in the columns, in the order of submission.
         row_count: (A,) how many.
+        gpu_submit_s: (A, G) when the job on each GPU was submitted; whatever where it is idle.
         user_service_s: (A, U) GPU time that each user has had.
         hold_allowed: (A,).
         gpu_models: names of the models.
@@ -94,8 +96,8 @@ def whole_queue(
         fits,
         possible,
     )
-    remaining = np.empty((batch, gpus))
-    _fill_remaining(scene, remaining)
+    remaining, elapsed = np.empty((batch, gpus)), np.empty((batch, gpus))
+    _fill_runs(scene, remaining, elapsed)
     users = jobs.user[lists, taken]
     return Observation(
         time_s=scene.time_s,
@@ -104,6 +106,8 @@ def whole_queue(
         gpu_node=hardware.gpu_node,
         gpu_idle=can_start,
         gpu_remaining_s=np.where(usable, remaining, np.inf),
+        gpu_elapsed_s=elapsed,
+        gpu_submit_s=np.where(idle, np.inf, gpu_submit_s),
         gpu_cores_held=np.where(idle, 0, scene.gpu_cores),
         gpu_memory_held_mib=np.where(idle, 0, scene.gpu_memory_mib),
         node_cores_free=scene.cores_free,
@@ -125,15 +129,28 @@ def whole_queue(
     )
 
 
+def submit_of_running_s(jobs: JobArrays, list_of: Ints, gpu_job: Ints) -> Floats:
+    """(A, G) when the job on each GPU of A clusters was submitted; whatever where none runs.
+
+    Args:
+        jobs: columns of the jobs.
+        list_of: (A,) which row of them is the cluster's.
+        gpu_job: (A, G) the job's number there; negative: none.
+    """
+    submit_s: Floats = jobs.submit_s[list_of[:, None], np.maximum(gpu_job, 0)]
+    return submit_s
+
+
 @compiled
-def _fill_remaining(scene: Scene, out: Floats) -> None:
-    """Fills (A, G): how much longer what runs on a GPU is expected to; 0 where it is idle."""
-    for a in range(out.shape[0]):
-        for gpu in range(out.shape[1]):
-            out[a, gpu] = 0.0
+def _fill_runs(scene: Scene, remaining: Floats, elapsed: Floats) -> None:
+    """Fills (A, G): how much longer what runs on a GPU is expected to, and for how long it has; 0 where it is idle."""
+    for a in range(remaining.shape[0]):
+        for gpu in range(remaining.shape[1]):
+            remaining[a, gpu] = elapsed[a, gpu] = 0.0
             if scene.gpu_job[a, gpu] != IDLE:
                 start_s, end_s = scene.gpu_start_s[a, gpu], scene.gpu_expected_end_s[a, gpu]
-                out[a, gpu] = remaining_s(scene.time_s[a], start_s, end_s)
+                remaining[a, gpu] = remaining_s(scene.time_s[a], start_s, end_s)
+                elapsed[a, gpu] = max(scene.time_s[a] - start_s, 0.0)
 
 
 @compiled

@@ -81,9 +81,10 @@ class Ledger:
         self._rows = array("q")
         self.attained = AttainedService(attained_s or {})
         self._columns = Columns(len(self.layout.gpu_models))
-        # Who holds each GPU (-1: nobody), and since when.
+        # Who holds each GPU (-1: nobody), since when, and when that job was submitted.
         self._holder_user: Ints = np.full(len(self.layout.gpu_ids), -1, dtype=np.int64)
         self._since_s: Floats = np.zeros(len(self.layout.gpu_ids))
+        self._holder_submit_s: Floats = np.zeros(len(self.layout.gpu_ids))
         self.set_drained(drained)
 
     # ---- jobs
@@ -133,6 +134,7 @@ class Ledger:
         entry.phase, entry.gpu = Phase.PLACED, gpu
         self._holder_user[gpu] = self.attained.number_of(entry.job.spec.user)
         self._since_s[gpu] = time_s
+        self._holder_submit_s[gpu] = entry.job.submit_s or 0.0
 
     def runs_since(self, entry: Entry, start_s: float) -> None:
         """The cluster tells when a placed job began."""
@@ -230,6 +232,7 @@ class Ledger:
             self._columns.jobs,
             rows[None],
             np.array([len(rows)]),
+            gpu_submit_s=self._holder_submit_s[None],
             user_service_s=self.attained.at(time_s, self._holder_user[held], self._since_s[held])[None],
             hold_allowed=np.array([self.hold_allowed]),
             gpu_models=self.layout.gpu_models,
@@ -245,6 +248,7 @@ class Ledger:
         time_s = float(observation.time_s[0])
         # As an observation made anew would have it, to the last bit: ties are decided by it.
         observation.gpu_remaining_s[0, gpu] = (time_s + observation.duration_s[0, job, gpu]) - time_s
+        observation.gpu_submit_s[0, gpu] = observation.job_submit_s[0, job]
         observation.gpu_cores_held[0, gpu] = observation.job_cores[0, job]
         observation.gpu_memory_held_mib[0, gpu] = observation.job_memory_mib[0, job]
         observation.node_cores_free[0, node] = cores

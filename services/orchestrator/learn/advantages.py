@@ -27,7 +27,7 @@ from adlro.sim.exact import exp
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.machines import IDLE, Hardware, Machines, empty_machines, hardware_of
 from adlro.sim.observation import HOLD, Ints, Observation
-from adlro.sim.observe import Scene, whole_queue
+from adlro.sim.observe import Scene, submit_of_running_s, whole_queue
 from services.orchestrator.learn.sampling import FutureDraws, Sampled, base_actions, sample
 from services.orchestrator.learn.worlds import World, draw_world
 from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedySettings
@@ -118,7 +118,8 @@ class States:
         return np.arange(len(self))
 
     def observation_of(self, rows: Ints) -> Observation:
-        """What a policy would have seen; users have had no service, which no network looks at."""
+        """What a policy would have seen, but for what no network looks at: users have had no service, and when running
+        jobs were submitted is not known."""
         count = len(rows)
         scene = Scene(
             time_s=self.time_s[rows],
@@ -139,6 +140,7 @@ class States:
             self.jobs,
             self.waiting[rows].astype(np.int64),
             self.waiting_count[rows],
+            gpu_submit_s=np.zeros(self.gpu_start_s[rows].shape),
             user_service_s=np.zeros((count, int(self.jobs.user.max()) + 1)),
             hold_allowed=self.hold_allowed[rows],
             gpu_models=self.gpu_models,
@@ -319,7 +321,6 @@ def _perturbed(rng: np.random.Generator) -> HoldGreedySettings:
     return HoldGreedySettings(
         alpha=near(FIXED.alpha, 0.3),
         theta=max(1.01, near(FIXED.theta, 0.15)),
-        s_max=max(1.1, near(FIXED.s_max, 0.25)),
         kappa=near(FIXED.kappa, 0.3),
         packing=near(FIXED.packing, 0.7),
         ageing=near(FIXED.ageing, 0.7),
@@ -349,6 +350,7 @@ def _observe(
         jobs,
         c.waiting[n].astype(np.int64),
         c.waiting_count[n],
+        gpu_submit_s=submit_of_running_s(jobs, c.list_of[n], m.gpu_job[n]),
         user_service_s=c.user_service_s[n],
         hold_allowed=(m.running_count[n] > 0) | (c.arrived_count[n] < jobs.job_count[c.list_of[n]]),
         gpu_models=models,

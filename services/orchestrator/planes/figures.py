@@ -125,13 +125,9 @@ def _fill_jobs(
                 scratch.wanted[gpu] += 1.0
                 scratch.rivals[gpu] += fits[gpu]
         if somewhere:
-            cores, hold_allowed = looked.job_cores[n, job], looked.hold_allowed[n]
-            around, nothing = (
-                scratch.surroundings,
-                waiting < 0,
-            )  # not a constant, which would compile the rule once more
-            score_job(rule, around, duration_s, fits, cores, waited_s, nothing, scratch.scores[w])
-            score_job(rule, around, duration_s, fits, cores, waited_s, hold_allowed, scratch.refused_scores[w])
+            cores, around, drain_s = looked.job_cores[n, job], scratch.surroundings, scratch.drain_s[0]
+            score_job(rule, around, duration_s, fits, cores, waited_s, np.inf, scratch.scores[w])
+            score_job(rule, around, duration_s, fits, cores, waited_s, drain_s, scratch.refused_scores[w])
             for gpu in range(gpus):
                 scratch.cheapest[gpu] = max(scratch.cheapest[gpu], scratch.scores[w, gpu])
         shorter = 0

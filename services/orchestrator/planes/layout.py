@@ -123,6 +123,7 @@ class Scratch(NamedTuple):
 
     Attributes:
         surroundings: filled by `hold_rule.look_around`.
+        drain_s: (1,) time until the queue has drained (hold_rule.py), filled by `window.rank_jobs`.
         slot: (G,) of each GPU in its node; -1 where there is none.
         usable: (G,) there, and its node takes jobs.
         node_slots, node_gpus: (M,) GPUs, and those that are usable.
@@ -138,6 +139,7 @@ class Scratch(NamedTuple):
     """
 
     surroundings: Surroundings
+    drain_s: Floats
     slot: Ints
     usable: Bools
     node_slots: Ints
@@ -162,6 +164,7 @@ def room(jobs: int, gpus: int, nodes: int, window: int) -> Scratch:
     """Room for decisions of up to so many jobs, GPUs and nodes."""
     return Scratch(
         surroundings=room_to_look(gpus, nodes),
+        drain_s=np.zeros(1),
         slot=np.zeros(gpus, dtype=np.int64),
         usable=np.zeros(gpus, dtype=np.bool_),
         node_slots=np.zeros(nodes, dtype=np.int64),

@@ -9,7 +9,7 @@ import numpy as np
 
 from adlro.sim.compiled import compiled_part
 from adlro.sim.exact_compiled import log
-from adlro.sim.hold_rule import HoldRule, look_around, score_job
+from adlro.sim.hold_rule import HoldRule, longest_start_s, look_around, plan_job, score_job
 from adlro.sim.observation import Ints
 from services.orchestrator.planes.layout import Looked, Scratch
 
@@ -54,13 +54,15 @@ def look_at_machines(looked: Looked, n: int, scratch: Scratch) -> None:
 
 @compiled_part
 def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple[int, int, int]:
-    """Fills `best_s` and `key` of the waiting jobs of cluster n.
+    """Fills `best_s` and `key` of the waiting jobs of cluster n, and its `drain_s`.
 
     Returns:
         How many wait; the base's job and GPU, -1 where it holds.
     """
     waiting, base_job, base_gpu, base_score = 0, -1, -1, -np.inf
     scores = scratch.scores[0]
+    drain_s = _drain_s(looked, n, scratch) if looked.hold_allowed[n] else np.inf
+    scratch.drain_s[0] = drain_s
     for job in range(looked.job_waiting.shape[1]):
         scratch.chosen[job] = False
         scratch.best_s[job] = np.inf
@@ -79,13 +81,26 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
         if not somewhere:
             continue
         waited_s = looked.time_s[n] - looked.job_submit_s[n, job]
-        cores, may_refuse = looked.job_cores[n, job], looked.hold_allowed[n]
-        score_job(rule, scratch.surroundings, duration_s, fits, cores, waited_s, may_refuse, scores)
+        cores = looked.job_cores[n, job]
+        score_job(rule, scratch.surroundings, duration_s, fits, cores, waited_s, drain_s, scores)
         for gpu in range(fits.shape[0]):
             scratch.key[job] = max(scratch.key[job], scores[gpu])
             if scores[gpu] > base_score:
                 base_job, base_gpu, base_score = job, gpu, scores[gpu]
     return waiting, base_job, base_gpu
+
+
+@compiled_part
+def _drain_s(looked: Looked, n: int, scratch: Scratch) -> float:
+    """The drain of cluster n's queue, as far as it matters to `score_job`."""
+    jobs, longest_s = looked.job_waiting.shape[1], 0.0
+    for job in range(jobs):
+        longest_s = longest_start_s(looked.duration_s[n, job], looked.fits_now[n, job], longest_s)
+    drain_s, job = 0.0, 0
+    while job < jobs and drain_s < longest_s:
+        drain_s = max(drain_s, plan_job(scratch.surroundings, looked.duration_s[n, job], looked.fits_now[n, job]))
+        job += 1
+    return drain_s
 
 
 @compiled_part

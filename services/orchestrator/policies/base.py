@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.sim.observation import HOLD, Bools, Floats, Ints, Observation
-from services.orchestrator.policies.bounded_wait import bound
+from services.orchestrator.policies.bounded_wait import DEFAULT_RATIO, bound
 
 
 class Basis(enum.StrEnum):
@@ -66,10 +65,10 @@ class Policy:
 
     Attributes:
         guarded: in service it has a deadline, as what is learned and may be of any size.
-        one_cluster: it decides for one cluster alone, and remembers it.
         one_cluster: it remembers what one cluster has seen, and decides for no other.
         version: which weights, where it is learned.
-        wait_ratio: bounds every job's wait (policies/bounded_wait.py); inf: no bound but the policy's own.
+        wait_ratio: bounds every job's wait (policies/bounded_wait.py); the same for all; inf: no
+            bound but the policy's own.
     """
 
     name: ClassVar[str]
@@ -77,7 +76,7 @@ class Policy:
     guarded: ClassVar[bool] = False
     one_cluster: ClassVar[bool] = False
     version: str = ""
-    wait_ratio: float = math.inf
+    wait_ratio: float = DEFAULT_RATIO
 
     @classmethod
     def for_load(cls, load: float) -> Policy:

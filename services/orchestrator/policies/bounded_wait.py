@@ -2,27 +2,36 @@
 
 A job is *overdue* once it has waited longer than
 
-    limit = ratio x (its own shortest expected duration + a typical one of all waiting jobs),
+    ratio (best + typical + age)
 
-each over the GPUs that can hold it; what no GPU can hold does not count. Typical is the mean, of which each counts for
-at most `OUTLIER` times the median (of two in the middle the lower): anyone may say that a job takes for ever, and one
-such job among the waiting must not take the limit from all.
-Overdue jobs are gone through in the order of submission. The first of them that fits now starts, on the GPU among those
-that the policy likes best (its fastest, where the policy wants none: an overdue job is never held). Each one before it
-that does not fit keeps every other job off all nodes with a GPU that can hold it and is there: so what runs on those
-nodes ends, and it fits.
+best: its own shortest expected duration, over the GPUs that can hold it. What no GPU can hold does not count.
+typical: the mean of that over all waiting jobs, of which each counts for at most `OUTLIER` times the median (of two in
+    the middle the lower): anyone may say that a job takes for ever, and one such job must not take the limit from all.
+age: the mean time for which the running jobs have run. That is no guess, and it knows how widely durations spread:
+    where they do, GPUs are mostly held by long jobs, and a wait of hours says nothing against a policy. The mean wait
+    under first come, first served is proportional to it (Pollaczek 1930, Khinchine 1932).
+
+An overdue job may go first while fewer than its *share* of the GPUs run jobs that were submitted no later than it:
+`SHARE` of those that are there, at least one. So in a long overload most of the machine is still the policy's.
+Overdue jobs are gone through in the order of submission. The first that fits now starts, on the GPU among those that
+the policy likes best (its fastest, where the policy wants none: an overdue job is never held). One before it that does
+not fit counts as if it ran, and the first of these keeps every other job off one node with a GPU that can hold it: the
+one on which longest nothing has started. So what runs on that node ends, and it fits.
 
 What follows, whatever the policy, the load and the mix, with D the longest that any job runs and is expected to run on
 its best GPU:
 
-    A job that a present GPU can hold starts no later than 2 ratio D after its submission, plus (k + 1) D, where k is
-    the number of jobs submitted before it that then still wait.
+    A job that a present GPU can hold starts no later than 3 ratio D after its submission, plus 2 (k + 1) D, where k is
+    the number of jobs submitted no later than it that then still wait.
 
-Proof: what goes into the mean is at most those durations, so the limit is at most 2 ratio D, and from then on the job
-and those k are overdue, and stay so. Of those among them that wait, the first in order fits by the time that what runs
-on its nodes has ended, at most D later: nothing else starts there meanwhile. So at least one of the k + 1 starts every
-D. What is submitted later comes after it. A hold may last beyond that moment, no longer than it has been since anything
-happened (`hold_until_s`), or `HOLD_LIMIT_S`; and GPUs that are lost meanwhile begin the count again.
+Proof: each of the three durations is at most D, so the limit is at most 3 ratio D; from then on the job and those k are
+overdue, and stay so. Look at the first in order of those that wait. If none of the k + 1 starts for D, then all that was
+submitted no later has ended, and it may go first: a node is kept for it. Let S be the time at which last something
+started there. Nothing starts there any more, and another node takes that one's place only if nothing has started on it
+for longer: S never grows. Nothing runs longer than D, so D later at the latest the node is empty, and the job fits. So
+at least one of the k + 1 starts every 2 D. What is submitted later comes after it. A hold may last beyond that moment,
+no longer than it has been since anything happened (`hold_until_s`), or `HOLD_LIMIT_S`; and GPUs that are lost meanwhile
+begin the count again.
 
 It rests on nothing but the observation, so it is the same in the simulator and in service.
 """
@@ -32,34 +41,35 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.sim.observation import Bools, Floats, Observation
+from adlro.sim.compiled import compiled
+from adlro.sim.observation import Bools, Floats, Ints, Observation
 
 DEFAULT_RATIO = 20.0
 """Of `benchmarks/bounded_wait.py`: far from where mean completion times of finite lists change by more than noise.
 Shortest-first policies make long jobs wait; only in a lasting overload does anything wait this long."""
 
+SHARE = 0.125
+"""Of the GPUs: so many may run what was submitted no later than an overdue job while it goes first, at least one."""
+
 OUTLIER = 10.0
 """Times the median: a longer duration counts as this long in what is typical."""
-
-LOOKED_AT_FIRST = 64
-"""Overdue jobs of which it is looked first whether one can start; in a long overload there are very many."""
 
 
 def overdue(observation: Observation, ratio: float) -> Bools:
     """(N, J) the job has waited longer than its limit, and a GPU that is there can hold it."""
-    waited_s = observation.time_s[:, None] - observation.job_submit_s
-    waiting = observation.job_waiting
-    best_s = observation.duration_s.min(axis=2, initial=np.inf)  # (N, J)
-    able = waiting & np.isfinite(best_s)
-    middle = np.maximum(able.sum(axis=1) - 1, 0) // 2
-    median_s = np.take_along_axis(np.sort(np.where(able, best_s, np.inf), axis=1), middle[:, None], axis=1)
-    counted_s = np.where(able, np.minimum(best_s, OUTLIER * median_s), 0.0)
-    typical_s = counted_s.sum(axis=1, keepdims=True) / np.maximum(able.sum(axis=1, keepdims=True), 1)
-    late: Bools = able & (waited_s > ratio * np.where(able, best_s + typical_s, 0.0))
-    if late.any():
-        rows = np.flatnonzero(late.any(axis=1))
-        there = np.isfinite(observation.gpu_remaining_s[rows])
-        late[rows] &= (np.isfinite(observation.duration_s[rows]) & there[:, None, :]).any(axis=2)
+    late = np.zeros(observation.job_waiting.shape, dtype=np.bool_)
+    rows = _perhaps_overdue(observation, ratio)
+    if not len(rows):
+        return late
+    waiting, submit_s = observation.job_waiting[rows], observation.job_submit_s[rows]
+    best_s, can = np.full(waiting.shape, np.inf), np.zeros(waiting.shape, dtype=np.bool_)  # (R, J)
+    _fill_best(rows, observation.gpu_remaining_s, observation.job_waiting, observation.duration_s, best_s, can)
+    able = np.isfinite(best_s)
+    count = able.sum(axis=1, keepdims=True)
+    median_s = np.take_along_axis(np.sort(best_s, axis=1), np.maximum(count - 1, 0) // 2, axis=1)
+    typical_s = np.minimum(best_s, OUTLIER * median_s).sum(axis=1, keepdims=True, where=able) / np.maximum(count, 1)
+    limit_s = ratio * (np.where(able, best_s, 0.0) + typical_s + _age_s(observation)[rows, None])
+    late[rows] = can & (observation.time_s[rows, None] - submit_s > limit_s)
     return late
 
 
@@ -74,7 +84,7 @@ def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
         (N,) another pair is the best now, or none.
     """
     changed = np.zeros(len(scores), dtype=np.bool_)
-    if not scores.size or not _perhaps_overdue(observation, ratio):
+    if not scores.size or ratio == np.inf:
         return changed
     late = overdue(observation, ratio)
     for row in np.flatnonzero(late.any(axis=1)):
@@ -84,12 +94,33 @@ def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
     return changed
 
 
-def _perhaps_overdue(observation: Observation, ratio: float) -> bool:
-    """Cheap, and False for most decisions: nobody's limit is below 2 ratio times the shortest that anything takes."""
-    if ratio == np.inf:
-        return False
-    waited_s = float(observation.time_s.max()) - float(observation.job_submit_s.min())
-    return waited_s > 2.0 * ratio * float(observation.duration_s.min())
+def _perhaps_overdue(observation: Observation, ratio: float) -> Ints:
+    """Cheap, and few rows for most decisions: nobody's limit is below ratio times the age of what runs."""
+    first_s = np.min(observation.job_submit_s, axis=1, where=observation.job_waiting, initial=np.inf)
+    age_s = _age_s(observation)
+    rows: Ints = np.flatnonzero(observation.time_s - first_s > ratio * age_s)
+    return rows
+
+
+def _age_s(observation: Observation) -> Floats:
+    """(N,) mean time for which the running jobs have run; 0 where none runs."""
+    running = ~observation.gpu_idle & (observation.gpu_remaining_s < np.inf)
+    age_s: Floats = np.where(running, observation.gpu_elapsed_s, 0.0).sum(axis=1) / np.maximum(running.sum(axis=1), 1)
+    return age_s
+
+
+@compiled
+def _fill_best(
+    rows: Ints, gpu_remaining_s: Floats, job_waiting: Bools, duration_s: Floats, best_s: Floats, can: Bools
+) -> None:
+    """Fills (R, J): the shortest expected duration of a waiting job, inf elsewhere; a GPU that is there can hold it."""
+    for i in range(len(rows)):
+        row = rows[i]
+        for job in range(job_waiting.shape[1]):
+            if job_waiting[row, job]:
+                for gpu in range(gpu_remaining_s.shape[1]):
+                    best_s[i, job] = min(best_s[i, job], duration_s[row, job, gpu])
+                    can[i, job] |= (duration_s[row, job, gpu] < np.inf) & (gpu_remaining_s[row, gpu] < np.inf)
 
 
 def _best(fits: Bools, scores: Floats) -> int:
@@ -99,28 +130,33 @@ def _best(fits: Bools, scores: Floats) -> int:
 
 
 def _bound_one(observation: Observation, row: int, late: NDArray[np.intp], scores: Floats) -> None:
+    """Changes the scores of one decision with overdue jobs, whose places stand in `late`."""
     late = late[np.argsort(observation.job_submit_s[row, late], kind="stable")]
-    node, fits = observation.gpu_node[row], observation.fits_now[row]
-    there = np.isfinite(observation.gpu_remaining_s[row])
-    kept = np.zeros(observation.node_cores_free.shape[1], dtype=np.bool_)  # nodes that overdue jobs before keep free
-    start, count = 0, LOOKED_AT_FIRST
-    while start < len(late):  # a part at a time, each larger: mostly one of the first fits
-        part = late[start : start + count]
-        able = np.isfinite(observation.duration_s[row, part]) & there  # (L, G)
-        before = np.zeros((len(part) + 1, len(kept)), dtype=np.bool_)  # [i]: the same before the part's i-th
-        before[0] = kept
-        place, gpu = np.nonzero(able)
-        before[place + 1, node[gpu]] = True
-        np.logical_or.accumulate(before, axis=0, out=before)
-        open_pairs = fits[part] & ~before[:-1][:, node]  # (L, G)
-        starts = np.flatnonzero(open_pairs.any(axis=1))
-        if len(starts):
-            job = part[starts[0]]
-            wanted = np.where(open_pairs[starts[0]], scores[job], -np.inf)
+    fits, there = observation.fits_now[row], np.isfinite(observation.gpu_remaining_s[row])
+    share = max(int(SHARE * there.sum()), 1)
+    running_submit_s = np.sort(observation.gpu_submit_s[row, there])
+    kept = np.full(len(there), False)  # GPUs of the node that is kept free
+    for before, job in enumerate(late):
+        submit_s = observation.job_submit_s[row, job]
+        if before + np.searchsorted(running_submit_s, submit_s, side="right") >= share:
+            break  # nor may any behind it
+        open_gpus = fits[job] & ~kept
+        if open_gpus.any():
+            wanted = np.where(open_gpus, scores[job], -np.inf)
             if not (wanted > -np.inf).any():
-                wanted = np.where(open_pairs[starts[0]], -observation.duration_s[row, job], -np.inf)
+                wanted = np.where(open_gpus, -observation.duration_s[row, job], -np.inf)
             scores[:] = -np.inf
             scores[job] = wanted
             return
-        kept, start, count = before[-1], start + count, 4 * count
-    scores[:, kept[node]] = -np.inf
+        if before == 0:
+            able = np.unique(observation.gpu_node[row, np.isfinite(observation.duration_s[row, job]) & there])
+            kept = observation.gpu_node[row] == able[np.argmax(_since_start_s(observation, row)[able])]
+    scores[:, kept] = -np.inf
+
+
+def _since_start_s(observation: Observation, row: int) -> Floats:
+    """(M,) how long ago the last of the jobs that run on a node started; inf where none runs."""
+    since_s = np.full(observation.node_cores_free.shape[1], np.inf)
+    running = np.flatnonzero(~observation.gpu_idle[row] & np.isfinite(observation.gpu_remaining_s[row]))
+    np.minimum.at(since_s, observation.gpu_node[row, running], observation.gpu_elapsed_s[row, running])
+    return since_s

@@ -21,7 +21,6 @@ import numpy as np
 from adlro.errors import AdlroError, InvalidInput, Unsupported
 from adlro.sim.observation import Bools, Floats, Observation
 from services.orchestrator.policies.base import Basis, Judgement, Policy
-from services.orchestrator.policies.bounded_wait import DEFAULT_RATIO
 from services.orchestrator.policies.hold_greedy import HoldGreedy, HoldGreedySettings
 
 if TYPE_CHECKING:
@@ -73,7 +72,6 @@ class Dqn(Policy):
 
     def __init__(self, checkpoint: Path | None = None) -> None:
         self.checkpoint = SHIPPED if checkpoint is None else checkpoint
-        self.wait_ratio = DEFAULT_RATIO
         self._loaded: _Loaded | None = None
         self._of_thread = threading.local()
 

@@ -63,8 +63,7 @@ def find_candidates(
     count = first
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
-        nothing = course.waiting_count[n] < 0  # is refused; not a constant, which would compile the rule once more
-        if not score_waiting(hardware, machines, jobs, course, n, job, nothing, base):
+        if not score_waiting(hardware, machines, jobs, course, n, job, np.inf, base):  # nothing is refused
             continue
         for gpu in range(hardware.gpu_count[n]):
             if (

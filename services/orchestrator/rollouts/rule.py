@@ -12,7 +12,15 @@ import numpy as np
 
 from adlro.sim.compiled import compiled_part
 from adlro.sim.course import Course
-from adlro.sim.hold_rule import HoldRule, Surroundings, look_around, room_to_look, score_job
+from adlro.sim.hold_rule import (
+    HoldRule,
+    Surroundings,
+    longest_start_s,
+    look_around,
+    plan_job,
+    room_to_look,
+    score_job,
+)
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.kernel import hold_is_allowed
 from adlro.sim.machines import IDLE, Hardware, Machines
@@ -96,18 +104,9 @@ def look_at_cluster(hardware: Hardware, machines: Machines, n: int, base: Base) 
 
 
 @compiled_part
-def score_waiting(
-    hardware: Hardware,
-    machines: Machines,
-    jobs: JobArrays,
-    course: Course,
-    n: int,
-    job: int,
-    may_refuse: bool,
-    base: Base,
-) -> bool:
-    """Fills in the scores of a waiting job of cluster n; False: it fits nowhere now, and nothing is filled in."""
-    number, count = course.list_of[n], hardware.gpu_count[n]
+def fits_somewhere(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, base: Base) -> bool:
+    """Fills in on which GPUs a waiting job of cluster n can start now; False: on none."""
+    number = course.list_of[n]
     cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
     gpu_memory_mib = jobs.gpu_memory_mib[number, job]
     somewhere = False
@@ -121,20 +120,69 @@ def score_waiting(
             and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
         )
         somewhere |= base.fits[gpu]
-    if somewhere:
-        for gpu in range(count):
-            node = hardware.gpu_node[n, gpu]
-            possible = (
-                (gpu_memory_mib <= hardware.gpu_memory_mib[n, gpu])
-                & (cores <= hardware.node_cores[n, node])
-                & (memory_mib <= hardware.node_memory_mib[n, node])
-            )
-            expected_s = jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] / course.known_speed[n, gpu]
-            base.duration_s[gpu] = expected_s if possible else np.inf
-        waited_s = machines.time_s[n] - jobs.submit_s[number, job]
-        duration_s, fits = base.duration_s[:count], base.fits[:count]
-        score_job(base.rule, base.surroundings, duration_s, fits, cores, waited_s, may_refuse, base.scores)
     return somewhere
+
+
+@compiled_part
+def fill_durations(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: int, base: Base) -> None:
+    """Fills in what a job of cluster n is expected to take on each GPU; inf where it, or its empty node, is too small."""
+    number = course.list_of[n]
+    cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
+    gpu_memory_mib = jobs.gpu_memory_mib[number, job]
+    for gpu in range(hardware.gpu_count[n]):
+        node = hardware.gpu_node[n, gpu]
+        possible = (
+            (gpu_memory_mib <= hardware.gpu_memory_mib[n, gpu])
+            & (cores <= hardware.node_cores[n, node])
+            & (memory_mib <= hardware.node_memory_mib[n, node])
+        )
+        expected_s = jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] / course.known_speed[n, gpu]
+        base.duration_s[gpu] = expected_s if possible else np.inf
+
+
+@compiled_part
+def queue_drain_s(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, base: Base) -> float:
+    """The drain of cluster n's queue (adlro/sim/hold_rule.py), as far as it matters to the rule."""
+    count, longest_s = hardware.gpu_count[n], 0.0
+    fits, duration_s = base.fits[:count], base.duration_s[:count]
+    for i in range(course.waiting_count[n]):
+        job = course.waiting[n, i]
+        if fits_somewhere(hardware, machines, jobs, course, n, job, base):
+            fill_durations(hardware, jobs, course, n, job, base)
+            longest_s = longest_start_s(duration_s, fits, longest_s)
+    drain_s, i = 0.0, 0
+    while i < course.waiting_count[n] and drain_s < longest_s:
+        job = course.waiting[n, i]
+        fits_somewhere(hardware, machines, jobs, course, n, job, base)
+        fill_durations(hardware, jobs, course, n, job, base)
+        drain_s = max(drain_s, plan_job(base.surroundings, duration_s, fits))
+        i += 1
+    return drain_s
+
+
+@compiled_part
+def score_waiting(
+    hardware: Hardware,
+    machines: Machines,
+    jobs: JobArrays,
+    course: Course,
+    n: int,
+    job: int,
+    drain_s: float,
+    base: Base,
+) -> bool:
+    """Fills in the scores of a waiting job of cluster n; False: it fits nowhere now, and nothing is filled in.
+
+    Pairs that take no longer than `drain_s` are not refused.
+    """
+    if not fits_somewhere(hardware, machines, jobs, course, n, job, base):
+        return False
+    fill_durations(hardware, jobs, course, n, job, base)
+    number, count = course.list_of[n], hardware.gpu_count[n]
+    waited_s = machines.time_s[n] - jobs.submit_s[number, job]
+    duration_s, fits, cores = base.duration_s[:count], base.fits[:count], jobs.cores[number, job]
+    score_job(base.rule, base.surroundings, duration_s, fits, cores, waited_s, drain_s, base.scores)
+    return True
 
 
 @compiled_part
@@ -162,10 +210,11 @@ def hold_greedy(
     may_hold = hold_is_allowed(machines, jobs, course, n)
     base.work[0] += (course.waiting_count[n] + DECISION_WORK) * hardware.gpu_count[n]
     look_at_cluster(hardware, machines, n, base)
+    drain_s = queue_drain_s(hardware, machines, jobs, course, n, base) if may_hold else np.inf
     best_job, best_gpu, best = HOLD, HOLD, -np.inf
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
-        if not score_waiting(hardware, machines, jobs, course, n, job, may_hold, base):
+        if not score_waiting(hardware, machines, jobs, course, n, job, drain_s, base):
             continue
         for k in range(machines.idle_count[n]):
             gpu = base.idle[k]

@@ -39,12 +39,14 @@ def decision(
     memory_free_mib: Sequence[int] | None = None,
     memory_held_mib: Sequence[int] | None = None,
     gpu_memory_mib: Sequence[int] | None = None,
+    elapsed_s: Sequence[float] | None = None,
+    running_submit_s: Sequence[float] | None = None,
     hold_allowed: bool = True,
     time_s: float = 100.0,
 ) -> Observation:
     """One decision point, N = 1: GPUs with their remaining times (0: idle), each on a node of its own if not said.
 
-    What runs holds no cores and no memory if not said.
+    If not said, what runs holds no cores and no memory, and was submitted and started just now.
     """
     gpus = len(remaining_s)
     nodes = list(range(gpus)) if node is None else list(node)
@@ -63,6 +65,10 @@ def decision(
         gpu_node=np.array([nodes], dtype=np.int64),
         gpu_idle=idle[None],
         gpu_remaining_s=np.array([remaining_s], dtype=np.float64),
+        gpu_elapsed_s=np.array([[0.0] * gpus if elapsed_s is None else elapsed_s], dtype=np.float64),
+        gpu_submit_s=np.where(
+            idle, np.inf, [[time_s] * gpus if running_submit_s is None else running_submit_s]
+        ),
         gpu_cores_held=np.array([[0] * gpus if cores_held is None else cores_held], dtype=np.int64),
         gpu_memory_held_mib=np.array([[0] * gpus if memory_held_mib is None else memory_held_mib], dtype=np.int64),
         node_cores_free=np.array([cores], dtype=np.int64),

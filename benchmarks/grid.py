@@ -1,0 +1,249 @@
+"""The default policies beside the best single rule of each cell, over a grid of clusters, jobs, arrivals and runtimes.
+
+    python -m benchmarks.grid run FOLDER [--cells 200] [--lists 40] [--seed 13] [--policies hold_greedy_fixed,dqn]
+    python -m benchmarks.grid show FOLDER
+
+The cells are drawn by benchmarks/grid_cells.py. The best single rule of a cell is chosen on lists of its own (its mean
+completion time over `--choose` lists); it and the policies then run on the same `--lists` other lists. `show` prints
+for each policy the ratio of mean completion times to that rule's, less 1, with its 95 % bootstrap interval over the
+lists, cells whose interval lies wholly above 1 %, the mean over cells, p95, longest wait and throughput in the same
+way, and how much GPU time stood *idle beside a backlog*: while a waiting job fitted whose expected run there would have
+ended before the queue was expected to drain (the planned start of the last waiting job, each planned in the order of
+submission on the GPU where it is done first). Finished cells are kept: an interrupted run goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+from adlro.cluster import Cluster
+from adlro.sim.batch import BatchSimulator
+from adlro.sim.job_arrays import JobArrays
+from adlro.sim.observation import Bools, Floats, Observation
+from benchmarks.grid_cells import Cell, draw_cells, lists_of
+from services.orchestrator.policies import POLICIES, Policy
+
+RULES = ("fcfs", "fcfs_fastest", "sjf", "easy_backfill", "mct", "min_min", "max_min", "sufferage", "heft", "wspt")
+"""Of which the best is chosen: the single rules, without tuned settings."""
+CHOOSE_FROM = 1_000_000
+"""Number of the first list on which rules are chosen."""
+LIMIT = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of some lists under a policy: each (lists,).
+
+    Attributes:
+        mean_jct_s, p95_jct_s, longest_wait_s, jobs_per_h: of each list.
+        idle_beside_backlog_s: GPU time that was idle beside a backlog.
+        gpu_s: GPU time from the first submission to the last end.
+        decisions: of each list.
+        overdue, fallback: of them, those that the wait limit changed and those that the policy did not make.
+    """
+
+    mean_jct_s: Floats
+    p95_jct_s: Floats
+    longest_wait_s: Floats
+    jobs_per_h: Floats
+    idle_beside_backlog_s: Floats
+    gpu_s: Floats
+    decisions: Floats
+    overdue: Floats
+    fallback: Floats
+
+
+def play(cluster: Cluster, jobs: JobArrays, policy: Policy) -> Played:
+    """Runs lists to their end."""
+    simulator = BatchSimulator(cluster, jobs)
+    lists, gpus = len(jobs.job_count), sum(1 for _ in cluster.gpus())
+    beside, decisions, overdue, fallback = (np.zeros(lists) for _ in range(4))
+    idle, since_s = np.zeros(lists), np.zeros(lists)
+    while len(active := simulator.active):
+        time_s = simulator.time_s[active]
+        beside[active] += idle[active] * (time_s - since_s[active])
+        observation = simulator.observe()
+        judgement = policy.judge(observation)
+        actions = policy.choose(observation, judgement.scores)
+        decisions[active] += 1
+        for row, basis in judgement.basis.items():
+            overdue[active[row]] += basis.value == "overdue"
+            fallback[active[row]] += basis.fallback
+        since_s[active], idle[active] = time_s, 0.0
+        for row in np.flatnonzero(actions[:, 0] < 0):
+            idle[active[row]] = _idle_beside_backlog(observation, int(row))
+        simulator.act(actions)
+    outcome = simulator.outcome()
+    assert not outcome.stuck.any()
+    jct_s, span_s = outcome.end_s - jobs.submit_s, outcome.end_s.max(axis=1) - jobs.submit_s[:, 0]
+    return Played(
+        mean_jct_s=jct_s.mean(axis=1),
+        p95_jct_s=np.percentile(jct_s, 95, axis=1),
+        longest_wait_s=(outcome.start_s - jobs.submit_s).max(axis=1),
+        jobs_per_h=3600.0 * jobs.job_count / span_s,
+        idle_beside_backlog_s=beside,
+        gpu_s=gpus * span_s,
+        decisions=decisions,
+        overdue=overdue,
+        fallback=fallback,
+    )
+
+
+def _idle_beside_backlog(observation: Observation, row: int) -> int:
+    """Idle GPUs on which some waiting job fits that would be done before the queue has drained."""
+    node, fits = observation.gpu_node[row], observation.fits_now[row]
+    if not fits.any():
+        return 0
+    duration_s, remaining_s = observation.duration_s[row], observation.gpu_remaining_s[row]
+    idle = observation.gpu_idle[row]
+    next_end_s = np.full(len(idle), np.inf)
+    for gpu in np.flatnonzero(idle):
+        next_end_s[gpu] = np.min(remaining_s[(node == node[gpu]) & ~idle], initial=np.inf)
+    drain_s = _drain_s(duration_s, fits, idle, np.where(idle, 0.0, remaining_s), next_end_s)
+    return int((fits & (duration_s <= drain_s)).any(axis=0).sum())
+
+
+@njit
+def _drain_s(duration_s: Floats, fits: Bools, idle: Bools, free_s: Floats, next_end_s: Floats) -> float:  # type: ignore[misc]
+    """The planned start of the last waiting job, written on its own: not the code of the rule that is judged."""
+    drain_s = 0.0
+    used = np.zeros(len(free_s), dtype=np.bool_)
+    for job in range(len(duration_s)):
+        best, first_end_s, its_start_s = -1, np.inf, 0.0
+        for gpu in range(len(free_s)):
+            start_s = free_s[gpu]
+            if idle[gpu] and not used[gpu] and not fits[job, gpu]:
+                start_s = next_end_s[gpu]
+            if start_s + duration_s[job, gpu] < first_end_s:
+                best, first_end_s, its_start_s = gpu, start_s + duration_s[job, gpu], start_s
+        if best >= 0:
+            free_s[best], used[best] = first_end_s, True
+            drain_s = max(drain_s, its_start_s)
+    return drain_s
+
+
+def run_cell(cell: Cell, seed: int, lists: int, choose: int, policies: Sequence[str], folder: Path) -> str:
+    """Plays a cell, unless its file is there; what it took, in words."""
+    path = folder / f"cell-{cell.number:04d}.npz"
+    columns: dict[str, Floats] = dict(np.load(path)) if path.exists() else {}
+    missing = [name for name in policies if f"{name}.mean_jct_s" not in columns]
+    if path.exists() and not missing:
+        return ""
+    begin_s = time.perf_counter()
+    if not path.exists():
+        cluster, jobs = lists_of(cell, seed, CHOOSE_FROM, choose)
+        mean_s = {name: float(play(cluster, jobs, POLICIES[name]()).mean_jct_s.mean()) for name in RULES}
+        best = min(mean_s, key=lambda name: mean_s[name])
+        columns["best_rule"] = np.array(best)
+    best = str(columns["best_rule"])
+    cluster, jobs = lists_of(cell, seed, 0, lists)
+    for name in dict.fromkeys([*([best] if not path.exists() else []), *missing]):
+        played = play(cluster, jobs, POLICIES[name]())
+        columns |= {f"{name}.{field}": column for field, column in dataclasses.asdict(played).items()}
+    part = path.with_suffix(".part.npz")
+    np.savez(part, **columns)
+    part.replace(path)
+    return f"{cell.number} {cell.text}: best rule {best}, {time.perf_counter() - begin_s:.0f} s"
+
+
+def interval(own: Floats, other: Floats, resamples: int = 2000) -> tuple[float, float, float]:
+    """The ratio of means less 1, and its 95 % bootstrap interval over paired lists."""
+    rng = np.random.default_rng(0)
+    at = rng.integers(len(own), size=(resamples, len(own)))
+    ratios = own[at].mean(axis=1) / other[at].mean(axis=1) - 1.0
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    return float(own.mean() / other.mean() - 1.0), float(low), float(high)
+
+
+def show(folder: Path) -> None:
+    """Prints what came of the finished cells."""
+    asked = json.loads((folder / "grid.json").read_text())
+    cells = draw_cells(asked["cells"], asked["seed"])
+    found = [(cell, dict(np.load(path))) for cell in cells if (path := folder / f"cell-{cell.number:04d}.npz").exists()]
+    print(f"{len(found)} of {len(cells)} cells, {asked['lists']} lists a cell, seed {asked['seed']}\n")
+    for name in asked["policies"]:
+        _show_policy(name, [(cell, columns) for cell, columns in found if f"{name}.mean_jct_s" in columns])
+
+
+def _show_policy(name: str, found: Sequence[tuple[Cell, dict[str, Floats]]]) -> None:
+    rows, above = [], 0
+    for cell, columns in found:
+        best = str(columns["best_rule"])
+        of = {
+            field: interval(columns[f"{name}.{field}"], columns[f"{best}.{field}"])
+            for field in ("mean_jct_s", "p95_jct_s", "jobs_per_h")
+        }
+        idle = float(columns[f"{name}.idle_beside_backlog_s"].sum() / columns[f"{name}.gpu_s"].sum())
+        wait = float(columns[f"{name}.longest_wait_s"].mean()), float(columns[f"{best}.longest_wait_s"].mean())
+        decisions = float(columns[f"{name}.decisions"].sum())
+        shares = [float(columns[f"{name}.{kind}"].sum()) / decisions for kind in ("overdue", "fallback")]
+        above += of["mean_jct_s"][1] > LIMIT
+        rows.append((cell, best, of, wait, idle, shares))
+    if not rows:
+        return
+    idle_s = sum(float(columns[f"{name}.idle_beside_backlog_s"].sum()) for _, columns in found)
+    gpu_s = sum(float(columns[f"{name}.gpu_s"].sum()) for _, columns in found)
+    mean = math.fsum(row[2]["mean_jct_s"][0] for row in rows) / len(rows)
+    print(
+        f"{name}: {above} of {len(rows)} cells wholly above +{LIMIT:.0%} of the best rule; mean over cells {mean:+.2%}; "
+        f"idle beside a backlog {idle_s / gpu_s:.4%} of GPU time, most in a cell {max(row[4] for row in rows):.4%}"
+    )
+    print("| jobs, arrivals, cluster, runtime | best rule | mean JCT, % | p95 JCT, % | longest wait, s | jobs/h, % | idle beside a backlog, % | overdue, % | fallback, % |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for cell, best, of, wait, idle, shares in sorted(rows, key=lambda row: -row[2]["mean_jct_s"][1]):
+        print(
+            f"| {cell.text} | `{best}` | {_said(of['mean_jct_s'])} | {_said(of['p95_jct_s'])} | {wait[0]:.0f} ({wait[1]:.0f}) | "
+            f"{_said(of['jobs_per_h'])} | {100 * idle:.3f} | {100 * shares[0]:.2f} | {100 * shares[1]:.2f} |"
+        )
+    print()
+
+
+def _said(found: tuple[float, float, float]) -> str:
+    return f"{100 * found[0]:+.1f} ({100 * found[1]:+.1f} .. {100 * found[2]:+.1f})"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run")
+    running.add_argument("folder", type=Path)
+    running.add_argument("--cells", type=int, default=200)
+    running.add_argument("--lists", type=int, default=40)
+    running.add_argument("--choose", type=int, default=10, help="lists on which the best rule of a cell is chosen")
+    running.add_argument("--seed", type=int, default=13)
+    running.add_argument("--policies", default="hold_greedy_fixed,dqn")
+    running.add_argument("--processes", type=int, default=2)
+    commands.add_parser("show").add_argument("folder", type=Path)
+    asked = parser.parse_args(arguments)
+    if asked.command == "run":
+        asked.folder.mkdir(parents=True, exist_ok=True)
+        policies = asked.policies.split(",")
+        told = {"cells": asked.cells, "lists": asked.lists, "seed": asked.seed, "policies": policies}
+        (asked.folder / "grid.json").write_text(json.dumps(told))
+        with ProcessPoolExecutor(asked.processes) as pool:
+            running_cells = [
+                pool.submit(run_cell, cell, asked.seed, asked.lists, asked.choose, policies, asked.folder)
+                for cell in draw_cells(asked.cells, asked.seed)
+            ]
+            for each in running_cells:
+                if said := each.result():
+                    sys.stdout.write(said + "\n")
+                    sys.stdout.flush()
+    show(asked.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The cells of `benchmarks.grid`: what runs, how it arrives, on which cluster, and what is known of runtimes.
+
+A cell is drawn from
+
+- the jobs: each application alone, and six mixtures of applications and job types;
+- the arrivals: backlogs of 200 and of 1,000 jobs that come at once, of which half are of equal jobs, and loads of 0.3,
+  0.6, 0.9, 1.1 and 1.5;
+- the clusters: of the scenarios `paper`, `paper_roomy` and `gavel`, and of the files in benchmarks/clusters, on which
+  speeds are ten to twenty times apart;
+- the runtimes that policies know: `true`, `group`, `type`.
+
+Lists are drawn by the rules of the scenario of the cluster (`paper` for the files), from a population of the cell's
+own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from adlro.cluster import Cluster
+from adlro.jobs import JobType
+from adlro.sim.arrivals import Batch, Poisson
+from adlro.sim.capacity import scenario_on
+from adlro.sim.estimates import claimed_spread, expected_s
+from adlro.sim.job_arrays import JobArrays, pack_jobs
+from adlro.sim.scenario import Scenario, load_cluster, load_scenario, load_speeds
+from adlro.sim.speeds import SHIPPED, SpeedTable
+from adlro.sim.workload import WorkloadJob, draw_groups, draw_jobs
+
+FILES = Path(__file__).with_name("clusters")
+SCENARIOS = ("paper", "paper_roomy", "gavel")
+CLUSTERS = (*SCENARIOS, "wide_speeds", "few_fast", "specialists")
+BACKLOGS = (200, 1000)
+LOADS = (0.3, 0.6, 0.9, 1.1, 1.5)
+RUNTIMES = ("true", "group", "type")
+JOBS = 256
+"""Of a list that arrives at a load."""
+
+_SIMULATION, _LEARNING, _DATA = JobType.SIMULATION, JobType.MACHINE_LEARNING, JobType.DATA_PROCESSING
+MIXTURES: Mapping[str, Mapping[JobType, float]] = {
+    "all": {_SIMULATION: 0.35, _LEARNING: 0.4, _DATA: 0.25},
+    "equal": {_SIMULATION: 1 / 3, _LEARNING: 1 / 3, _DATA: 1 / 3},
+    "simulation": {_SIMULATION: 1.0, _LEARNING: 0.0, _DATA: 0.0},
+    "machine_learning": {_SIMULATION: 0.0, _LEARNING: 1.0, _DATA: 0.0},
+    "mostly_data": {_SIMULATION: 0.1, _LEARNING: 0.1, _DATA: 0.8},
+    "two_applications": {_SIMULATION: 0.5, _LEARNING: 0.5, _DATA: 0.0},
+}
+"""Shares of the job types; of `two_applications` each type has one application, drawn for the cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        number: of the cell in its grid; its lists are drawn by it.
+        jobs: an application, or one of `MIXTURES`.
+        backlog: jobs that come at once; 0: they arrive at `load`.
+        equal: all jobs of an application are equally long (backlogs only).
+        load: share of the cluster's capacity.
+        cluster: one of `CLUSTERS`.
+        runtime: one of `RUNTIMES`.
+    """
+
+    number: int
+    jobs: str
+    backlog: int
+    equal: bool
+    load: float
+    cluster: str
+    runtime: str
+
+    @property
+    def arrivals(self) -> str:
+        """For people."""
+        if not self.backlog:
+            return f"load {self.load:g}"
+        return f"{self.backlog} {'equal' if self.equal else 'at once'}"
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return f"{self.jobs}, {self.arrivals}, {self.cluster}, {self.runtime}"
+
+
+def draw_cells(count: int, seed: int) -> list[Cell]:
+    """Different cells in a random order: each kind of jobs, of arrivals, clusters and runtimes comes about equally often."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed))
+    cells: list[Cell] = []
+    seen: set[tuple[object, ...]] = set()
+    decks: dict[str, list[object]] = {}
+
+    def next_of(name: str, values: tuple[object, ...]) -> object:
+        deck = decks.setdefault(name, [])
+        if not deck:
+            deck.extend(values[int(i)] for i in rng.permutation(len(values)))
+        return deck.pop()
+
+    arrivals = (*((backlog, equal, 1.0) for backlog in BACKLOGS for equal in (False, True)), *((0, False, load) for load in LOADS))
+    while len(cells) < count:
+        cluster = str(next_of("cluster", CLUSTERS))
+        jobs = str(next_of(f"jobs of {cluster == 'gavel'}", kinds_of_jobs(cluster)))
+        backlog, equal, load = next_of("arrivals", arrivals)  # type: ignore[misc]
+        runtime = str(next_of("runtime", RUNTIMES))
+        key = (jobs, backlog, equal, load, cluster, runtime)
+        if key not in seen:
+            seen.add(key)
+            cells.append(Cell(len(cells), jobs, backlog, equal, load, cluster, runtime))
+    return cells
+
+
+def kinds_of_jobs(cluster: str) -> tuple[str, ...]:
+    """The applications that a cluster has speeds for, and the mixtures of them."""
+    scenario = load_scenario(cluster if cluster in SCENARIOS else "paper")
+    if cluster == "gavel":
+        return (*scenario.job_types, "all")
+    return (*scenario.job_types, *MIXTURES)
+
+
+@functools.lru_cache(maxsize=4)
+def scenario_of(cell: Cell, seed: int) -> tuple[Scenario, SpeedTable]:
+    """The rules by which a cell's lists are drawn, and the speeds of its GPUs."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(cell.number, 0)))
+    scenario = load_scenario(cell.cluster if cell.cluster in SCENARIOS else "paper")
+    cluster, speeds = _cluster(cell.cluster)
+    job_types, mix = dict(scenario.job_types), dict(scenario.mix)
+    if cell.jobs in scenario.job_types:
+        job_types = {cell.jobs: scenario.job_types[cell.jobs]}
+        mix = {job_type: float(job_type is job_types[cell.jobs]) for job_type in JobType}
+    elif cell.cluster != "gavel":
+        mix = dict(MIXTURES[cell.jobs])
+    if cell.jobs == "two_applications":
+        job_types = {
+            names[int(rng.integers(len(names)))]: job_type
+            for job_type in (_SIMULATION, _LEARNING)
+            if (names := scenario.applications(job_type))
+        }
+    changed = dataclasses.replace(
+        scenario, job_types=job_types, mix=mix, arrivals=Batch() if cell.backlog else Poisson(), groups=()
+    )
+    if cell.equal:
+        changed = dataclasses.replace(changed, work=_Equal(), sigma_group=0.0)
+    return scenario_on(changed, cluster, speeds, draw_groups(changed, rng)), speeds
+
+
+class _Equal:
+    """Work of equal jobs: each takes its group's mean."""
+
+    def draw_s(self, mean_s: float, rng: np.random.Generator) -> float:
+        """The mean; takes no random number."""
+        return mean_s
+
+    def expected_s(self, mean_s: float) -> float:
+        """The mean itself."""
+        return mean_s
+
+
+def _cluster(name: str) -> tuple[Cluster, SpeedTable]:
+    if name in SCENARIOS:
+        return load_scenario(name).cluster, SHIPPED
+    path = str(FILES / f"{name}.toml")
+    return load_cluster(path), load_speeds(path)
+
+
+def lists_of(cell: Cell, seed: int, first: int, count: int) -> tuple[Cluster, JobArrays]:
+    """Lists `first` to `first + count - 1` of a cell, as policies see them, and the cluster that they run on."""
+    scenario, speeds = scenario_of(cell, seed)
+    drawn: list[list[WorkloadJob]] = []
+    noise: list[int] = []
+    for number in range(first, first + count):
+        of_list = np.random.SeedSequence(seed, spawn_key=(cell.number, 1, number))
+        rng = np.random.default_rng(of_list)
+        drawn.append(draw_jobs(scenario, load=cell.load, rng=rng, count=cell.backlog or JOBS))
+        noise.append(int(rng.integers(2**31)))
+    models = scenario.cluster.gpu_models
+    true = pack_jobs(drawn, models, speed_table=speeds)
+    if cell.runtime == "true":
+        return scenario.cluster, true
+    believed = [
+        expected_s(jobs, models, cell.runtime, scenario, seed=of_noise, speeds=speeds)
+        for jobs, of_noise in zip(drawn, noise, strict=True)
+    ]
+    spread = [claimed_spread(jobs, true.duration_s[number], believed[number]) for number, jobs in enumerate(drawn)]
+    return scenario.cluster, pack_jobs(drawn, models, believed, expected_spread=spread, speed_table=speeds)
