@@ -10,17 +10,22 @@ score is minus
 
     ln b + alpha ln s + packing |c / f - 1| - ageing ln(1 + w / b)
 
-A pair is refused where d is both above
+A pair is refused where d is above both
 
     theta min over all GPUs of (kappa wait + duration)     the job's earliest expected completion anywhere, and
-    the drain of the queue                                 the time until the last waiting job is expected to start.
+    max(1, backlog (s_g / s) ^ affinity) drain             some drains of the queue.
 
 A hold leaves a GPU idle. That pays where the job is sooner done on a GPU that is busy now, and nobody else needs the
-idle one. A job that would be done there before the queue has drained takes nothing from anybody: in its absence the GPU
-would stand idle beside a backlog. So a long queue refuses nothing, however slow a GPU is.
+idle one. A job that would be done there before the queue has drained takes nothing from anybody: without it the GPU
+would stand idle beside a backlog. So a long queue refuses nothing, however slow a GPU is. Jobs still arrive while a queue
+drains, which makes it last longer: so `backlog` drains count, not one, on a GPU that is as slow for the other waiting
+jobs. One that is slow for this job only is kept for those that it suits: s_g is the least slowdown of any waiting job
+on that GPU. (With one fast and one slow machine and arrivals at a rate, the best rule is a threshold on the queue: Lin
+and Kumar 1984.)
 
-The drain is that of a list schedule (Graham 1969, "Bounds on multiprocessing timing anomalies"): each waiting job in the
-order of submission is planned on the GPU where it is done first.
+The drain is the time until the last waiting job is expected to start, by a list schedule (Graham 1969, "Bounds on
+multiprocessing timing anomalies"): each waiting job in the order of submission is planned on the GPU where it is done
+first.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.sim.compiled import compiled, compiled_part
-from adlro.sim.exact_compiled import log, log1p
+from adlro.sim.exact_compiled import exp, log, log1p
 from adlro.sim.observation import Bools, Floats, Ints
 
 
@@ -40,6 +45,8 @@ class HoldRule(NamedTuple):
     alpha: float
     theta: float
     kappa: float
+    backlog: float
+    affinity: float
     packing: float
     ageing: float
 
@@ -54,6 +61,7 @@ class Surroundings(NamedTuple):
         gpu_core_share: (G,) free cores of the node for each of its idle GPUs; filled where the GPU is idle.
         gpu_planned_s: (G,) time until the GPU has done what is planned on it (`plan_job`); at first 0 where it is idle,
             and its remaining time elsewhere.
+        gpu_slowdown: (G,) the least slowdown on it of the jobs looked at (`look_at_job`); inf: none can run there.
     """
 
     node_idle: Floats
@@ -61,19 +69,22 @@ class Surroundings(NamedTuple):
     gpu_wait_s: Floats
     gpu_core_share: Floats
     gpu_planned_s: Floats
+    gpu_slowdown: Floats
 
 
 def room_to_look(gpus: int, nodes: int) -> Surroundings:
     """Room for the surroundings in a cluster of up to so many GPUs and nodes; one a thread."""
-    return Surroundings(np.zeros(nodes), np.zeros(nodes), np.zeros(gpus), np.zeros(gpus), np.zeros(gpus))
+    of_gpus = (np.zeros(gpus) for _ in range(4))
+    return Surroundings(np.zeros(nodes), np.zeros(nodes), *of_gpus)
 
 
 @compiled_part
 def look_around(
     gpu_node: Ints, gpu_idle: Bools, gpu_remaining_s: Floats, node_cores_free: Ints, surroundings: Surroundings
 ) -> None:
-    """Fills the surroundings; comes before `score_job`. The arguments are a row of the observation's fields.
+    """Fills the surroundings; comes before `look_at_job` for each waiting job, and that before `plan_job` and `score_job`.
 
+    The arguments are a row of the observation's fields.
     A job that does not fit on an idle GPU finds too little left on its node: it waits at least until the node's next
     job is expected to end. That may not free enough: how much each job holds is not looked at.
     """
@@ -89,6 +100,7 @@ def look_around(
             next_end_s[node] = min(next_end_s[node], gpu_remaining_s[gpu])
     for gpu in range(gpu_node.shape[0]):
         node = gpu_node[gpu]
+        surroundings.gpu_slowdown[gpu] = np.inf
         if gpu_idle[gpu]:
             surroundings.gpu_wait_s[gpu] = next_end_s[node]
             surroundings.gpu_core_share[gpu] = node_cores_free[node] / idle[node]
@@ -99,11 +111,21 @@ def look_around(
 
 
 @compiled_part
-def longest_start_s(duration_s: Floats, fits: Bools, longest_s: float) -> float:
-    """The longest expected duration of a job on the GPUs where it could start now, or `longest_s`, if that is more."""
-    for gpu in range(fits.shape[0]):
+def look_at_job(surroundings: Surroundings, duration_s: Floats, fits: Bools, longest_s: float) -> float:
+    """Takes in how slow each GPU is for a waiting job.
+
+    Returns:
+        The longest expected duration of the job on the GPUs where it could start now, or `longest_s`, if that is more.
+    """
+    best_s = np.inf
+    for gpu in range(duration_s.shape[0]):
+        if fits[gpu] or surroundings.gpu_wait_s[gpu] < np.inf:
+            best_s = min(best_s, duration_s[gpu])
+    for gpu in range(duration_s.shape[0]):
         if fits[gpu]:
             longest_s = max(longest_s, duration_s[gpu])
+        if duration_s[gpu] < np.inf:
+            surroundings.gpu_slowdown[gpu] = min(surroundings.gpu_slowdown[gpu], duration_s[gpu] / best_s)
     return longest_s
 
 
@@ -148,8 +170,8 @@ def score_job(
         fits: (G,) the job can start there now.
         cores: that it asks for.
         waited_s: since its submission.
-        drain_s: of the queue, or as much of it as the longest duration that could start now. Shorter pairs are not
-            refused: inf refuses none, as where nothing would end a hold.
+        drain_s: of the queue; or as much of it as the longest duration that could start now, since what takes no longer
+            than it is never refused. inf refuses nothing, as where nothing would end a hold.
         scores: (G,) filled; -inf where the job does not fit or the pair is refused.
     """
     best_s, completion_s = np.inf, np.inf
@@ -167,12 +189,16 @@ def score_job(
             continue
         if duration_s[gpu] != last_s:
             last_s = duration_s[gpu]
+            slowdown = last_s / best_s
             refused = last_s > drain_s and last_s > rule.theta * completion_s
+            if refused:
+                unsuited = max(slowdown / surroundings.gpu_slowdown[gpu], 1.0)
+                refused = last_s > rule.backlog * exp(-rule.affinity * log(unsuited)) * drain_s
             if not refused:
                 if not of_job_known:
                     of_job_known, length_cost = True, log(best_s)
                     age_gain = rule.ageing * log1p(max(waited_s, 0.0) / best_s)
-                duration_cost = length_cost + rule.alpha * log(last_s / best_s)
+                duration_cost = length_cost + rule.alpha * log(slowdown)
         if not refused:
             # More than a GPU's share strands idle GPUs of the node, less leaves cores that nobody can use.
             share = surroundings.gpu_core_share[gpu]
@@ -189,6 +215,7 @@ def score_batch(
     gpu_idle: Bools,
     gpu_remaining_s: Floats,
     node_cores_free: Ints,
+    job_waiting: Bools,
     job_submit_s: Floats,
     job_cores: Ints,
     duration_s: Floats,
@@ -199,7 +226,7 @@ def score_batch(
     """Fills (N, J, G) scores; the arguments are the figures, room, and the fields of an observation."""
     for n in range(fits_now.shape[0]):
         look_around(gpu_node[n], gpu_idle[n], gpu_remaining_s[n], node_cores_free[n], surroundings)
-        drain_s = _drain_s(surroundings, duration_s[n], fits_now[n]) if hold_allowed[n] else np.inf
+        drain_s = _drain_s(surroundings, job_waiting[n], duration_s[n], fits_now[n]) if hold_allowed[n] else np.inf
         for job in range(fits_now.shape[1]):
             fits = fits_now[n, job]
             somewhere = False
@@ -214,13 +241,15 @@ def score_batch(
 
 
 @compiled_part
-def _drain_s(surroundings: Surroundings, duration_s: Floats, fits: Bools) -> float:
-    """The drain of a queue of J jobs, as far as it matters to `score_job`."""
+def _drain_s(surroundings: Surroundings, waiting: Bools, duration_s: Floats, fits: Bools) -> float:
+    """The drain of a queue, as far as it matters to `score_job`; the arguments are rows of an observation's fields."""
     longest_s = 0.0
     for job in range(fits.shape[0]):
-        longest_s = longest_start_s(duration_s[job], fits[job], longest_s)
+        if waiting[job]:
+            longest_s = look_at_job(surroundings, duration_s[job], fits[job], longest_s)
     drain_s, job = 0.0, 0
     while job < fits.shape[0] and drain_s < longest_s:
-        drain_s = max(drain_s, plan_job(surroundings, duration_s[job], fits[job]))
+        if waiting[job]:
+            drain_s = max(drain_s, plan_job(surroundings, duration_s[job], fits[job]))
         job += 1
     return drain_s

@@ -1,8 +1,9 @@
 """Worlds to train in: what scenario, cluster, load and knowledge of runtimes, drawn at random. numpy only.
 
 A policy that has seen one cluster at one load is tuned to it; what it learns here must hold for the clusters, mixes and
-loads of people nobody knows. Shares are this project's choice: half of all worlds are the scenarios of the comparison,
-each at a random load, the others differ from them in one or more ways.
+loads of people nobody knows. Shares are this project's choice. A world differs from the scenarios of the comparison in
+one or more ways: load, population, a single application, shape of the cluster, GPU models up to ten times apart, jobs
+that wait already when the list begins, error of the runtimes that are expected, jobs that end long before.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import numpy as np
 
 from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import InvalidInput
+from adlro.jobs import JobType
 from adlro.sim.capacity import scenario_on
 from adlro.sim.estimates import claimed_spread, expected_s
+from adlro.sim.exact import exp_array, log
 from adlro.sim.job_arrays import JobArrays, pack_jobs
+from adlro.sim.observation import Floats
 from adlro.sim.scenario import Group, Scenario, load_scenario
-from adlro.sim.workload import draw_groups, draw_jobs
+from adlro.sim.workload import WorkloadJob, draw_groups, draw_jobs
 
-LOWEST_LOAD, HIGHEST_LOAD = 0.5, 1.3
+LOWEST_LOAD, HIGHEST_LOAD = 0.3, 1.6
+WIDEST_SPEEDUP = 10.0
 _TRIES = 20
 
 
@@ -61,7 +66,9 @@ def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
     name = str(rng.choice(["paper", "paper_roomy", "diurnal", "surge", "heavy_tails", "gavel"], p=_SCENARIOS))
     scenario = load_scenario(name)
     groups: tuple[Group, ...] | None = None
-    if name != "gavel" and rng.random() < 0.4:
+    if rng.random() < 0.15:
+        scenario, groups = _of_one_application(scenario, rng)
+    elif name != "gavel" and rng.random() < 0.4:
         groups = draw_groups(scenario, rng)
     cluster = scenario.cluster
     if rng.random() < 0.35:
@@ -70,16 +77,58 @@ def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
             scenario, cluster = _with_more_memory(scenario, cluster, float(rng.choice([1.5, 2.5, 5.0])), rng)
     if cluster is not scenario.cluster or groups is not None:
         scenario = scenario_on(scenario, cluster, groups=groups)
+    speedup = np.ones(len(cluster.gpu_models))
+    if rng.random() < 0.25:
+        speedup = exp_array(log(WIDEST_SPEEDUP) * rng.random(len(speedup)))
+    backlog = int(jobs * 0.75 * rng.random()) if rng.random() < 0.2 else 0
+    early = 0.4 * rng.random() if rng.random() < 0.08 else 0.0
     runtime = _draw_runtime(rng)
-    return world_of(scenario, load, runtime, rng, lists=lists, jobs=jobs)
+    return world_of(
+        scenario, load, runtime, rng, lists=lists, jobs=jobs, speedup=speedup, backlog=backlog, early_share=early
+    )
+
+
+def _of_one_application(scenario: Scenario, rng: np.random.Generator) -> tuple[Scenario, tuple[Group, ...]]:
+    """One of the scenario's applications alone, with a population of its own."""
+    names = list(scenario.job_types)
+    name = names[int(rng.integers(len(names)))]
+    job_types = {name: scenario.job_types[name]}
+    mix = {job_type: float(job_type is job_types[name]) for job_type in JobType}
+    alone = dataclasses.replace(scenario, job_types=job_types, mix=mix, groups=())
+    return alone, draw_groups(alone, rng)
 
 
 def world_of(
-    scenario: Scenario, load: float, runtime: str, rng: np.random.Generator, *, lists: int, jobs: int
+    scenario: Scenario,
+    load: float,
+    runtime: str,
+    rng: np.random.Generator,
+    *,
+    lists: int,
+    jobs: int,
+    speedup: Floats | None = None,
+    backlog: int = 0,
+    early_share: float = 0.0,
 ) -> World:
-    """Lists of a scenario at a load."""
-    drawn = [draw_jobs(scenario, load=load, rng=rng, count=jobs) for _ in range(lists)]
+    """Lists of a scenario at a load.
+
+    Args:
+        scenario: its rules.
+        load: share of what the cluster can carry.
+        runtime: what is known of runtimes.
+        rng: for everything by chance.
+        lists, jobs: how many.
+        speedup: (K,) by which the cluster's GPU models are faster than in the scenario; the load is brought to what the
+            cluster then carries, roughly: as if each GPU did the same share of the work.
+        backlog: jobs of each list that are there when it begins.
+        early_share: of the jobs, that end after 2 to 30 % of their time; nobody expects it.
+    """
     models = scenario.cluster.gpu_models
+    speedup = np.ones(len(models)) if speedup is None else speedup
+    faster = float(np.mean([speedup[models.index(gpu.gpu_model)] for _, gpu in scenario.cluster.gpus()]))
+    drawn = [draw_jobs(scenario, load=load * faster, rng=rng, count=jobs) for _ in range(lists)]
+    if backlog:
+        drawn = [_with_backlog(each, backlog) for each in drawn]
     true = pack_jobs(drawn, models)
     packed = true
     if runtime != "true":
@@ -89,18 +138,30 @@ def world_of(
         ]
         spread = [claimed_spread(each, true.duration_s[number], believed[number]) for number, each in enumerate(drawn)]
         packed = pack_jobs(drawn, models, believed, expected_spread=spread)
+    packed = packed._replace(duration_s=packed.duration_s / speedup, expected_s=packed.expected_s / speedup)
+    if early_share:
+        ends = rng.random((lists, jobs)) < early_share
+        share = np.where(ends, 0.02 + 0.28 * rng.random((lists, jobs)), 1.0)
+        packed = packed._replace(duration_s=packed.duration_s * share[:, :, None])
     gpus = sum(1 for _ in scenario.cluster.gpus())
+    more = "" if faster == 1.0 else f" {speedup.max() / speedup.min():.1f} times faster"
     return World(
-        text=f"{scenario.name} load {load:.2f} {runtime} {gpus} GPUs",
+        text=f"{scenario.name} load {load:.2f} {runtime} {gpus} GPUs{more} backlog {backlog} early {early_share:.2f}",
         cluster=scenario.cluster,
         jobs=packed,
-        mean_gap_s=3600.0 / (load * scenario.capacity_jobs_per_h),
+        mean_gap_s=3600.0 / (load * faster * scenario.capacity_jobs_per_h),
         load=load,
         runtime=runtime,
     )
 
 
-_SCENARIOS = (0.50, 0.26, 0.06, 0.05, 0.06, 0.07)
+def _with_backlog(jobs: list[WorkloadJob], count: int) -> list[WorkloadJob]:
+    """The list as it stands once so many jobs have come and none has started."""
+    begin_s = jobs[count - 1].submit_s
+    return [dataclasses.replace(job, submit_s=max(round(job.submit_s - begin_s, 3), 0.0)) for job in jobs]
+
+
+_SCENARIOS = (0.46, 0.22, 0.06, 0.05, 0.09, 0.12)
 
 
 def _with_more_memory(

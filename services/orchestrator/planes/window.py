@@ -9,7 +9,7 @@ import numpy as np
 
 from adlro.sim.compiled import compiled_part
 from adlro.sim.exact_compiled import log
-from adlro.sim.hold_rule import HoldRule, longest_start_s, look_around, plan_job, score_job
+from adlro.sim.hold_rule import HoldRule, look_around, look_at_job, plan_job, score_job
 from adlro.sim.observation import Ints
 from services.orchestrator.planes.layout import Looked, Scratch
 
@@ -93,12 +93,14 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
 @compiled_part
 def _drain_s(looked: Looked, n: int, scratch: Scratch) -> float:
     """The drain of cluster n's queue, as far as it matters to `score_job`."""
-    jobs, longest_s = looked.job_waiting.shape[1], 0.0
+    jobs, around, longest_s = looked.job_waiting.shape[1], scratch.surroundings, 0.0
     for job in range(jobs):
-        longest_s = longest_start_s(looked.duration_s[n, job], looked.fits_now[n, job], longest_s)
+        if looked.job_waiting[n, job]:
+            longest_s = look_at_job(around, looked.duration_s[n, job], looked.fits_now[n, job], longest_s)
     drain_s, job = 0.0, 0
     while job < jobs and drain_s < longest_s:
-        drain_s = max(drain_s, plan_job(scratch.surroundings, looked.duration_s[n, job], looked.fits_now[n, job]))
+        if looked.job_waiting[n, job]:
+            drain_s = max(drain_s, plan_job(around, looked.duration_s[n, job], looked.fits_now[n, job]))
         job += 1
     return drain_s
 

@@ -15,8 +15,8 @@ from adlro.sim.course import Course
 from adlro.sim.hold_rule import (
     HoldRule,
     Surroundings,
-    longest_start_s,
     look_around,
+    look_at_job,
     plan_job,
     room_to_look,
     score_job,
@@ -147,9 +147,9 @@ def queue_drain_s(hardware: Hardware, machines: Machines, jobs: JobArrays, cours
     fits, duration_s = base.fits[:count], base.duration_s[:count]
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
-        if fits_somewhere(hardware, machines, jobs, course, n, job, base):
-            fill_durations(hardware, jobs, course, n, job, base)
-            longest_s = longest_start_s(duration_s, fits, longest_s)
+        fits_somewhere(hardware, machines, jobs, course, n, job, base)
+        fill_durations(hardware, jobs, course, n, job, base)
+        longest_s = look_at_job(base.surroundings, duration_s, fits, longest_s)
     drain_s, i = 0.0, 0
     while i < course.waiting_count[n] and drain_s < longest_s:
         job = course.waiting[n, i]
