@@ -1,6 +1,6 @@
 """What each part of what the network sees is worth: arms with something left out, with seeds and a time for each.
 
-    python -m benchmarks.ablation FOLDER [--minutes 10] [--seeds 3] [--lists 60] [--arms full,cnn,spread] [--json FILE]
+    python -m benchmarks.ablation FOLDER [--minutes 10] [--seeds 3] [--lists 60] [--arms full,cnn,base] [--json FILE]
                                          [--epochs N]
     python -m benchmarks.ablation FOLDER --idle 0.01,0.1,0.5 [--minutes 10] [--seeds 3]
 
@@ -50,7 +50,7 @@ from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, GROUP
 from services.orchestrator.policies.hold_greedy import FIXED
 
 CELLS = (("paper", 0.9, "true"), ("paper", 1.1, "true"), ("paper", 1.1, "noise:0.5"), ("paper", 1.1, "type"))
-ESTIMATES = ("duration", "remaining", "base", "spread")
+ESTIMATES = ("duration", "remaining", "base")
 KEPT = ("present",)
 """Without it nothing tells padding from a GPU or a job."""
 

@@ -322,6 +322,8 @@ def _perturbed(rng: np.random.Generator) -> HoldGreedySettings:
         alpha=near(FIXED.alpha, 0.3),
         theta=max(1.01, near(FIXED.theta, 0.15)),
         kappa=near(FIXED.kappa, 0.3),
+        backlog=near(FIXED.backlog, 0.3),
+        affinity=near(FIXED.affinity, 0.3),
         packing=near(FIXED.packing, 0.7),
         ageing=near(FIXED.ageing, 0.7),
     )

@@ -45,7 +45,7 @@ def fill_planes(
         size = choose_window(looked, n, waiting, base_job, scratch, out.rows[n])
         scale_s = _typical_s(looked, n, scratch)
         out.scale_s[n] = scale_s
-        out.hold_allowed[n] = looked.hold_allowed[n]
+        out.hold_allowed[n] = looked.hold_allowed[n] and not scratch.may_end_in_time[0]
         out.clipped[n] = _fill_jobs(rule, looked, n, size, waiting, scale_s, job_rules, scratch, out)
         out.clipped[n] += _fill_gpus(looked, n, size, scale_s, gpu_rules, scratch, out)
         out.clipped[n] += _fill_cluster(looked, n, waiting, base_job, scale_s, cluster_rules, scratch, out)
@@ -143,14 +143,13 @@ def _fill_jobs(
         clipped += _put(values, 6, looked.job_cores[n, job], rules)
         clipped += _put(values, 7, looked.job_memory_mib[n, job] * _MIB, rules)
         clipped += _put(values, 8, looked.job_gpu_memory_mib[n, job] * _MIB, rules)
-        clipped += _put(values, 9, looked.job_spread[n, job], rules)
-        clipped += _put(values, 10, waited_s / best_s, rules)
-        clipped += _put(values, 11, waited_s / scale_s, rules)
-        clipped += _put(values, 12, completion_s / best_s if known else 1.0, rules)
-        clipped += _put(values, 13, best_wait_s / best_s if known else 0.0, rules)
-        clipped += _put(values, 14, possible / max(usable, 1), rules)
-        clipped += _put(values, 15, shorter / max(waiting - 1, 1), rules)
-        clipped += _put(values, 16, 1.0 if somewhere else 0.0, rules)
+        clipped += _put(values, 9, waited_s / best_s, rules)
+        clipped += _put(values, 10, waited_s / scale_s, rules)
+        clipped += _put(values, 11, completion_s / best_s if known else 1.0, rules)
+        clipped += _put(values, 12, best_wait_s / best_s if known else 0.0, rules)
+        clipped += _put(values, 13, possible / max(usable, 1), rules)
+        clipped += _put(values, 14, shorter / max(waiting - 1, 1), rules)
+        clipped += _put(values, 15, 1.0 if somewhere else 0.0, rules)
     return clipped
 
 
@@ -199,7 +198,7 @@ def _fill_cluster(
         if scratch.usable[gpu] and not looked.gpu_idle[n, gpu]:
             busy += 1
             work_s += looked.gpu_remaining_s[n, gpu]
-    fitting, oldest_s, priority, spread = 0, 0.0, 0.0, 0.0
+    fitting, oldest_s, priority = 0, 0.0, 0.0
     for job in range(looked.job_waiting.shape[1]):
         if not looked.job_waiting[n, job]:
             continue
@@ -209,7 +208,6 @@ def _fill_cluster(
         fitting += somewhere
         oldest_s = max(oldest_s, looked.time_s[n] - looked.job_submit_s[n, job])
         priority += looked.job_priority[n, job]
-        spread += looked.job_spread[n, job]
         if scratch.best_s[job] < np.inf:
             work_s += scratch.best_s[job]
     values, clipped, jobs = out.cluster[n], 0, max(waiting, 1)
@@ -221,7 +219,7 @@ def _fill_cluster(
     clipped += _put(values, 4, fitting / jobs, rules)
     clipped += _put(values, 5, oldest_s / scale_s, rules)
     clipped += _put(values, 6, priority / jobs, rules)
-    clipped += _put(values, 7, spread / jobs, rules)
+    clipped += _put(values, 7, scratch.queue_drain_s[0] / scale_s, rules)
     clipped += _put(values, 8, 1.0 if base_job < 0 else 0.0, rules)
     return clipped
 
@@ -266,7 +264,7 @@ def _fill_pairs(
                 and duration_s[gpu] == duration_s[previous]
             ):
                 twins += 1
-                out.clipped[n] += _put(out.pairs[count - 1], 9, twins, rules)
+                out.clipped[n] += _put(out.pairs[count - 1], 10, twins, rules)
                 continue
             previous, twins = gpu, 0
             node = looked.gpu_node[n, gpu]
@@ -283,16 +281,17 @@ def _fill_pairs(
             clipped += _put(values, 0, duration_s[gpu] / best_s, rules)
             clipped += _put(values, 1, duration_s[gpu] / scale_s, rules)
             clipped += _put(values, 2, duration_s[gpu] / completion_s, rules)
-            clipped += _put(values, 3, best - score, rules)
-            clipped += _put(values, 4, 1.0 if scratch.refused_scores[w, gpu] == -np.inf else 0.0, rules)
-            clipped += _put(values, 5, 1.0 if is_base else 0.0, rules)
-            clipped += _put(values, 6, (cores - share) / max(share, 1.0), rules)
-            clipped += _put(values, 7, (looked.node_cores_free[n, node] - cores) / max(others, 1.0), rules)
-            clipped += _put(values, 8, 1.0 if others == 0.0 else 0.0, rules)
-            clipped += _put(values, 9, 0.0, rules)
-            clipped += _put(values, 10, scratch.rivals[gpu] - (1.0 if near else 0.0), rules)
-            clipped += _put(values, 11, 1.0 if score == cheapest else 0.0, rules)
-            clipped += _put(values, 12, 1.0 if score == scratch.cheapest[gpu] else 0.0, rules)
+            clipped += _put(values, 3, scratch.queue_drain_s[0] / duration_s[gpu], rules)
+            clipped += _put(values, 4, best - score, rules)
+            clipped += _put(values, 5, 1.0 if scratch.refused_scores[w, gpu] == -np.inf else 0.0, rules)
+            clipped += _put(values, 6, 1.0 if is_base else 0.0, rules)
+            clipped += _put(values, 7, (cores - share) / max(share, 1.0), rules)
+            clipped += _put(values, 8, (looked.node_cores_free[n, node] - cores) / max(others, 1.0), rules)
+            clipped += _put(values, 9, 1.0 if others == 0.0 else 0.0, rules)
+            clipped += _put(values, 10, 0.0, rules)
+            clipped += _put(values, 11, scratch.rivals[gpu] - (1.0 if near else 0.0), rules)
+            clipped += _put(values, 12, 1.0 if score == cheapest else 0.0, rules)
+            clipped += _put(values, 13, 1.0 if score == scratch.cheapest[gpu] else 0.0, rules)
             out.clipped[n] += clipped
             count += 1
     return count

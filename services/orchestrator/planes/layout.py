@@ -32,7 +32,8 @@ class Planes(NamedTuple):
         first_pair: (N + 1,) the pairs of n go from first_pair[n] to below first_pair[n + 1].
         base: (N,) which of the P pairs the base policy would start; -1: it would hold.
         rows: (N, W) the window's jobs by their places in the observation; -1 in padding.
-        hold_allowed: (N,) as in the observation.
+        hold_allowed: (N,) as in the observation, but where a waiting job could start now and be done before the queue
+            has drained: to hold there is to leave a GPU idle beside a backlog.
         scale_s: (N,) the typical duration that times are compared with.
         clipped: (N,) figures outside the range of their planes.
     """
@@ -95,7 +96,6 @@ class Looked(NamedTuple):
     job_cores: Ints
     job_memory_mib: Ints
     job_gpu_memory_mib: Ints
-    job_spread: Floats
     duration_s: Floats
     fits_now: Bools
     hold_allowed: Bools
@@ -123,7 +123,9 @@ class Scratch(NamedTuple):
 
     Attributes:
         surroundings: filled by `hold_rule.look_around`.
-        drain_s: (1,) time until the queue has drained (hold_rule.py), filled by `window.rank_jobs`.
+        queue_drain_s: (1,) time until the queue has drained (hold_rule.py), filled by `window.rank_jobs`.
+        drain_s: (1,) the same where something may be refused, inf elsewhere.
+        may_end_in_time: (1,) a waiting job could start now and be done before the queue has drained.
         slot: (G,) of each GPU in its node; -1 where there is none.
         usable: (G,) there, and its node takes jobs.
         node_slots, node_gpus: (M,) GPUs, and those that are usable.
@@ -139,7 +141,9 @@ class Scratch(NamedTuple):
     """
 
     surroundings: Surroundings
+    queue_drain_s: Floats
     drain_s: Floats
+    may_end_in_time: Bools
     slot: Ints
     usable: Bools
     node_slots: Ints
@@ -164,7 +168,9 @@ def room(jobs: int, gpus: int, nodes: int, window: int) -> Scratch:
     """Room for decisions of up to so many jobs, GPUs and nodes."""
     return Scratch(
         surroundings=room_to_look(gpus, nodes),
+        queue_drain_s=np.zeros(1),
         drain_s=np.zeros(1),
+        may_end_in_time=np.zeros(1, dtype=np.bool_),
         slot=np.zeros(gpus, dtype=np.int64),
         usable=np.zeros(gpus, dtype=np.bool_),
         node_slots=np.zeros(nodes, dtype=np.int64),

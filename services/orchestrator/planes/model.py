@@ -25,7 +25,7 @@ from services.orchestrator.planes.probe import probe_planes
 from services.orchestrator.planes.session import INPUTS, OUTPUTS, Runs, open_session
 from services.orchestrator.planes.table import table_digest
 
-FORMAT = "adlro-q-network/1"
+FORMAT = "adlro-q-network/2"
 UNITS = "Q and margins: each decision's own scale_s"
 KEY = "adlro"
 """Of the metadata in the ONNX file."""

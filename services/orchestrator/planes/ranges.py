@@ -29,11 +29,13 @@ TABLES: dict[str, tuple[Plane, ...]] = {
 
 MAGNITUDES: dict[str, tuple[str, ...]] = {
     "gpus": ("memory", "cores_free", "cores_held", "cores_each"),
-    "jobs": ("priority", "cores", "memory", "gpu_memory"),
-    "cluster": ("priority", "oldest"),
+    "jobs": ("priority", "cores", "memory", "gpu_memory", "waited", "waited_scale"),
+    "cluster": ("priority", "oldest", "queue_length", "queue_per_gpu", "work_per_gpu", "drain"),
+    "pairs": ("drains",),
 }
-"""Absolute sizes, weights, ages: more, or less, than was ever seen is taken for the most, or least, that was. Whether a
-job fits is never the network's business, and how a size compares with what is there stands in other planes.
+"""Absolute sizes, weights, ages, and how long the queue is: more, or less, than was ever seen is taken for the most, or
+least, that was. Whether a job fits is never the network's business, and how a size compares with what is there stands in
+other planes. A queue of some ten jobs for each GPU is as long as any for what starts next.
 """
 
 TOLERANCE = 0.1
@@ -97,6 +99,7 @@ class Ranges:
             self._magnitudes["gpus"],
             self._magnitudes["jobs"],
             self._magnitudes["cluster"],
+            self._magnitudes["pairs"],
             np.zeros(planes.jobs.shape[0] * planes.jobs.shape[1], dtype=np.bool_),
             strange,
         )
@@ -172,6 +175,7 @@ def _bring_in(
     gpu_magnitudes: Bools,
     job_magnitudes: Bools,
     cluster_magnitudes: Bools,
+    pair_magnitudes: Bools,
     strange_job: Bools,
     strange: Bools,
 ) -> int:
@@ -204,7 +208,7 @@ def _bring_in(
             value = _nearest(pairs[pair, plane], pair_allowed[plane])
             if value != pairs[pair, plane]:
                 pairs[pair, plane] = value
-                strange[pair] = True
+                strange[pair] |= not pair_magnitudes[plane]
     return found
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from adlro.sim.compiled import compiled_part
 from adlro.sim.exact_compiled import log, log1p
 
-TABLE_VERSION = 1
+TABLE_VERSION = 2
 
 
 class Transform(Enum):
@@ -86,7 +86,6 @@ JOB_PLANES = (
     Plane("cores", "cores", "asked for", "cores", _LN1P, 0.25, 0.0, 2.0),
     Plane("memory", "GiB", "main memory asked for", "cores", _LN1P, 0.2, 0.0, 2.0),
     Plane("gpu_memory", "GiB", "GPU memory asked for", "hardware", _LN1P, 0.25, 0.0, 2.0),
-    Plane("spread", "ln ratio", "how unsure the expected duration is", "spread", high=2.0),
     Plane("waited", "its duration", "since its submission", "waiting", _LN1P, 0.5, 0.0, 4.0),
     Plane("waited_scale", "scale", "since its submission", "waiting", _LN1P, 0.5, 0.0, 4.0),
     Plane("completion", "its duration", "its earliest expected completion anywhere", "remaining", _LN, 0.5, 0.0, 4.0),
@@ -119,6 +118,7 @@ PAIR_PLANES = (
         -1.0,
         4.0,
     ),
+    Plane("drains", "ratio", "drain of the queue to the duration on this GPU", "remaining", _LN1P, 0.5, 0.0, 4.0),
     Plane("cost_gap", "nat", "cost by the base's rule, above the cheapest pair's", "base", high=4.0, factor=0.5),
     Plane("refused", "0 or 1", "the base's rule refuses it", "base"),
     Plane("base_choice", "0 or 1", "the base would do it", "base"),
@@ -172,7 +172,7 @@ CLUSTER_PLANES = (
     Plane("fitting", "ratio", "waiting jobs that fit somewhere now", "demand"),
     Plane("oldest", "scale", "longest time that a job has waited", "waiting", _LN1P, 0.5, 0.0, 4.0),
     Plane("priority", "0..1", "mean of the waiting jobs", "paper"),
-    Plane("spread", "ln ratio", "mean of the waiting jobs: how unsure their durations are", "spread", high=2.0),
+    Plane("drain", "scale", "time until the last waiting job is expected to start", "remaining", _LN1P, 0.5, 0.0, 4.0),
     Plane("base_holds", "0 or 1", "the base would hold", "base"),
 )
 """Figures of the whole cluster."""

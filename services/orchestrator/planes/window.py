@@ -54,15 +54,15 @@ def look_at_machines(looked: Looked, n: int, scratch: Scratch) -> None:
 
 @compiled_part
 def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple[int, int, int]:
-    """Fills `best_s` and `key` of the waiting jobs of cluster n, and its `drain_s`.
+    """Fills `best_s` and `key` of the waiting jobs of cluster n, and what of its queue is scratch's.
 
     Returns:
         How many wait; the base's job and GPU, -1 where it holds.
     """
     waiting, base_job, base_gpu, base_score = 0, -1, -1, -np.inf
     scores = scratch.scores[0]
-    drain_s = _drain_s(looked, n, scratch) if looked.hold_allowed[n] else np.inf
-    scratch.drain_s[0] = drain_s
+    _look_at_queue(looked, n, scratch)
+    drain_s = scratch.drain_s[0]
     for job in range(looked.job_waiting.shape[1]):
         scratch.chosen[job] = False
         scratch.best_s[job] = np.inf
@@ -91,18 +91,20 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
 
 
 @compiled_part
-def _drain_s(looked: Looked, n: int, scratch: Scratch) -> float:
-    """The drain of cluster n's queue, as far as it matters to `score_job`."""
-    jobs, around, longest_s = looked.job_waiting.shape[1], scratch.surroundings, 0.0
+def _look_at_queue(looked: Looked, n: int, scratch: Scratch) -> None:
+    """Fills in how long cluster n's queue takes to drain."""
+    jobs, gpus, around = looked.job_waiting.shape[1], looked.gpu_node.shape[1], scratch.surroundings
+    drain_s, shortest_s = 0.0, np.inf
     for job in range(jobs):
         if looked.job_waiting[n, job]:
-            longest_s = look_at_job(around, looked.duration_s[n, job], looked.fits_now[n, job], longest_s)
-    drain_s, job = 0.0, 0
-    while job < jobs and drain_s < longest_s:
-        if looked.job_waiting[n, job]:
+            look_at_job(around, looked.duration_s[n, job], looked.fits_now[n, job], 0.0)
             drain_s = max(drain_s, plan_job(around, looked.duration_s[n, job], looked.fits_now[n, job]))
-        job += 1
-    return drain_s
+            for gpu in range(gpus):
+                if looked.fits_now[n, job, gpu]:
+                    shortest_s = min(shortest_s, looked.duration_s[n, job, gpu])
+    scratch.queue_drain_s[0] = drain_s
+    scratch.drain_s[0] = drain_s if looked.hold_allowed[n] else np.inf
+    scratch.may_end_in_time[0] = shortest_s <= drain_s
 
 
 @compiled_part
