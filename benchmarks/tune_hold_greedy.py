@@ -38,14 +38,17 @@ LOADS = (0.6, 0.9, 1.1)
 SEARCH_SEED, CONFIRM_SEED = 7_000_000, 8_000_000
 FINALISTS = 5
 
-BASE = HoldGreedySettings(alpha=4.0, theta=1.25, s_max=2.5, kappa=1.5, packing=0.3, ageing=0.2)
+BASE = HoldGreedySettings(
+    alpha=4.0, theta=1.25, kappa=1.0, backlog=3.0, affinity=4.0, packing=0.3, ageing=0.2
+)
 """What an earlier search found; written down here, so that a search has the same outcome once its own is in use."""
 
 CHOICES: dict[str, tuple[float, ...]] = {
     "alpha": (2.0, 3.0, 4.0, 5.0, 6.0, 8.0),
     "theta": (1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.6),
-    "s_max": (2.0, 2.5, 3.0, 4.0),
     "kappa": (1.0, 1.25, 1.5, 1.75, 2.0),
+    "backlog": (1.0, 2.0, 3.0, 4.0),
+    "affinity": (2.0, 3.0, 4.0, 6.0),
     "packing": (0.0, 0.1, 0.2, 0.3, 0.5, 0.8),
     "ageing": (0.0, 0.05, 0.1, 0.2, 0.3, 0.5),
 }

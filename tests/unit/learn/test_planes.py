@@ -253,7 +253,7 @@ def test_names_of_planes_are_their_own_and_the_table_has_a_digest(monkeypatch):
 
 def test_the_base_is_left_only_for_what_clears_the_margin():
     planes = filler().fill(
-        decision([Waiting((10.0, 20.0)), Waiting((12.0, 30.0))], [0.0, 0.0], node=[0, 1], model=[0, 1])
+        decision([Waiting((10.0, 20.0)), Waiting((30.0, 12.0))], [0.0, 0.0], node=[0, 1], model=[0, 1])
     )
     assert len(planes.pairs) == 4
     base = int(planes.base[0])
@@ -270,6 +270,21 @@ def test_the_base_is_left_only_for_what_clears_the_margin():
     assert best_of(planes, np.zeros(4, np.float32), none + 1.0, Margins()).tolist() == [base]
     q[base] = np.nan
     assert best_of(planes, q, none - 100.0, Margins(start=9.0)).tolist() == [other]
+
+
+def test_nobody_holds_beside_a_backlog():
+    """Five jobs of 4 s: planned on GPU 0 in 3, 7, 11 and 15 s; GPU 1 would be done with one in 11 s, before the last."""
+    hold = np.full(1, 1e6, dtype=np.float32)
+    for count, expected in ((1, [HOLD, HOLD]), (5, [0, 1])):
+        planes = filler().fill(decision([Waiting((4.0, 11.0))] * count, [3.0, 0.0]))
+        action = choose(planes, np.zeros(len(planes.pairs), dtype=np.float32), hold, Margins())
+        assert action.tolist() == [expected]
+
+
+def test_how_long_the_queue_takes_is_among_the_planes():
+    planes = filler().fill(decision([Waiting((4.0, 11.0))] * 5, [3.0, 0.0]))
+    np.testing.assert_allclose(raw(planes.cluster[0], CLUSTER_PLANES, "drain") * planes.scale_s[0], 15.0, rtol=1e-5)
+    np.testing.assert_allclose(raw(planes.pairs, PAIR_PLANES, "drains"), 15.0 / 11.0, rtol=1e-5)
 
 
 def test_where_no_hold_is_allowed_something_is_started():

@@ -177,7 +177,7 @@ def test_no_decision_of_a_compiled_policy_waits_for_the_compiler(cluster: Cluste
     for number in range(5):
         queue(ledger, number, (1, 2, 3))
     seen = ledger.observe(1.0)
-    policy = HoldGreedy(settings=HoldGreedySettings(4, 2, 3, 1, 0, 0))  # integers
+    policy = HoldGreedy(settings=HoldGreedySettings(4, 2, 1, 3, 0, 0, 0))  # integers
     scores = policy.scores(seen)
     columns = {field.name: getattr(seen, field.name) for field in fields(seen)}
     for name in ("gpu_node", "job_cores", "duration_s", "fits_now"):

@@ -30,8 +30,8 @@ from services.orchestrator.rollouts.futures import (
 from services.orchestrator.rollouts.gated import Gate, GatedRollouts
 from services.orchestrator.rollouts.rule import base_policy
 
-EAGER = HoldGreedySettings(alpha=1.0, theta=2.5, s_max=4.0, kappa=1.0, packing=0.0, ageing=0.0)
-PATIENT = HoldGreedySettings(alpha=2.5, theta=1.05, s_max=1.2, kappa=2.0, packing=0.8, ageing=0.6)
+EAGER = HoldGreedySettings(alpha=1.0, theta=2.5, kappa=1.0, backlog=4.0, affinity=0.0, packing=0.0, ageing=0.0)
+PATIENT = HoldGreedySettings(alpha=2.5, theta=1.05, kappa=2.0, backlog=1.0, affinity=3.0, packing=0.8, ageing=0.6)
 
 compiles = pytest.mark.slow
 """Where nothing compiled is kept yet, each of these first compiles for 5 to 15 s."""
@@ -153,7 +153,7 @@ def test_candidates_are_the_base_then_hold_then_the_best_pairs_once_each() -> No
     while len(sim.active):
         actions = HoldGreedy(settings=FIXED).act(sim.observe())
         observation = sim.observe()
-        scores = HoldGreedy(settings=HoldGreedySettings(4.0, 1e9, 1e9, 1.5, 0.3, 0.2)).scores(observation)
+        scores = HoldGreedy(settings=dataclasses.replace(FIXED, theta=1e9)).scores(observation)
         for place, n in enumerate(sim.active):
             found = sim.actions(int(n), 6)
             course = sim.arrays()[3]
