@@ -133,8 +133,8 @@ def run(
     wait_ratio: Annotated[
         float | None,
         typer.Option(
-            help="The same limit on waits for every policy: who has waited this many times the own best duration and a "
-            "typical one of those that wait goes first; 0: none does. Default: as each policy has it.",
+            help="The same limit on waits for every policy, as ADLRO_ORCHESTRATOR_WAIT_RATIO; 0: none. Default: as each "
+            "policy has it.",
             show_default=False,
         ),
     ] = None,

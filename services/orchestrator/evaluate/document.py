@@ -295,8 +295,8 @@ def definitions(evaluation: Evaluation) -> list[str]:
         f"{throughput:g}, {useful:g}). As good as {REFERENCE}: 109.96."
     )
     items.append(
-        f"Waits: {evaluation.request.wait_limit}. A job that has waited the ratio times its own shortest expected "
-        "duration and a typical one of those that wait goes first, whatever the policy wants."
+        f"Waits: {evaluation.request.wait_limit}. A job that has waited too long, which is the ratio times what "
+        "policies/bounded_wait.py names, goes first, whatever the policy wants."
     )
     items.append(
         "Decision times: one observation at a time, in one process, after the simulations; wall time on "
