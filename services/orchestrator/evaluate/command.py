@@ -133,8 +133,8 @@ def run(
     wait_ratio: Annotated[
         float | None,
         typer.Option(
-            help="The same limit on waits for every policy, as ADLRO_ORCHESTRATOR_WAIT_RATIO; 0: none. Default: as each "
-            "policy has it.",
+            help="The same limit on waits for every policy, as ADLRO_ORCHESTRATOR_WAIT_RATIO; 0: none. Default: each "
+            "policy's own.",
             show_default=False,
         ),
     ] = None,
