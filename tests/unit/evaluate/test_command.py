@@ -103,25 +103,6 @@ def test_files_and_tables(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", html)
 
 
-@pytest.mark.parametrize("width", [80, 120, 200])
-def test_a_screen_shows_whole_figures_and_tails_before_the_rest(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], width: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    assert run(monkeypatch, *QUICK, "--runtime", "type", "--wait-ratio", "0.001") == 0
-    table = capfd.readouterr().out
-    assert "…" not in table
-    assert max(map(len, table.splitlines())) <= width
-    head = next(line for line in table.splitlines() if line.startswith("POLICY"))
-    assert head.startswith("POLICY  ")
-    for name in ("MEAN JCT", "P95 JCT", "MAX WAIT", "JOBS/H", "OVERDUE"):
-        assert name in head
-    assert "FALLBACK" not in head, "neither policy has one"
-    assert ("JAIN" in head) is (width == 200)
-    assert ("left out on a narrow screen: p50 us, JAIN" in table) is (width < 200)
-    assert "limit on waits of ratio 0.001" in " ".join(table.split())
-
-
 def test_a_document_to_stdout_is_all_that_stands_there(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

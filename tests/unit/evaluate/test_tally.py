@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from adlro.errors import InvalidInput
-from adlro.sim.observation import Ints, Observation
+from adlro.sim.observation import Floats, Ints, Observation
 from services.orchestrator.evaluate import Request, evaluate
 from services.orchestrator.evaluate import tasks as tasks_module
 from services.orchestrator.evaluate.cases import build_cases
+from services.orchestrator.evaluate.tables import print_tables
 from services.orchestrator.policies import POLICIES
-from services.orchestrator.policies.base import Basis, Judgement
+from services.orchestrator.policies.base import Basis, Judgement, Policy
 from services.orchestrator.policies.fcfs import Fcfs
 from services.orchestrator.policies.sjf import Sjf
 
@@ -36,6 +39,13 @@ class Modest(Fcfs):
         self.left += len(many)
         judgement.basis = dict.fromkeys(many.tolist(), Basis.OUT_OF_RANGE)
         return judgement
+
+
+class LastFirst(Policy):
+    """The job that came last first, wherever it fits: who has come early waits for long."""
+
+    def preferences(self, observation: Observation) -> Floats:
+        return np.where(np.isfinite(observation.duration_s), observation.job_submit_s[:, :, None], -np.inf)
 
 
 class Acts(Fcfs):
@@ -75,13 +85,14 @@ def test_a_policy_that_only_acts_is_not_counted() -> None:
 
 
 def test_the_limit_is_the_same_for_all_and_its_decisions_are_counted() -> None:
-    mine = Sjf()
-    free = rows(request(own={"mine": mine}, wait_ratio=0.0))
-    assert {name: row["overdue_share"] for name, row in free.items()} == {"fcfs": 0.0, "sjf": 0.0, "mine": 0.0}
-    bound = rows(request(own={"mine": mine}, wait_ratio=TIGHT))
-    assert bound["sjf"]["overdue_share"] > 0.05
-    # The limit turns shortest-first into an order of submission: another schedule, and the longest waits go down.
-    assert bound["sjf"]["max_wait_s"] < free["sjf"]["max_wait_s"]
+    last, mine = LastFirst(), Sjf()
+    own = {"last": last, "mine": mine}
+    free = rows(request(own=own, jobs=80, loads=(1.5,), wait_ratio=0.0))
+    assert {row["overdue_share"] for row in free.values()} == {0.0}
+    bound = rows(request(own=own, jobs=80, loads=(1.5,), wait_ratio=TIGHT))
+    assert bound["last"]["overdue_share"] > 0.02
+    assert bound["last"]["decisions_by_basis"]["overdue"] > 0
+    assert bound["last"]["max_wait_s"] < free["last"]["max_wait_s"]
     for name in ("mean_jct_s", "max_wait_s", "decisions_by_basis"):
         assert bound["mine"][name] == bound["sjf"][name]
     assert mine.wait_ratio == Sjf.wait_ratio, "a policy that was handed in is not changed"
@@ -104,6 +115,25 @@ def test_what_the_run_compared_is_said_with_its_limits() -> None:
         assert "--wait-ratio" in note
     finally:
         del Modest.wait_ratio
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_screen_shows_whole_figures_and_tails_before_the_rest(width: int) -> None:
+    document = evaluate(request(own={"modest": Modest()}, wait_ratio=7.0), processes=1, time_decisions=False).document()
+    console = Console(width=width, file=io.StringIO())
+    print_tables(console, document)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    head = next(line for line in shown.splitlines() if line.startswith("POLICY"))
+    for name in ("MEAN JCT", "P95 JCT", "MAX WAIT", "JOBS/H", "FALLBACK"):
+        assert name in head
+    (row,) = [row for row in document["rows"] if row["policy"] == "modest"]
+    assert f"{100 * row['fallback_share']:.1f}%" in next(line for line in shown.splitlines() if "modest" in line)
+    assert "OVERDUE" not in head, "no decision was"
+    assert ("JAIN" in head) is (width == 200)
+    assert ("left out on a narrow screen: p50 us, JAIN" in shown) is (width < 200)
+    assert "limit on waits of ratio 7" in " ".join(shown.split())
 
 
 def test_results_under_another_limit_are_not_taken_up() -> None:
