@@ -7,6 +7,9 @@ from collections.abc import Callable
 from benchmarks.evaluation_runs import Entry, Runs
 from benchmarks.paper_claims import markdown
 
+RUNTIMES = {"true": "paper_256", "noise:0.5": "noise_256", "group": "group_256", "type": "type_256"}
+"""Runs on the same lists, by what policies know of runtimes."""
+
 
 def signed(value: float, low: float, high: float) -> str:
     """With its interval."""
@@ -33,38 +36,53 @@ def policies_table(run: str) -> Callable[[Runs], str]:
                         "" if row["scenario"] == "batch" else f"{load:g}",
                         f"`{row['policy']}`",
                         cell("mean_jct_s", 1),
-                        _jct_change(entry) if entry else "",
-                        f"{row['p99_jct_s']:.0f}",
+                        changed(entry, "jct_ratio"),
+                        f"{row['p95_jct_s']:.0f}",
+                        changed(entry, "p95_jct_ratio"),
                         f"{row['max_wait_s']:.0f}",
-                        f"{row['bounded_slowdown']:.2f}",
+                        changed(entry, "max_wait_ratio"),
                         cell("throughput_jobs_per_h", 0),
+                        changed(entry, "throughput_ratio"),
+                        f"{row['p99_jct_s']:.0f}",
+                        f"{row['bounded_slowdown']:.2f}",
                         f"{100 * row['utilization_busy']:.1f}",
                         cell("utilization_useful", 1, 100.0),
                         f"{row['fairness_jain']:.3f}",
+                        *shares(row),
                         "" if row["decision_us_p50"] is None else f"{row['decision_us_p50']:.0f}",
                         cell("hyperscore", 1),
                     ]
                 )
-        head = ["load", "policy", "mean JCT, s", "against fcfs, %", "p99 JCT, s", "longest wait, s", "bounded slowdown"]
-        head += ["jobs/h", "busy, %", "useful, %", "Jain", "decision p50, us", "HyperScore"]
+        head = ["load", "policy"]
+        for heading in ("mean JCT, s", "p95 JCT, s", "longest wait, s", "jobs/h"):
+            head += [heading, f"{heading.partition(',')[0]} against fcfs, %"]
+        head += ["p99 JCT, s", "bounded slowdown", "busy, %", "useful, %", "Jain", "overdue, %", "fallback, %"]
+        head += ["decision p50, us", "HyperScore"]
         return markdown(head, lines)
 
     return table
 
 
 def estimates_table(runs: Runs) -> str:
-    """What guessing runtimes costs: mean JCT against the same policy with exact runtimes, on the same lists."""
+    """What guessing runtimes costs: each figure against the same policy's with exact runtimes, on the same lists."""
+    figures = (("mean_jct_s", 1), ("p95_jct_s", 1), ("max_wait_s", 1), ("throughput_jobs_per_h", 0))
     lines = []
     for load in (0.6, 0.9, 1.1):
-        for row in runs.rows("noise_256", load):
-            name = row["policy"]
-            exact_s = runs.row("paper_256", load, name)["mean_jct_s"]
-            cells = [f"{load:g}", f"`{name}`", f"{exact_s:.1f}"]
-            for run in ("noise_256", "group_256", "type_256"):
-                jct_s = runs.row(run, load, name)["mean_jct_s"]
-                cells.append(f"{jct_s:.1f} ({100 * (jct_s / exact_s - 1):+.1f} %)")
-            lines.append(cells)
-    return markdown(["load", "policy", "true", "noise:0.5", "group", "type"], lines)
+        for first in runs.rows("noise_256", load):
+            exact = runs.row("paper_256", load, first["policy"])
+            for runtime, run in RUNTIMES.items():
+                row = runs.row(run, load, first["policy"])
+                cells = [
+                    f"{row[name]:.{digits}f}" + ("" if row is exact else _cost(row[name], exact[name]))
+                    for name, digits in figures
+                ]
+                lines.append([f"{load:g}", f"`{row['policy']}`", runtime, *cells, *shares(row)])
+    head = ["load", "policy", "known of runtimes", "mean JCT, s", "p95 JCT, s", "longest wait, s", "jobs/h"]
+    return markdown([*head, "overdue, %", "fallback, %"], lines)
+
+
+def _cost(value: float, exact: float) -> str:
+    return f" ({100 * (value / exact - 1):+.1f} %)" if exact > 0 else ""
 
 
 def took_table(runs: Runs) -> str:
@@ -91,22 +109,29 @@ def machine_table(runs: Runs) -> str:
     machine, meta = runs.document("paper_256")["meta"]["machine"], runs.document("paper_256")["meta"]
     names = ("platform", "python", "numpy", "numba", "cores")
     return markdown(
-        [*names, "seed", "lists", "bootstrap resamples"],
+        [*names, "seed", "lists", "bootstrap resamples", "waits"],
         [
             [
                 *(str(machine[name]) for name in names),
                 str(meta["seed"]),
                 str(meta["cases"][0]["seeds"]),
                 str(meta["bootstrap"]["resamples"]),
+                meta["wait_limit"],
             ]
         ],
     )
 
 
-def _jct_change(entry: Entry) -> str:
-    """Percent, of a comparison."""
-    ratio, (low, high) = entry["jct_ratio"], entry["jct_ratio_ci95"]
-    return signed(*(100 * (each - 1) for each in (ratio, low, high)))
+def changed(entry: Entry | None, name: str) -> str:
+    """A ratio of a comparison as percent with its interval; empty where nothing is compared, or nobody waited."""
+    values = [] if entry is None else [entry[name], *entry[f"{name}_ci95"]]
+    return signed(*(100 * (each - 1) for each in values)) if values and None not in values else ""
+
+
+def shares(row: Entry) -> list[str]:
+    """Of a row's decisions those of the limit on waits, and of the fallback, in percent."""
+    found = (row["overdue_share"], row["fallback_share"])
+    return ["" if share is None else f"{100 * share:.2g}" for share in found]
 
 
 TABLES: dict[str, Callable[[Runs], str]] = {

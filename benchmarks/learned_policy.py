@@ -13,7 +13,9 @@ checkpoint is the policy `dqn`; `--checkpoint seed2=FILE` adds another training'
 their cells are run where a file is named. Nor is a checkpoint that was trained with jobs counting by their priority
 (`services.orchestrator.learn.iterate OUT --by-priority`): `--by-priority OUT/dqn.onnx` compares it with `wspt`.
 
-`show` prints Markdown: ratios of means over lists with 95 % bootstrap intervals over the lists (paired).
+`show` prints Markdown: first what breaks a limit, then tables, in each the mean, its tails and throughput as ratios of
+means over lists with 95 % bootstrap intervals over the lists (paired), and the shares of the learned policy's decisions
+that the limit on waits changed and that the fallback made. All policies have the same limit on waits.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from services.orchestrator.planes.choice import best_of
 from services.orchestrator.planes.ranges import ranges_of
 from services.orchestrator.policies import Policy
 from services.orchestrator.policies.base import Judgement
+from services.orchestrator.policies.bounded_wait import DEFAULT_RATIO
 from services.orchestrator.policies.dqn import Dqn
 from services.orchestrator.policies.hold_greedy import HoldGreedy
 
@@ -200,14 +203,24 @@ def run_cell(cell: Cell, folder: Path, lists: int, checkpoints: dict[str, Path],
         # An evaluation's own policies have names that no registered one has.
         chosen = {"own": {f"own_{name}": own[name]}} if name in own else {"policies": (name,)}
         count = min(lists, cell.lists)
-        request = Request(**chosen, **cell.request, lists=count, seed=SEED)  # type: ignore[arg-type]
+        request = Request(**chosen, **cell.request, lists=count, seed=SEED, wait_ratio=DEFAULT_RATIO)  # type: ignore[arg-type]
         found = evaluate(request, processes=1, time_decisions=False)
         figures = found.figures[f"own_{name}" if name in own else name, 0]
         np.savez(
             path,
             metrics=figures.metrics,
             stuck=figures.stuck,
-            about=json.dumps({"group": cell.group, "cell": cell.name, "policy": name, "lists": count, "seed": SEED}),
+            basis_counts=figures.basis_counts,
+            about=json.dumps(
+                {
+                    "group": cell.group,
+                    "cell": cell.name,
+                    "policy": name,
+                    "lists": count,
+                    "seed": SEED,
+                    "wait_ratio": DEFAULT_RATIO,
+                }
+            ),
         )
         seconds = time.process_time() - begin_s
         print(f"{cell.name}: {name}: {_mean_jct_s(figures.metrics):.2f} s ({seconds:.0f} s of CPU)", flush=True)

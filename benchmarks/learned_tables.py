@@ -1,146 +1,249 @@
-"""Tables of docs/learned_policy.md from what `benchmarks.learned_policy run` has left in a folder."""
+"""Tables of docs/learned_policy.md from what `benchmarks.learned_policy run` has left in a folder.
+
+Every line compares a policy with another on the same lists: the mean completion time with its tails, and throughput, as
+changes of the means over lists with 95 % bootstrap intervals, and who decided in the policy's place.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from adlro.sim.observation import Floats
+from adlro.sim.observation import Floats, Ints
+from benchmarks.paper_claims import markdown
 from services.orchestrator.evaluate.measure import METRICS
+from services.orchestrator.evaluate.tally import FALLBACKS, OVERDUE
 
 RESAMPLES = 4000
 
-Found = dict[tuple[str, str], dict[str, Floats]]
-"""By (group, cell), then by policy: (lists, METRICS)."""
+MEAN_JCT, THROUGHPUT, WEIGHTED = "mean_jct_s", "throughput_jobs_per_h", "weighted_jct_s"
+RESULTS = ((MEAN_JCT, "mean JCT"), ("p95_jct_s", "p95 JCT"), ("max_wait_s", "longest wait"), (THROUGHPUT, "throughput"))
+"""Of every table: figure and heading."""
 
 GUARDS = (
-    ("throughput_jobs_per_h", "throughput", -1.0),
+    (THROUGHPUT, "throughput", -1.0),
     ("p95_jct_s", "p95 JCT", 2.0),
     ("max_wait_s", "longest wait", 15.0),
-    ("weighted_jct_s", "priority-weighted JCT", 1.0),
+    (WEIGHTED, "priority-weighted JCT", 1.0),
 )
 """Figures that must not pay: name, heading, limit in %."""
+GUARDED = ("main", "short", "guess", "elsewhere")
+"""Groups in which they are looked at, with exact and guessed runtimes."""
+GUARD_BASE = "hold_greedy_fixed"
+
+
+class Lists(NamedTuple):
+    """What a policy did in a cell.
+
+    Attributes:
+        metrics: (N, METRICS); nan in all lists where it got stuck in one.
+        basis_counts: (N, BASES) decisions by what they rest on.
+    """
+
+    metrics: Floats
+    basis_counts: Ints
+
+    def of(self, metric: str) -> Floats:
+        """(N,) one figure."""
+        column: Floats = self.metrics[:, METRICS.index(metric)]
+        return column
+
+    def share(self, columns: Sequence[int]) -> str:
+        """Of all decisions those that rest on one of these bases, in percent: `0.3`."""
+        count = int(self.basis_counts.sum())
+        return f"{100.0 * self.basis_counts[:, columns].sum() / count:.2g}" if count else "not counted"
+
+
+Found = dict[tuple[str, str], dict[str, Lists]]
+"""By (group, cell), then by policy."""
+
+
+class Change(NamedTuple):
+    """Of a mean over lists, in percent, with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """`-2.1 % (-2.5 .. -1.7)`."""
+        return f"{self.value:+.1f} % ({self.low:+.1f} .. {self.high:+.1f})"
+
+    def exceeds(self, limit: float) -> bool:
+        """Whether the figure is beyond a limit, which is on the side on which a change is bad."""
+        return self.value < limit if limit < 0 else self.value > limit
+
+    def exceeds_for_certain(self, limit: float) -> bool:
+        """Whether its whole interval is."""
+        return self.high < limit if limit < 0 else self.low > limit
 
 
 def read(folder: Path) -> Found:
-    """All files of a folder."""
+    """All files of a folder.
+
+    Raises:
+        ValueError: a file is of a run before decisions were counted.
+    """
     found: Found = {}
     for path in sorted(folder.glob("*.npz")):
         with np.load(path) as file:
+            if "basis_counts" not in file:
+                raise ValueError(f"{path}: of a run before decisions were counted; delete it and run again")
             about = json.loads(str(file["about"]))
+            metrics = np.full_like(file["metrics"], np.nan) if file["stuck"].any() else file["metrics"]
             of_cell = found.setdefault((about["group"], about["cell"]), {})
-            of_cell[about["policy"]] = np.full_like(file["metrics"], np.nan) if file["stuck"].any() else file["metrics"]
+            of_cell[about["policy"]] = Lists(metrics, file["basis_counts"])
     return found
 
 
-def change(ours: Floats, theirs: Floats, metric: str) -> str:
-    """`-2.1 % (-2.5 .. -1.7)`: of the means, with its interval."""
-    column, count = METRICS.index(metric), min(len(ours), len(theirs))
-    a, b = ours[:count, column], theirs[:count, column]  # lists are numbered: the first are the same
+def change(ours: Lists, theirs: Lists, metric: str) -> Change | None:
+    """Of the means over the lists that both have; None: one of them got stuck, or there is nothing to compare with."""
+    count = min(len(ours.metrics), len(theirs.metrics))
+    a, b = ours.of(metric)[:count], theirs.of(metric)[:count]  # lists are numbered: the first are the same
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return "stuck"
+        return None
     weights = np.random.default_rng(len(a)).multinomial(len(a), np.full(len(a), 1.0 / len(a)), size=RESAMPLES)
-    low, high = np.percentile(100.0 * ((weights @ a) / (weights @ b) - 1.0), (2.5, 97.5))
-    return f"{100.0 * (a.mean() / b.mean() - 1.0):+.1f} % ({low:+.1f} .. {high:+.1f})"
+    resampled = weights @ b
+    if not (resampled > 0.0).all():
+        return None
+    low, high = np.percentile(100.0 * ((weights @ a) / resampled - 1.0), (2.5, 97.5))
+    return Change(float(100.0 * (a.mean() / b.mean() - 1.0)), float(low), float(high))
 
 
 def show(folder: Path) -> str:
-    """All tables."""
+    """All tables, and before them what breaks a limit."""
     found = read(folder)
-    parts = [_against(found, "main", ("hold_greedy_fixed", "fcfs", "static"), "mean_jct_s")]
+    parts = [_breaches(found)]
+    parts.append(_against(found, "main", ("hold_greedy_fixed", "fcfs", "static")))
     parts.append(_trainings(found))
     parts.append(_guards(found))
-    parts.append(_against(found, "short", ("fcfs", "static", "hold_greedy_fixed"), "throughput_jobs_per_h"))
-    parts.append(_against(found, "guess", ("hold_greedy_fixed", "hold_greedy_retuned"), "mean_jct_s"))
+    parts.append(_against(found, "short", ("fcfs", "static", "hold_greedy_fixed"), THROUGHPUT, "jobs/h"))
+    parts.append(_against(found, "guess", ("hold_greedy_fixed", "hold_greedy_retuned")))
     parts.append(_lookahead(found))
     parts.append(_priority(found))
     parts.append(_elsewhere(found))
     return "\n\n".join(part for part in parts if part)
 
 
-def _rows(found: Found, group: str) -> list[tuple[str, dict[str, Floats]]]:
+def _rows(found: Found, group: str) -> list[tuple[str, dict[str, Lists]]]:
     return [(cell, policies) for (of, cell), policies in found.items() if of == group and "dqn" in policies]
 
 
-def _table(heads: list[str], lines: list[list[str]]) -> str:
-    if not lines:
-        return ""
-    rule = ["---"] * len(heads)
-    return "\n".join("| " + " | ".join(line) + " |" for line in (heads, rule, *lines))
+def _text(found: Change | None) -> str:
+    return "-" if found is None else str(found)
 
 
-def _against(found: Found, group: str, baselines: tuple[str, ...], metric: str) -> str:
-    lines = []
-    for cell, policies in _rows(found, group):
-        ours = policies["dqn"]
-        line = [cell, str(len(ours)), f"{ours[:, METRICS.index(metric)].mean():.1f}"]
-        line += [change(ours, policies[each], metric) if each in policies else "" for each in baselines]
-        lines.append(line)
-    unit = {"mean_jct_s": "mean JCT, s", "throughput_jobs_per_h": "jobs/h"}[metric]
-    return _table([group, "lists", f"dqn, {unit}", *(f"against {each}" for each in baselines)], lines)
+Line = tuple[str, dict[str, Lists], str, str]
+"""Cell, all its policies, the policy, and which it is compared with."""
+
+
+def _table(
+    head: str,
+    lines: Iterable[Line],
+    absolute: str = MEAN_JCT,
+    unit: str = "mean JCT, s",
+    results: Sequence[tuple[str, str]] = RESULTS,
+) -> str:
+    """A line for each comparison of policies that are there; empty where there is none."""
+    cells = []
+    for cell, policies, name, base in lines:
+        if name in policies and base in policies:
+            ours = policies[name]
+            mean = ours.of(absolute).mean()
+            changes = (_text(change(ours, policies[base], metric)) for metric, _ in results)
+            shares = (ours.share([OVERDUE]), ours.share(FALLBACKS))
+            cells.append([cell, str(len(ours.metrics)), name, f"{mean:.4g}", base, *changes, *shares])
+    heads = [
+        head,
+        "lists",
+        "policy",
+        unit,
+        "against",
+        *(heading for _, heading in results),
+        "overdue, %",
+        "fallback, %",
+    ]
+    return markdown(heads, cells) if cells else ""
+
+
+def _against(
+    found: Found, group: str, baselines: Sequence[str], absolute: str = MEAN_JCT, unit: str = "mean JCT, s"
+) -> str:
+    lines = [(cell, policies, "dqn", base) for cell, policies in _rows(found, group) for base in baselines]
+    return _table(group, lines, absolute, unit)
 
 
 def _trainings(found: Found) -> str:
-    names: dict[str, None] = {}
-    for group in ("main", "guess"):
-        for _, policies in _rows(found, group):
-            names |= dict.fromkeys(each for each in policies if each.startswith("seed"))
-    lines = []
+    lines: list[Line] = []
     for group, base in (("main", "hold_greedy_fixed"), ("guess", "hold_greedy_retuned")):
         for cell, policies in _rows(found, group):
-            if base in policies:
-                line = [cell, change(policies["dqn"], policies[base], "mean_jct_s")]
-                line += [
-                    change(policies[each], policies[base], "mean_jct_s") if each in policies else "" for each in names
-                ]
-                lines.append(line)
-    return _table(["trainings, mean JCT", "dqn (shipped)", *names], lines) if names else ""
+            names = [each for each in policies if each.startswith("seed")]
+            lines += [(cell, policies, name, base) for name in (("dqn", *names) if names else ())]
+    return _table("trainings", lines)
 
 
 def _guards(found: Found) -> str:
     lines = []
-    for cell, policies in _rows(found, "main"):
-        ours, base = policies["dqn"], policies["hold_greedy_fixed"]
-        lines.append([cell, *(change(ours, base, metric) for metric, _, _ in GUARDS)])
+    for cell, changes in _guarded(found):
+        texts = (
+            f"**{each}**" if each is not None and each.exceeds(limit) else _text(each)
+            for each, (_, _, limit) in zip(changes, GUARDS, strict=True)
+        )
+        lines.append([cell, *texts])
     heads = [f"{head} (limit {limit:+.0f} %)" for _, head, limit in GUARDS]
-    return _table(["against hold_greedy_fixed", *heads], lines)
+    return markdown([f"dqn against {GUARD_BASE}", *heads], lines) if lines else ""
+
+
+def _guarded(found: Found) -> list[tuple[str, list[Change | None]]]:
+    return [
+        (cell, [change(policies["dqn"], policies[GUARD_BASE], metric) for metric, _, _ in GUARDS])
+        for group in GUARDED
+        for cell, policies in _rows(found, group)
+        if GUARD_BASE in policies
+    ]
+
+
+def _breaches(found: Found) -> str:
+    """What breaks a limit, for the document's first lines."""
+    guarded = _guarded(found)
+    if not guarded:
+        return ""
+    told = [
+        f"- {cell}: {head} {each}, limit {limit:+.0f} %"
+        + ("" if each.exceeds_for_certain(limit) else "; its interval holds the limit")
+        for cell, changes in guarded
+        for each, (_, head, limit) in zip(changes, GUARDS, strict=True)
+        if each is not None and each.exceeds(limit)
+    ]
+    if not told:
+        return f"No limit against {GUARD_BASE} is broken, in {len(guarded)} settings."
+    broken = len({line.partition(": ")[0] for line in told})
+    return "\n".join([f"Limits against {GUARD_BASE} are broken in {broken} of {len(guarded)} settings:", "", *told])
 
 
 def _lookahead(found: Found) -> str:
-    lines = []
-    for cell, policies in _rows(found, "lookahead"):
-        if "dqn_lookahead" not in policies:
-            continue
-        ours = policies["dqn_lookahead"]
-        line = [cell, str(len(ours)), f"{ours[:, 0].mean():.1f}"]
-        line += [change(ours, policies[each], "mean_jct_s") for each in ("hold_greedy_fixed", "dqn")]
-        lines.append([*line, change(policies["dqn"], policies["hold_greedy_fixed"], "mean_jct_s")])
-    heads = ["against hold_greedy_fixed", "against dqn", "dqn against hold_greedy_fixed"]
-    return _table(["lookahead", "lists", "dqn_lookahead, mean JCT, s", *heads], lines)
+    pairs = (("dqn_lookahead", "hold_greedy_fixed"), ("dqn_lookahead", "dqn"), ("dqn", "hold_greedy_fixed"))
+    rows = [(cell, policies) for cell, policies in _rows(found, "lookahead") if "dqn_lookahead" in policies]
+    return _table("lookahead", [(cell, policies, *pair) for cell, policies in rows for pair in pairs])
 
 
 def _priority(found: Found) -> str:
-    lines = []
-    for cell, policies in _rows(found, "priority"):
-        base = policies["hold_greedy_fixed"]
-        for name, ours in policies.items():
-            if ours is not base:
-                changes = [change(ours, base, metric) for metric in ("weighted_jct_s", "mean_jct_s")]
-                lines.append([cell, str(len(ours)), name, *changes])
-    heads = ["lists", "policy", "priority-weighted JCT", "mean JCT"]
-    return _table(["priority, against hold_greedy_fixed", *heads], lines)
+    base = "hold_greedy_fixed"
+    lines = [
+        (cell, policies, name, base) for cell, policies in _rows(found, "priority") for name in policies if name != base
+    ]
+    return _table("priority", lines, results=((WEIGHTED, "priority-weighted JCT"), *RESULTS))
 
 
 def _elsewhere(found: Found) -> str:
-    names: dict[str, None] = {}
-    for _, policies in _rows(found, "elsewhere"):
-        names |= dict.fromkeys(each for each in policies if each != "dqn")
-    lines = []
-    for cell, policies in _rows(found, "elsewhere"):
-        ours = policies["dqn"]
-        line = [cell, str(len(ours)), f"{ours[:, 0].mean():.4g}"]
-        line += [change(ours, policies[each], "mean_jct_s") if each in policies else "" for each in names]
-        lines.append(line)
-    return _table(["elsewhere", "lists", "dqn, mean JCT, s", *names], lines)
+    lines = [
+        (cell, policies, "dqn", base)
+        for cell, policies in _rows(found, "elsewhere")
+        for base in policies
+        if base != "dqn"
+    ]
+    return _table("elsewhere", lines)

@@ -99,7 +99,10 @@ def _print_status(found: dict[str, Any]) -> None:
         console.print(f"\npolicy      {policy}{_version(decides['policy_version'])}{held}")
         if decides["policy_problem"]:
             console.print(f"            [yellow]{escape(decides['policy_problem'])}[/]")
-        if counts := ", ".join(f"{count} {reason}" for reason, count in sorted(decides["fallbacks"].items())):
+        if decides["decisions_by_basis"]:
+            console.print(f"decisions   {render.decisions_text(decides['policy'], decides['decisions_by_basis'])}")
+        elif counts := ", ".join(f"{count} {reason}" for reason, count in sorted(decides["fallbacks"].items())):
+            # None in this session yet, or of a service that does not tell them apart.
             console.print(f"fallbacks   {counts.replace('_', ' ')} [dim](decisions of hold_greedy_fixed instead)[/]")
         if decides["shadow"] is not None:
             console.print(f"shadow      {shadow_text(decides['shadow'])}")

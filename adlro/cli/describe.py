@@ -173,9 +173,12 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
 
 def _print_decision(console: Console, decision: Decision) -> None:
     head = f"decision {decision.decision_id}" if decision.decision_id else "not placed"
+    policy = render.policy_text(decision.policy, decision.deciding_policy, decision.basis)
     console.print(
-        f"\n[bold]Why[/]  {escape(decision.summary)} [dim]({escape(head)}, policy {escape(decision.policy)},"
-        f" at {render.seconds(decision.time_s)}, {decision.queue_length} waiting, {decision.decision_us:.0f} µs)[/]",
+        f"\n[bold]Why[/]  {escape(decision.summary)} [dim]({escape(head)}, policy {policy},"
+        f" at {render.seconds(decision.time_s)}, {decision.queue_length} waiting"
+        + (f", {decision.decision_us:.0f} µs" if decision.decision_us else "")
+        + ")[/]",
     )
     for name, text in _reasons(decision):
         console.print(f"  [dim]{name:<11}[/]{escape(text)}")

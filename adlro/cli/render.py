@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from rich.table import Table
 
@@ -25,6 +26,12 @@ TYPE_SHORT = {
     JobType.DATA_PROCESSING: "data",
 }
 
+# Who decides where the policy that is set does not.
+WAIT_LIMIT, FALLBACK = "the limit on waits", "hold_greedy_fixed"
+# Names of `DecisionBasis` (not imported: gRPC would be too): decisions of the policy itself, and of the limit on waits.
+# The others are the fallback's.
+OWN, OVERDUE = ("policy", "margin"), "overdue"
+
 UNKNOWN = "-"
 # Columns of a screen on which tables show all they have.
 WIDE = 110
@@ -33,15 +40,47 @@ WIDE = 110
 def policy_text(policy: str, deciding: str, basis: str | None) -> str:
     """The policy that is set and, where that is another one, who decides: `dqn (out of range: sjf decides)`.
 
+    Where a job is overdue the limit on waits does: `dqn (overdue: the limit on waits decides)`.
+
     Args:
         policy: that is set.
         deciding: who decided last; empty: not known.
         basis: why, by the name of a `DecisionBasis`.
     """
+    if basis is not None and basis.lower() == OVERDUE:
+        return f"{escape(policy)} [yellow](overdue: {WAIT_LIMIT} decides)[/]"
     if deciding in ("", policy):
         return escape(policy)
     why = f"{basis.lower().replace('_', ' ')}: " if basis else ""
     return f"{escape(policy)} [yellow]({why}{escape(deciding)} decides)[/]"
+
+
+def decisions_text(policy: str, by_basis: Mapping[str, int]) -> str:
+    """Who made the decisions of a session: `40 by sjf in this session`, or how many each made, with shares.
+
+    Args:
+        policy: that is set.
+        by_basis: decisions by the name of a `DecisionBasis`; at least one.
+    """
+    total, own, overdue = sum(by_basis.values()), sum(by_basis.get(basis, 0) for basis in OWN), by_basis.get(OVERDUE, 0)
+    if own == total:
+        return f"{total} by {escape(policy)} [dim]in this session[/]"
+    parts = [f"{own} by {escape(policy)} ({_share(own, total)})"]
+    if overdue:
+        parts.append(f"[yellow]{overdue} by {WAIT_LIMIT} ({_share(overdue, total)})[/]")
+    reasons = {basis: count for basis, count in by_basis.items() if count and basis not in (*OWN, OVERDUE)}
+    if by_fallback := sum(reasons.values()):
+        often_first = sorted(reasons.items(), key=lambda each: (-each[1], each[0]))
+        told = ", ".join(
+            (f"{count} " if len(reasons) > 1 else "") + reason.replace("_", " ") for reason, count in often_first
+        )
+        parts.append(f"[yellow]{by_fallback} by {FALLBACK} ({_share(by_fallback, total)}: {escape(told)})[/]")
+    return f"{total} [dim]in this session:[/] {', '.join(parts)}"
+
+
+def _share(part: int, whole: int) -> str:
+    """In percent; a small one is not to look like none, nor a large one like all."""
+    return f"{100 * part / whole:.{0 if 0.1 <= part / whole < 0.995 else 1}f}%"
 
 
 def seconds(value: float | None) -> str:

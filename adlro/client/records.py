@@ -259,6 +259,8 @@ class OrchestratorStatus:
     deciding_basis: DecisionBasis | None = None
     unreadable_job_count: int = 0
     drain_reasons: Mapping[str, str] = field(default_factory=dict)
+    # Under the acting policy, since the acting session began or the policy was set; those not named: 0.
+    decisions_by_basis: Mapping[DecisionBasis, int] = field(default_factory=dict)
 
 
 class DecisionBasis(enum.StrEnum):
@@ -266,6 +268,7 @@ class DecisionBasis(enum.StrEnum):
 
     POLICY = "policy"
     MARGIN = "margin"
+    # a job had waited too long: the limit on waits decided
     OVERDUE = "overdue"
     # hold_greedy_fixed decided in the policy's place
     OUT_OF_RANGE = "out_of_range"
@@ -339,8 +342,8 @@ class ShadowDecision:
 class Decision:
     """Why a job was placed where it was, or (`gpu_id` empty) why it is not placed now.
 
-    `hold_score` is the policy's figure for starting nothing, None where it has none; `basis` None is of a server that
-    doesn't say.
+    `hold_score` is the policy's figure for starting nothing, None where it has none. `deciding_policy` is who decided:
+    `policy`, or another in its place. `basis` None, and no `deciding_policy`, are of a server that doesn't say.
     """
 
     decision_id: str
@@ -360,3 +363,4 @@ class Decision:
     runner_up: RunnerUp | None = None
     hold_score: float | None = None
     shadow: ShadowDecision | None = None
+    deciding_policy: str = ""

@@ -210,6 +210,9 @@ def status(message: orchestrator_service_pb2.GetStatusResponse) -> OrchestratorS
         deciding_policy=message.deciding_policy,
         deciding_basis=_basis(message.deciding_basis),
         unreadable_job_count=message.unreadable_job_count,
+        decisions_by_basis={
+            basis: each.count for each in message.decisions_by_basis if (basis := _basis(each.basis)) is not None
+        },
     )
 
 
@@ -249,6 +252,7 @@ def decision(message: orchestrator_service_pb2.Decision) -> Decision:
         )
         if message.HasField("shadow")
         else None,
+        deciding_policy=message.deciding_policy,
     )
 
 

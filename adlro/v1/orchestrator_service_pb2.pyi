@@ -126,6 +126,7 @@ class GetStatusResponse(_message.Message):
     DECIDING_BASIS_FIELD_NUMBER: _builtins.int
     UNREADABLE_JOB_COUNT_FIELD_NUMBER: _builtins.int
     DRAIN_REASONS_FIELD_NUMBER: _builtins.int
+    DECISIONS_BY_BASIS_FIELD_NUMBER: _builtins.int
     acting: _builtins.bool
     """It holds the lease and places jobs; others stand by."""
     instance_id: _builtins.str
@@ -183,6 +184,12 @@ class GetStatusResponse(_message.Message):
     def drain_reasons(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Why each of drained_node_ids is drained, where that was said."""
 
+    @_builtins.property
+    def decisions_by_basis(self) -> _containers.RepeatedCompositeFieldContainer[Global___BasisCount]:
+        """Decisions made under the acting policy, to start nothing included, by what they rest on: since the acting session
+        began, or the policy was set, if that was later. Those that are not listed: 0.
+        """
+
     def __init__(
         self,
         *,
@@ -212,14 +219,37 @@ class GetStatusResponse(_message.Message):
         deciding_basis: Global___DecisionBasis.ValueType = ...,
         unreadable_job_count: _builtins.int = ...,
         drain_reasons: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        decisions_by_basis: _abc.Iterable[Global___BasisCount] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "deciding_basis", b"deciding_basis", "deciding_policy", b"deciding_policy", "decision_count", b"decision_count", "drain_reasons", b"drain_reasons", "drained_node_ids", b"drained_node_ids", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "problem", b"problem", "queue_length", b"queue_length", "running_count", b"running_count", "shadow", b"shadow", "unreadable_job_count", b"unreadable_job_count", "wait_ratio", b"wait_ratio", "waiting_for_begin_time_count", b"waiting_for_begin_time_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "deciding_basis", b"deciding_basis", "deciding_policy", b"deciding_policy", "decision_count", b"decision_count", "decisions_by_basis", b"decisions_by_basis", "drain_reasons", b"drain_reasons", "drained_node_ids", b"drained_node_ids", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "problem", b"problem", "queue_length", b"queue_length", "running_count", b"running_count", "shadow", b"shadow", "unreadable_job_count", b"unreadable_job_count", "wait_ratio", b"wait_ratio", "waiting_for_begin_time_count", b"waiting_for_begin_time_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class BasisCount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASIS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    basis: Global___DecisionBasis.ValueType
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        basis: Global___DecisionBasis.ValueType = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["basis", b"basis", "count", b"count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BasisCount: _TypeAlias = BasisCount  # noqa: Y015
 
 @_typing.final
 class FallbackCount(_message.Message):
@@ -513,6 +543,7 @@ class Decision(_message.Message):
     RUNNER_UP_FIELD_NUMBER: _builtins.int
     HOLD_SCORE_FIELD_NUMBER: _builtins.int
     SHADOW_FIELD_NUMBER: _builtins.int
+    DECIDING_POLICY_FIELD_NUMBER: _builtins.int
     decision_id: _builtins.str
     """Such as "d-17"; empty in the explanation of a job that is not placed."""
     job_id: _builtins.str
@@ -534,6 +565,8 @@ class Decision(_message.Message):
     """Of the policy, where it is learned."""
     hold_score: _builtins.float
     """The policy's figure for starting nothing now, where it has one."""
+    deciding_policy: _builtins.str
+    """Who decided: `policy`, or hold_greedy_fixed in its place."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """Best first; the first is the chosen one where the job was placed."""
@@ -568,10 +601,11 @@ class Decision(_message.Message):
         runner_up: Global___RunnerUp | None = ...,
         hold_score: _builtins.float | None = ...,
         shadow: Global___ShadowDecision | None = ...,
+        deciding_policy: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "hold_score", b"hold_score", "runner_up", b"runner_up", "shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "attempt", b"attempt", "basis", b"basis", "basis_text", b"basis_text", "candidates", b"candidates", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "hold_score", b"hold_score", "job_id", b"job_id", "masked", b"masked", "policy", b"policy", "policy_version", b"policy_version", "queue_length", b"queue_length", "runner_up", b"runner_up", "shadow", b"shadow", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "attempt", b"attempt", "basis", b"basis", "basis_text", b"basis_text", "candidates", b"candidates", "deciding_policy", b"deciding_policy", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "hold_score", b"hold_score", "job_id", b"job_id", "masked", b"masked", "policy", b"policy", "policy_version", b"policy_version", "queue_length", b"queue_length", "runner_up", b"runner_up", "shadow", b"shadow", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__hold_score: _TypeAlias = _typing.Literal["hold_score"]  # noqa: Y015
     _WhichOneofArgType__hold_score: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score"]  # noqa: Y015

@@ -19,6 +19,8 @@ from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
 from services.orchestrator.shadow import ShadowDecision
 
 FALLBACK = HoldGreedyFixed.name
+WAIT_LIMIT = "the limit on waits"
+"""Who decides where a job is overdue, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Decision:
 
     Attributes:
         basis: what it rests on, and in words where the policy did not simply choose.
+        deciding_policy: who decided: `policy`, or the fallback in its place.
         hold_score: the policy's figure for starting nothing; None: it has none.
         shadow: what the policy in the shadow would have done; None: there is none, or it has not answered (yet).
     """
@@ -76,6 +79,7 @@ class Decision:
     runner_up: RunnerUp | None = None
     hold_score: float | None = None
     shadow: ShadowDecision | None = None
+    deciding_policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,8 @@ class Made:
     ) -> Made:
         """The same with what was made of it, and the GPU that was chosen."""
         layout = self.occupancy.layout
-        who = FALLBACK if judgement.basis_of(0).fallback else self.policy
+        basis = judgement.basis_of(0)
+        who = FALLBACK if basis.fallback else WAIT_LIMIT if basis is Basis.OVERDUE else self.policy
         summary = (
             f"{who} starts {self.job_id} on {layout.gpu_ids[gpu]} ({layout.model_of(gpu)}), "
             f"where {self.durations_s[gpu]:.4g} s are expected"
@@ -184,8 +189,8 @@ class Made:
             if gpu == self.chosen and not np.isfinite(score):
                 # It went first for its age, and the network has not looked at it.
                 score = float(self.scores[gpu])
-            if not reason and not np.isfinite(score):
-                reason = self._unwanted()
+            if not reason and (not np.isfinite(score) or self._overdue_first(gpu)):
+                reason = self._unwanted(gpu)
             if reason:
                 masked.append(Masked(gpu_id, model, reason))
             else:
@@ -210,13 +215,25 @@ class Made:
             runner_up=self.runner_up,
             hold_score=self.hold_score,
             shadow=self.shadow,
+            deciding_policy=self._decider,
         )
 
-    def _unwanted(self) -> str:
-        if self.basis is Basis.OVERDUE:
-            return "a job that has waited too long goes first"
+    @property
+    def _decider(self) -> str:
+        return FALLBACK if self.basis.fallback else self.policy
+
+    def _overdue_first(self, gpu: int) -> bool:
+        """The limit on waits keeps the pair from the job, whatever the network thinks of it."""
+        looked_at = self.values is None or bool(np.isfinite(self.values[gpu]))
+        return self.basis is Basis.OVERDUE and self.scores[gpu] == -np.inf and (self.chosen < 0 or looked_at)
+
+    def _unwanted(self, gpu: int) -> str:
+        if self._overdue_first(gpu):
+            return (
+                "a job that has waited too long goes first" if self.chosen < 0 else f"{WAIT_LIMIT} does not take it now"
+            )
         if self.values is None:
-            return "the policy does not take this pair now"
+            return f"{self._decider} does not take this pair now"
         if np.isfinite(self.values).any():
             return "counts as one with another idle GPU of its node"
         return "not among the jobs that the policy looks at"
@@ -228,7 +245,7 @@ class Made:
             case Basis.MARGIN:
                 return f"its base's choice: {self.note}"
             case Basis.OVERDUE:
-                return "a job has waited too long, and goes first"
+                return f"{WAIT_LIMIT} decided in place of {self.policy}: a job has waited too long, and goes first"
             case _:
                 return f"{FALLBACK} decided in place of {self.policy}: {self.note}"
 

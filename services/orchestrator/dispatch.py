@@ -488,11 +488,11 @@ class Session:
 
     async def _tell_reasons(self, entries: Sequence[Entry]) -> None:
         """Records why jobs wait, where that is not what their records say."""
-        decides, _ = self.acting.deciding
+        holds_back = self.acting.holds_back
         for start in range(0, len(entries), REASONS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
-            for entry, reason, text in self.ledger.reasons(entries[start : start + REASONS_AT_ONCE], decides):
+            for entry, reason, text in self.ledger.reasons(entries[start : start + REASONS_AT_ONCE], holds_back):
                 if (entry.job.pending_reason, entry.job.message) != (reason, text):
                     self._book.record(entry, transitions.waiting(entry.job, reason, text))
 

@@ -53,7 +53,7 @@ async def explain_waiting(
     time_s: float,
     job_id: str,
 ) -> Decision | None:
-    """Why a job of the queue is not placed now; None where it does not wait in it.
+    """Why a job of the queue is not placed now, by who would decide; None where it does not wait in it.
 
     Args:
         look: has an observation judged; the ledger is not looked at after that.

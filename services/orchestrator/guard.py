@@ -16,7 +16,7 @@ import functools
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import structlog
@@ -51,7 +51,7 @@ class Guard:
         on_overdue: called where a job that has waited too long changed what is done.
 
     Attributes:
-        counts: fallbacks by reason.
+        counts: fallbacks by reason, whichever policy acted.
         problem: why the policy did not decide last time; empty: it did.
         basis: of the last decision.
     """
@@ -72,15 +72,25 @@ class Guard:
         self._on_overdue = on_overdue
         self._fallback = HoldGreedyFixed()
         self._worker, self._explainer = Worker("decide"), Worker("explain")
+        self._decisions: Counter[Basis] = Counter()  # of the policy of this name, in this session
+        self._counted = ""
         self._of: Policy | None = None  # whom the recent time is of
         self._recent_s = np.inf
-        self._hangs = False
+        self._hangs, self._late = False, ""
         self._told_s = -np.inf
         self._told: Basis | None = None
 
     def basis_of(self, policy: Policy) -> Basis:
         """What a policy's last decision rests on; one that has decided nothing yet is trusted to decide itself."""
         return self.basis if policy is self._of else Basis.POLICY
+
+    def begin_session(self) -> None:
+        """Decisions are counted from 0."""
+        self._decisions.clear()
+
+    def decisions_of(self, policy: Policy) -> Mapping[Basis, int]:
+        """What decisions under a policy rest on, since the session began or the policy was set, if that was later."""
+        return self._decisions if policy.name == self._counted else {}
 
     def deadline_s(self, observation: Observation) -> float:
         """How long a decision of this size may take."""
@@ -94,6 +104,8 @@ class Guard:
         """
         if policy is not self._of:  # of a policy that has not decided yet nobody knows how long it takes
             before, self._of, self._recent_s = self._of, policy, np.inf
+            if policy.name != self._counted:
+                self._counted, self._decisions = policy.name, Counter()
             if self._worker.busy:  # perhaps the one before hangs: that is no reason for this one to be late
                 if isinstance(before, Dqn):
                     before.stop()
@@ -107,8 +119,8 @@ class Guard:
                 judgement = await self._aside(policy, observation, virtual)
             sound = _sound(observation, judgement)
         except LateError:
-            limit_s = self._limit(observation, virtual)
-            return self._instead(Basis.LATE, policy, observation, f"no decision within {limit_s:.3g} s")
+            self._late = f"no decision within {self._limit(observation, virtual):.3g} s"
+            return self._instead(Basis.LATE, policy, observation, self._late)
         except AdlroError as error:
             return self._instead(_reason_of(error), policy, observation, error.message)
         except Exception as error:  # whatever a policy does, jobs are placed
@@ -120,12 +132,18 @@ class Guard:
             return self._instead(Basis.FAILED, policy, observation, NO_NUMBER)
         else:
             self.problem, self.basis = "", basis
+            self._decisions[basis] += 1
             if basis is Basis.OVERDUE:
                 self._on_overdue()
         return judgement
 
     async def look(self, policy: Policy, observation: Observation) -> Judgement:
-        """What would be decided, for an explanation: nothing is counted, and no decision waits for it."""
+        """What would be decided, for an explanation: nothing is counted, and no decision waits for it.
+
+        A policy that was late with its last decision would be again: the fallback is looked at.
+        """
+        if self.basis_of(policy) is Basis.LATE:
+            return self._looked_at_fallback(policy, observation, Basis.LATE, self._late)
         try:
             # Who remembers a cluster must not be asked out of turn: its preferences without that serve.
             judge = policy.judge
@@ -141,6 +159,9 @@ class Guard:
             reason, why = _reason_of(error), error.message
         except Exception as error:
             reason, why = Basis.FAILED, f"{type(error).__name__}: {error}"
+        return self._looked_at_fallback(policy, observation, reason, why)
+
+    def _looked_at_fallback(self, policy: Policy, observation: Observation, reason: Basis, why: str) -> Judgement:
         return Judgement(self._fallback_of(policy).judge(observation).scores, {0: reason}, notes={0: why})
 
     def close(self) -> None:
@@ -185,6 +206,7 @@ class Guard:
 
     def _note(self, reason: Basis, policy: Policy, why: str, error: Exception | None = None) -> None:
         self.counts[reason] += 1
+        self._decisions[reason] += 1
         self.basis = reason
         self._on_fallback(reason)
         self.problem = f"{policy.name} is not used: {why}"

@@ -259,8 +259,12 @@ class Ledger:
         observation.fits_now[0, job, :] = False
         observation.hold_allowed[0] = True
 
-    def reasons(self, entries: Sequence[Entry], policy_name: str) -> list[tuple[Entry, PendingReason, str]]:
-        """Why jobs of the queue wait."""
+    def reasons(self, entries: Sequence[Entry], holds_back: str) -> list[tuple[Entry, PendingReason, str]]:
+        """Why jobs of the queue wait.
+
+        Args:
+            holds_back: why those that could start don't, as a clause.
+        """
         seen = self._observe(0.0, np.array([entry.row for entry in entries], dtype=np.int64))
         possible: Bools = np.isfinite(seen.duration_s[0])
         ever: Bools = seen.job_waiting[0]
@@ -279,7 +283,7 @@ class Ledger:
                     "every GPU that could hold it is lost or on a drained node" + self._drain_reasons(),
                 )
             elif fits_now:
-                reason, text = PendingReason.POLICY, f"could start, but {policy_name} serves others first"
+                reason, text = PendingReason.POLICY, f"could start, but {holds_back}"
             else:
                 reason, text = PendingReason.RESOURCES, f"waits for {needs(entry)}"
             if entry.job.attempts:

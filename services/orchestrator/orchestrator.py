@@ -78,6 +78,7 @@ class Status:
     deciding_policy: str
     deciding_basis: Basis
     unreadable_job_count: int
+    decisions_by_basis: Mapping[Basis, int]
 
 
 class Orchestrator:
@@ -217,6 +218,7 @@ class Orchestrator:
             self._metrics.observe_decision,
         )
         self._session = session
+        self.acting.guard.begin_session()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._lease.keep(token), name="keep lease")
             group.create_task(self._note_ready(session), name="note ready")
@@ -315,6 +317,7 @@ class Orchestrator:
             deciding_policy=decides,
             deciding_basis=basis,
             unreadable_job_count=session.unreadable_count if session else 0,
+            decisions_by_basis=dict(self.acting.guard.decisions_of(self.acting.policy)) if session else {},
         )
 
     def view(self) -> View:

@@ -141,6 +141,9 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             deciding_policy=status.deciding_policy,
             deciding_basis=_BASIS[status.deciding_basis],
             unreadable_job_count=status.unreadable_job_count,
+            decisions_by_basis=[
+                pb.BasisCount(basis=_BASIS[basis], count=count) for basis, count in status.decisions_by_basis.items()
+            ],
         )
 
     async def ListPolicies(self, request: pb.ListPoliciesRequest, context: Context) -> pb.ListPoliciesResponse:
@@ -256,6 +259,7 @@ def _decision(decision: Decision) -> pb.Decision:
         shadow=None
         if (shadow := decision.shadow) is None
         else pb.ShadowDecision(policy=shadow.policy, job_id=shadow.job_id, gpu_id=shadow.gpu_id, agrees=shadow.agrees),
+        deciding_policy=decision.deciding_policy,
     )
 
 

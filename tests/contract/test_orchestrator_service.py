@@ -226,6 +226,10 @@ async def test_under_the_learned_policy_a_decision_says_what_it_rests_on(house: 
     status = await house.call("GetStatus", pb.GetStatusRequest())
     assert status.policy_version == learned.version
     assert (status.policy_problem, len(status.fallbacks)) == ("", 0)
+    assert decision.deciding_policy == "dqn"
+    by_basis = {each.basis: each.count for each in status.decisions_by_basis}
+    assert set(by_basis) <= {pb.DECISION_BASIS_POLICY, pb.DECISION_BASIS_MARGIN}
+    assert sum(by_basis.values()) >= 3
     assert status.wait_ratio == 20.0
     assert (status.checkpoints_loaded_count, status.checkpoints_refused_count) == (1, 0)
 

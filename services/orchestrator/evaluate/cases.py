@@ -174,6 +174,8 @@ def build_cases(request: Request) -> tuple[list[Case], list[str]]:
     for name, lists in dict.fromkeys((case.name, case.lists) for case in cases):
         if 1 < lists < FEW_LISTS:
             notes.append(f"{name}: intervals over {lists} lists are rough; take {FEW_LISTS} or more (--seeds)")
+    if len(set(request.wait_ratios.values())) > 1:
+        notes.append(f"the policies have {request.wait_limit}; --wait-ratio gives all of them the same")
     return cases, notes
 
 

@@ -130,6 +130,14 @@ def run(
     weights: Annotated[
         str, typer.Option(help="Of JCT, throughput and useful utilization in the HyperScore.")
     ] = "1,1,1",
+    wait_ratio: Annotated[
+        float | None,
+        typer.Option(
+            help="The same limit on waits for every policy, as ADLRO_ORCHESTRATOR_WAIT_RATIO; 0: none. Default: each "
+            "policy's own.",
+            show_default=False,
+        ),
+    ] = None,
     processes: Annotated[
         int | None, typer.Option(help="Worker processes. Default: one a core.", show_default=False)
     ] = None,
@@ -154,6 +162,7 @@ def run(
         decompose=decompose,
         redis_url=redis_url,
         weights=_weights(weights),
+        wait_ratio=wait_ratio,
     )
     outputs = []
     for named, option in ((json_path, "json"), (html_path, "html")):

@@ -7,17 +7,18 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 
-from adlro.sim.observation import Floats
+from adlro.sim.observation import Floats, Ints
 from services.orchestrator.evaluate import hyperscore, measure, resampling
 from services.orchestrator.evaluate.evaluation import Evaluation
 from services.orchestrator.evaluate.measure import METRICS
 from services.orchestrator.evaluate.request import LEARNED, REFERENCE
+from services.orchestrator.evaluate.tally import BASES, FALLBACKS, OVERDUE
 from services.orchestrator.evaluate.tasks import RESULTS_FORMAT
 
 BASELINES = (REFERENCE, "static", "hold_greedy_fixed")
@@ -26,9 +27,19 @@ BASELINES = (REFERENCE, "static", "hold_greedy_fixed")
 ALL_POLICIES = "all policies"
 """Stands in a policy's place where the lists of all are one sample."""
 
-JCT, THROUGHPUT, BUSY, USEFUL = (
-    METRICS.index(name) for name in ("mean_jct_s", "throughput_jobs_per_h", "utilization_busy", "utilization_useful")
+JCT, P95, MAX_WAIT, THROUGHPUT, BUSY, USEFUL = map(
+    METRICS.index,
+    ("mean_jct_s", "p95_jct_s", "max_wait_s", "throughput_jobs_per_h", "utilization_busy", "utilization_useful"),
 )
+
+RATIOS = (
+    ("jct", JCT),
+    ("p95_jct", P95),
+    ("max_wait", MAX_WAIT),
+    ("throughput", THROUGHPUT),
+    ("useful_utilization", USEFUL),
+)
+"""Of a comparison: name and column."""
 
 
 def build_document(evaluation: Evaluation) -> dict[str, Any]:
@@ -73,6 +84,10 @@ class _Resampled:
         self._evaluation = evaluation
         self._means: dict[tuple[str, int], Floats] = {}
 
+    def counts(self, name: str, number: int) -> Ints:
+        """(n, BASES) decisions of each list."""
+        return self._evaluation.figures[name, number].basis_counts
+
     def there(self, name: str, number: int) -> bool:
         """Whether a policy was simulated in a case, and brought every list to its end."""
         found = self._evaluation.figures.get((name, number))
@@ -85,10 +100,25 @@ class _Resampled:
     def means(self, name: str, number: int) -> Floats:
         """(1 + RESAMPLES, METRICS): the mean over lists first, then those of the resamples."""
         if (name, number) not in self._means:
-            values = self.lists(name, number)
-            resamples = resampling.resampled_means(values, self._evaluation.request.seed)
-            self._means[name, number] = np.concatenate([values.mean(axis=0, keepdims=True), resamples])
+            self._means[name, number] = self._resampled(self.lists(name, number))
         return self._means[name, number]
+
+    def share(self, name: str, number: int, columns: Sequence[int]) -> Floats:
+        """(1 + RESAMPLES,): share of the decisions that rest on one of these bases; nan: none was counted."""
+        counts = self.counts(name, number)
+        of_these, of_all = counts[:, columns].sum(axis=1), counts.sum(axis=1)
+        means = self._resampled(np.stack([of_these, of_all], axis=1).astype(np.float64))
+        return _ratios(means[:, 0], means[:, 1])
+
+    def _resampled(self, values: Floats) -> Floats:
+        resamples = resampling.resampled_means(values, self._evaluation.request.seed)
+        return np.concatenate([values.mean(axis=0, keepdims=True), resamples])
+
+
+def _ratios(ours: Floats, theirs: Floats) -> Floats:
+    """Element by element; nan where there is nothing to compare with, as where nobody waited."""
+    there = theirs > 0
+    return np.where(there, ours / np.where(there, theirs, 1.0), np.nan)
 
 
 def _with_interval(name: str, values: Floats, lists: int) -> dict[str, Any]:
@@ -110,6 +140,7 @@ def _row(evaluation: Evaluation, resampled: _Resampled, name: str, number: int) 
     for column, metric in enumerate(METRICS):
         row |= _with_interval(metric, means[:, column], case.lists)
         row[f"{metric}_sd"] = float(lists[:, column].std(ddof=1)) if len(lists) > 1 else None
+    row |= _who_decided(resampled, name, number, case.lists)
     times_us = evaluation.decision_us.get((name, number))
     for percent in (50, 99):
         row[f"decision_us_p{percent}"] = None if times_us is None else float(np.percentile(times_us, percent))
@@ -125,6 +156,21 @@ def _row(evaluation: Evaluation, resampled: _Resampled, name: str, number: int) 
     else:
         row |= {"hyperscore": None, "hyperscore_ci95": [None, None]}
     return row
+
+
+def _who_decided(resampled: _Resampled, name: str, number: int, lists: int) -> dict[str, Any]:
+    """How many decisions there were, and what they rest on; null: the policy does not say."""
+    counts = resampled.counts(name, number).sum(axis=0)
+    counted = counts.any()
+    who: dict[str, Any] = {
+        "decisions": int(counts.sum()) if counted else None,
+        "decisions_by_basis": {str(basis): int(count) for basis, count in zip(BASES, counts, strict=True) if count}
+        if counted
+        else None,
+    }
+    for label, columns in (("overdue", [OVERDUE]), ("fallback", FALLBACKS)):
+        who |= _with_interval(f"{label}_share", resampled.share(name, number, columns), lists)
+    return who
 
 
 def _paired(evaluation: Evaluation, resampled: _Resampled, number: int) -> list[dict[str, Any]]:
@@ -147,8 +193,8 @@ def _paired(evaluation: Evaluation, resampled: _Resampled, number: int) -> list[
                 "jobs": case.jobs,
                 "seeds": case.lists,
             }
-            for label, column in (("jct", JCT), ("throughput", THROUGHPUT), ("useful_utilization", USEFUL)):
-                entry |= _with_interval(f"{label}_ratio", ours[:, column] / theirs[:, column], case.lists)
+            for label, column in RATIOS:
+                entry |= _with_interval(f"{label}_ratio", _ratios(ours[:, column], theirs[:, column]), case.lists)
             entry |= _with_interval("jct_difference_s", ours[:, JCT] - theirs[:, JCT], case.lists)
             busy = ours[:, BUSY] - theirs[:, BUSY]
             entry |= _with_interval("busy_utilization_difference", busy, case.lists)
@@ -198,6 +244,9 @@ def _meta(evaluation: Evaluation) -> dict[str, Any]:
         },
         "seed": request.seed,
         "runtime": request.runtime,
+        "wait_ratio": request.wait_ratio,
+        "wait_ratios": request.wait_ratios,
+        "wait_limit": request.wait_limit,
         "decompose": request.decompose,
         "trace": request.trace,
         "cluster": request.cluster,
@@ -244,6 +293,10 @@ def definitions(evaluation: Evaluation) -> list[str]:
         f"HyperScore = 100 [1 + sigmoid({hyperscore.BETA:g} ln V − ln 2)^{hyperscore.KAPPA:g}]; V = weighted geometric "
         f"mean of the improvements over {REFERENCE} in JCT, throughput and useful utilization (weights {jct:g}, "
         f"{throughput:g}, {useful:g}). As good as {REFERENCE}: 109.96."
+    )
+    items.append(
+        f"Waits: {evaluation.request.wait_limit}. A job that has waited too long, which is the ratio times what "
+        "policies/bounded_wait.py names, goes first, whatever the policy wants."
     )
     items.append(
         "Decision times: one observation at a time, in one process, after the simulations; wall time on "

@@ -120,7 +120,7 @@ def evaluate(
         from services.orchestrator.evaluate.own_decompose import require_decompose
 
         require_decompose()
-    setup = Setup(tuple(cases), dict(request.own), given)
+    setup = Setup(tuple(cases), dict(request.own), given, request.wait_ratio)
     names = tuple(dict.fromkeys([REFERENCE, *request.names]))
     tasks = cut(cases, names)
     keys = {task: key_of(setup, task) for task in tasks} if partial else {}
@@ -231,4 +231,5 @@ def _joined(parts: Sequence[Figures]) -> Figures:
         jct_counts=jct_counts,
         gpu_busy=gpu_busy,
         gantt=parts[0].gantt,
+        basis_counts=np.concatenate([part.basis_counts for part in parts]),
     )

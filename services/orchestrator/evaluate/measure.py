@@ -16,6 +16,13 @@ Definitions, for a list of J jobs with submission s, start t of the last attempt
 
 A row's figure is the mean over the lists of the list's figure: p95, p99, the longest wait and the makespan too.
 
+Who decided is counted over all decisions of all lists, to start nothing included:
+
+- overdue share = share in which the limit on waits (`policies/bounded_wait.py`) changed what the policy wanted: a job
+  had waited too long
+- fallback share = share in which `hold_greedy_fixed` decided in the policy's place: what that saw was out of the range
+  of its training, or it failed
+
 Little's law: the mean number of jobs in the system x the makespan is the sum of the JCTs. The kernel counts the first
 at its events, the second comes from the jobs' own times.
 """
@@ -33,6 +40,7 @@ from adlro.sim.batch import Outcome
 from adlro.sim.exact import power
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.observation import Floats, Ints
+from services.orchestrator.evaluate.tally import BASES
 
 METRICS = (
     "mean_jct_s",
@@ -71,6 +79,7 @@ class Figures:
         gpu_busy: (G, TIME_BINS) share of the time that a GPU was busy, over the course of the makespan, summed over the
             lists that did not get stuck.
         gantt: (R, 5) attempts of the first list: job type, GPU, start and end since the first submission, completed.
+        basis_counts: (N, BASES) decisions by what they rest on; 0 in a whole row: they were not counted.
     """
 
     metrics: Floats
@@ -78,6 +87,7 @@ class Figures:
     jct_counts: Ints
     gpu_busy: Floats
     gantt: Floats
+    basis_counts: Ints
 
 
 def best_duration_s(cluster: Cluster, jobs: JobArrays) -> Floats:
@@ -91,7 +101,9 @@ def best_duration_s(cluster: Cluster, jobs: JobArrays) -> Floats:
     return best
 
 
-def figures_of(cluster: Cluster, outcome: Outcome, *, policy: str, first_list: int = 0) -> Figures:
+def figures_of(
+    cluster: Cluster, outcome: Outcome, *, policy: str, first_list: int = 0, basis_counts: Ints | None = None
+) -> Figures:
     """Figures of all lists of an outcome.
 
     Args:
@@ -99,6 +111,7 @@ def figures_of(cluster: Cluster, outcome: Outcome, *, policy: str, first_list: i
         outcome: of the lists.
         policy: for messages.
         first_list: number of the first list, for messages.
+        basis_counts: (N, BASES) of its decisions; None: they were not counted.
 
     Raises:
         InternalError: Little's law does not hold: the simulator is wrong.
@@ -139,7 +152,9 @@ def figures_of(cluster: Cluster, outcome: Outcome, *, policy: str, first_list: i
         )
         jct_counts += np.histogram(np.clip(jct_s, JCT_EDGES_S[0], JCT_EDGES_S[-1]), JCT_EDGES_S)[0]
         gpu_busy += _busy_shares(_runs(outcome, number), float(submit_s[0]), makespan_s, gpus)
-    return Figures(metrics, stuck, jct_counts, gpu_busy, _gantt(outcome))
+    if basis_counts is None:
+        basis_counts = np.zeros((lists, len(BASES)), dtype=np.int64)
+    return Figures(metrics, stuck, jct_counts, gpu_busy, _gantt(outcome), basis_counts)
 
 
 def check_little(jobs_integral_s: float, jct_sum_s: float, *, policy: str, number: int) -> None:

@@ -19,6 +19,8 @@ from services.orchestrator.rollouts.policy import DqnLookahead
 DEFAULT_LISTS = 100
 LOWEST_LOAD, HIGHEST_LOAD = 1e-6, 1e6
 """Beyond them submission times are lost to rounding, or to the longest time of a simulation."""
+HIGHEST_WAIT_RATIO = 1e9
+"""As the orchestrator's setting has it."""
 TRACE = "trace"
 KNOWN: Mapping[str, type[Policy]] = {**POLICIES, DqnLookahead.name: DqnLookahead}
 """By name. What looks ahead is not among "all": it takes a hundred times as long, and one object a cluster."""
@@ -45,6 +47,8 @@ class Request:
         runtime: what policies know of runtimes, as `adlro.sim.estimates` has it, or "learned".
         decompose, redis_url: address and store of a running decompose for "learned"; None: one of our own.
         weights: of HyperScore.
+        wait_ratio: of the limit on waits (policies/bounded_wait.py) of every policy, own ones too, 0 for none; None: as
+            each policy has it.
 
     Raises:
         InvalidInput: naming the field.
@@ -64,6 +68,7 @@ class Request:
     decompose: str | None = None
     redis_url: str | None = None
     weights: Weights = EQUAL
+    wait_ratio: float | None = None
 
     def __post_init__(self) -> None:
         for name in self.policies:
@@ -86,6 +91,11 @@ class Request:
                 raise InvalidInput(f"{name}: must be at least 1, not {count}", field=name)
         if self.seed < 0:
             raise InvalidInput(f"seed: must be a whole number from 0, not {self.seed}", field="seed")
+        if self.wait_ratio is not None and not 0 <= self.wait_ratio <= HIGHEST_WAIT_RATIO:
+            raise InvalidInput(
+                f"wait_ratio: must be a number from 0 to {HIGHEST_WAIT_RATIO:g} (0: no limit), not {self.wait_ratio:g}",
+                field="wait_ratio",
+            )
         if TRACE in self.scenarios and self.trace is None:
             raise InvalidInput(
                 "trace: the scenario trace takes its jobs from a file; name it with --trace", field="trace"
@@ -139,6 +149,30 @@ class Request:
     def names(self) -> tuple[str, ...]:
         """All policies that are asked for."""
         return (*self.policies, *self.own)
+
+    @property
+    def wait_ratios(self) -> dict[str, float]:
+        """Of the limit on waits that each policy has here, the reference's too; 0: it has none."""
+        names = dict.fromkeys((REFERENCE, *self.names))
+        if self.wait_ratio is not None:
+            return dict.fromkeys(names, self.wait_ratio)
+        ratios = {name: (self.own[name] if name in self.own else KNOWN[name]()).wait_ratio for name in names}
+        return {name: ratio if math.isfinite(ratio) else 0.0 for name, ratio in ratios.items()}
+
+    @property
+    def wait_limit(self) -> str:
+        """The same in words: `no limit on waits`, `limit on waits of ratio 20`, or who differs."""
+        by_ratio: dict[float, list[str]] = {}
+        for name, ratio in self.wait_ratios.items():
+            by_ratio.setdefault(ratio, []).append(name)
+        if len(by_ratio) > 1:
+            told = (
+                f"{', '.join(names)} {ratio:g}" if ratio else f"{', '.join(names)} none"
+                for ratio, names in by_ratio.items()
+            )
+            return f"different limits on waits ({'; '.join(told)})"
+        (ratio,) = by_ratio
+        return f"limit on waits of ratio {ratio:g}" if ratio else "no limit on waits"
 
 
 def require_load(load: float, text: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -20,6 +22,16 @@ from rich.table import Table
 from adlro.terminal import escape
 from services.orchestrator.evaluate.request import REFERENCE
 
+HEADS = (
+    *("MEAN JCT", "JCT/FCFS", "P95 JCT", "P99 JCT", "MAX WAIT", "SLOWDOWN", "JOBS/H", "BUSY", "USEFUL", "JAIN"),
+    *("OVERDUE", "FALLBACK", "p50 us", "HYPER"),
+)
+"""Columns; of who decided only where that was not the policy."""
+INTERVALS = "intervals"
+LEFT_OUT = ("p50 us", "JAIN", "BUSY", "USEFUL", "SLOWDOWN", "P99 JCT", INTERVALS, "HYPER", "JCT/FCFS")
+"""One after the other, until the rest fits the screen: the mean, its tails, throughput and who decided stay."""
+
+_ANY_WIDTH = 10_000
 _PLAIN_LINE_EVERY_S = 10.0
 
 
@@ -83,8 +95,9 @@ def print_tables(console: Console, document: dict[str, Any]) -> None:
         title = f"{scenario}" + (f" at load {load:g}" if load is not None else "")
         lists = f"{here[0]['seeds']} list{'s' if several else ''} of {here[0]['jobs']} jobs"
         interval = ", 95 % intervals over lists" if several else ""
-        console.print(f"\n[bold]{escape(title)}[/] [dim]({lists}{interval})[/]")
-        console.print(_table(here, against, several=several))
+        limit = escape(document["meta"]["wait_limit"])
+        console.print(f"\n[bold]{escape(title)}[/] [dim]({lists}{interval}, {limit})[/]")
+        _print_fitting(console, here, against, several=several)
     for each in document["stuck"]:
         console.print(
             f"[bold red]stuck:[/] {escape(each['policy'])} in {escape(each['scenario'])}, list {each['list']}, seed "
@@ -92,30 +105,68 @@ def print_tables(console: Console, document: dict[str, Any]) -> None:
         )
 
 
-def _table(rows: list[dict[str, Any]], against: dict[str, dict[str, Any]], *, several: bool) -> Table:
+def _table(
+    rows: list[dict[str, Any]], against: dict[str, dict[str, Any]], heads: Sequence[str], *, intervals: bool
+) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("POLICY", no_wrap=True)
-    for name in ("MEAN JCT", "JCT/FCFS", "P99 JCT", "SLOWDOWN", "JOBS/H", "BUSY", "USEFUL", "JAIN", "p50 us", "HYPER"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
     for row in rows:
         entry = against.get(row["policy"])
         ratio = "1" if row["policy"] == REFERENCE else "-"
         if entry is not None:
-            ratio = _with_interval(entry, "jct_ratio", 3, several=several)
-        table.add_row(
-            escape(row["policy"]),
-            _with_interval(row, "mean_jct_s", 1, several=several) + " s",
-            ratio,
-            f"{row['p99_jct_s']:.1f} s",
-            f"{row['bounded_slowdown']:.2f}",
-            _rate(row["throughput_jobs_per_h"]),
-            f"{100 * row['utilization_busy']:.1f}%",
-            f"{100 * row['utilization_useful']:.1f}%",
-            f"{row['fairness_jain']:.3f}",
-            _number(row["decision_us_p50"], 0),
-            _number(row["hyperscore"], 1),
-        )
+            ratio = _with_interval(entry, "jct_ratio", 3, several=intervals)
+        cells = {
+            "MEAN JCT": _with_interval(row, "mean_jct_s", 1, several=intervals) + " s",
+            "JCT/FCFS": ratio,
+            "P95 JCT": f"{row['p95_jct_s']:.1f} s",
+            "P99 JCT": f"{row['p99_jct_s']:.1f} s",
+            "MAX WAIT": f"{row['max_wait_s']:.1f} s",
+            "SLOWDOWN": f"{row['bounded_slowdown']:.2f}",
+            "JOBS/H": _rate(row["throughput_jobs_per_h"]),
+            "BUSY": f"{100 * row['utilization_busy']:.1f}%",
+            "USEFUL": f"{100 * row['utilization_useful']:.1f}%",
+            "JAIN": f"{row['fairness_jain']:.3f}",
+            "OVERDUE": _share(row["overdue_share"]),
+            "FALLBACK": _share(row["fallback_share"]),
+            "p50 us": _number(row["decision_us_p50"], 0),
+            "HYPER": _number(row["hyperscore"], 1),
+        }
+        table.add_row(escape(row["policy"]), *(cells[head] for head in heads))
     return table
+
+
+def _print_fitting(
+    console: Console, rows: list[dict[str, Any]], against: dict[str, dict[str, Any]], *, several: bool
+) -> None:
+    """A figure that is cut off is worse than none: where the screen is narrow, columns are left out, and it is said."""
+    heads = [
+        head
+        for head in HEADS
+        if head not in ("OVERDUE", "FALLBACK") or any(row[f"{head.lower()}_share"] for row in rows)
+    ]
+    left_out: list[str] = []
+    table = _table(rows, against, heads, intervals=several)
+    for head in LEFT_OUT:
+        if _width(console, table) <= console.width:
+            break
+        if head != INTERVALS:
+            heads.remove(head)
+        elif several:
+            several = False
+        else:
+            continue
+        left_out.append(head)
+        table = _table(rows, against, heads, intervals=several)
+    console.print(table)
+    if left_out:
+        console.print(f"[dim]left out on a narrow screen: {', '.join(left_out)}[/]")
+
+
+def _width(console: Console, table: Table) -> int:
+    """That a table needs."""
+    return Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum
 
 
 def _with_interval(values: dict[str, Any], name: str, digits: int, *, several: bool) -> str:
@@ -129,6 +180,13 @@ def _with_interval(values: dict[str, Any], name: str, digits: int, *, several: b
 def _rate(value: float) -> str:
     """Jobs of hours, as in Gavel's traces, as well as jobs of seconds."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _share(value: float | None) -> str:
+    """Of decisions; small ones are not to look like none."""
+    if value is None:
+        return "-"
+    return "<0.1%" if 0 < value < 0.001 else f"{100 * value:.1f}%"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import hashlib
 import importlib.util
 import io
 import json
+import math
 import multiprocessing.util
 import os
 import pickle
 import threading
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from multiprocessing import parent_process
@@ -26,19 +28,19 @@ import adlro.cluster
 import adlro.jobs
 import adlro.sim
 from adlro.errors import InternalError, InvalidInput
-from adlro.sim.batch import Outcome, simulate
+from adlro.sim.batch import BatchSimulator, Outcome
 from adlro.sim.job_arrays import JobArrays
-from adlro.sim.observation import Ints, Observation
 from services.orchestrator import policies as policies_package
 from services.orchestrator.evaluate.cases import Case
 from services.orchestrator.evaluate.measure import Figures, figures_of
 from services.orchestrator.evaluate.request import KNOWN, REFERENCE
+from services.orchestrator.evaluate.tally import Tally
 from services.orchestrator.policies import Policy
 
 if TYPE_CHECKING:
     from services.orchestrator.evaluate.own_decompose import GivenDecompose, Source
 
-RESULTS_FORMAT = 2
+RESULTS_FORMAT = 3
 """Changes when what a task's file holds changes its meaning."""
 
 _WIDE = 50 * 256
@@ -61,18 +63,23 @@ class Setup:
     """What all tasks share: sent to each worker once.
 
     `decompose`: the one that cases whose runtimes are learned ask; None: each process starts its own.
+    `wait_ratio`: of every policy's limit on waits, 0 for none; None: each policy's own.
     """
 
     cases: tuple[Case, ...]
     own: Mapping[str, Policy]
     decompose: GivenDecompose | None = None
+    wait_ratio: float | None = None
 
     def policy(self, name: str, case: Case) -> Policy:
         """The policy as it is set for a case."""
         if name in self.own:
-            return self.own[name]
-        known = KNOWN[name]
-        return known() if case.load is None else known.for_load(case.load)
+            policy = self.own[name] if self.wait_ratio is None else copy.copy(self.own[name])
+        else:
+            policy = KNOWN[name]() if case.load is None else KNOWN[name].for_load(case.load)
+        if self.wait_ratio is not None:
+            policy.wait_ratio = self.wait_ratio or math.inf
+        return policy
 
     def run(self, task: Task) -> Figures:
         """Simulates a task.
@@ -83,10 +90,12 @@ class Setup:
         """
         case = self.cases[task.case]
         arrays = self.arrays(task.case, task.first, task.last)
-        act = self.policy(task.policy, case).act
+        tally = Tally(self.policy(task.policy, case), task.last - task.first)
         try:
-            outcome = self._simulated(task, arrays, act)
-            return figures_of(case.cluster, outcome, policy=task.policy, first_list=task.first)
+            outcome = self._simulated(task, arrays, tally)
+            return figures_of(
+                case.cluster, outcome, policy=task.policy, first_list=task.first, basis_counts=tally.counts
+            )
         except ValueError as error:
             raise InternalError(
                 f"policy {task.policy} on lists {task.first} to {task.last - 1} of {case.text}: {error}"
@@ -94,20 +103,24 @@ class Setup:
         except InternalError as error:
             raise InternalError(f"{case.text}, seed {case.seed}: {error.message}") from error
 
-    def _simulated(self, task: Task, arrays: JobArrays, act: Callable[[Observation], Ints]) -> Outcome:
+    def _simulated(self, task: Task, arrays: JobArrays, tally: Tally) -> Outcome:
         case = self.cases[task.case]
         # The reference looks at no runtime: nobody has to learn one for it.
         if not case.is_learned or task.policy == REFERENCE:
-            return simulate(case.cluster, arrays, act)
-        return asyncio.run(self._simulated_learned(case, task.first, arrays, act))
+            simulator = BatchSimulator(case.cluster, arrays)
+            while len(simulator.active):
+                simulator.act(tally.act(simulator.observe(), simulator.active))
+            return simulator.outcome()
+        return asyncio.run(self._simulated_learned(case, task.first, arrays, tally))
 
-    async def _simulated_learned(
-        self, case: Case, number: int, arrays: JobArrays, act: Callable[[Observation], Ints]
-    ) -> Outcome:
+    async def _simulated_learned(self, case: Case, number: int, arrays: JobArrays, tally: Tally) -> Outcome:
         from services.orchestrator.evaluate.learning import simulate_learned
 
+        the_list = np.zeros(1, dtype=np.int64)
         async with self._source.fresh() as decompose:
-            return await simulate_learned(case.cluster, case.job_list(number), arrays, act, decompose)
+            return await simulate_learned(
+                case.cluster, case.job_list(number), arrays, lambda seen: tally.act(seen, the_list), decompose
+            )
 
     @functools.cached_property
     def _source(self) -> Source:
@@ -135,7 +148,12 @@ class Setup:
         return arrays
 
     def __getstate__(self) -> dict[str, object]:
-        return {"cases": self.cases, "own": self.own, "decompose": self.decompose}
+        return {
+            "cases": self.cases,
+            "own": self.own,
+            "decompose": self.decompose,
+            "wait_ratio": self.wait_ratio,
+        }
 
 
 def cut(cases: Sequence[Case], names: Sequence[str]) -> list[Task]:
@@ -160,6 +178,7 @@ def key_of(setup: Setup, task: Task) -> str:
         "format": RESULTS_FORMAT,
         "code": code_digest(),
         "policy": task.policy,
+        "wait_ratio": setup.wait_ratio,
         "own": _pickle_digest(task.policy, setup.own[task.policy]) if task.policy in setup.own else None,
         "case": case.digest,
         "lists": [task.first, task.last],
@@ -221,6 +240,7 @@ def to_bytes(figures: Figures) -> bytes:
         jct_counts=figures.jct_counts,
         gpu_busy=figures.gpu_busy,
         gantt=figures.gantt,
+        basis_counts=figures.basis_counts,
     )
     return buffer.getvalue()
 

@@ -44,7 +44,9 @@ def run(
     seed: Annotated[int, typer.Option(min=0, help="Of everything by chance.")] = 1,
     decisions: Annotated[
         int | None,
-        typer.Option(min=1, help="Environment steps in all; 20 million unless --episodes is given.", show_default=False),
+        typer.Option(
+            min=1, help="Environment steps in all; 20 million unless --episodes is given.", show_default=False
+        ),
     ] = None,
     episodes: Annotated[
         int | None, typer.Option(min=1, help="Job lists in all, run to their end.", show_default=False)

@@ -313,6 +313,7 @@ def test_a_policy_in_the_shadow_is_set_and_shown(suite: FakeSuite, adlro: Run) -
 
 def test_status_says_where_the_policy_does_not_decide(suite: FakeSuite, adlro: Run) -> None:
     suite.add(spec())
+    assert "decisions" not in adlro("status").stdout
     assert "fallbacks" not in adlro("status").stdout
     assert "policy sjf\n" in adlro("queue").stderr
     suite.policy_problem = "sjf is not used: 3 figures are outside the range of its training"
@@ -329,6 +330,31 @@ def test_status_says_where_the_policy_does_not_decide(suite: FakeSuite, adlro: R
         "late": 3,
         "out_of_range": 12,
     }
+
+
+def test_status_and_queue_name_who_decides_and_how_often(suite: FakeSuite, adlro: Run) -> None:
+    suite.add(spec())
+    suite.decisions_by_basis = {orchestrator_service_pb2.DECISION_BASIS_POLICY: 40}
+    assert "decisions 40 by sjf in this session" in " ".join(adlro("status").stdout.split())
+    suite.decisions_by_basis = {
+        orchestrator_service_pb2.DECISION_BASIS_POLICY: 900,
+        orchestrator_service_pb2.DECISION_BASIS_MARGIN: 73,
+        orchestrator_service_pb2.DECISION_BASIS_OVERDUE: 12,
+        orchestrator_service_pb2.DECISION_BASIS_LATE: 3,
+        orchestrator_service_pb2.DECISION_BASIS_OUT_OF_RANGE: 12,
+    }
+    suite.fallbacks = {orchestrator_service_pb2.DECISION_BASIS_LATE: 99}
+    suite.deciding_basis = orchestrator_service_pb2.DECISION_BASIS_OVERDUE
+    shown = " ".join(adlro("status").stdout.split())
+    assert "policy sjf (overdue: the limit on waits decides) 0123456789ab" in shown
+    assert (
+        "decisions 1000 in this session: 973 by sjf (97%), 12 by the limit on waits (1.2%), 15 by hold_greedy_fixed "
+        "(1.5%: 12 out of range, 3 late)"
+    ) in shown
+    assert "99" not in shown, "of the whole process, and of other policies"
+    assert "policy sjf (overdue: the limit on waits decides)" in " ".join(adlro("queue").stderr.split())
+    found = json.loads(adlro("status", "-o", "json").stdout)["orchestrator"]
+    assert found["decisions_by_basis"] == {"policy": 900, "margin": 73, "overdue": 12, "late": 3, "out_of_range": 12}
 
 
 def test_status_counts_records_that_cannot_be_read(suite: FakeSuite, adlro: Run) -> None:
@@ -350,6 +376,10 @@ def test_a_decision_is_described_with_what_it_rests_on(suite: FakeSuite, adlro: 
         assert text in shown
     found = json.loads(adlro("describe", "decision", "d-1", "-o", "json").stdout)["decision"]
     assert (found["basis"], found["runner_up"]["job_id"], found["hold_score"]) == ("margin", "job-7", -3)
+    assert "policy sjf, at" in shown
+    suite.policy_problem = "sjf is not used"
+    shown = " ".join(adlro("describe", "decision", "d-1").stdout.split())
+    assert "policy sjf (out of range: hold_greedy_fixed decides), at" in shown
 
 
 def test_drain_and_undrain(suite: FakeSuite, adlro: Run) -> None:

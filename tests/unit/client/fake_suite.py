@@ -71,6 +71,8 @@ class FakeSuite:
         self.policy_problem = ""
         self.unreadable_job_count = 0
         self.fallbacks: dict[Any, int] = {}
+        self.decisions_by_basis: dict[Any, int] = {}
+        self.deciding_basis: Any = orchestrator_service_pb2.DECISION_BASIS_POLICY
         self.drained: list[str] = []
         self.drain_reasons: dict[str, str] = {}
         self.clock = Clock(ClockMode.REAL, 1.0, False, 100.0)
@@ -385,7 +387,11 @@ class _Services:
             deciding_policy="hold_greedy_fixed" if self.suite.policy_problem else self.suite.policy,
             deciding_basis=orchestrator_service_pb2.DECISION_BASIS_OUT_OF_RANGE
             if self.suite.policy_problem
-            else orchestrator_service_pb2.DECISION_BASIS_POLICY,
+            else self.suite.deciding_basis,
+            decisions_by_basis=[
+                orchestrator_service_pb2.BasisCount(basis=basis, count=count)
+                for basis, count in self.suite.decisions_by_basis.items()
+            ],
             unreadable_job_count=self.suite.unreadable_job_count,
         )
 
@@ -420,6 +426,9 @@ class _Services:
         )  # fmt: skip
         decision.runner_up.job_id, decision.runner_up.gpu_id, decision.runner_up.score = "job-7", "volta-0/1", -11
         decision.shadow.policy, decision.shadow.agrees = "fcfs", False
+        decision.deciding_policy = "hold_greedy_fixed" if self.suite.policy_problem else "sjf"
+        if self.suite.policy_problem:
+            decision.basis = orchestrator_service_pb2.DECISION_BASIS_OUT_OF_RANGE
         decision.candidates.add(gpu_id="volta-0/0", gpu_model="v100_sxm2", expected_runtime_s=10, score=-10)
         decision.masked.add(gpu_id="turing-0/0", gpu_model="rtx_2080_ti", reason="busy with job-12 for about 8 s")
         return decision

@@ -67,6 +67,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["--json", "nowhere/out.json"], "--json: nowhere/out.json: the directory nowhere does not exist"),
         (["--html", "/"], "--html: /: is a directory"),
         (["--processes", "0"], "--processes: must be at least 1, not 0"),
+        (["--wait-ratio=-1"], "--wait-ratio: must be a number from 0 to 1e+09 (0: no limit), not -1"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(
@@ -91,6 +92,13 @@ def test_files_and_tables(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.html", "out.json"]
     html = page.read_text()
     assert f"{best['mean_jct_s']:.1f}" in html
+    (results,) = re.findall(r"<h3>Results</h3>.*?</table>", html, re.DOTALL)
+    (compared,) = re.findall(r"<h3>Paired comparisons</h3>.*?</table>", html, re.DOTALL)
+    for part in (results, compared):
+        columns, cells = re.findall(r"<th>(.*?)</th>", part.partition("<tbody>")[0]), part.partition("<tbody>")[2]
+        assert len(columns) == len(re.findall(r"<t[hd]\b", cells.partition("</tr>")[0])), "a cell for each heading"
+    assert {"Overdue", "Fallback", "Longest wait", "Jobs/h", "p95 JCT"} <= set(re.findall(r"<th>(.*?)</th>", results))
+    assert {"p95 JCT ratio", "Longest wait ratio", "Throughput ratio"} <= set(re.findall(r"<th>(.*?)</th>", compared))
     # Self-contained: nothing is loaded from elsewhere (plotly's script names addresses, so tags are what counts).
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", html)
 

@@ -15,11 +15,14 @@ import structlog
 
 from adlro.sim.observation import Floats, Observation
 from services.orchestrator import guard as guard_module
+from services.orchestrator.acting import Acting
+from services.orchestrator.decisions import DecisionLog
 from services.orchestrator.guard import INLINE_PAIRS, Guard
 from services.orchestrator.policies.base import Basis, Judgement, Policy
 from services.orchestrator.policies.dqn import Dqn
 from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
 from services.orchestrator.policies.sjf import Sjf
+from services.orchestrator.shadow import Shadow
 from services.orchestrator.worker import LateError, Worker
 from tests.unit.orchestrator.decision_points import Waiting, decision, drawn
 from tests.unit.orchestrator.house import NO_CHECKPOINT
@@ -49,6 +52,15 @@ class Made(Policy):
 
 def sjf(observation: Observation) -> Floats:
     return Sjf().preferences(observation)
+
+
+LATE_POINT = decision([Waiting((1.0, 50.0)), Waiting((40.0, 60.0))], [0.0, 0.0], time_s=1e6)
+"""Two jobs that have waited for days."""
+
+
+def sjf_last(observation: Observation) -> Floats:
+    """The second job first, which came after the other."""
+    return sjf(observation) * [[[1.0], [0.01]]]
 
 
 def fail(_: Observation) -> Floats:
@@ -267,6 +279,64 @@ async def test_looking_counts_nothing_and_holds_up_no_decision(guard: Guard, see
     np.testing.assert_array_equal(looked.scores, THE_BASES)
     assert not seen
     assert guard.problem == ""
+
+
+async def test_decisions_are_counted_by_what_they_rest_on_since_the_session_began_or_the_policy_was_set(
+    guard: Guard,
+) -> None:
+    async def decided(policy: Policy) -> dict[Basis, int]:
+        await guard.judge(policy, POINT, virtual=True)
+        return dict(guard.decisions_of(policy))
+
+    policy, other = Made(sjf), Rule(sjf)
+    other.name = "other"  # type: ignore[misc]
+    assert guard.decisions_of(policy) == {}
+    assert await decided(policy) == {Basis.POLICY: 1}
+    policy.does = fail
+    assert await decided(policy) == {Basis.POLICY: 1, Basis.FAILED: 1}
+    # The same policy with another checkpoint goes on; another policy begins at 0.
+    assert await decided(Made(sjf)) == {Basis.POLICY: 2, Basis.FAILED: 1}
+    assert guard.decisions_of(other) == {}
+    assert await decided(other) == {Basis.POLICY: 1}
+    assert guard.decisions_of(policy) == {}
+    other.does, other.wait_ratio = sjf_last, 1.0
+    await guard.judge(other, LATE_POINT, virtual=True)
+    assert guard.decisions_of(other) == {Basis.POLICY: 1, Basis.OVERDUE: 1}
+    guard.begin_session()
+    assert guard.decisions_of(other) == {}
+    assert guard.counts == {Basis.FAILED: 1}, "what metrics show goes on"
+
+
+async def test_looking_at_one_that_was_late_shows_who_decided_and_asks_it_nothing(guard: Guard, hang: Hang) -> None:
+    policy, guard._deadline_s = Made(hang), SHORT_S
+    assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is Basis.LATE
+    async with asyncio.timeout(20.0):  # less than a look at what hangs would take
+        looked = await guard.look(policy, POINT)
+    assert not hang.released.is_set()
+    assert looked.basis_of(0) is Basis.LATE
+    assert "no decision within 0.1 s" in looked.notes[0]
+    np.testing.assert_array_equal(looked.scores, THE_BASES)
+    # Of another policy that says nothing.
+    assert (await guard.look(Made(sjf), POINT)).basis_of(0) is Basis.POLICY
+
+
+async def test_who_decided_last_is_told_in_words(guard: Guard) -> None:
+    policy = Made(sjf)
+    acting = Acting(policy, {}, DecisionLog(1), guard, Shadow(structlog.get_logger()))
+    assert acting.holds_back == "made holds it back", "nobody has decided yet"
+    await guard.judge(policy, POINT, virtual=True)
+    assert acting.holds_back == "made holds it back"
+    policy.does = fail
+    await guard.judge(policy, POINT, virtual=True)
+    assert acting.deciding == ("hold_greedy_fixed", Basis.FAILED)
+    assert acting.holds_back == "hold_greedy_fixed (in place of made: failed) holds it back"
+    policy.does, policy.wait_ratio = sjf_last, 1.0
+    await guard.judge(policy, LATE_POINT, virtual=True)
+    assert acting.deciding == ("made", Basis.OVERDUE)
+    assert acting.holds_back == "the limit on waits keeps GPUs for a job that has waited too long"
+    acting.policy = Rule(sjf)
+    acting.policy.name = "other"  # type: ignore[misc]
+    assert acting.holds_back == "other holds it back"
 
 
 # ---- the thread

@@ -135,6 +135,7 @@ async def test_under_a_policy_that_fails_every_job_ends(house: House, monkeypatc
     await ended(house, 12)
     status = await house.orchestrator.status()
     assert status.fallbacks == {Basis.FAILED: status.decision_count}
+    assert status.decisions_by_basis == {Basis.FAILED: status.decision_count}
     assert "RuntimeError: out of order" in status.policy_problem
     assert house.registry.get_sample_value("adlro_orchestrator_guard_fallbacks_total", {"reason": "failed"}) == 12
     assert house.registry.get_sample_value("adlro_orchestrator_sessions_total") == 1
@@ -149,11 +150,14 @@ class SlowElsewhere(Declared):
 
 
 @pytest.mark.parametrize(
-    ("policy", "decides", "basis"),
-    [("hold_greedy", "hold_greedy", Basis.POLICY), ("broken", "hold_greedy_fixed", Basis.FAILED)],
+    ("policy", "decides", "basis", "text"),
+    [
+        ("hold_greedy", "hold_greedy", Basis.POLICY, "hold_greedy"),
+        ("broken", "hold_greedy_fixed", Basis.FAILED, "hold_greedy_fixed (in place of broken: failed)"),
+    ],
 )
 async def test_a_job_that_is_held_is_told_who_holds_it(
-    house: House, monkeypatch: pytest.MonkeyPatch, policy: str, decides: str, basis: Basis
+    house: House, monkeypatch: pytest.MonkeyPatch, policy: str, decides: str, basis: Basis, text: str
 ) -> None:
     monkeypatch.setitem(POLICIES, "broken", Broken)
     house.predictor = SlowElsewhere()
@@ -170,9 +174,13 @@ async def test_a_job_that_is_held_is_told_who_holds_it(
 
     await house.until(held)
     (job,) = [job for _, job in await house.store.active() if job.pending_reason is PendingReason.POLICY]
-    assert job.message == f"could start, but {decides} serves others first"
+    assert job.message == f"could start, but {text} holds it back"
     status = await house.orchestrator.status()
     assert (status.policy, status.deciding_policy, status.deciding_basis) == (policy, decides, basis)
+    explained = await house.orchestrator.explain_job(job.job_id)
+    assert (explained.policy, explained.deciding_policy, explained.basis) == (policy, decides, basis)
+    assert job.message in explained.summary
+    assert f"{decides} does not take this pair now" in {each.reason for each in explained.masked}
     await house.orchestrator.set_policy("fcfs")
     assert (await house.orchestrator.status()).deciding_policy == "fcfs"
 
@@ -345,6 +353,24 @@ async def test_an_overdue_job_that_no_network_looked_at_is_its_decisions_first_c
     for each in found:
         assert each.candidates[0].gpu_id == each.gpu_id
         assert np.isfinite(each.candidates[0].score)
+    status = await house.orchestrator.status()
+    counted = status.decisions_by_basis
+    assert counted[Basis.OVERDUE] == house.registry.get_sample_value("adlro_orchestrator_overdue_decisions_total")
+    assert sum(counted.values()) >= status.decision_count, "to start nothing is a decision too"
+    (first, *_) = [each for each in found if each.basis is Basis.OVERDUE]
+    assert first.summary.startswith(f"the limit on waits starts {first.job_id} on {first.gpu_id}")
+    assert first.basis_text.startswith("the limit on waits decided in place of dqn: a job has waited too long")
+    assert (first.policy, first.deciding_policy) == ("dqn", "dqn")
+    # A new session counts from 0, as does another policy.
+    await house.kill()
+    house.start(choices=learned(path), lease_s=5.0)
+    await house.until_acting()
+    await house.submit(1.0)
+    await ended(house, 61)
+    assert Basis.OVERDUE not in (await house.orchestrator.status()).decisions_by_basis
+    assert sum((await house.orchestrator.status()).decisions_by_basis.values()) >= 1
+    await house.orchestrator.set_policy("fcfs")
+    assert (await house.orchestrator.status()).decisions_by_basis == {}
 
 
 # ---- the shadow

@@ -20,7 +20,7 @@ from tests.unit.orchestrator.conftest import job, node, queue
 
 
 def reason_of(ledger: Ledger, job_id: str) -> tuple[PendingReason, str]:
-    ((_, reason, text),) = ledger.reasons([ledger.entries[job_id]], "sjf")
+    ((_, reason, text),) = ledger.reasons([ledger.entries[job_id]], "sjf holds it back")
     return reason, text
 
 

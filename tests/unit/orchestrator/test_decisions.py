@@ -1,0 +1,55 @@
+"""What a decision's explanation says of each GPU, and whom it names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adlro.cluster import Cluster
+from services.orchestrator.decisions import Made
+from services.orchestrator.ledger import Ledger
+from services.orchestrator.policies.base import Basis, Judgement
+from services.orchestrator.policies.sjf import Sjf
+from tests.unit.orchestrator.conftest import queue
+
+NO, TWIN = -np.inf, np.nan
+
+
+def made(cluster: Cluster, basis: Basis, scores: list[float], values: list[float] | None, chosen: int = -1) -> Made:
+    """Of one job on the five idle GPUs volta-0/0, volta-0/1, turing-0/0, turing-0/1 and radeon-0/0."""
+    ledger = Ledger(cluster)
+    entry = queue(ledger, 1, (1.0, 2.0, 3.0))
+    valued = None if values is None else np.array([[values]])
+    judgement = Judgement(np.array([[scores]]), {0: basis}, valued, notes={0: "why"})
+    now = Made.now("d-1" if chosen >= 0 else "", entry, Sjf(), ledger, 5.0)
+    return now.judged(judgement, 0) if chosen < 0 else now.placed(chosen, judgement, 0, 1, None, 9.0)
+
+
+def test_pairs_that_the_limit_on_waits_keeps_from_a_waiting_job_are_no_candidates(cluster: Cluster) -> None:
+    found = made(cluster, Basis.OVERDUE, [NO] * 5, [3.0, TWIN, 2.0, TWIN, NO]).explained()
+    assert found.candidates == ()
+    assert {each.reason for each in found.masked} == {"a job that has waited too long goes first"}
+    assert found.basis_text.startswith("the limit on waits decided in place of sjf")
+    assert (found.policy, found.deciding_policy) == ("sjf", "sjf")
+
+
+def test_a_job_that_went_first_is_not_told_that_another_does(cluster: Cluster) -> None:
+    decision = made(cluster, Basis.OVERDUE, [1.0, NO, NO, NO, 0.5], [3.0, TWIN, 2.0, TWIN, 4.0], chosen=0)
+    found = decision.explained()
+    assert [each.gpu_id for each in found.candidates] == ["volta-0/0", "radeon-0/0"]
+    assert {each.gpu_id: each.reason for each in found.masked} == {
+        "volta-0/1": "counts as one with another idle GPU of its node",
+        "turing-0/0": "the limit on waits does not take it now",
+        "turing-0/1": "counts as one with another idle GPU of its node",
+    }
+    assert found.summary.startswith("the limit on waits starts job-1 on volta-0/0")
+
+
+@pytest.mark.parametrize(
+    ("basis", "who"), [(Basis.POLICY, "sjf"), (Basis.LATE, "hold_greedy_fixed"), (Basis.MISSING, "hold_greedy_fixed")]
+)
+def test_who_decided_is_who_takes_pairs_or_does_not(cluster: Cluster, basis: Basis, who: str) -> None:
+    found = made(cluster, basis, [1.0, NO, 0.5, NO, NO], None, chosen=0).explained()
+    assert found.summary.startswith(f"{who} starts job-1 on volta-0/0")
+    assert (found.policy, found.deciding_policy, found.basis) == ("sjf", who, basis)
+    assert {each.reason for each in found.masked} == {f"{who} does not take this pair now"}
