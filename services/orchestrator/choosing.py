@@ -38,7 +38,7 @@ class Choices:
         shadow: runs beside it; empty: the one last set, or none.
         checkpoint: of the learned policy, a file or a folder; None: the one that comes with ADLRO.
         deadline_s: of its decisions.
-        wait_ratio: of every policy (policies/bounded_wait.py), 0 for none; None: each policy's own.
+        wait_ratio: of every policy (policies/bounded_wait.py), 0 for none; None: the policies' own, the same for all.
     """
 
     policy: str = ""

@@ -96,7 +96,7 @@ def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
 
 def _perhaps_overdue(observation: Observation, ratio: float) -> Ints:
     """Cheap, and few rows for most decisions: nobody's limit is below ratio times the age of what runs."""
-    first_s = np.min(observation.job_submit_s, axis=1, where=observation.job_waiting, initial=np.inf)
+    first_s = np.where(observation.job_waiting, observation.job_submit_s, np.inf).min(axis=1, initial=np.inf)
     age_s = _age_s(observation)
     rows: Ints = np.flatnonzero(observation.time_s - first_s > ratio * age_s)
     return rows

@@ -49,11 +49,11 @@ def test_states_to_learn_from_are_blinded_alike():
         np.ones((5, len(PAIR_PLANES)), dtype=np.float16),
         **others,
     )
-    blind = ARMS["spread"].blind(chunk)
+    blind = ARMS["waiting"].blind(chunk)
     assert isinstance(blind, Chunk)
     assert len(blind) == 3
-    of_spread = [plane.group == "spread" for plane in JOB_PLANES]
-    np.testing.assert_array_equal(blind.jobs[0, 0], np.where(of_spread, 0, 1))
+    of_waiting = [plane.group == "waiting" for plane in JOB_PLANES]
+    np.testing.assert_array_equal(blind.jobs[0, 0], np.where(of_waiting, 0, 1))
     assert blind.gain is chunk.gain
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from adlro.errors import InvalidInput, Unsupported
+from adlro.jobs import JobType
 from adlro.sim.batch import simulate
 from adlro.sim.job_arrays import pack_jobs
 from adlro.sim.observation import Observation
@@ -134,11 +135,21 @@ def test_the_range_is_that_of_its_training_where_the_checkpoint_says_it(tmp_path
     policy = dqn(tmp_path, SHORTEST, hold=-1e6, training={"ranges": known.to_json()})
     assert policy.judge(large).basis_of(0) is Basis.POLICY
     # At the edge of a plane in training: what lies beyond looks the same, and is known.
-    late = decision([Waiting((5.0, 9.0, 7.0))], [0.0, 0.0, 3.0], time_s=1e9)
-    assert policy.judge(late).basis_of(0) is Basis.OUT_OF_RANGE
-    known.see(filler.fill(late))
+    slow = decision([Waiting((5.0, 5e9, 7.0))], [3.0, 0.0, 3.0])
+    assert policy.judge(slow).basis_of(0) is Basis.OUT_OF_RANGE
+    known.see(filler.fill(slow))
     policy = dqn(tmp_path, SHORTEST, hold=-1e6, training={"ranges": known.to_json()})
-    assert policy.judge(late).basis_of(0) is Basis.POLICY
+    assert policy.judge(slow).basis_of(0) is Basis.POLICY
+
+
+def test_a_longer_queue_than_ever_and_longer_waits_are_no_news(tmp_path: Path) -> None:
+    def point(jobs: int, time_s: float) -> Observation:
+        return decision([Waiting((5.0, 9.0, 7.0))] * jobs, [0.0, 0.0, 3.0], time_s=time_s)
+
+    known = ranges_of([PlaneFiller(RULE).fill(point(jobs, 1.0)) for jobs in (3, 40)])
+    policy = dqn(tmp_path, SHORTEST, hold=-1e6, training={"ranges": known.to_json()})
+    policy.wait_ratio = np.inf
+    assert policy.judge(point(3000, 1e6)).basis_of(0) is Basis.POLICY
 
 
 @pytest.mark.parametrize(
@@ -157,23 +168,23 @@ def test_sizes_and_weights_that_nobody_asked_for_before_are_no_news(tmp_path: Pa
 def test_an_odd_job_takes_the_network_from_itself_alone(tmp_path: Path) -> None:
     usual = [Waiting((50.0, 40.0, 60.0)), Waiting((50.0, 55.0, 45.0)), Waiting((30.0, 30.0, 30.0))]
     nowhere = Waiting((np.inf, np.inf, np.inf), submit_s=-1e6)  # its GPUs are lost, for days
-    ancient = Waiting((300.0, 300.0, 300.0), submit_s=-1e5)
+    unknown = Waiting((300.0, 300.0, 300.0), job_type=JobType.DATA_PROCESSING)  # no such job was in training
     rng, filler = np.random.default_rng(8), PlaneFiller(RULE)
     points = [decision(usual, [0.0, 0.0, 3.0])] + [drawn(rng, int(rng.integers(1, 12))) for _ in range(300)]
-    known = ranges_of(filler.fill(point) for point in points)
+    known = ranges_of(filler.fill(replace(point, job_type=np.ones_like(point.job_type))) for point in points)
     # Decisions of this network are those for the longest job.
     policy = dqn(tmp_path, {"duration": 1.0}, hold=-1e6, training={"ranges": known.to_json()})
     policy.wait_ratio = np.inf  # who waits for ages goes first else
     expected = policy.act(decision(usual, [0.0, 0.0, 3.0]))
     assert expected.tolist() != HoldGreedyFixed().act(decision(usual, [0.0, 0.0, 3.0])).tolist()
-    for odd in (nowhere, ancient):
+    for odd in (nowhere, unknown):
         point = decision([*usual, odd], [0.0, 0.0, 3.0])
         judgement = policy.judge(point)
         assert policy.choose(point, judgement.scores).tolist() == expected.tolist()
         assert judgement.basis_of(0) is Basis.POLICY
         assert judgement.values is not None
         assert np.isnan(judgement.values[0, 3]).all()
-    point = decision([usual[0], replace(ancient, duration_s=(3.0, 3.0, 3.0))], [0.0, 0.0, 3.0])
+    point = decision([usual[0], replace(unknown, duration_s=(3.0, 3.0, 3.0))], [0.0, 0.0, 3.0])
     assert HoldGreedyFixed().act(point)[0, 0] == 1
     assert policy.judge(point).basis_of(0) is Basis.OUT_OF_RANGE, "the base would start the odd one: its choice stands"
 

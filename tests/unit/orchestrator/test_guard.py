@@ -259,7 +259,9 @@ async def test_the_replacement_lets_no_job_wait_longer_than_the_policy_would(gua
     policy.wait_ratio = 1.0
     # hold_greedy_fixed would hold job 0 for its fast GPU.
     point = decision([Waiting((1.0, 50.0))], [5.0, 0.0], time_s=1e6)
-    assert (HoldGreedyFixed().act(point) == -1).all()
+    patient = HoldGreedyFixed()
+    patient.wait_ratio = np.inf
+    assert (patient.act(point) == -1).all()
     judgement = await guard.judge(policy, point, virtual=False)
     assert Policy.choose(point, judgement.scores)[0].tolist() == [0, 1]
     assert judgement.basis_of(0) is Basis.FAILED

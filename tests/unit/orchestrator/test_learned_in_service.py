@@ -343,8 +343,9 @@ async def test_an_overdue_job_that_no_network_looked_at_is_its_decisions_first_c
     house.start(choices=learned(path, wait_ratio=0.001), lease_s=5.0)
     await house.until_acting()
     await house.pause()
-    for number in range(60):
-        await house.submit(40.0 if number == 5 else 1.0 + number / 100, cpu_cores=4)
+    for number in range(60):  # one after the other: those that come at once are equally old
+        work_s = 40.0 if number == 5 else 1.0 + number / 100
+        await house.submit(work_s, cpu_cores=4, begin_time_s=0.05 * number)
     await house.until_taken_up()
     await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
     await ended(house, 60)
