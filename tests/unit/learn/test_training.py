@@ -364,9 +364,9 @@ def torch_same(one, other):
 
 def test_a_training_ends_after_so_many_episodes_and_goes_on_from_there(tmp_path):
     """Episodes are job lists: a generation of this recipe runs six."""
-    training = Training(tmp_path, SMALL, seed=1, threads=1)
+    training = Training(tmp_path, SMALL, seed=1, threads=1, validation=Validation(2, 12))
     assert [step.generation for step in training.run(decisions=10**9, episodes=13)] == [0, 1, 2]
     assert training.episodes == 18
-    again = Training(tmp_path, SMALL, seed=1, threads=1)
+    again = Training(tmp_path, SMALL, seed=1, threads=1, validation=Validation(2, 12))
     assert again.episodes == 18
     assert list(again.run(decisions=10**9, episodes=18)) == []
