@@ -151,6 +151,24 @@ def plan_job(surroundings: Surroundings, duration_s: Floats, fits: Bools) -> flo
 
 
 @compiled_part
+def is_short(
+    rule: HoldRule, surroundings: Surroundings, gpu: int, duration_s: float, best_s: float, drain_s: float
+) -> bool:
+    """A pair is not refused for the queue's sake: it takes no longer than so many drains as count on its GPU.
+
+    Args:
+        gpu: of the pair.
+        duration_s: of the pair.
+        best_s: of the job on any GPU.
+        drain_s: of the queue.
+    """
+    if duration_s <= drain_s:
+        return True
+    unsuited = max(duration_s / best_s / surroundings.gpu_slowdown[gpu], 1.0)
+    return bool(duration_s <= rule.backlog * exp(-rule.affinity * log(unsuited)) * drain_s)
+
+
+@compiled_part
 def score_job(
     rule: HoldRule,
     surroundings: Surroundings,
@@ -190,10 +208,9 @@ def score_job(
         if duration_s[gpu] != last_s:
             last_s = duration_s[gpu]
             slowdown = last_s / best_s
-            refused = last_s > drain_s and last_s > rule.theta * completion_s
-            if refused:
-                unsuited = max(slowdown / surroundings.gpu_slowdown[gpu], 1.0)
-                refused = last_s > rule.backlog * exp(-rule.affinity * log(unsuited)) * drain_s
+            refused = last_s > rule.theta * completion_s and not is_short(
+                rule, surroundings, gpu, last_s, best_s, drain_s
+            )
             if not refused:
                 if not of_job_known:
                     of_job_known, length_cost = True, log(best_s)

@@ -45,7 +45,7 @@ def fill_planes(
         size = choose_window(looked, n, waiting, base_job, scratch, out.rows[n])
         scale_s = _typical_s(looked, n, scratch)
         out.scale_s[n] = scale_s
-        out.hold_allowed[n] = looked.hold_allowed[n] and not scratch.may_end_in_time[0]
+        out.hold_allowed[n] = looked.hold_allowed[n] and not scratch.too_long_to_hold[0]
         out.clipped[n] = _fill_jobs(rule, looked, n, size, waiting, scale_s, job_rules, scratch, out)
         out.clipped[n] += _fill_gpus(looked, n, size, scale_s, gpu_rules, scratch, out)
         out.clipped[n] += _fill_cluster(looked, n, waiting, base_job, scale_s, cluster_rules, scratch, out)
