@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 
 from adlro.cluster import Cluster
 from adlro.sim.batch import BatchSimulator
@@ -82,8 +81,8 @@ def play(cluster: Cluster, jobs: JobArrays, policy: Policy) -> Played:
             overdue[active[row]] += basis.value == "overdue"
             fallback[active[row]] += basis.fallback
         since_s[active], idle[active] = time_s, 0.0
-        for row in np.flatnonzero(actions[:, 0] < 0):
-            idle[active[row]] = _idle_beside_backlog(observation, int(row))
+        for held in np.flatnonzero(actions[:, 0] < 0).tolist():
+            idle[active[held]] = _idle_beside_backlog(observation, held)
         simulator.act(actions)
     outcome = simulator.outcome()
     assert not outcome.stuck.any()
@@ -115,22 +114,23 @@ def _idle_beside_backlog(observation: Observation, row: int) -> int:
     return int((fits & (duration_s <= drain_s)).any(axis=0).sum())
 
 
-@njit
-def _drain_s(duration_s: Floats, fits: Bools, idle: Bools, free_s: Floats, next_end_s: Floats) -> float:  # type: ignore[misc]
-    """The planned start of the last waiting job, written on its own: not the code of the rule that is judged."""
-    drain_s = 0.0
-    used = np.zeros(len(free_s), dtype=np.bool_)
+def _drain_s(duration_s: Floats, fits: Bools, idle: Bools, free_s: Floats, next_end_s: Floats) -> float:
+    """The planned start of the last waiting job, written on its own: not the code of the rule that is judged.
+
+    Args:
+        duration_s, fits: (J, G) of the waiting jobs.
+        idle: (G,).
+        free_s: (G,) time until the GPU is free.
+        next_end_s: (G,) of an idle GPU, until its node has room for a job that does not fit now.
+    """
+    drain_s, free_s, untouched = 0.0, free_s.copy(), idle.copy()
     for job in range(len(duration_s)):
-        best, first_end_s, its_start_s = -1, np.inf, 0.0
-        for gpu in range(len(free_s)):
-            start_s = free_s[gpu]
-            if idle[gpu] and not used[gpu] and not fits[job, gpu]:
-                start_s = next_end_s[gpu]
-            if start_s + duration_s[job, gpu] < first_end_s:
-                best, first_end_s, its_start_s = gpu, start_s + duration_s[job, gpu], start_s
-        if best >= 0:
-            free_s[best], used[best] = first_end_s, True
-            drain_s = max(drain_s, its_start_s)
+        start_s = np.where(untouched & ~fits[job], next_end_s, free_s)
+        gpu = int(np.argmin(start_s + duration_s[job]))
+        end_s = float(start_s[gpu] + duration_s[job, gpu])
+        if end_s < np.inf:
+            drain_s = max(drain_s, float(start_s[gpu]))
+            free_s[gpu], untouched[gpu] = end_s, False
     return drain_s
 
 
@@ -153,7 +153,7 @@ def run_cell(cell: Cell, seed: int, lists: int, choose: int, policies: Sequence[
         played = play(cluster, jobs, POLICIES[name]())
         columns |= {f"{name}.{field}": column for field, column in dataclasses.asdict(played).items()}
     part = path.with_suffix(".part.npz")
-    np.savez(part, **columns)
+    np.savez(part, **columns)  # type: ignore[arg-type]
     part.replace(path)
     return f"{cell.number} {cell.text}: best rule {best}, {time.perf_counter() - begin_s:.0f} s"
 
@@ -200,12 +200,14 @@ def _show_policy(name: str, found: Sequence[tuple[Cell, dict[str, Floats]]]) -> 
         f"{name}: {above} of {len(rows)} cells wholly above +{LIMIT:.0%} of the best rule; mean over cells {mean:+.2%}; "
         f"idle beside a backlog {idle_s / gpu_s:.4%} of GPU time, most in a cell {max(row[4] for row in rows):.4%}"
     )
-    print("| jobs, arrivals, cluster, runtime | best rule | mean JCT, % | p95 JCT, % | longest wait, s | jobs/h, % | idle beside a backlog, % | overdue, % | fallback, % |")
+    print(
+        "| jobs, arrivals, cluster, runtime | best rule | mean JCT, % | p95 JCT, % | longest wait, s | jobs/h, % | idle beside a backlog, % | overdue, % | fallback, % |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for cell, best, of, wait, idle, shares in sorted(rows, key=lambda row: -row[2]["mean_jct_s"][1]):
         print(
-            f"| {cell.text} | `{best}` | {_said(of['mean_jct_s'])} | {_said(of['p95_jct_s'])} | {wait[0]:.0f} ({wait[1]:.0f}) | "
-            f"{_said(of['jobs_per_h'])} | {100 * idle:.3f} | {100 * shares[0]:.2f} | {100 * shares[1]:.2f} |"
+            f"| {cell.text} | `{best}` | {_said(of['mean_jct_s'])} | {_said(of['p95_jct_s'])} | "
+            f"{wait[0]:.0f} ({wait[1]:.0f}) | {_said(of['jobs_per_h'])} | {100 * idle:.3f} | {100 * shares[0]:.2f} | {100 * shares[1]:.2f} |"
         )
     print()
 

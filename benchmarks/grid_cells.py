@@ -102,7 +102,10 @@ def draw_cells(count: int, seed: int) -> list[Cell]:
             deck.extend(values[int(i)] for i in rng.permutation(len(values)))
         return deck.pop()
 
-    arrivals = (*((backlog, equal, 1.0) for backlog in BACKLOGS for equal in (False, True)), *((0, False, load) for load in LOADS))
+    arrivals = (
+        *((backlog, equal, 1.0) for backlog in BACKLOGS for equal in (False, True)),
+        *((0, False, load) for load in LOADS),
+    )
     while len(cells) < count:
         cluster = str(next_of("cluster", CLUSTERS))
         jobs = str(next_of(f"jobs of {cluster == 'gavel'}", kinds_of_jobs(cluster)))

@@ -38,9 +38,7 @@ LOADS = (0.6, 0.9, 1.1)
 SEARCH_SEED, CONFIRM_SEED = 7_000_000, 8_000_000
 FINALISTS = 5
 
-BASE = HoldGreedySettings(
-    alpha=4.0, theta=1.25, kappa=1.0, backlog=3.0, affinity=4.0, packing=0.3, ageing=0.2
-)
+BASE = HoldGreedySettings(alpha=4.0, theta=1.25, kappa=1.0, backlog=3.0, affinity=4.0, packing=0.3, ageing=0.2)
 """What an earlier search found; written down here, so that a search has the same outcome once its own is in use."""
 
 CHOICES: dict[str, tuple[float, ...]] = {

@@ -119,7 +119,8 @@ class States:
 
     def observation_of(self, rows: Ints) -> Observation:
         """What a policy would have seen, but for what no network looks at: users have had no service, and when running
-        jobs were submitted is not known."""
+        jobs were submitted is not known.
+        """
         count = len(rows)
         scene = Scene(
             time_s=self.time_s[rows],

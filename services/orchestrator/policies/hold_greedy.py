@@ -65,9 +65,7 @@ Against `FIXED` on the same lists: 0.9997 (95 % 0.9986..1.0008), 0.9968 (0.9920.
 
 DEFAULT_LOAD = 0.9
 
-FIXED = HoldGreedySettings(
-    alpha=4.0, theta=1.25, kappa=1.0, backlog=3.0, affinity=4.0, packing=0.3, ageing=0.2
-)
+FIXED = HoldGreedySettings(alpha=4.0, theta=1.25, kappa=1.0, backlog=3.0, affinity=4.0, packing=0.3, ageing=0.2)
 """One setting for every load. On 100 other lists of each kind, the best that searches found was 0.9984 (0.9967..1.0001)
 of its mean completion times: what is left to tune is within the noise."""
 

@@ -104,7 +104,9 @@ def look_at_cluster(hardware: Hardware, machines: Machines, n: int, base: Base) 
 
 
 @compiled_part
-def fits_somewhere(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, base: Base) -> bool:
+def fits_somewhere(
+    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, base: Base
+) -> bool:
     """Fills in on which GPUs a waiting job of cluster n can start now; False: on none."""
     number = course.list_of[n]
     cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]

@@ -66,9 +66,7 @@ def decision(
         gpu_idle=idle[None],
         gpu_remaining_s=np.array([remaining_s], dtype=np.float64),
         gpu_elapsed_s=np.array([[0.0] * gpus if elapsed_s is None else elapsed_s], dtype=np.float64),
-        gpu_submit_s=np.where(
-            idle, np.inf, [[time_s] * gpus if running_submit_s is None else running_submit_s]
-        ),
+        gpu_submit_s=np.where(idle, np.inf, [[time_s] * gpus if running_submit_s is None else running_submit_s]),
         gpu_cores_held=np.array([[0] * gpus if cores_held is None else cores_held], dtype=np.int64),
         gpu_memory_held_mib=np.array([[0] * gpus if memory_held_mib is None else memory_held_mib], dtype=np.int64),
         node_cores_free=np.array([cores], dtype=np.int64),

@@ -206,7 +206,15 @@ def test_static_takes_another_map() -> None:
 
 
 def greedy(**changed: float) -> HoldGreedy:
-    figures = {"alpha": 2.0, "theta": 1.25, "kappa": 1.0, "backlog": 1.0, "affinity": 0.0, "packing": 0.0, "ageing": 0.0}
+    figures = {
+        "alpha": 2.0,
+        "theta": 1.25,
+        "kappa": 1.0,
+        "backlog": 1.0,
+        "affinity": 0.0,
+        "packing": 0.0,
+        "ageing": 0.0,
+    }
     return HoldGreedy(settings=HoldGreedySettings(**{**figures, **changed}))
 
 
