@@ -197,17 +197,20 @@ def _show_policy(name: str, found: Sequence[tuple[Cell, dict[str, Floats]]]) -> 
     gpu_s = sum(float(columns[f"{name}.gpu_s"].sum()) for _, columns in found)
     mean = math.fsum(row[2]["mean_jct_s"][0] for row in rows) / len(rows)
     print(
-        f"{name}: {above} of {len(rows)} cells wholly above +{LIMIT:.0%} of the best rule; mean over cells {mean:+.2%}; "
-        f"idle beside a backlog {idle_s / gpu_s:.4%} of GPU time, most in a cell {max(row[4] for row in rows):.4%}"
+        f"{name}: {above} of {len(rows)} cells wholly above +{LIMIT:.0%} of the best rule; mean over cells "
+        f"{mean:+.2%}; idle beside a backlog {idle_s / gpu_s:.4%} of GPU time, most in a cell "
+        f"{max(row[4] for row in rows):.4%}"
     )
     print(
-        "| jobs, arrivals, cluster, runtime | best rule | mean JCT, % | p95 JCT, % | longest wait, s | jobs/h, % | idle beside a backlog, % | overdue, % | fallback, % |"
+        "| jobs, arrivals, cluster, runtime | best rule | mean JCT, % | p95 JCT, % | longest wait, s | jobs/h, % | "
+        "idle beside a backlog, % | overdue, % | fallback, % |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for cell, best, of, wait, idle, shares in sorted(rows, key=lambda row: -row[2]["mean_jct_s"][1]):
         print(
             f"| {cell.text} | `{best}` | {_said(of['mean_jct_s'])} | {_said(of['p95_jct_s'])} | "
-            f"{wait[0]:.0f} ({wait[1]:.0f}) | {_said(of['jobs_per_h'])} | {100 * idle:.3f} | {100 * shares[0]:.2f} | {100 * shares[1]:.2f} |"
+            f"{wait[0]:.0f} ({wait[1]:.0f}) | {_said(of['jobs_per_h'])} | {100 * idle:.3f} | "
+            f"{100 * shares[0]:.2f} | {100 * shares[1]:.2f} |"
         )
     print()
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -32,6 +33,8 @@ from adlro.sim.job_arrays import JobArrays, pack_jobs
 from adlro.sim.scenario import Scenario, load_cluster, load_scenario, load_speeds
 from adlro.sim.speeds import SHIPPED, SpeedTable
 from adlro.sim.workload import WorkloadJob, draw_groups, draw_jobs
+
+_T = TypeVar("_T")
 
 FILES = Path(__file__).with_name("clusters")
 SCENARIOS = ("paper", "paper_roomy", "gavel")
@@ -90,27 +93,25 @@ class Cell:
 
 
 def draw_cells(count: int, seed: int) -> list[Cell]:
-    """Different cells in a random order: each kind of jobs, of arrivals, clusters and runtimes comes about equally often."""
+    """Different cells in a random order: jobs, arrivals, clusters and runtimes come about equally often."""
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     cells: list[Cell] = []
     seen: set[tuple[object, ...]] = set()
-    decks: dict[str, list[object]] = {}
+    decks: dict[str, list[int]] = {}
 
-    def next_of(name: str, values: tuple[object, ...]) -> object:
+    def next_of(name: str, values: Sequence[_T]) -> _T:
         deck = decks.setdefault(name, [])
         if not deck:
-            deck.extend(values[int(i)] for i in rng.permutation(len(values)))
-        return deck.pop()
+            deck.extend(int(place) for place in rng.permutation(len(values)))
+        return values[deck.pop()]
 
-    arrivals = (
-        *((backlog, equal, 1.0) for backlog in BACKLOGS for equal in (False, True)),
-        *((0, False, load) for load in LOADS),
-    )
+    arrivals = [(backlog, equal, 1.0) for backlog in BACKLOGS for equal in (False, True)]
+    arrivals += [(0, False, load) for load in LOADS]
     while len(cells) < count:
-        cluster = str(next_of("cluster", CLUSTERS))
-        jobs = str(next_of(f"jobs of {cluster == 'gavel'}", kinds_of_jobs(cluster)))
-        backlog, equal, load = next_of("arrivals", arrivals)  # type: ignore[misc]
-        runtime = str(next_of("runtime", RUNTIMES))
+        cluster = next_of("cluster", CLUSTERS)
+        jobs = next_of(f"jobs of {cluster == 'gavel'}", kinds_of_jobs(cluster))
+        backlog, equal, load = next_of("arrivals", arrivals)
+        runtime = next_of("runtime", RUNTIMES)
         key = (jobs, backlog, equal, load, cluster, runtime)
         if key not in seen:
             seen.add(key)

@@ -17,11 +17,11 @@ A pair is refused where d is above both
 
 A hold leaves a GPU idle. That pays where the job is sooner done on a GPU that is busy now, and nobody else needs the
 idle one. A job that would be done there before the queue has drained takes nothing from anybody: without it the GPU
-would stand idle beside a backlog. So a long queue refuses nothing, however slow a GPU is. Jobs still arrive while a queue
-drains, which makes it last longer: so `backlog` drains count, not one, on a GPU that is as slow for the other waiting
-jobs. One that is slow for this job only is kept for those that it suits: s_g is the least slowdown of any waiting job
-on that GPU. (With one fast and one slow machine and arrivals at a rate, the best rule is a threshold on the queue: Lin
-and Kumar 1984.)
+would stand idle beside a backlog. So a long queue refuses nothing, however slow a GPU is. Jobs still arrive while a
+queue drains, which makes it last longer: so `backlog` drains count, not one, on a GPU that is as slow for the other
+waiting jobs. One that is slow for this job only is kept for those that it suits: s_g is the least slowdown of any
+waiting job on that GPU. With one fast and one slow machine and arrivals at a rate, the best rule is a threshold on the
+queue (Lin and Kumar 1984, "Optimal control of a queueing system with two heterogeneous servers").
 
 The drain is the time until the last waiting job is expected to start, by a list schedule (Graham 1969, "Bounds on
 multiprocessing timing anomalies"): each waiting job in the order of submission is planned on the GPU where it is done
@@ -82,7 +82,7 @@ def room_to_look(gpus: int, nodes: int) -> Surroundings:
 def look_around(
     gpu_node: Ints, gpu_idle: Bools, gpu_remaining_s: Floats, node_cores_free: Ints, surroundings: Surroundings
 ) -> None:
-    """Fills the surroundings; comes before `look_at_job` for each waiting job, and that before `plan_job` and `score_job`.
+    """Fills the surroundings; comes before `look_at_job` for each job, and that before `plan_job` and `score_job`.
 
     The arguments are a row of the observation's fields.
     A job that does not fit on an idle GPU finds too little left on its node: it waits at least until the node's next

@@ -118,9 +118,7 @@ class States:
         return np.arange(len(self))
 
     def observation_of(self, rows: Ints) -> Observation:
-        """What a policy would have seen, but for what no network looks at: users have had no service, and when running
-        jobs were submitted is not known.
-        """
+        """What a policy would have seen; what no network looks at (users' service, submission of running jobs) is 0."""
         count = len(rows)
         scene = Scene(
             time_s=self.time_s[rows],

@@ -34,8 +34,8 @@ MAGNITUDES: dict[str, tuple[str, ...]] = {
     "pairs": ("drains",),
 }
 """Absolute sizes, weights, ages, and how long the queue is: more, or less, than was ever seen is taken for the most, or
-least, that was. Whether a job fits is never the network's business, and how a size compares with what is there stands in
-other planes. A queue of some ten jobs for each GPU is as long as any for what starts next.
+least, that was. Whether a job fits is never the network's business, and how a size compares with what is there stands
+in other planes. A queue of some ten jobs for each GPU is as long as any for what starts next.
 """
 
 TOLERANCE = 0.1

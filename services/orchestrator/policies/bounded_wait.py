@@ -25,8 +25,8 @@ its best GPU:
     the number of jobs submitted no later than it that then still wait.
 
 Proof: each of the three durations is at most D, so the limit is at most 3 ratio D; from then on the job and those k are
-overdue, and stay so. Look at the first in order of those that wait. If none of the k + 1 starts for D, then all that was
-submitted no later has ended, and it may go first: a node is kept for it. Let S be the time at which last something
+overdue, and stay so. Look at the first in order of those that wait. If none of the k + 1 starts for D, then all that
+was submitted no later has ended, and it may go first: a node is kept for it. Let S be the time at which last something
 started there. Nothing starts there any more, and another node takes that one's place only if nothing has started on it
 for longer: S never grows. Nothing runs longer than D, so D later at the latest the node is empty, and the job fits. So
 at least one of the k + 1 starts every 2 D. What is submitted later comes after it. A hold may last beyond that moment,

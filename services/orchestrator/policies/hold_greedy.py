@@ -73,9 +73,9 @@ of its mean completion times: what is left to tune is within the noise."""
 class HoldGreedy(Policy):
     """Among the pairs that fit now, the one of least cost; a pair that is much worse than waiting is refused.
 
-    A pair is refused where its duration is too long against the job's earliest expected completion anywhere, and against
-    the time that the queue takes to drain: adlro/sim/hold_rule.py has the formulas. Where all are refused, it holds;
-    where no hold is allowed, none is refused.
+    A pair is refused where its duration is too long against the job's earliest expected completion anywhere, and too
+    long against the time that the queue takes to drain: adlro/sim/hold_rule.py has the formulas. Where all are refused,
+    it holds; where no hold is allowed, none is refused.
 
     Source: shortest processing time first (Smith 1956) with the choice between an idle slow and a busy fast machine by
     a threshold, as for the slow-server problem (Lin and Kumar 1984, "Optimal control of a queueing system with two

@@ -127,7 +127,7 @@ def fits_somewhere(
 
 @compiled_part
 def fill_durations(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: int, base: Base) -> None:
-    """Fills in what a job of cluster n is expected to take on each GPU; inf where it, or its empty node, is too small."""
+    """Fills in what a job is expected to take on each GPU of cluster n; inf where that, or its node, is too small."""
     number = course.list_of[n]
     cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
     gpu_memory_mib = jobs.gpu_memory_mib[number, job]

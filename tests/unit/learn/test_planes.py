@@ -273,7 +273,7 @@ def test_the_base_is_left_only_for_what_clears_the_margin():
 
 
 def test_nobody_holds_beside_a_backlog():
-    """Five jobs of 4 s: planned on GPU 0 in 3, 7, 11 and 15 s; GPU 1 would be done with one in 11 s, before the last."""
+    """Five jobs of 4 s are planned on GPU 0 in 3 to 15 s; GPU 1 would be done with one before the last starts."""
     hold = np.full(1, 1e6, dtype=np.float32)
     for count, expected in ((1, [HOLD, HOLD]), (5, [0, 1])):
         planes = filler().fill(decision([Waiting((4.0, 11.0))] * count, [3.0, 0.0]))

@@ -253,12 +253,15 @@ def test_hold_greedy_counts_several_drains_where_the_gpu_suits_the_others_no_bet
     # GPU 1 is five times slower for these four and as fast for another, which is small enough to be done first; but it
     # has too few cores left for that one.
     mixed = [*jobs, Waiting((4, 4), cores=4)]
-    full = {"cores_free": [2, 2], "cores_held": [2, 0], "node": [0, 1]}
-    assert pick(greedy(backlog=2.0, affinity=0.0), decision(mixed, [3, 0], **full)) == (0, 1)
-    assert pick(greedy(backlog=2.0, affinity=1.0), decision(mixed, [3, 0], **full)) == HELD
+    point = decision(mixed, [3, 0], cores_free=[2, 2], cores_held=[2, 0])
+    assert pick(greedy(backlog=2.0, affinity=0.0), point) == (0, 1)
+    assert pick(greedy(backlog=2.0, affinity=1.0), point) == HELD
     # However ill it suits, what is over before the queue has drained may run.
     short = [*[Waiting((4, 14))] * 4, Waiting((4, 4), cores=4)]
-    assert pick(greedy(backlog=2.0, affinity=9.0), decision(short, [3, 0], **full)) == (0, 1)
+    assert pick(greedy(backlog=2.0, affinity=9.0), decision(short, [3, 0], cores_free=[2, 2], cores_held=[2, 0])) == (
+        0,
+        1,
+    )
 
 
 def test_hold_greedy_counts_missing_cores_as_a_wait() -> None:
