@@ -1,0 +1,77 @@
+"""The grid: cells are drawn as they are said to be, and what is idle beside a backlog is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.grid import _idle_beside_backlog, interval, main
+from benchmarks.grid_cells import CLUSTERS, MIXTURES, RUNTIMES, draw_cells, kinds_of_jobs, lists_of
+from tests.unit.orchestrator.decision_points import Waiting, decision
+
+
+def test_cells_are_different_and_of_all_kinds() -> None:
+    cells = draw_cells(200, seed=13)
+    assert cells == draw_cells(210, seed=13)[:200]
+    assert len({cell.text for cell in cells}) == 200
+    for count in Counter(cell.cluster for cell in cells).values():
+        assert count == pytest.approx(200 / len(CLUSTERS), abs=10)
+    for count in Counter(cell.runtime for cell in cells).values():
+        assert count == pytest.approx(200 / len(RUNTIMES), abs=10)
+    assert {cell.arrivals for cell in cells} == {
+        *(f"{count} {kind}" for count in (200, 1000) for kind in ("at once", "equal")),
+        *(f"load {load:g}" for load in (0.3, 0.6, 0.9, 1.1, 1.5)),
+    }
+    assert {cell.jobs for cell in cells} >= {*kinds_of_jobs("paper"), *MIXTURES}
+
+
+def test_every_kind_of_cell_has_lists() -> None:
+    seen = set()
+    for cell in draw_cells(120, seed=1):
+        if (cell.cluster, cell.jobs in MIXTURES, bool(cell.backlog)) in seen:
+            continue
+        seen.add((cell.cluster, cell.jobs in MIXTURES, bool(cell.backlog)))
+        cluster, jobs = lists_of(cell, 1, 3, 2)
+        assert jobs.submit_s.shape == (2, cell.backlog or 256)
+        assert (jobs.submit_s.max(axis=1) == 0).all() == bool(cell.backlog)
+        assert np.isfinite(jobs.duration_s.min(axis=2)).all()
+        again = lists_of(cell, 1, 4, 1)[1]
+        np.testing.assert_array_equal(again.submit_s[0], jobs.submit_s[1])
+        np.testing.assert_array_equal(again.expected_s[0], jobs.expected_s[1])
+        assert cluster.gpu_models
+    assert len(seen) >= 2 * len(CLUSTERS)
+
+
+def test_a_gpu_is_idle_beside_a_backlog_where_a_job_would_be_done_before_the_last_one_starts() -> None:
+    # The plan of the five: on GPU 0 in 3 and 7 s, on GPU 1 now, on GPU 0 in 11 and 15 s.
+    assert _idle_beside_backlog(decision([Waiting((4.0, 11.0))] * 5, [3.0, 0.0]), 0) == 1
+    assert _idle_beside_backlog(decision([Waiting((4.0, 11.0))] * 3, [3.0, 0.0]), 0) == 0
+    assert _idle_beside_backlog(decision([Waiting((4.0, 11.0))] * 3, [3.0, 5.0]), 0) == 0
+
+
+def test_an_interval_is_around_the_ratio_of_means() -> None:
+    other = np.arange(1.0, 41.0)
+    mean, low, high = interval(1.1 * other, other)
+    assert mean == pytest.approx(0.1)
+    assert low == pytest.approx(0.1)
+    assert high == pytest.approx(0.1)
+    mean, low, high = interval(other[::-1].copy(), other)
+    assert mean == pytest.approx(0.0)
+    assert low < 0.0 < high
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_it_ended_and_shows_what_it_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["run", str(tmp_path), "--cells", "2", "--lists", "2", "--choose", "2", "--seed", "5", "--processes", "1"]
+    main([*asked, "--policies", "hold_greedy_fixed"])
+    first = capsys.readouterr().out
+    assert "best rule" in first
+    assert "hold_greedy_fixed: " in first
+    assert "idle beside a backlog 0.0000% of GPU time" in first
+    main([*asked, "--policies", "hold_greedy_fixed,sjf"])
+    assert "sjf: " in capsys.readouterr().out
