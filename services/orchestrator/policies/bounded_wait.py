@@ -11,8 +11,9 @@ age: the mean time for which the running jobs have run. That is no guess, and it
     where they do, GPUs are mostly held by long jobs, and a wait of hours says nothing against a policy. The mean wait
     under first come, first served is proportional to it (Pollaczek 1930, Khinchine 1932).
 
-An overdue job may go first while fewer than its *share* of the GPUs run jobs that were submitted no later than it:
-`SHARE` of those that are there, at least one. So in a long overload most of the machine is still the policy's.
+Where the policy itself would start a job that was submitted before an overdue one, that is left to it. Else an overdue
+job may go first while fewer than its *share* of the GPUs run jobs that were submitted no later than it: `SHARE` of
+those that are there, at least one. So in a long overload most of the machine is still the policy's.
 Overdue jobs are gone through in the order of submission. The first that fits now starts, on the GPU among those that
 the policy likes best (its fastest, where the policy wants none: an overdue job is never held). One before it that does
 not fit counts as if it ran, and the first of these keeps every other job off one node with a GPU that can hold it: the
@@ -26,12 +27,12 @@ its best GPU:
 
 Proof: each of the three durations is at most D, so the limit is at most 3 ratio D; from then on the job and those k are
 overdue, and stay so. Look at the first in order of those that wait. If none of the k + 1 starts for D, then all that
-was submitted no later has ended, and it may go first: a node is kept for it. Let S be the time at which last something
-started there. Nothing starts there any more, and another node takes that one's place only if nothing has started on it
-for longer: S never grows. Nothing runs longer than D, so D later at the latest the node is empty, and the job fits. So
-at least one of the k + 1 starts every 2 D. What is submitted later comes after it. A hold may last beyond that moment,
-no longer than it has been since anything happened (`hold_until_s`), or `HOLD_LIMIT_S`; and GPUs that are lost meanwhile
-begin the count again.
+was submitted no later has ended, and nothing older is started: it may go first, and a node is kept for it. Let S be the
+time at which last something started there. Nothing starts there any more, and another node takes that one's place only
+if nothing has started on it for longer: S never grows. Nothing runs longer than D, so D later at the latest the node is
+empty, and the job fits. So at least one of the k + 1 starts every 2 D. What is submitted later comes after it. A hold
+may last beyond that moment, no longer than it has been since anything happened (`hold_until_s`), or `HOLD_LIMIT_S`; and
+GPUs that are lost meanwhile begin the count again.
 
 It rests on nothing but the observation, so it is the same in the simulator and in service.
 """
@@ -89,7 +90,8 @@ def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
     late = overdue(observation, ratio)
     for row in np.flatnonzero(late.any(axis=1)):
         before = _best(observation.fits_now[row], scores[row])
-        _bound_one(observation, int(row), np.flatnonzero(late[row]), scores[row])
+        chosen = before // observation.fits_now.shape[2] if before >= 0 else len(late[row])
+        _bound_one(observation, int(row), np.flatnonzero(late[row]), chosen, scores[row])
         changed[row] = _best(observation.fits_now[row], scores[row]) != before
     return changed
 
@@ -129,9 +131,13 @@ def _best(fits: Bools, scores: Floats) -> int:
     return best if allowed.flat[best] > -np.inf else -1
 
 
-def _bound_one(observation: Observation, row: int, late: NDArray[np.intp], scores: Floats) -> None:
-    """Changes the scores of one decision with overdue jobs, whose places stand in `late`."""
-    late = late[np.argsort(observation.job_submit_s[row, late], kind="stable")]
+def _bound_one(observation: Observation, row: int, late: NDArray[np.intp], chosen: int, scores: Floats) -> None:
+    """Changes the scores of one decision with overdue jobs.
+
+    Args:
+        late: places of the overdue jobs in the queue.
+        chosen: place of the job that the policy would start; behind the queue: none.
+    """
     fits, there = observation.fits_now[row], np.isfinite(observation.gpu_remaining_s[row])
     share = max(int(SHARE * there.sum()), 1)
     running_submit_s = np.sort(observation.gpu_submit_s[row, there])
@@ -140,6 +146,8 @@ def _bound_one(observation: Observation, row: int, late: NDArray[np.intp], score
         submit_s = observation.job_submit_s[row, job]
         if before + np.searchsorted(running_submit_s, submit_s, side="right") >= share:
             break  # nor may any behind it
+        if chosen <= job:
+            break  # the policy serves one that is as old
         open_gpus = fits[job] & ~kept
         if open_gpus.any():
             wanted = np.where(open_gpus, scores[job], -np.inf)
