@@ -291,11 +291,8 @@ def paper(seed: int, count: int = 3) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in errors.items()}
 
 
-def philly(path: Path, train: int = 4000, test: int = 500, places: int = 6) -> dict[str, float]:
-    """Median factor by which predictions are off on the Philly trace, at several places, after the jobs before.
-
-    Only GPU count and virtual cluster are known of a job.
-    """
+def philly_rows(path: Path) -> list[Row]:
+    """The jobs of the Philly trace, by time: runtime, GPU count, and the virtual cluster as the user."""
     rows = []
     with path.open(newline="") as file:
         for line in csv.DictReader(file):
@@ -310,6 +307,15 @@ def philly(path: Path, train: int = 4000, test: int = 500, places: int = 6) -> d
                 gpu_count=max(1, int(float(line["num_gpus"]))),
             )
             rows.append(Row(spec, "v100_sxm2", runtime_s, ""))
+    return rows
+
+
+def philly(path: Path, train: int = 4000, test: int = 500, places: int = 6) -> dict[str, float]:
+    """Median factor by which predictions are off on the Philly trace, at several places, after the jobs before.
+
+    Only GPU count and virtual cluster are known of a job.
+    """
+    rows = philly_rows(path)
     errors: dict[str, list[float]] = {}
     for place in np.linspace(train, len(rows) - test, places).astype(int).tolist():
         _compare(errors, rows[place - train : place], rows[place : place + test], {}, factor=True)
