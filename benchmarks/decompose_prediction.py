@@ -72,12 +72,19 @@ def gavel_spec(job_type: str, scale_factor: int) -> JobSpec:
     )
 
 
-def learned_predictor(rows: Sequence[Row]) -> LearnedPredictor:
-    """The default predictor after these outcomes."""
+def learned_predictor(rows: Sequence[Row], gpu_count: int = 0) -> LearnedPredictor:
+    """The default predictor after these outcomes.
+
+    Args:
+        rows: what ran.
+        gpu_count: GPUs on which they ran in turn, as in a service, where each is compared with its prediction; 0: it is
+            not known where they ran.
+    """
     variables, speeds = Variables(), Speeds()
     predictor = LearnedPredictor(OutcomeMemory(variables, speeds), variables, speeds, lambda: GAVEL_MODELS)
     for number, row in enumerate(rows):
-        predictor.learn(FinishedJob(str(number), row.spec, row.gpu_model, row.step_s, float(number)))
+        gpu_id = f"{row.gpu_model}/{number % gpu_count}" if gpu_count else ""
+        predictor.learn(FinishedJob(str(number), row.spec, row.gpu_model, row.step_s, float(number), gpu_id))
     return predictor
 
 

@@ -30,6 +30,8 @@ FOLDS = 5
 TRAIN_LIMIT = 1000
 TEST_LIMIT = 300
 """Rows of a split, drawn where there are more; the predictor's own window holds 4,096."""
+GPU_COUNT = 8
+"""GPUs of a model on which rows ran in turn."""
 REFERENCE_GPU_MODEL = "v100_sxm2"
 _SWF_FIELDS = 18
 
@@ -42,22 +44,45 @@ class DataSet(NamedTuple):
     group_of: Mapping[str, Callable[[Row], str]]
 
 
-BY_USER: Callable[[Row], str] = lambda row: row.spec.user  # noqa: E731
-BY_APPLICATION: Callable[[Row], str] = lambda row: row.spec.application  # noqa: E731
-BY_GPU_COUNT: Callable[[Row], str] = lambda row: str(row.spec.gpu_count)  # noqa: E731
-BY_GPU_MEMORY: Callable[[Row], str] = lambda row: str(row.spec.gpu_memory_mib)  # noqa: E731
-BY_BATCH_SIZE: Callable[[Row], str] = lambda row: row.spec.labels.get("batch_size", "")  # noqa: E731
+def by_user(row: Row) -> str:
+    """The user."""
+    return row.spec.user
+
+
+def by_application(row: Row) -> str:
+    """The application."""
+    return row.spec.application
+
+
+def by_gpu_count(row: Row) -> str:
+    """How many GPUs (in traces of CPU jobs: processors)."""
+    return str(row.spec.gpu_count)
+
+
+def by_gpu_memory(row: Row) -> str:
+    """The GPU memory asked for."""
+    return str(row.spec.gpu_memory_mib)
+
+
+def by_batch_size(row: Row) -> str:
+    """The batch size."""
+    return row.spec.labels.get("batch_size", "")
 
 
 def by_declared(row: Row) -> str:
     """The octave of the declared runtime."""
-    assert row.spec.expected_runtime is not None
-    return str(round(math.log2(row.spec.expected_runtime.runtime_s)))
+    return str(round(math.log2(declared_s(row))))
+
+
+def declared_s(row: Row) -> float:
+    """The declared runtime; NaN where there is none."""
+    declared = row.spec.expected_runtime
+    return math.nan if declared is None else declared.runtime_s
 
 
 def gavel(folder: Path) -> DataSet:
     """Step times of job configurations; there is one user."""
-    kinds = {"application": BY_APPLICATION, "size": BY_GPU_COUNT, "batch size": BY_BATCH_SIZE}
+    kinds = {"application": by_application, "size": by_gpu_count, "batch size": by_batch_size}
     return DataSet("gavel", gavel_rows(folder), kinds)
 
 
@@ -75,7 +100,7 @@ def paper(seed: int, count: int = 1300, *, declared: bool) -> DataSet:
             declared_s = job.work_s * math.exp(bias + 0.4 * float(rng.standard_normal()))
             spec = dataclasses.replace(spec, expected_runtime=ExpectedRuntime(REFERENCE_GPU_MODEL, declared_s))
         rows.append(Row(spec, REFERENCE_GPU_MODEL, job.work_s, ""))
-    kinds = {"user": BY_USER, "application": BY_APPLICATION, "size": BY_GPU_MEMORY}
+    kinds = {"user": by_user, "application": by_application, "size": by_gpu_memory}
     if declared:
         return DataSet("paper, declared", rows, kinds | {"declared runtime": by_declared})
     return DataSet("paper", rows, kinds)
@@ -91,7 +116,7 @@ def trace(path: Path, gavel_folder: Path | None = None) -> DataSet:
         rows = gavel_trace_rows(path, gavel_folder)
     else:
         raise ValueError(f"{path}: a trace of Gavel's needs its tables; give --data")
-    kinds = {"user": BY_USER, "application": BY_APPLICATION, "size": BY_GPU_COUNT}
+    kinds = {"user": by_user, "application": by_application, "size": by_gpu_count}
     if all(row.spec.expected_runtime is not None for row in rows):
         kinds["declared runtime"] = by_declared
     return DataSet(path.stem, rows, kinds)
@@ -160,7 +185,7 @@ def measure(data: DataSet, seed: int) -> dict[str, dict[str, Any]]:
         novel: list[Floats] = []
         width: list[Floats] = []
         for train, test in folds(data.rows, group_of, seed):
-            predictor = learned_predictor(train)
+            predictor = learned_predictor(train, GPU_COUNT)
             answers = [predictor.predict([row.spec], [row.gpu_model]) for row in test]
             log_s = np.log([row.step_s for row in test])
             low, median, high = (
@@ -170,16 +195,50 @@ def measure(data: DataSet, seed: int) -> dict[str, dict[str, Any]]:
             novel.append(np.array([float(each.novelty[0] >= NOVEL) for each in answers]))
             width.append(high - low)
             predicted = {"adlro": median, "mean": np.full(len(test), np.log([row.step_s for row in train]).mean())}
-            if all(row.spec.expected_runtime is not None for row in test):
-                predicted["declared"] = np.log([row.spec.expected_runtime.runtime_s for row in test])  # type: ignore[union-attr]
+            declared = np.log([declared_s(row) for row in test])
+            if not np.isnan(declared).any():
+                predicted["declared"] = declared
             for name, values in predicted.items():
                 off.setdefault(name, []).append(np.abs(values - log_s))
         of_folds = [float(each.mean()) for each in covered]
         result[kind] = {
             "coverage": float(np.concatenate(covered).mean()),
-            "coverage of the folds": (min(of_folds), max(of_folds)),
-            "median factor": {name: math.exp(float(np.median(np.concatenate(each)))) for name, each in off.items()},
-            "interval, median factor": math.exp(float(np.median(np.concatenate(width)))),
+            "folds": (min(of_folds), max(of_folds)),
+            "factor": {name: math.exp(float(np.median(np.concatenate(each)))) for name, each in off.items()},
+            "width": math.exp(float(np.median(np.concatenate(width)))),
             "flagged_novel": float(np.concatenate(novel).mean()),
         }
     return result
+
+
+def data_sets(data: Path | None, traces: Sequence[Path], seed: int) -> Iterator[DataSet]:
+    """Those that there are: drawn ones always, Gavel's tables and the traces where the data are given."""
+    yield paper(seed, declared=False)
+    yield paper(seed, declared=True)
+    if data is not None:
+        yield gavel(data / "gavel")
+    found = [] if data is None else sorted(each for each in (data / "traces").glob("*") if each.is_file())
+    for path in dict.fromkeys([*found, *traces]):
+        yield trace(path, None if data is None else data / "gavel")
+
+
+def table(of_seeds: Sequence[Mapping[tuple[str, str], dict[str, Any]]]) -> str:
+    """Rows of a document's table: over the seeds the median, and the least and greatest coverage."""
+    lines = [
+        "| data | unseen | coverage of 0.8 (seeds) | folds | interval, times | median factor off | mean | declared |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for key in of_seeds[0]:
+        rows = [each[key] for each in of_seeds if key in each]
+        coverage = [row["coverage"] for row in rows]
+        low, high = min(row["folds"][0] for row in rows), max(row["folds"][1] for row in rows)
+        factors = {
+            name: f"{np.median([row['factor'][name] for row in rows]):.2f}" if name in rows[0]["factor"] else ""
+            for name in ("adlro", "mean", "declared")
+        }
+        spread = f"{np.median(coverage):.2f} ({min(coverage):.2f}..{max(coverage):.2f})"
+        lines.append(
+            f"| {key[0]} | {key[1]} | {spread} | {low:.2f}..{high:.2f} | {np.median([row['width'] for row in rows]):.3g} "
+            f"| {factors['adlro']} | {factors['mean']} | {factors['declared']} |"
+        )
+    return "\n".join(lines)

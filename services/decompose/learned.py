@@ -15,7 +15,7 @@ Knows plain records and arrays only. Three parts, all learned from the newest fi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ from services.decompose.predict import (
     PRIOR_LOG_SIGMA,
     Basis,
     Predictions,
+    evidence,
     require_known,
 )
 from services.decompose.speeds import Speeds
@@ -130,6 +131,11 @@ class LearnedPredictor:
     def prediction_revision(self) -> int:
         """Grows whenever the fit is made anew, or would be if something were asked."""
         return self._fit_count + int(self._refits_itself and self.due)
+
+    @property
+    def calibrations(self) -> Mapping[Kind, Calibration]:
+        """Of kinds of predictions, how they are put right at present."""
+        return self._fit.calibrations
 
     @property
     def due(self) -> bool:
@@ -225,6 +231,8 @@ class LearnedPredictor:
         if not len(self._window) or not (0 < job.runtime_s < math.inf):
             return
         if self._refits_itself and self.overdue:
+            if not job.gpu_id:
+                return  # nobody asked for long: what would be compared is older than any answer
             self._refit_itself()
         learned = self._expected(spec, job.gpu_model)
         of_job = learned.median_s, learned.prior_s, learned.low, learned.high
@@ -258,9 +266,11 @@ class LearnedPredictor:
             self._refit_itself()
         return self._predict(jobs, gpu_models)
 
-    def evidence(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int) -> list[list[list[Recollection]]]:
+    def evidence(
+        self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
+    ) -> list[list[list[Recollection]]]:
         """For each job and model the k finished jobs most like it; the model they ran on counts as a variable."""
-        return [[self._memory.nearest(job, k, model) for model in gpu_models] for job in jobs]
+        return evidence(self._memory, jobs, gpu_models, k, job_ids)
 
     def recall(self, job: JobSpec, k: int) -> list[Recollection]:
         """The k finished jobs most like a job, whatever they ran on."""

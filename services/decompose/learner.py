@@ -35,9 +35,12 @@ EVEN = 16
 CENTRE_PRIOR_COUNT = 0.36
 """Observations that the target 0 weighs as much as: (0.9 / 1.5)^2, by the assumed spread of applications and of the
 prior (`predict.PRIOR_LOG_SIGMA`)."""
+UNTOLD_VARIANCE = 0.3
+"""Of the logarithm, where a real that was the same in all observations is another: as of jobs before any tuning."""
 SHARES = np.linspace(0.0, 1.0, 11)
 SHARE_FROM = 3
 """Applications from which it can be told whether what they have in common tells of another one."""
+_SURE = 1.645  # the 0.95 quantile of the normal distribution
 FloatOrFloats = TypeVar("FloatOrFloats", float, Floats)
 _CONFIGURATION = (Category.JOB_TYPE, Category.APPLICATION, Category.USER, Category.LABELS)
 
@@ -46,7 +49,8 @@ _CONFIGURATION = (Category.JOB_TYPE, Category.APPLICATION, Category.USER, Catego
 class Settings:
     """Prior variance of jobs and of what GPU models change, length of reals, noise, reals that count.
 
-    fixed: the reals always count, also where they tell no two records apart.
+    fixed: the reals always count, also where they tell no two records apart; their new values get no residuals of their
+    own.
     """
 
     jobs: float = 0.3
@@ -256,7 +260,7 @@ class Learner:
         if self._centred and self.share < 1.0 and not standing.knows_application.all():
             mean = np.where(np.repeat(standing.knows_application, values), mean, self.share * mean)
         if standing.untold.any():  # of what another value changes nothing could be learned
-            variance = variance + self.settings.jobs * np.repeat(standing.untold, values)
+            variance = variance + UNTOLD_VARIANCE * np.repeat(standing.untold, values)
         return self.centre + mean, variance, unexplained
 
     def ends(
@@ -332,6 +336,9 @@ class Learner:
         applications, users = (_numbered(columns.categories[:, each]) for each in (Category.APPLICATION, Category.USER))
         [self.novel] = self._of_groups(applications, targets, cell, share=True)
         [self.new_user] = self._of_groups(users, targets, cell)
+        self.sizes = []
+        if self.settings.fixed:
+            return  # whoever holds the reals to count knows what a new value of theirs means
         counting = self.settings.counting(self.present)
         self.sizes = [self._of_size(columns.reals[:, real], real, targets, cell) for real in counting]
         # Of those that do not count, a value more or less in what was learned from changes next to nothing.
@@ -476,8 +483,8 @@ def _sizes(values: Floats) -> tuple[Floats, NDArray[np.intp], NDArray[np.intp]]:
 def _best_share(targets: Floats, added: Floats, group: NDArray[np.intp]) -> float:
     """How much of what the regression adds would have predicted groups best that it had not seen.
 
-    A share must be better than none by more than groups differ (their standard error): with few of them the regression
-    is not followed only because it happened to be right.
+    A share must be better than none by more than groups differ by chance (in 95 % of cases, by Student's distribution):
+    with few of them the regression is not followed only because it happened to be right.
 
     Args:
         targets: N differences from the centre.
@@ -489,7 +496,8 @@ def _best_share(targets: Floats, added: Floats, group: NDArray[np.intp]) -> floa
         return 0.0
     off = np.abs(targets - SHARES[:, None] * added)
     gained = np.array([np.bincount(group, each - off[0]) / count for each in off])  # shares x groups
-    loss = gained.mean(axis=1) + gained.std(axis=1, ddof=1) / math.sqrt(len(count))
+    chance = _SURE * (1.0 + (_SURE**2 + 1.0) / (4.0 * (len(count) - 1)))
+    loss = gained.mean(axis=1) + chance * gained.std(axis=1, ddof=1) / math.sqrt(len(count))
     return float(SHARES[loss.argmin()])
 
 
