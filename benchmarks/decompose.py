@@ -5,8 +5,8 @@
 
 `--data` is a folder with Gavel's throughput tables (`gavel/`) and the Philly trace (`traces/philly_first_half.csv`),
 which the project does not ship; without it those parts are left out. `splits` takes further traces of three formats
-by `--trace`: `*.swf` (Standard Workload Format), `philly*.csv`, else Gavel's CSV. Gradient boosting needs scikit-learn, and
-torchhd's own cleanup torch-hd: without them these references are left out (`pip install -e .[bench]`).
+by `--trace`: `*.swf` (Standard Workload Format), `philly*.csv`, else Gavel's CSV. Gradient boosting needs scikit-learn,
+and torchhd's own cleanup torch-hd: without them these references are left out (`pip install -e .[bench]`).
 """
 
 from __future__ import annotations

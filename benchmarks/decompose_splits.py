@@ -1,4 +1,4 @@
-"""Coverage and error of predictions for users, applications and sizes that were not seen; part of benchmarks/decompose.py.
+"""Coverage and error of predictions for users, applications and sizes never seen; part of benchmarks/decompose.py.
 
 Rows of a data set are split by whole groups: a fifth of the users (applications, sizes, declared runtimes by octave) is
 left out, the predictor learns from the rest, and is asked about those left out; each fifth in turn. References of the
@@ -123,7 +123,7 @@ def trace(path: Path, gavel_folder: Path | None = None) -> DataSet:
 
 
 def swf_rows(path: Path) -> list[Row]:
-    """Standard Workload Format: run time, processors, requested time, user and executable, as far as they are stated."""
+    """Standard Workload Format: run time, processors, requested time, user and executable, as far as stated."""
     rows = []
     for line in path.read_text().splitlines():
         fields = line.split()
@@ -189,7 +189,8 @@ def measure(data: DataSet, seed: int) -> dict[str, dict[str, Any]]:
             answers = [predictor.predict([row.spec], [row.gpu_model]) for row in test]
             log_s = np.log([row.step_s for row in test])
             low, median, high = (
-                np.log([float(getattr(each, name)[0, 0]) for each in answers]) for name in ("low_s", "median_s", "high_s")
+                np.log([float(getattr(each, name)[0, 0]) for each in answers])
+                for name in ("low_s", "median_s", "high_s")
             )
             covered.append(((low <= log_s) & (log_s <= high)).astype(float))
             novel.append(np.array([float(each.novelty[0] >= NOVEL) for each in answers]))
@@ -236,9 +237,10 @@ def table(of_seeds: Sequence[Mapping[tuple[str, str], dict[str, Any]]]) -> str:
             name: f"{np.median([row['factor'][name] for row in rows]):.2f}" if name in rows[0]["factor"] else ""
             for name in ("adlro", "mean", "declared")
         }
+        width = np.median([row["width"] for row in rows])
         spread = f"{np.median(coverage):.2f} ({min(coverage):.2f}..{max(coverage):.2f})"
         lines.append(
-            f"| {key[0]} | {key[1]} | {spread} | {low:.2f}..{high:.2f} | {np.median([row['width'] for row in rows]):.3g} "
+            f"| {key[0]} | {key[1]} | {spread} | {low:.2f}..{high:.2f} | {width:.3g} "
             f"| {factors['adlro']} | {factors['mean']} | {factors['declared']} |"
         )
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """Do runtimes lie in the intervals that were given for them? Kept by kind, and put right where they do not.
 
-Each finished job is compared with what was predicted for it before it was learned from. Of the newest COVERAGE_WINDOW of
-a kind two things follow (`Calibration`):
+Each finished job is compared with what was predicted for it before it was learned from. Of the newest COVERAGE_WINDOW
+of a kind two things follow (`Calibration`):
 
 - where the prior (the declared runtime; the mean of all jobs) would have been nearer than the regression, by more than
   chance, the answer moves towards it, as far as would have been best;

@@ -26,26 +26,32 @@ MIX_FROM = 16
 """Finished jobs with a declared runtime from which it is mixed with what outcomes say."""
 
 
-STEPS_PER_OCTAVE = 1
+STEP_OCTAVES = 1.0
 """Declared runtimes this close count as one size."""
+FADE_OCTAVES = 3.0
+"""Beyond the sizes learned from, after which what was learned counts for a third."""
 NEAR_PRIOR_COUNT = 4
 """The declared runtime weighs as much as so many finished jobs, near to it in size, beside what outcomes say."""
 NO_CORRECTIONS = (-math.inf, math.inf)
 
 
 def correction_terms(settings: Settings, present: Collection[int]) -> list[Term]:
-    """How alike two declarations' errors are: by everyone's, the user's and the application's, of about this size.
+    """How alike two declarations' errors are: by everyone's, the user's and the application's; half of it by size.
 
-    What was learned of declarations of a minute says little about one of an hour, whoever made it.
+    Who is wrong by a factor about minutes may be so about hours, or not: what is learned of the one counts less there.
     """
     del present  # what else a job asks for says little about how well its user estimates
-    s, application, user, size = settings.jobs, Category.APPLICATION, Category.USER, (0,)
+    s, application, user = 0.5 * settings.jobs, Category.APPLICATION, Category.USER
     return [
-        Term(s, (), size),
-        Term(0.3 * s, (Category.JOB_TYPE,), size),
-        Term(0.5 * s, (application,), size),
-        Term(s, (user,), size),
-        Term(0.5 * s, (application, user), size),
+        Term(weight * s, categories, reals)
+        for weight, categories in (
+            (1.0, ()),
+            (0.3, (Category.JOB_TYPE,)),
+            (0.5, (application,)),
+            (1.0, (user,)),
+            (0.5, (application, user)),
+        )
+        for reals in ((), (0,))
     ]
 
 
@@ -58,7 +64,7 @@ def declaration_columns(columns: Columns, declared: Floats) -> Columns:
     """
     categories = columns.categories.copy()
     categories[:, [Category.GPU_MODEL, Category.LABELS]] = 0  # these tell nothing about a declaration
-    return Columns(categories, (np.round(declared * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE)[:, None])
+    return Columns(categories, (np.round(declared / STEP_OCTAVES) * STEP_OCTAVES)[:, None])
 
 
 class Declared:
@@ -95,13 +101,13 @@ class Declared:
             found.append(float((np.exp(-np.abs(sizes - size)) * counts).sum()))
         return np.array(found)
 
-    def strangeness(self, columns: Columns, length: float) -> Floats:
-        """Of N declarations: 0 within the sizes learned from, towards 1 the farther from them."""
+    def strangeness(self, columns: Columns) -> Floats:
+        """Of N declarations: 0 within the sizes learned from and a step beyond, towards 1 the farther from them."""
         if self.least > self.greatest:
             return np.zeros(len(columns))
         sizes = columns.reals[:, 0]
-        beyond = np.maximum(0.0, np.maximum(self.least - sizes, sizes - self.greatest))
-        return np.asarray(1.0 - np.exp(-beyond / length))
+        beyond = np.maximum(self.least - sizes, sizes - self.greatest) - STEP_OCTAVES
+        return np.asarray(1.0 - np.exp(np.minimum(0.0, -beyond / FADE_OCTAVES)))
 
 
 def of_outcomes(share: float, near: Floats) -> Floats:

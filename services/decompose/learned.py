@@ -62,6 +62,7 @@ NOTED_LIMIT = 16_384
 """Users' applications on GPU models of which it is noted on which GPUs they ran."""
 _LOW, _HIGH = (1 - INTERVAL_COVERAGE) / 2, (1 + INTERVAL_COVERAGE) / 2
 _Z = 1.2815515655446004
+_MOST_LOG = 700.0  # of which the exponential is a number
 _AS_LEARNED = Calibration()
 
 
@@ -69,9 +70,9 @@ class _Learned(NamedTuple):
     """What the fit says of J jobs on M models before it is put right by how earlier jobs went; J x M each.
 
     median_s. prior_s: the median where nothing is known of the job. low, high: the ends of the interval as logarithms
-    relative to the median, low <= 0 <= high. least_s, greatest_s: the range that the median may not leave. is_new: J x 1;
-    application, user or a size was never seen. strangeness: J x 1; 0 where declarations of about this size were learned
-    from, towards 1 the farther from these.
+    relative to the median, low <= 0 <= high. least_s, greatest_s: the range that the median may not leave.
+    is_new: J x 1; application, user or a size was never seen. strangeness: J x 1; 0 where declarations of about this
+    size were learned from, towards 1 the farther from these.
     """
 
     median_s: Floats
@@ -284,9 +285,7 @@ class LearnedPredictor:
         novelty = self._novelty(jobs, unexplained.min(axis=1), learned.strangeness[:, 0])
         return Predictions(median_s, low_s, high_s, INTERVAL_COVERAGE, basis, novelty)
 
-    def _learned(
-        self, jobs: Sequence[JobSpec], columns: Columns, gpu_models: Sequence[str]
-    ) -> tuple[_Learned, Floats]:
+    def _learned(self, jobs: Sequence[JobSpec], columns: Columns, gpu_models: Sequence[str]) -> tuple[_Learned, Floats]:
         """What the fit says, and the share J x M of the prior's variance that is left of each outcome."""
         shape = len(jobs), len(gpu_models)
         outcomes = self._fit.outcomes
@@ -368,22 +367,24 @@ class LearnedPredictor:
             mean, of_correction, _ = fit.corrections.estimate(declarations, standing=standing)
             ends, new = fit.corrections.ends(declarations, _LOW, _HIGH, _Z, standing)
             ends *= np.sqrt(of_correction)[:, None]
-            strange = fit.declared.strangeness(declarations, fit.corrections.settings.length)[:, None]
+            strange = fit.declared.strangeness(declarations)[:, None]
             variance = variance + (strange * PRIOR_LOG_SIGMA[Basis.PRIOR]) ** 2
             correction = mean[:, None]
             if fit.share < 1.0:
                 counted = of_outcomes(fit.share, fit.declared.near(declarations))[:, None]
                 by_outcome = np.where(np.isnan(outcome), correction, outcome - np.log(declared_s))
                 correction = correction + counted * (by_outcome - correction)
-        least, greatest = fit.correction_range
+            correction = (1.0 - strange) * correction
         prior_s = declared_s / speeds
+        with np.errstate(over="ignore"):  # beyond any number: no bound
+            least_s, greatest_s = (prior_s * math.exp(min(each, _MOST_LOG)) for each in fit.correction_range)
         return _Learned(
             declared_s * np.exp(correction) / speeds,
             prior_s,
             -np.sqrt(ends[:, :1] ** 2 + _Z**2 * variance),
             np.sqrt(ends[:, 1:] ** 2 + _Z**2 * variance),
-            prior_s * math.exp(least),
-            prior_s * math.exp(greatest),
+            least_s,
+            greatest_s,
             new[:, None],
             strange,
         )

@@ -10,13 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.decompose.columns import REAL_COUNT, Category, Real
 from services.decompose.kernel import Columns, Floats, Term, self_similarity
+from services.decompose.novel import (
+    GROUP_PRIOR_COUNT,
+    Size,
+    Standing,
+    best_share,
+    evenly,
+    numbered,
+    sizes_of,
+)
 from services.decompose.regression import NOISES, Cells, LeftOut, Regression, Residuals, log_evidence, make_cells
 
 CELL_LIMIT = 512
@@ -27,20 +36,11 @@ MOST_PASSES = 4
 GAIN = {0: 0.1, 1: 4.0, -1: -2.0}
 """By how much the log evidence must grow for a step: to take one more real into account, and to leave one out (it may
 fall a little: the fewer count, the fewer cells there are)."""
-GROUP_PRIOR_COUNT = 4
-"""The normal distribution weighs as much as so many applications (users, sizes): less than elsewhere, since these are
-few, and differ in leaps."""
-EVEN = 16
-"""Quantiles of an application's (user's, size's) residuals that stand for all of them."""
 CENTRE_PRIOR_COUNT = 0.36
 """Observations that the target 0 weighs as much as: (0.9 / 1.5)^2, by the assumed spread of applications and of the
 prior (`predict.PRIOR_LOG_SIGMA`)."""
 UNTOLD_VARIANCE = 0.3
 """Of the logarithm, where a real that was the same in all observations is another: as of jobs before any tuning."""
-SHARES = np.linspace(0.0, 1.0, 11)
-SHARE_FROM = 3
-"""Applications from which it can be told whether what they have in common tells of another one."""
-_SURE = 1.645  # the 0.95 quantile of the normal distribution
 FloatOrFloats = TypeVar("FloatOrFloats", float, Floats)
 _CONFIGURATION = (Category.JOB_TYPE, Category.APPLICATION, Category.USER, Category.LABELS)
 
@@ -103,46 +103,6 @@ class Settings:
             changed = set(self.reals) ^ {real}
             steps.append(replace(self, reals=tuple(sorted(changed))))
         return steps
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """One of the reals that count: the values seen, and residuals as if those of a value had not been.
-
-    real: its number. values: those seen, sorted, NaN last. inside: by what intervals are made of a new value; outside: of
-    one beyond those seen, from leaving out the least and the greatest.
-    """
-
-    real: int
-    values: Floats
-    inside: Residuals
-    outside: Residuals
-
-    def is_new(self, values: Floats) -> NDArray[np.bool_]:
-        """Of N values, which were not seen."""
-        at = np.minimum(np.searchsorted(self.values, values), len(self.values) - 1)
-        found = self.values[at]
-        return ~((found == values) | (np.isnan(found) & np.isnan(values)))
-
-    def is_outside(self, values: Floats) -> NDArray[np.bool_]:
-        """Of N values, which are beyond those seen."""
-        stated = self.values[~np.isnan(self.values)]
-        if not len(stated):
-            return ~np.isnan(values)
-        return np.asarray((values < stated[0]) | (values > stated[-1]))
-
-
-class Standing(NamedTuple):
-    """How N records stand to what was learned from; N each.
-
-    seen: their configuration was. knows_application, knows_user: theirs was. untold: they differ in a real that was the
-    same in all observations.
-    """
-
-    seen: NDArray[np.bool_]
-    knows_application: NDArray[np.bool_]
-    knows_user: NDArray[np.bool_]
-    untold: NDArray[np.bool_]
 
 
 class Learner:
@@ -333,7 +293,7 @@ class Learner:
         assert self.model is not None
         columns = self.model.cells.columns
         self.share = 0.0
-        applications, users = (_numbered(columns.categories[:, each]) for each in (Category.APPLICATION, Category.USER))
+        applications, users = (numbered(columns.categories[:, each]) for each in (Category.APPLICATION, Category.USER))
         [self.novel] = self._of_groups(applications, targets, cell, share=True)
         [self.new_user] = self._of_groups(users, targets, cell)
         self.sizes = []
@@ -344,8 +304,8 @@ class Learner:
         # Of those that do not count, a value more or less in what was learned from changes next to nothing.
         alone = out.residual / out.spread
         for real in sorted(set(self.present) - set(counting)):
-            distinct, group, ends = _sizes(reals[:, real])
-            values = _evenly(alone, group)
+            distinct, group, ends = sizes_of(reals[:, real])
+            values = evenly(alone, group)
             inside, outside = (
                 Residuals(values[rows].ravel(), len(rows), GROUP_PRIOR_COUNT, scaled=True)
                 for rows in (np.arange(len(values)), ends)
@@ -381,8 +341,8 @@ class Learner:
         centre, added, spread = self._without(group, targets, cell)
         counted = 1.0
         if share and self._centred:
-            counted = self.share = _best_share(targets - centre, added, group[cell])
-        residual = _evenly((targets - centre - counted * added) / spread, group[cell])
+            counted = self.share = best_share(targets - centre, added, group[cell])
+        residual = evenly((targets - centre - counted * added) / spread, group[cell])
         return [
             Residuals(residual[rows].ravel(), len(rows), GROUP_PRIOR_COUNT, scaled=True)
             for rows in (np.arange(count), *only)
@@ -413,7 +373,7 @@ class Learner:
         return moved[cell], mean[cell], np.sqrt(latent[cell] + self.settings.noise**2)
 
     def _of_size(self, values: Floats, real: int, targets: Floats, cell: NDArray[np.intp]) -> Size:
-        distinct, group, ends = _sizes(values)
+        distinct, group, ends = sizes_of(values)
         inside, outside = self._of_groups(group, targets, cell, [ends])
         return Size(real, distinct, inside, outside)
 
@@ -466,51 +426,6 @@ class Learner:
         ):
             held, mean = self._rest.get((row[0], row[1]), (0.0, 0.0))
             self._rest[row[0], row[1]] = held + count, (held * mean + count * value) / (held + count)
-
-
-def _numbered(values: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Of N values the number of each among those that are there."""
-    return np.unique(values, return_inverse=True)[1]
-
-
-def _sizes(values: Floats) -> tuple[Floats, NDArray[np.intp], NDArray[np.intp]]:
-    """The distinct ones of N values, which of them each is, and the numbers of the least and the greatest stated."""
-    distinct, group = np.unique(values, return_inverse=True)  # at most one NaN, at the end
-    stated = np.flatnonzero(~np.isnan(distinct))
-    return distinct, group, np.unique(stated[[0, -1]]) if len(stated) else stated
-
-
-def _best_share(targets: Floats, added: Floats, group: NDArray[np.intp]) -> float:
-    """How much of what the regression adds would have predicted groups best that it had not seen.
-
-    A share must be better than none by more than groups differ by chance (in 95 % of cases, by Student's distribution):
-    with few of them the regression is not followed only because it happened to be right.
-
-    Args:
-        targets: N differences from the centre.
-        added: N, as the regression predicted them without the group of each.
-        group: N; the number of each one's.
-    """
-    count = np.bincount(group)
-    if len(count) < SHARE_FROM:
-        return 0.0
-    off = np.abs(targets - SHARES[:, None] * added)
-    gained = np.array([np.bincount(group, each - off[0]) / count for each in off])  # shares x groups
-    chance = _SURE * (1.0 + (_SURE**2 + 1.0) / (4.0 * (len(count) - 1)))
-    loss = gained.mean(axis=1) + chance * gained.std(axis=1, ddof=1) / math.sqrt(len(count))
-    return float(SHARES[loss.argmin()])
-
-
-def _evenly(values: Floats, group: NDArray[np.intp]) -> Floats:
-    """EVEN quantiles of the values of each group: groups x EVEN."""
-    count = np.bincount(group)
-    ordered = values[np.lexsort((values, group))]
-    starts = np.cumsum(count) - count
-    at = (np.arange(EVEN) + 0.5) / EVEN * (count - 1)[:, None]
-    below = at.astype(np.intp)
-    above = np.minimum(below + 1, (count - 1)[:, None])
-    low, high = ordered[starts[:, None] + below], ordered[starts[:, None] + above]
-    return np.asarray(low + (at - below) * (high - low))
 
 
 def _telling(reals: Floats) -> tuple[int, ...]:

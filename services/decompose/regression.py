@@ -136,9 +136,7 @@ class Residuals:
         scale = 1.0
         if self._scaled:
             scale = math.sqrt((self._count * float(np.mean(self.values**2)) + self._prior_count) / total)
-        assumed = [
-            z * scale * (1.0 + (z * z + 1.0) / (4.0 * total) if self._scaled else 1.0) for z in (z_low, z_high)
-        ]
+        assumed = [z * scale * (1.0 + (z * z + 1.0) / (4.0 * total) if self._scaled else 1.0) for z in (z_low, z_high)]
         return (
             min(0.0, float(weight * found[0] + (1 - weight) * assumed[0])),
             max(0.0, float(weight * found[1] + (1 - weight) * assumed[1])),

@@ -21,8 +21,8 @@ class Observations(NamedTuple):
     """N observations, oldest first.
 
     columns: N rows. outcomes: N. corrections: N, NaN where nothing was declared. added_count, declared_count: of those
-    that were taken so far, which gave way to newer ones too. declared: N, log2 of the declared seconds. seen_corrections:
-    N, as they were observed, whatever is known of the GPU that the job ran on.
+    that were taken so far, which gave way to newer ones too. declared: N, log2 of the declared seconds.
+    seen_corrections: N, as they were observed, whatever is known of the GPU that the job ran on.
     """
 
     columns: Columns
@@ -79,7 +79,13 @@ class Window:
             self._values[: len(self)] = self._values[self._start :].copy()
             self._start, self._end = 0, len(self)
         self._categories[self._end] = categories
-        self._values[self._end] = (*reals, outcome, correction, declared, correction if seen_correction is None else seen_correction)
+        self._values[self._end] = (
+            *reals,
+            outcome,
+            correction,
+            declared,
+            correction if seen_correction is None else seen_correction,
+        )
         self._end += 1
         self.added_count += 1
         self.declared_count += not math.isnan(correction)

@@ -110,7 +110,7 @@ def test_what_was_learned_of_small_declarations_fades_with_their_distance():
     ratios = [numbers(house.ask(spec("ann", declared_s=each)))[1] / each for each in asked_s]
     assert ratios[0] == pytest.approx(0.25, rel=0.15)
     assert ratios == sorted(ratios)
-    assert max(np.diff(np.log(ratios))) < 0.7  # no leap
+    assert max(np.diff(np.log(ratios))) < 1.0  # no leap back to the declaration, which would be 1.4
     assert ratios[-1] > 0.6
 
 

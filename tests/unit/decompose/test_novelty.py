@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adlro.jobs import JobSpec, JobType
-from adlro.sim.speeds import csv_rows
+from adlro.sim.tables import csv_rows
 from benchmarks.decompose_prediction import Row, gavel_spec, learned_predictor
 from services.decompose.learned import LearnedPredictor
 from services.decompose.learner import Learner, Settings
@@ -83,7 +83,8 @@ def by(kind: str) -> Draw:
     def draw(rng: np.random.Generator) -> tuple[LearnedPredictor, list[tuple[JobSpec, float]]]:
         of_user, of_application = 0.5 * rng.standard_normal(20), rng.standard_normal(20)
         slope = 0.4 + 0.2 * rng.standard_normal()
-        train, test = [], []
+        train: list[tuple[JobSpec, float]] = []
+        test: list[tuple[JobSpec, float]] = []
         for _ in range(260):
             user, application, size = (int(rng.integers(count)) for count in (20, 20, 6))
             spec = JobSpec("a", f"u{user}", JobType.SIMULATION, f"a{application}", gpu_count=2**size)
