@@ -1,12 +1,12 @@
 """What decompose can do, each figure beside its goal and its reference of the same run.
 
-    python -m benchmarks.decompose [--only recovery,prediction,scheduling,drift,speed] [--data DIR] [--lists 3] [--seed
-    1]
-                                   [--json FILE]
+    python -m benchmarks.decompose [--only recovery,prediction,splits,scheduling,drift,speed] [--data DIR] [--lists 3]
+                                   [--seed 1] [--trace FILE ...] [--split-seeds 3] [--json FILE]
 
 `--data` is a folder with Gavel's throughput tables (`gavel/`) and the Philly trace (`traces/philly_first_half.csv`),
-which the project does not ship; without it those parts are left out. Gradient boosting needs scikit-learn, and
-torchhd's own cleanup torch-hd: without them these references are left out (`pip install -e .[bench]`).
+which the project does not ship; without it those parts are left out. `splits` takes further traces of three formats
+by `--trace`: `*.swf` (Standard Workload Format), `philly*.csv`, else Gavel's CSV. Gradient boosting needs scikit-learn,
+and torchhd's own cleanup torch-hd: without them these references are left out (`pip install -e .[bench]`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from benchmarks import decompose_prediction as prediction  # noqa: E402
 from benchmarks import decompose_recovery as recovery  # noqa: E402
 from benchmarks import decompose_scheduling as scheduling  # noqa: E402
 from benchmarks import decompose_speed as speed  # noqa: E402
+from benchmarks import decompose_splits as splits  # noqa: E402
 from benchmarks.measuring import machine  # noqa: E402
 
-PARTS = ("recovery", "prediction", "scheduling", "drift", "speed")
+PARTS = ("recovery", "prediction", "splits", "scheduling", "drift", "speed")
 
 
 def show(title: str, rows: dict[str, Any], goals: dict[str, str] | None = None) -> None:
@@ -91,8 +92,22 @@ def show_prediction(seed: int, data: Path | None) -> Any:
     return result
 
 
-def show_scheduling(seed: int, count: int) -> Any:
+def show_splits(seed: int, count: int, data: Path | None, traces: list[Path]) -> Any:
     """Part 3."""
+    of_seeds = []
+    for number in range(seed, seed + count):
+        found = {}
+        for each in splits.data_sets(data, traces, number):
+            for kind, figures in splits.measure(each, number).items():
+                found[each.name, kind] = figures
+        of_seeds.append(found)
+    print(f"\nUsers, applications and sizes that were not seen, {count} seeds from {seed} on: median of the seeds")
+    print(splits.table(of_seeds))
+    return [{f"{name}, {kind}": figures for (name, kind), figures in each.items()} for each in of_seeds]
+
+
+def show_scheduling(seed: int, count: int) -> Any:
+    """Part 4."""
     rows = scheduling.measure(count, seed)
     for row in rows:
         low, high = row["recovered_ci95"]
@@ -107,7 +122,7 @@ def show_scheduling(seed: int, count: int) -> Any:
 
 
 def show_drift(seed: int, count: int) -> Any:
-    """Part 4."""
+    """Part 5."""
     result: dict[str, Any] = {"gpu": drift.gpu(seed, 200)}
     show(
         "A GPU at 0.8 of its speed, job noise as in `paper` (sigma 0.4)",
@@ -131,7 +146,7 @@ def show_drift(seed: int, count: int) -> Any:
 
 
 def show_speed(seed: int) -> Any:
-    """Part 5."""
+    """Part 6."""
     result = {"cluster": speed.cluster(seed), "recall": speed.recall(seed)}
     show(
         "p50 on one core, d = 4096",
@@ -171,6 +186,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--lists", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trace", type=Path, action="append", default=[])
+    parser.add_argument("--split-seeds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     wanted = arguments.only.split(",")
@@ -184,6 +201,7 @@ def main() -> None:
     parts = {
         "recovery": lambda: show_recovery(seed),
         "prediction": lambda: show_prediction(seed, arguments.data),
+        "splits": lambda: show_splits(seed, arguments.split_seeds, arguments.data, arguments.trace),
         "scheduling": lambda: show_scheduling(seed, arguments.lists),
         "drift": lambda: show_drift(seed, 8 * arguments.lists),
         "speed": lambda: show_speed(seed),

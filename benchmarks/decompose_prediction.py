@@ -72,12 +72,19 @@ def gavel_spec(job_type: str, scale_factor: int) -> JobSpec:
     )
 
 
-def learned_predictor(rows: Sequence[Row]) -> LearnedPredictor:
-    """The default predictor after these outcomes."""
+def learned_predictor(rows: Sequence[Row], gpu_count: int = 0) -> LearnedPredictor:
+    """The default predictor after these outcomes.
+
+    Args:
+        rows: what ran.
+        gpu_count: GPUs on which they ran in turn, as in a service, where each is compared with its prediction; 0: it is
+            not known where they ran.
+    """
     variables, speeds = Variables(), Speeds()
     predictor = LearnedPredictor(OutcomeMemory(variables, speeds), variables, speeds, lambda: GAVEL_MODELS)
     for number, row in enumerate(rows):
-        predictor.learn(FinishedJob(str(number), row.spec, row.gpu_model, row.step_s, float(number)))
+        gpu_id = f"{row.gpu_model}/{number % gpu_count}" if gpu_count else ""
+        predictor.learn(FinishedJob(str(number), row.spec, row.gpu_model, row.step_s, float(number), gpu_id))
     return predictor
 
 
@@ -291,11 +298,8 @@ def paper(seed: int, count: int = 3) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in errors.items()}
 
 
-def philly(path: Path, train: int = 4000, test: int = 500, places: int = 6) -> dict[str, float]:
-    """Median factor by which predictions are off on the Philly trace, at several places, after the jobs before.
-
-    Only GPU count and virtual cluster are known of a job.
-    """
+def philly_rows(path: Path) -> list[Row]:
+    """The jobs of the Philly trace, by time: runtime, GPU count, and the virtual cluster as the user."""
     rows = []
     with path.open(newline="") as file:
         for line in csv.DictReader(file):
@@ -310,6 +314,15 @@ def philly(path: Path, train: int = 4000, test: int = 500, places: int = 6) -> d
                 gpu_count=max(1, int(float(line["num_gpus"]))),
             )
             rows.append(Row(spec, "v100_sxm2", runtime_s, ""))
+    return rows
+
+
+def philly(path: Path, train: int = 4000, test: int = 500, places: int = 6) -> dict[str, float]:
+    """Median factor by which predictions are off on the Philly trace, at several places, after the jobs before.
+
+    Only GPU count and virtual cluster are known of a job.
+    """
+    rows = philly_rows(path)
     errors: dict[str, list[float]] = {}
     for place in np.linspace(train, len(rows) - test, places).astype(int).tolist():
         _compare(errors, rows[place - train : place], rows[place : place + test], {}, factor=True)

@@ -70,7 +70,7 @@ def _predictions(client: Client, job: Job, notes: list[str]) -> tuple[RuntimePre
     # The job is what was asked for: where another service is away, say so and show the rest.
     try:
         models = client.cluster().gpu_models
-        return client.predict([job.spec], models, max_evidence=_EVIDENCE)[0]
+        return client.predict([job.spec], models, max_evidence=_EVIDENCE, job_ids=[job.job_id])[0]
     except AdlroError as error:
         notes.append(f"no prediction: {error.message}")
         return ()

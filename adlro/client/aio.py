@@ -203,10 +203,18 @@ class AsyncClient:
             yield state
 
     async def predict(
-        self, specs: Sequence[JobSpec], gpu_models: Sequence[str], *, max_evidence: int = 0
+        self,
+        specs: Sequence[JobSpec],
+        gpu_models: Sequence[str],
+        *,
+        max_evidence: int = 0,
+        job_ids: Sequence[str] = (),
     ) -> Sequence[tuple[RuntimePrediction, ...]]:
-        """For each job its runtime on each GPU model, with the past jobs that speak for it."""
-        return await self._run(calls.predict(specs, gpu_models, max_evidence))
+        """For each job its runtime on each GPU model, with the past jobs that speak for it.
+
+        `job_ids`, one for each job or none at all, keep a job that has finished from being evidence for itself.
+        """
+        return await self._run(calls.predict(specs, gpu_models, max_evidence, job_ids))
 
     async def recall(self, spec: JobSpec, k: int = 0) -> tuple[Recollection, ...]:
         """The finished jobs most like this one; 8 of them where k is 0."""

@@ -201,10 +201,18 @@ class Client:
         yield from self._follow(follow_cluster_state(cluster, min_interval_s))
 
     def predict(
-        self, specs: Sequence[JobSpec], gpu_models: Sequence[str], *, max_evidence: int = 0
+        self,
+        specs: Sequence[JobSpec],
+        gpu_models: Sequence[str],
+        *,
+        max_evidence: int = 0,
+        job_ids: Sequence[str] = (),
     ) -> Sequence[tuple[RuntimePrediction, ...]]:
-        """For each job its runtime on each GPU model, with the past jobs that speak for it."""
-        return self._run(calls.predict(specs, gpu_models, max_evidence))
+        """For each job its runtime on each GPU model, with the past jobs that speak for it.
+
+        `job_ids`, one for each job or none at all, keep a job that has finished from being evidence for itself.
+        """
+        return self._run(calls.predict(specs, gpu_models, max_evidence, job_ids))
 
     def recall(self, spec: JobSpec, k: int = 0) -> tuple[Recollection, ...]:
         """The finished jobs most like this one; 8 of them where k is 0."""

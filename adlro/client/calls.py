@@ -182,7 +182,7 @@ def cluster_state(name: str) -> Call[ClusterState]:
 
 
 def predict(
-    specs: Sequence[JobSpec], gpu_models: Sequence[str], max_evidence: int
+    specs: Sequence[JobSpec], gpu_models: Sequence[str], max_evidence: int, job_ids: Sequence[str]
 ) -> Call[list[tuple[RuntimePrediction, ...]]]:
     """PredictRuntime."""
     return Call(
@@ -190,7 +190,10 @@ def predict(
         decompose_service_pb2_grpc.DecomposeServiceStub,
         "PredictRuntime",
         decompose_service_pb2.PredictRuntimeRequest(
-            jobs=[spec_to_proto(each) for each in specs], gpu_models=gpu_models, max_evidence=max_evidence
+            jobs=[spec_to_proto(each) for each in specs],
+            gpu_models=gpu_models,
+            max_evidence=max_evidence,
+            job_ids=job_ids,
         ),
         translate.predictions,
     )

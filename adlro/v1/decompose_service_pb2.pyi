@@ -673,6 +673,7 @@ class PredictRuntimeRequest(_message.Message):
     MAX_EVIDENCE_FIELD_NUMBER: _builtins.int
     GPU_IDS_FIELD_NUMBER: _builtins.int
     CLUSTER_FIELD_NUMBER: _builtins.int
+    JOB_IDS_FIELD_NUMBER: _builtins.int
     max_evidence: _builtins.int
     """At most so many past jobs as evidence for each prediction. 0: none."""
     cluster: _builtins.str
@@ -689,6 +690,12 @@ class PredictRuntimeRequest(_message.Message):
     def gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Also predict for these GPUs of `cluster`, each at its own speed if it is slower than its kind."""
 
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The ids of `jobs`, in order, where they are jobs that may have finished: a job is never evidence for itself. None at
+        all, or an empty one: of jobs that have no id yet.
+        """
+
     def __init__(
         self,
         *,
@@ -697,10 +704,11 @@ class PredictRuntimeRequest(_message.Message):
         max_evidence: _builtins.int = ...,
         gpu_ids: _abc.Iterable[_builtins.str] | None = ...,
         cluster: _builtins.str = ...,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "gpu_ids", b"gpu_ids", "gpu_models", b"gpu_models", "jobs", b"jobs", "max_evidence", b"max_evidence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "gpu_ids", b"gpu_ids", "gpu_models", b"gpu_models", "job_ids", b"job_ids", "jobs", b"jobs", "max_evidence", b"max_evidence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

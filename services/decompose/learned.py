@@ -5,23 +5,28 @@ Knows plain records and arrays only. Three parts, all learned from the newest fi
 - *outcomes*: log runtime on the reference GPU, by a regression over similarity (`learner`);
 - *declarations*: log(observed / declared), by a regression over users and applications. A declared runtime is
   corrected by it, and mixed with what outcomes say in the share that would have predicted the finished jobs best;
-- *calibration*: residuals of finished jobs predicted without them make the intervals; how little was known of those
-  whose configuration was left out makes novelty a rank: at or above NOVEL are at most 5 % of configurations of known
-  kinds.
+  It is learned by the size of declarations too, and never leaves the corrections that were observed;
+- *calibration*: residuals of finished jobs predicted without them, and without all of their user, application or size,
+  make the intervals of what is as new; how little was known of those whose configuration was left out makes novelty a
+  rank: at or above NOVEL are at most 5 % of configurations of known kinds. How runtimes lay in the intervals that were
+  given widens them, or brings the answer back to the prior (`coverage`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adlro.jobs import JobSpec
 from adlro.sim.estimates import PRIOR_WORK_S
 from services.decompose.columns import Category
+from services.decompose.coverage import Calibration, Compared, Coverage, Kind
 from services.decompose.drift import Drift
-from services.decompose.fit import Fit, Refit
+from services.decompose.fit import NO_CORRECTIONS, Fit, Refit, declaration_columns, of_outcomes
 from services.decompose.groups import (
     application_key,
     job_type_key,
@@ -34,6 +39,7 @@ from services.decompose.predict import (
     PRIOR_LOG_SIGMA,
     Basis,
     Predictions,
+    evidence,
     require_known,
 )
 from services.decompose.speeds import Speeds
@@ -56,6 +62,27 @@ NOTED_LIMIT = 16_384
 """Users' applications on GPU models of which it is noted on which GPUs they ran."""
 _LOW, _HIGH = (1 - INTERVAL_COVERAGE) / 2, (1 + INTERVAL_COVERAGE) / 2
 _Z = 1.2815515655446004
+_MOST_LOG = 700.0  # of which the exponential is a number
+_AS_LEARNED = Calibration()
+
+
+class _Learned(NamedTuple):
+    """What the fit says of J jobs on M models before it is put right by how earlier jobs went; J x M each.
+
+    median_s. prior_s: the median where nothing is known of the job. low, high: the ends of the interval as logarithms
+    relative to the median, low <= 0 <= high. least_s, greatest_s: the range that the median may not leave.
+    is_new: J x 1; application, user or a size was never seen. strangeness: J x 1; 0 where declarations of about this
+    size were learned from, towards 1 the farther from these.
+    """
+
+    median_s: Floats
+    prior_s: Floats
+    low: Floats
+    high: Floats
+    least_s: Floats
+    greatest_s: Floats
+    is_new: NDArray[np.bool_]
+    strangeness: Floats
 
 
 class LearnedPredictor:
@@ -93,6 +120,7 @@ class LearnedPredictor:
         self._window = Window()
         self._rows.on_cleared.append(self._window.clear_real)
         self._fit = Fit()
+        self.coverage = Coverage()
         self.start_over(forget_memory=False)
 
     @property
@@ -106,8 +134,15 @@ class LearnedPredictor:
         return self._fit_count + int(self._refits_itself and self.due)
 
     @property
+    def calibrations(self) -> Mapping[Kind, Calibration]:
+        """Of kinds of predictions, how they are put right at present."""
+        return self._fit.calibrations
+
+    @property
     def due(self) -> bool:
         """Enough was learned since the last fit to make it anew before something is asked."""
+        if self._pending and self._window.declared_count and self._fit.correction_range == NO_CORRECTIONS:
+            return True  # the first declarations say within which range they are corrected at all
         return self._pending >= max(1.0, REFIT_SHARE * len(self._window))
 
     @property
@@ -118,7 +153,7 @@ class LearnedPredictor:
     def refit(self) -> Refit:
         """The work of making the fit anew from what was learned so far; give what it makes to `adopt`."""
         self._pending = 0
-        return Refit(self._fit, self._window.copy())
+        return Refit(self._fit, self._window.copy(), self.coverage.calibrations(self._window.added_count))
 
     def adopt(self, refit: Refit, fit: Fit) -> None:
         """Answers from a fit from now on, unless what it was made from was forgotten meanwhile."""
@@ -136,6 +171,7 @@ class LearnedPredictor:
             self._memory.clear()
         self._window.clear()
         self.drift.start_over()
+        self.coverage.start_over()
         self._fit = Fit()
         self._pending = 0
         self.all_exact = True
@@ -161,13 +197,15 @@ class LearnedPredictor:
             # Rounded, so that the last bits of end - start don't look like an error of the declaration.
             correction = round(log_s - math.log(declared_s), 6)
         self.all_exact &= correction == 0.0 or declared_s is None
+        seen_correction = correction
         # A job that took exactly what was declared did not run on a GPU that is slow, whatever others' jobs say.
         if self._ran_elsewhere(job) and correction != 0.0:
             slowdown = self.drift.gpus.log_slowdown(job.gpu)
             log_s -= slowdown
             correction -= slowdown
         outcome = log_s - math.log(PRIOR_WORK_S[spec.job_type])
-        self._window.add(categories, reals, outcome, correction)
+        declared = math.nan if declared_s is None else math.log2(declared_s)
+        self._window.add(categories, reals, outcome, correction, declared, seen_correction)
         key = (spec.application, job.gpu_model)
         self._seen_on[key] = self._seen_on.get(key, 0) + 1
         self._pending += 1
@@ -188,27 +226,39 @@ class LearnedPredictor:
         return bool(gpus - {job.gpu})
 
     def _compare(self, job: FinishedJob) -> None:
-        """Tells the drift how a job went compared with what would have been predicted for it."""
+        """Tells drift and coverage how a job went compared with what would have been predicted for it."""
         spec = job.spec
         self.drift.mix.observe((spec.job_type, spec.application, spec.user))
-        if not job.gpu_id or not len(self._window) or not (0 < job.runtime_s < math.inf):
+        if not len(self._window) or not (0 < job.runtime_s < math.inf):
             return
         if self._refits_itself and self.overdue:
+            if not job.gpu_id:
+                return  # nobody asked for long: what would be compared is older than any answer
             self._refit_itself()
-        low, median, high = self._expected(spec, job.gpu_model)
-        residual = math.log(job.runtime_s / median)
-        self.drift.gpus.observe(job.gpu, job.gpu_model, residual, max(math.log(high / low) / (2 * _Z), LEAST_SPREAD))
+        learned = self._expected(spec, job.gpu_model)
+        of_job = learned.median_s, learned.prior_s, learned.low, learned.high
+        median_s, prior_s, low, high = (float(each[0, 0]) for each in of_job)
+        residual, prior_residual = math.log(job.runtime_s / median_s), math.log(job.runtime_s / prior_s)
+        runtime_s = job.runtime_s
+        if job.gpu_id:
+            self.drift.gpus.observe(job.gpu, job.gpu_model, residual, max((high - low) / (2 * _Z), LEAST_SPREAD))
+            if residual:
+                # Predictions for the GPU itself count its speed; a job that took what was declared ran on no slow one.
+                slowdown = self.drift.gpus.log_slowdown(job.gpu)
+                residual, prior_residual = residual - slowdown, prior_residual - slowdown
+                runtime_s *= math.exp(-slowdown)
+        kind = Kind(self._basis(spec), bool(learned.is_new[0, 0]))
+        given = self._given(learned, [kind.basis])
+        hit = float(given[1][0, 0]) <= runtime_s <= float(given[2][0, 0])
+        self.coverage.observe(kind, Compared(residual, prior_residual, low, high, self._window.added_count), hit=hit)
 
-    def _expected(self, spec: JobSpec, gpu_model: str) -> tuple[float, float, float]:
-        """Low end, median and high end of a job's runtime in seconds, as `_predict` has them."""
+    def _expected(self, spec: JobSpec, gpu_model: str) -> _Learned:
+        """A job on a model, as `_learned` has it."""
         if self._fit.exact and self._declared_s(spec) is not None:
             # Outcomes have no say, and asking them is most of the work.
             speeds, _ = self._model_speeds([spec], [gpu_model])
-            found = self._correct([spec], self._rows.rows([spec]), [gpu_model], np.full((1, 1), np.nan), speeds)
-            median, low, high = (float(each[0, 0]) for each in found)
-            return low, median, high
-        predicted = self._predict([spec], [gpu_model])
-        return float(predicted.low_s[0, 0]), float(predicted.median_s[0, 0]), float(predicted.high_s[0, 0])
+            return self._correct([spec], self._rows.rows([spec]), [gpu_model], np.full((1, 1), np.nan), speeds)
+        return self._learned([spec], self._rows.rows([spec]), [gpu_model])[0]
 
     def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
         """Predicts each job on each model; see `Predictor.predict`."""
@@ -217,53 +267,81 @@ class LearnedPredictor:
             self._refit_itself()
         return self._predict(jobs, gpu_models)
 
-    def evidence(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int) -> list[list[list[Recollection]]]:
+    def evidence(
+        self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
+    ) -> list[list[list[Recollection]]]:
         """For each job and model the k finished jobs most like it; the model they ran on counts as a variable."""
-        return [[self._memory.nearest(job, k, model) for model in gpu_models] for job in jobs]
+        return evidence(self._memory, jobs, gpu_models, k, job_ids)
 
     def recall(self, job: JobSpec, k: int) -> list[Recollection]:
         """The k finished jobs most like a job, whatever they ran on."""
         return self._memory.nearest(job, k)
 
     def _predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
-        shape = len(jobs), len(gpu_models)
         columns = self._rows.rows(jobs)
+        learned, unexplained = self._learned(jobs, columns, gpu_models)
+        basis = [self._basis(job) for job in jobs]
+        median_s, low_s, high_s = self._given(learned, basis)
+        novelty = self._novelty(jobs, unexplained.min(axis=1), learned.strangeness[:, 0])
+        return Predictions(median_s, low_s, high_s, INTERVAL_COVERAGE, basis, novelty)
+
+    def _learned(self, jobs: Sequence[JobSpec], columns: Columns, gpu_models: Sequence[str]) -> tuple[_Learned, Floats]:
+        """What the fit says, and the share J x M of the prior's variance that is left of each outcome."""
+        shape = len(jobs), len(gpu_models)
+        outcomes = self._fit.outcomes
         models = [self._variables.gpu_model.number(model) for model in gpu_models]
-        estimates = self._fit.outcomes.estimate(columns, (Category.GPU_MODEL, models))
+        standing = outcomes.standing(columns)
+        estimates = outcomes.estimate(columns, (Category.GPU_MODEL, models), standing)
         mean, variance, unexplained = (each.reshape(shape) for each in estimates)
-        mean = mean + np.log([PRIOR_WORK_S[job.job_type] for job in jobs])[:, None]
-        if self._fit.outcomes.model is None:
+        assumed = np.log([PRIOR_WORK_S[job.job_type] for job in jobs])[:, None]
+        mean = mean + assumed
+        if outcomes.model is None:
             variance = np.full(shape, PRIOR_LOG_SIGMA[Basis.PRIOR] ** 2)
         speeds, speed_variance = self._model_speeds(jobs, gpu_models)  # J x M
-        seen = self._fit.outcomes.seen(columns)
-        kinds = (self._fit.outcomes.novel, self._fit.outcomes.unseen, self._fit.outcomes.known)
-        ends = np.array([kind.ends(_LOW, _HIGH, -_Z, _Z) for kind in kinds])[
-            self._fit.outcomes.knows_application(columns).astype(np.intp) + seen
-        ]
+        ends, new = outcomes.ends(columns, _LOW, _HIGH, _Z, standing)
         spread = np.sqrt(variance + speed_variance)
-        low, high = mean + ends[:, :1] * spread, mean + ends[:, 1:] * spread
-        median_s, low_s, high_s = (np.exp(each) / speeds for each in (mean, low, high))
+        learned = _Learned(
+            np.exp(mean) / speeds,
+            np.exp(assumed + outcomes.centre) / speeds,
+            ends[:, :1] * spread,
+            ends[:, 1:] * spread,
+            np.zeros(shape),
+            np.full(shape, np.inf),
+            new[:, None],
+            np.zeros((len(jobs), 1)),
+        )
         declared = [number for number, job in enumerate(jobs) if self._declared_s(job) is not None]
         if declared:
             rows = np.array(declared, dtype=np.intp)
             chosen = [jobs[number] for number in declared]
-            corrected = self._correct(
-                chosen, columns.rows(rows), gpu_models, np.where(seen[rows, None], mean[rows], np.nan), speeds[rows]
-            )
-            median_s[rows], low_s[rows], high_s[rows] = corrected
-        return Predictions(
-            median_s,
-            low_s,
-            high_s,
-            INTERVAL_COVERAGE,
-            [self._basis(job) for job in jobs],
-            self._novelty(jobs, unexplained.min(axis=1)),
-        )
+            outcome = np.where(standing.seen[rows, None], mean[rows], np.nan)
+            corrected = self._correct(chosen, columns.rows(rows), gpu_models, outcome, speeds[rows])
+            for values, of_declared in zip(learned, corrected, strict=True):
+                values[rows] = of_declared
+        return learned, unexplained
+
+    def _given(self, learned: _Learned, basis: Sequence[Basis]) -> tuple[Floats, Floats, Floats]:
+        """Median, low and high end in seconds, J x M, put right by how earlier jobs of each kind went.
+
+        Args:
+            learned: of J jobs on M models.
+            basis: J.
+        """
+        kinds = [Kind(each, new) for each, new in zip(basis, learned.is_new[:, 0].tolist(), strict=True)]
+        calibrations = [self._fit.calibrations.get(kind, _AS_LEARNED) for kind in kinds]
+        share, widening = np.array([(each.share, each.widening_ratio) for each in calibrations]).T[:, :, None]
+        median_s = learned.median_s
+        if any(each.share != 1.0 for each in calibrations):
+            median_s = np.where(share == 1.0, median_s, learned.prior_s * (median_s / learned.prior_s) ** share)
+        # The interval is about what was learned: where the median may not go there, it still says how unsure that is.
+        kept_s = np.clip(median_s, learned.least_s, learned.greatest_s)
+        low_s, high_s = (median_s * np.exp(each * widening) for each in (learned.low, learned.high))
+        return kept_s, np.minimum(low_s, kept_s), np.maximum(high_s, kept_s)
 
     def _correct(
         self, jobs: Sequence[JobSpec], columns: Columns, gpu_models: Sequence[str], outcome: Floats, speeds: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """Median, low and high end, J x M, of jobs with a declared runtime.
+    ) -> _Learned:
+        """What the fit says of jobs with a declared runtime.
 
         Args:
             jobs: J.
@@ -272,25 +350,43 @@ class LearnedPredictor:
             outcome: J x M; log reference seconds by outcomes, NaN where the job's configuration was not seen.
             speeds: J x M.
         """
-        declared_s = np.array([self._declared_s(job) for job in jobs], dtype=np.float64)
-        correction = np.zeros(len(jobs)) if self._fit.exact else self._fit.corrections.estimate(columns)[0]
-        corrected_s = (declared_s * np.exp(correction))[
-            :, None
-        ]  # exp(0) is 1: an exact declaration stays to the last bit
-        mixed = np.where(
-            np.isnan(outcome) | (self._fit.share == 1.0),
-            corrected_s,
-            np.exp(self._fit.share * np.log(corrected_s) + (1 - self._fit.share) * outcome),
-        )
-        low, high = self._fit.declared_residuals.ends(
-            _LOW, _HIGH, -_Z * PRIOR_LOG_SIGMA[Basis.DECLARED], _Z * PRIOR_LOG_SIGMA[Basis.DECLARED]
-        )
+        fit = self._fit
+        declared_s = np.array([self._declared_s(job) for job in jobs], dtype=np.float64)[:, None]
         variance = np.array([[self._moved_variance(job, model) for model in gpu_models] for job in jobs])
-        median_s = mixed / speeds
-        return (
-            median_s,
-            median_s * np.exp(-np.sqrt(low**2 + _Z**2 * variance)),
-            median_s * np.exp(np.sqrt(high**2 + _Z**2 * variance)),
+        # exp(0) is 1: an exact declaration stays to the last bit.
+        correction, new = np.zeros((len(jobs), 1)), np.zeros(len(jobs), dtype=bool)
+        strange = np.zeros((len(jobs), 1))
+        if fit.exact:
+            low, high = fit.declared_residuals.ends(
+                _LOW, _HIGH, -_Z * PRIOR_LOG_SIGMA[Basis.DECLARED], _Z * PRIOR_LOG_SIGMA[Basis.DECLARED]
+            )
+            ends = np.array([[low, high]])
+        else:
+            declarations = declaration_columns(columns, np.log2(declared_s[:, 0]))
+            standing = fit.corrections.standing(declarations)
+            mean, of_correction, _ = fit.corrections.estimate(declarations, standing=standing)
+            ends, new = fit.corrections.ends(declarations, _LOW, _HIGH, _Z, standing)
+            ends *= np.sqrt(of_correction)[:, None]
+            strange = fit.declared.strangeness(declarations)[:, None]
+            variance = variance + (strange * PRIOR_LOG_SIGMA[Basis.PRIOR]) ** 2
+            correction = mean[:, None]
+            if fit.share < 1.0:
+                counted = of_outcomes(fit.share, fit.declared.near(declarations))[:, None]
+                by_outcome = np.where(np.isnan(outcome), correction, outcome - np.log(declared_s))
+                correction = correction + counted * (by_outcome - correction)
+            correction = (1.0 - strange) * correction
+        prior_s = declared_s / speeds
+        with np.errstate(over="ignore"):  # beyond any number: no bound
+            least_s, greatest_s = (prior_s * math.exp(min(each, _MOST_LOG)) for each in fit.correction_range)
+        return _Learned(
+            declared_s * np.exp(correction) / speeds,
+            prior_s,
+            -np.sqrt(ends[:, :1] ** 2 + _Z**2 * variance),
+            np.sqrt(ends[:, 1:] ** 2 + _Z**2 * variance),
+            least_s,
+            greatest_s,
+            new[:, None],
+            strange,
         )
 
     def _model_speeds(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> tuple[Floats, Floats]:
@@ -331,7 +427,7 @@ class LearnedPredictor:
             return Basis.APPLICATION
         return Basis.PRIOR if self._memory.group(job_type_key(job)) is None else Basis.JOB_TYPE
 
-    def _novelty(self, jobs: Sequence[JobSpec], unexplained: Floats) -> Floats:
+    def _novelty(self, jobs: Sequence[JobSpec], unexplained: Floats, strangeness: Floats) -> Floats:
         ranks = self._fit.outcomes.unexplained
         if not len(self._memory):
             return np.ones(len(jobs))
@@ -340,4 +436,4 @@ class LearnedPredictor:
             # Less 1e-9: what is as unexplained as the most unexplained configuration ranks with it, not above.
             novelty = np.searchsorted(ranks, unexplained - 1e-9) / len(ranks)
         strange = [bool(job.application) and self._memory.group(application_key(job)) is None for job in jobs]
-        return np.where(strange, np.maximum(novelty, NOVEL), novelty)
+        return np.maximum(np.where(strange, np.maximum(novelty, NOVEL), novelty), strangeness)

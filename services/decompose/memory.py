@@ -209,7 +209,7 @@ class OutcomeMemory:
         """The group of a key; None where no finished job belongs to it."""
         return self._groups.get(key)
 
-    def nearest(self, job: JobSpec, k: int, gpu_model: str = "") -> list[Recollection]:
+    def nearest(self, job: JobSpec, k: int, gpu_model: str = "", *, without: str = "") -> list[Recollection]:
         """The k finished jobs most like a job, most similar first, newer before older.
 
         Similarity is the share of the weight of what the job states that is alike (`record_code.similarity`).
@@ -218,9 +218,13 @@ class OutcomeMemory:
             job: what was asked for.
             k: at most so many.
             gpu_model: also weigh whether it ran on this model; empty: the model doesn't count.
+            without: the id of a finished job that is left out; empty: none is.
         """
         if k <= 0 or not self._kept:
             return []
+        if without in self._job_ids:
+            others = [each for each in self.nearest(job, k + 1, gpu_model) if each.job.job_id != without]
+            return others[:k]
         query = self._query(job, gpu_model)
         packed = self._code.packed(query.categories[0].tolist(), query.reals[0].tolist())
         rows = self._index.nearest(packed, max(SHORTLIST, 4 * k))

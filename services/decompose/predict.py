@@ -102,8 +102,17 @@ class Predictor(Protocol):
             Unavailable: a GPU model may be known, but the clusters' descriptions are not read yet.
         """
 
-    def evidence(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int) -> list[list[list[Recollection]]]:
-        """For each job and model the k finished jobs that speak most for the prediction."""
+    def evidence(
+        self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
+    ) -> list[list[list[Recollection]]]:
+        """For each job and model the k finished jobs that speak most for the prediction; never the job itself.
+
+        Args:
+            jobs: J.
+            gpu_models: M.
+            k: at most so many.
+            job_ids: J, empty where a job has none; none at all: no job has one.
+        """
 
     def recall(self, job: JobSpec, k: int) -> list[Recollection]:
         """The k finished jobs most like a job, whatever they ran on."""
@@ -185,9 +194,11 @@ class PlainPredictor:
             novelty=np.array([self._novelty(job) for job in jobs]),
         )
 
-    def evidence(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int) -> list[list[list[Recollection]]]:
+    def evidence(
+        self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
+    ) -> list[list[list[Recollection]]]:
         """For each job and model the k finished jobs most like it; the model they ran on counts as a variable."""
-        return [[self._memory.nearest(job, k, model) for model in gpu_models] for job in jobs]
+        return evidence(self._memory, jobs, gpu_models, k, job_ids)
 
     def recall(self, job: JobSpec, k: int) -> list[Recollection]:
         """The k finished jobs most like a job, whatever they ran on."""
@@ -252,6 +263,17 @@ class PlainPredictor:
             if (job.application or key.kind == "job_type") and self._memory.group(key) is not None:
                 return novelty
         return 1.0
+
+
+def evidence(
+    memory: OutcomeMemory, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str]
+) -> list[list[list[Recollection]]]:
+    """The memory's nearest finished jobs; see `Predictor.evidence`."""
+    ids = job_ids or [""] * len(jobs)
+    return [
+        [memory.nearest(job, k, model, without=job_id) for model in gpu_models]
+        for job, job_id in zip(jobs, ids, strict=True)
+    ]
 
 
 def require_known(gpu_models: Sequence[str], speeds: Speeds, in_clusters: Collection[str] | None) -> None:

@@ -98,15 +98,26 @@ def log_evidence(cells: Cells, terms: Sequence[Term], length: float, noise: floa
 
 
 class Residuals:
-    """Standardised residuals and the intervals that they make; never changed once made."""
+    """Standardised residuals and the intervals that they make; never changed once made.
+
+    Args:
+        values: the residuals over their predicted spread.
+        count: how many of them are independent; None: all.
+        prior_count: the normal distribution weighs as much as so many independent ones.
+        scaled: the normal distribution is taken as wide as the residuals are, and wider while they are few (Student's
+            distribution says how much): for residuals whose predicted spread was itself a guess.
+    """
 
     PRIOR_COUNT = 12
     """The normal distribution weighs as much as so many residuals."""
 
-    def __init__(self, values: Floats, count: int | None = None, prior_count: int = PRIOR_COUNT) -> None:
+    def __init__(
+        self, values: Floats, count: int | None = None, prior_count: int = PRIOR_COUNT, *, scaled: bool = False
+    ) -> None:
         self.values = np.sort(values)
-        self._count = len(values) if count is None else count  # how many of them are independent
+        self._count = len(values) if count is None else count
         self._prior_count = prior_count
+        self._scaled = scaled
         self._ends: dict[tuple[float, ...], tuple[float, float]] = {}
 
     def ends(self, low: float, high: float, z_low: float, z_high: float) -> tuple[float, float]:
@@ -119,11 +130,16 @@ class Residuals:
     def _find_ends(self, low: float, high: float, z_low: float, z_high: float) -> tuple[float, float]:
         if not len(self.values):
             return z_low, z_high
-        weight = self._count / (self._count + self._prior_count)
+        total = self._count + self._prior_count
+        weight = self._count / total
         found = np.quantile(self.values, [low, high], method="weibull")
+        scale = 1.0
+        if self._scaled:
+            scale = math.sqrt((self._count * float(np.mean(self.values**2)) + self._prior_count) / total)
+        assumed = [z * scale * (1.0 + (z * z + 1.0) / (4.0 * total) if self._scaled else 1.0) for z in (z_low, z_high)]
         return (
-            min(0.0, float(weight * found[0] + (1 - weight) * z_low)),
-            max(0.0, float(weight * found[1] + (1 - weight) * z_high)),
+            min(0.0, float(weight * found[0] + (1 - weight) * assumed[0])),
+            max(0.0, float(weight * found[1] + (1 - weight) * assumed[1])),
         )
 
 
@@ -192,23 +208,26 @@ class Regression:
         """What is expected of N records, without how sure that is, which takes most of the work of `estimate`."""
         return kernel(columns, self.cells.columns, self.terms, self.length) @ self._weights
 
-    def without(self, group: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """Mean and latent variance of each cell, as the cells of all other groups give them.
+    def without(self, group: NDArray[np.intp], means: Floats | None = None) -> tuple[Floats, Floats]:
+        """Mean and latent variance of each of N cells, as the cells of all other groups give them.
 
         Args:
-            group: the number of each cell's.
+            group: N; the number of each cell's.
+            means: N; in place of what was observed of the cells.
         """
         cells, variance = self.cells, self.noise**2 / self.cells.count
+        observed = cells.mean if means is None else means
+        weights = self._weights if means is None else self._inverse @ means
         # Each cell by itself in one go, then those of the same group together.
         alone = 1.0 / np.diag(self._inverse)
-        mean, latent = cells.mean - self._weights * alone, alone - variance
+        mean, latent = observed - weights * alone, alone - variance
         order = np.argsort(group, kind="stable")
         starts = np.flatnonzero(np.diff(group[order]))
         for members in np.split(order, starts + 1):
             if len(members) == 1:
                 continue
             covariance = np.linalg.inv(self._inverse[np.ix_(members, members)])
-            mean[members] = cells.mean[members] - covariance @ self._weights[members]
+            mean[members] = observed[members] - covariance @ weights[members]
             latent[members] = np.diag(covariance) - variance[members]
         return mean, np.clip(latent, 1e-12, self._prior)
 

@@ -26,7 +26,7 @@ from services.decompose.gpu_figures import GpuFigures, GpuFiguresCollector
 from services.decompose.learned import LearnedPredictor
 from services.decompose.memory import GpuKey, OutcomeMemory
 from services.decompose.memory_file import MemoryFile
-from services.decompose.metrics import Metrics
+from services.decompose.metrics import CoverageCollector, CoverageFigures, Metrics
 from services.decompose.predict import Basis, PlainPredictor, Predictor
 from services.decompose.refits import Refits
 from services.decompose.server import messages
@@ -93,6 +93,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         )
         self._metrics.mix_drift.set_function(OnLoop(lambda: self._drift.mix.state().score))
         GpuFiguresCollector(OnLoop(self._gpu_figures), context.registry)
+        CoverageCollector(OnLoop(self._coverage_figures), context.registry)
         if self._learned is not None:
             self._refits = Refits(self._learned, self._metrics, self._log)
         outcomes_after = START
@@ -139,6 +140,11 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
     def _gpu_figures(self) -> GpuFigures:
         snapshots = [matrix.snapshot() for matrix in self._clusters.matrices.values()]
         return GpuFigures(snapshots, self._drift.gpus.states(), time.time())
+
+    def _coverage_figures(self) -> CoverageFigures:
+        if self._learned is None:
+            return CoverageFigures({}, {})
+        return CoverageFigures(self._learned.coverage.counts(), self._learned.calibrations)
 
     # ---- DecomposeService
 
@@ -220,6 +226,13 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 field="jobs",
                 reason="TOO_MANY_PREDICTIONS",
             )
+        if request.job_ids and len(request.job_ids) != len(request.jobs):
+            raise InvalidInput(
+                f"job_ids: {len(request.job_ids)} ids for {len(request.jobs)} jobs; give one for each job, empty where "
+                "it has none, or leave them out",
+                field="job_ids",
+                reason="JOB_IDS_DO_NOT_FIT",
+            )
         gpus = await self._gpus(request)
         if self._refits is not None:
             exact = self._learned is not None and self._learned.all_exact
@@ -268,7 +281,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 if gpus:
                     messages.add_gpus(response.predictions[-1], gpus)
             if request.max_evidence:
-                evidence = self._predictor.evidence(jobs, models, request.max_evidence)
+                ids = request.job_ids[start : start + step]
+                evidence = self._predictor.evidence(jobs, models, request.max_evidence, ids)
                 for number, of_job in enumerate(evidence, start):
                     # Those of single GPUs, which follow, rest on the same jobs as those of their models.
                     for prediction, of_model in zip(response.predictions[number].predictions, of_job, strict=False):

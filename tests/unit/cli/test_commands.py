@@ -228,6 +228,12 @@ def test_describe_shows_prediction_and_decision(suite: FakeSuite, adlro: Run) ->
     assert found["decision"]["candidates"][0]["gpu_id"] == "volta-0/0"
 
 
+def test_describe_asks_for_evidence_without_the_job_itself(suite: FakeSuite, adlro: Run) -> None:
+    suite.add(spec())
+    adlro("describe", "job", "job-1")
+    assert suite.predicted_ids == ["job-1"]
+
+
 def test_describe_shows_the_job_where_other_services_are_away(suite: FakeSuite, adlro: Run) -> None:
     suite.add(spec())
     suite.fail("PredictRuntime", InternalError("a bug"))

@@ -77,6 +77,7 @@ class FakeSuite:
         self.drain_reasons: dict[str, str] = {}
         self.clock = Clock(ClockMode.REAL, 1.0, False, 100.0)
         self.clock_calls: list[Clock] = []
+        self.predicted_ids: list[str] = []
         self.calls: Counter[str] = Counter()
         self.failures: defaultdict[str, list[AdlroError | grpc.StatusCode | None]] = defaultdict(list)
         self.takes_up = True
@@ -341,14 +342,16 @@ class _Services:
             self.suite.condition.wait_for(lambda: not context.is_active(), 5)
 
     def do_PredictRuntime(self, request: Any) -> Any:
+        self.suite.predicted_ids += request.job_ids
         answer = decompose_service_pb2.PredictRuntimeResponse(memory_revision=1)
-        for _ in request.jobs:
+        for number in range(len(request.jobs)):
             prediction = answer.predictions.add()
+            itself = request.job_ids[number] if request.job_ids else ""
             for model in request.gpu_models:
                 one = prediction.predictions.add(
                     gpu_model=model, median_s=10, low_s=8, high_s=13, interval_coverage=0.8, basis=2, novelty=0.1
                 )
-                if request.max_evidence:
+                if request.max_evidence and itself != "job-900":
                     one.evidence.add(job_id="job-900", similarity=0.9, gpu_model=model, runtime_s=9.5)
         return answer
 

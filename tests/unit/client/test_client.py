@@ -278,6 +278,9 @@ def test_predictions_and_recollections(client: Client) -> None:
     assert [each.gpu_model for each in predictions] == ["v100_sxm2", "rtx_2080_ti"]
     assert predictions[0].basis is PredictionBasis.USER_APPLICATION
     assert predictions[0].evidence[0].job_id == "job-900"
+    ids = ["job-900", ""]
+    itself, other = client.predict([SPEC, SPEC], ["v100_sxm2"], max_evidence=1, job_ids=ids)
+    assert (len(itself[0].evidence), len(other[0].evidence)) == (0, 1)
     assert client.recall(SPEC)[0].job == SPEC
 
 

@@ -41,6 +41,15 @@ def memory_of(*jobs: FinishedJob, capacity=1000) -> tuple[OutcomeMemory, Variabl
     return memory, variables
 
 
+def test_a_job_is_left_out_by_its_id_and_the_next_takes_its_place():
+    memory, _ = memory_of(*(finished(number) for number in range(5)), finished(5, spec("bob")))
+    found = memory.nearest(spec(), 3, without="job-3")
+    assert [each.job.job_id for each in found] == ["job-4", "job-2", "job-1"]
+    assert [each.job.job_id for each in memory.nearest(spec("bob"), 1, without="job-5")] == ["job-4"]
+    assert memory.nearest(spec(), 3, without="job-unknown") == memory.nearest(spec(), 3)
+    assert memory_of(finished(1))[0].nearest(spec(), 3, without="job-1") == []
+
+
 def test_similarity_is_the_weight_of_what_is_alike():
     # Stated: application 40, user 25, job type 15, priority 8, GPU count and cores 2 each: 92 in all.
     memory, _ = memory_of(

@@ -14,6 +14,7 @@ from adlro.jobs import JobSpec, JobType
 from adlro.kit.settings import load_settings
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.wire import spec_to_proto
+from services.decompose.memory import FinishedJob
 from services.decompose.metrics import Metrics
 from services.decompose.server import DecomposeServer
 from services.decompose.settings import DecomposeSettings
@@ -67,3 +68,23 @@ async def test_predictions_for_many_gpus_are_made_a_thousand_at_a_time(monkeypat
     answer = await made.PredictRuntime(asked(9, 499), None)
     assert counts == [2, 2, 2, 2, 1]
     assert [len(each.predictions) for each in answer.predictions] == [500] * 9
+
+
+async def test_a_finished_job_is_no_evidence_for_itself():
+    made = server()
+    for number in range(4):
+        made._predictor.learn(FinishedJob(f"job-{number}", SPEC, "v100_sxm2", 10.0, float(number)))
+    request = asked(3, 0)
+    request.max_evidence = 2
+    request.job_ids.extend(["job-3", "", "job-1"])
+    answer = await made.PredictRuntime(request, None)
+    evidence = [[each.job_id for each in row.predictions[0].evidence] for row in answer.predictions]
+    assert evidence == [["job-2", "job-1"], ["job-3", "job-2"], ["job-3", "job-2"]]
+
+
+async def test_ids_that_do_not_fit_the_jobs_are_refused():
+    request = asked(3, 0)
+    request.job_ids.extend(["job-1"])
+    with pytest.raises(InvalidInput, match=r"job_ids: 1 ids for 3 jobs; give one for each job") as caught:
+        await server().PredictRuntime(request, None)
+    assert caught.value.field == "job_ids"
