@@ -85,15 +85,22 @@ def test_a_job_goes_all_the_way(own_suite: RunningSuite) -> None:
     assert told["decision"]["gpu_id"] == job["gpu_id"]
     assert {each["gpu_model"] for each in told["predictions"]} == {"v100_sxm2", "rtx_2080_ti", "radeon_vii"}
 
-    def described() -> str:
-        return adlro("describe", "job", job["job_id"], server=own_suite.server).stdout
+    # The first job that ends is learned from: it speaks for the runtimes of its like, with an interval about each. It is
+    # no evidence for itself.
+    again = adlro(*submission, server=own_suite.server)
+    assert again.returncode == 0, again.stderr
+    jobs = adlro_json("queue", "--all", *label, server=own_suite.server)["jobs"]
+    (like,) = [each for each in jobs if each["job_id"] != job["job_id"]]
 
-    # The first job that ends is learned from: it speaks for the runtimes of its like, with an interval about each.
+    def described() -> str:
+        return adlro("describe", "job", like["job_id"], server=own_suite.server).stdout
+
     wait_until(lambda: "evidence" in described(), 60.0, f"{job['job_id']} as evidence")
     text = described()
     assert re.search(
         rf"evidence +{job['job_id']} \(\S+ s on {job['gpu_model']}, similarity (0\.[5-9]\d|1\.00)\)", text
     ), text
+    assert not re.search(rf"{like['job_id']} \(\S+ s on", text), text
     assert len(re.findall(r"\S+ s +\S+ s \.\. \S+ s \(80%\)", text)) == 3, text
 
     def all_gpus_tell() -> bool:
