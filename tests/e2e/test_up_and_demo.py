@@ -85,8 +85,7 @@ def test_a_job_goes_all_the_way(own_suite: RunningSuite) -> None:
     assert told["decision"]["gpu_id"] == job["gpu_id"]
     assert {each["gpu_model"] for each in told["predictions"]} == {"v100_sxm2", "rtx_2080_ti", "radeon_vii"}
 
-    # The first job that ends is learned from: it speaks for the runtimes of its like, with an interval about each. It is
-    # no evidence for itself.
+    # The first job that ends is learned from: it speaks for the runtimes of its like, with an interval about each.
     again = adlro(*submission, server=own_suite.server)
     assert again.returncode == 0, again.stderr
     jobs = adlro_json("queue", "--all", *label, server=own_suite.server)["jobs"]
