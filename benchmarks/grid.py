@@ -30,8 +30,11 @@ import numpy as np
 from adlro.cluster import Cluster
 from adlro.sim.batch import BatchSimulator
 from adlro.sim.job_arrays import JobArrays
-from adlro.sim.observation import Bools, Floats, Observation
+from adlro.sim.observation import Bools, Floats, Ints, Observation
 from benchmarks.grid_cells import Cell, draw_cells, lists_of
+from services.orchestrator.evaluate.measure import METRICS, figures_of
+from services.orchestrator.evaluate.resampling import resampled_means
+from services.orchestrator.evaluate.tally import FALLBACKS, OVERDUE, Tally
 from services.orchestrator.policies import POLICIES, Policy
 
 RULES = ("fcfs", "fcfs_fastest", "sjf", "easy_backfill", "mct", "min_min", "max_min", "sufferage", "heft", "wspt")
@@ -59,44 +62,38 @@ class Played:
     jobs_per_h: Floats
     idle_beside_backlog_s: Floats
     gpu_s: Floats
-    decisions: Floats
-    overdue: Floats
-    fallback: Floats
+    decisions: Ints
+    overdue: Ints
+    fallback: Ints
 
 
 def play(cluster: Cluster, jobs: JobArrays, policy: Policy) -> Played:
     """Runs lists to their end."""
-    simulator = BatchSimulator(cluster, jobs)
-    lists, gpus = len(jobs.job_count), sum(1 for _ in cluster.gpus())
-    beside, decisions, overdue, fallback = (np.zeros(lists) for _ in range(4))
-    idle, since_s = np.zeros(lists), np.zeros(lists)
+    lists = len(jobs.job_count)
+    simulator, tally = BatchSimulator(cluster, jobs), Tally(policy, lists)
+    beside_s, idle, since_s = np.zeros(lists), np.zeros(lists), np.zeros(lists)
     while len(active := simulator.active):
         time_s = simulator.time_s[active]
-        beside[active] += idle[active] * (time_s - since_s[active])
-        observation = simulator.observe()
-        judgement = policy.judge(observation)
-        actions = policy.choose(observation, judgement.scores)
-        decisions[active] += 1
-        for row, basis in judgement.basis.items():
-            overdue[active[row]] += basis.value == "overdue"
-            fallback[active[row]] += basis.fallback
+        beside_s[active] += idle[active] * (time_s - since_s[active])
         since_s[active], idle[active] = time_s, 0.0
+        observation = simulator.observe()
+        actions = tally.act(observation, active)
         for held in np.flatnonzero(actions[:, 0] < 0).tolist():
             idle[active[held]] = _idle_beside_backlog(observation, held)
         simulator.act(actions)
-    outcome = simulator.outcome()
-    assert not outcome.stuck.any()
-    jct_s, span_s = outcome.end_s - jobs.submit_s, outcome.end_s.max(axis=1) - jobs.submit_s[:, 0]
+    figures = figures_of(cluster, simulator.outcome(), policy=policy.name)
+    assert not figures.stuck.any()
+    of_lists = dict(zip(METRICS, figures.metrics.T, strict=True))
     return Played(
-        mean_jct_s=jct_s.mean(axis=1),
-        p95_jct_s=np.percentile(jct_s, 95, axis=1),
-        longest_wait_s=(outcome.start_s - jobs.submit_s).max(axis=1),
-        jobs_per_h=3600.0 * jobs.job_count / span_s,
-        idle_beside_backlog_s=beside,
-        gpu_s=gpus * span_s,
-        decisions=decisions,
-        overdue=overdue,
-        fallback=fallback,
+        mean_jct_s=of_lists["mean_jct_s"],
+        p95_jct_s=of_lists["p95_jct_s"],
+        longest_wait_s=of_lists["max_wait_s"],
+        jobs_per_h=of_lists["throughput_jobs_per_h"],
+        idle_beside_backlog_s=beside_s,
+        gpu_s=sum(1 for _ in cluster.gpus()) * of_lists["makespan_s"],
+        decisions=tally.counts.sum(axis=1),
+        overdue=tally.counts[:, OVERDUE],
+        fallback=tally.counts[:, FALLBACKS].sum(axis=1),
     )
 
 
@@ -158,12 +155,10 @@ def run_cell(cell: Cell, seed: int, lists: int, choose: int, policies: Sequence[
     return f"{cell.number} {cell.text}: best rule {best}, {time.perf_counter() - begin_s:.0f} s"
 
 
-def interval(own: Floats, other: Floats, resamples: int = 2000) -> tuple[float, float, float]:
+def interval(own: Floats, other: Floats) -> tuple[float, float, float]:
     """The ratio of means less 1, and its 95 % bootstrap interval over paired lists."""
-    rng = np.random.default_rng(0)
-    at = rng.integers(len(own), size=(resamples, len(own)))
-    ratios = own[at].mean(axis=1) / other[at].mean(axis=1) - 1.0
-    low, high = np.percentile(ratios, [2.5, 97.5])
+    means = resampled_means(np.stack([own, other], axis=1), 0)
+    low, high = np.percentile(means[:, 0] / means[:, 1] - 1.0, [2.5, 97.5])
     return float(own.mean() / other.mean() - 1.0), float(low), float(high)
 
 

@@ -151,6 +151,26 @@ def plan_job(surroundings: Surroundings, duration_s: Floats, fits: Bools) -> flo
 
 
 @compiled_part
+def queue_drain_s(
+    surroundings: Surroundings, waiting: Bools, duration_s: Floats, fits: Bools, to_the_end: bool
+) -> float:
+    """The drain of a queue; looks at its jobs and plans them. The arguments are rows of an observation's fields.
+
+    Args:
+        to_the_end: False: only as far as it matters to `score_job`.
+    """
+    longest_s, drain_s, job = 0.0, 0.0, 0
+    for each in range(fits.shape[0]):
+        if waiting[each]:
+            longest_s = look_at_job(surroundings, duration_s[each], fits[each], longest_s)
+    while job < fits.shape[0] and (to_the_end or drain_s < longest_s):
+        if waiting[job]:
+            drain_s = max(drain_s, plan_job(surroundings, duration_s[job], fits[job]))
+        job += 1
+    return drain_s
+
+
+@compiled_part
 def is_short(
     rule: HoldRule, surroundings: Surroundings, gpu: int, duration_s: float, best_s: float, drain_s: float
 ) -> bool:
@@ -243,7 +263,9 @@ def score_batch(
     """Fills (N, J, G) scores; the arguments are the figures, room, and the fields of an observation."""
     for n in range(fits_now.shape[0]):
         look_around(gpu_node[n], gpu_idle[n], gpu_remaining_s[n], node_cores_free[n], surroundings)
-        drain_s = _drain_s(surroundings, job_waiting[n], duration_s[n], fits_now[n]) if hold_allowed[n] else np.inf
+        drain_s = np.inf
+        if hold_allowed[n]:
+            drain_s = queue_drain_s(surroundings, job_waiting[n], duration_s[n], fits_now[n], n < 0)
         for job in range(fits_now.shape[1]):
             fits = fits_now[n, job]
             somewhere = False
@@ -255,18 +277,3 @@ def score_batch(
                 score_job(rule, surroundings, duration_s[n, job], fits, cores, waited_s, drain_s, scores[n, job])
             else:
                 scores[n, job] = -np.inf
-
-
-@compiled_part
-def _drain_s(surroundings: Surroundings, waiting: Bools, duration_s: Floats, fits: Bools) -> float:
-    """The drain of a queue, as far as it matters to `score_job`; the arguments are rows of an observation's fields."""
-    longest_s = 0.0
-    for job in range(fits.shape[0]):
-        if waiting[job]:
-            longest_s = look_at_job(surroundings, duration_s[job], fits[job], longest_s)
-    drain_s, job = 0.0, 0
-    while job < fits.shape[0] and drain_s < longest_s:
-        if waiting[job]:
-            drain_s = max(drain_s, plan_job(surroundings, duration_s[job], fits[job]))
-        job += 1
-    return drain_s

@@ -9,7 +9,7 @@ import numpy as np
 
 from adlro.sim.compiled import compiled_part
 from adlro.sim.exact_compiled import log
-from adlro.sim.hold_rule import HoldRule, is_short, look_around, look_at_job, plan_job, score_job
+from adlro.sim.hold_rule import HoldRule, is_short, look_around, queue_drain_s, score_job
 from adlro.sim.observation import Ints
 from services.orchestrator.planes.layout import Looked, Scratch
 
@@ -61,8 +61,9 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
     """
     waiting, base_job, base_gpu, base_score = 0, -1, -1, -np.inf
     scores = scratch.scores[0]
-    _look_at_queue(rule, looked, n, scratch)
-    drain_s = scratch.drain_s[0]
+    around, too_long = scratch.surroundings, False
+    queue_s = queue_drain_s(around, looked.job_waiting[n], looked.duration_s[n], looked.fits_now[n], n >= 0)
+    drain_s = queue_s if looked.hold_allowed[n] else np.inf
     for job in range(looked.job_waiting.shape[1]):
         scratch.chosen[job] = False
         scratch.best_s[job] = np.inf
@@ -82,35 +83,14 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
             continue
         waited_s = looked.time_s[n] - looked.job_submit_s[n, job]
         cores = looked.job_cores[n, job]
-        score_job(rule, scratch.surroundings, duration_s, fits, cores, waited_s, drain_s, scores)
+        score_job(rule, around, duration_s, fits, cores, waited_s, drain_s, scores)
         for gpu in range(fits.shape[0]):
+            too_long = too_long or (fits[gpu] and is_short(rule, around, gpu, duration_s[gpu], best_s, queue_s))
             scratch.key[job] = max(scratch.key[job], scores[gpu])
             if scores[gpu] > base_score:
                 base_job, base_gpu, base_score = job, gpu, scores[gpu]
+    scratch.queue_drain_s[0], scratch.drain_s[0], scratch.too_long_to_hold[0] = queue_s, drain_s, too_long
     return waiting, base_job, base_gpu
-
-
-@compiled_part
-def _look_at_queue(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> None:
-    """Fills how long cluster n's queue takes to drain, and whether it is too long for a hold."""
-    jobs, gpus, around = looked.job_waiting.shape[1], looked.gpu_node.shape[1], scratch.surroundings
-    drain_s = 0.0
-    for job in range(jobs):
-        if looked.job_waiting[n, job]:
-            look_at_job(around, looked.duration_s[n, job], looked.fits_now[n, job], 0.0)
-            drain_s = max(drain_s, plan_job(around, looked.duration_s[n, job], looked.fits_now[n, job]))
-    too_long = False
-    for job in range(jobs):
-        best_s = np.inf
-        for gpu in range(gpus):
-            if scratch.usable[gpu]:
-                best_s = min(best_s, looked.duration_s[n, job, gpu])
-        for gpu in range(gpus):
-            if looked.fits_now[n, job, gpu]:
-                too_long |= is_short(rule, around, gpu, looked.duration_s[n, job, gpu], best_s, drain_s)
-    scratch.queue_drain_s[0] = drain_s
-    scratch.drain_s[0] = drain_s if looked.hold_allowed[n] else np.inf
-    scratch.too_long_to_hold[0] = too_long
 
 
 @compiled_part
