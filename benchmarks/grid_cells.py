@@ -28,7 +28,7 @@ from adlro.cluster import Cluster
 from adlro.jobs import JobType
 from adlro.sim.arrivals import Batch, Poisson
 from adlro.sim.capacity import scenario_on
-from adlro.sim.estimates import claimed_spread, expected_s
+from adlro.sim.estimates import expected_s
 from adlro.sim.job_arrays import JobArrays, pack_jobs
 from adlro.sim.scenario import Scenario, load_cluster, load_scenario, load_speeds
 from adlro.sim.speeds import SHIPPED, SpeedTable
@@ -183,12 +183,10 @@ def lists_of(cell: Cell, seed: int, first: int, count: int) -> tuple[Cluster, Jo
         drawn.append(draw_jobs(scenario, load=cell.load, rng=rng, count=cell.backlog or JOBS))
         noise.append(int(rng.integers(2**31)))
     models = scenario.cluster.gpu_models
-    true = pack_jobs(drawn, models, speed_table=speeds)
     if cell.runtime == "true":
-        return scenario.cluster, true
+        return scenario.cluster, pack_jobs(drawn, models, speed_table=speeds)
     believed = [
         expected_s(jobs, models, cell.runtime, scenario, seed=of_noise, speeds=speeds)
         for jobs, of_noise in zip(drawn, noise, strict=True)
     ]
-    spread = [claimed_spread(jobs, true.duration_s[number], believed[number]) for number, jobs in enumerate(drawn)]
-    return scenario.cluster, pack_jobs(drawn, models, believed, expected_spread=spread, speed_table=speeds)
+    return scenario.cluster, pack_jobs(drawn, models, believed, speed_table=speeds)

@@ -18,7 +18,7 @@ from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import InvalidInput
 from adlro.jobs import JobType
 from adlro.sim.capacity import scenario_on
-from adlro.sim.estimates import claimed_spread, expected_s
+from adlro.sim.estimates import expected_s
 from adlro.sim.exact import exp_array, log
 from adlro.sim.job_arrays import JobArrays, pack_jobs
 from adlro.sim.observation import Floats
@@ -129,15 +129,13 @@ def world_of(
     drawn = [draw_jobs(scenario, load=load * faster, rng=rng, count=jobs) for _ in range(lists)]
     if backlog:
         drawn = [_with_backlog(each, backlog) for each in drawn]
-    true = pack_jobs(drawn, models)
-    packed = true
+    packed = pack_jobs(drawn, models)
     if runtime != "true":
         believed = [
             expected_s(each, models, runtime, scenario, seed=int(rng.integers(2**31)), groups=scenario.groups)
             for each in drawn
         ]
-        spread = [claimed_spread(each, true.duration_s[number], believed[number]) for number, each in enumerate(drawn)]
-        packed = pack_jobs(drawn, models, believed, expected_spread=spread)
+        packed = pack_jobs(drawn, models, believed)
     packed = packed._replace(duration_s=packed.duration_s / speedup, expected_s=packed.expected_s / speedup)
     if early_share:
         ends = rng.random((lists, jobs)) < early_share
