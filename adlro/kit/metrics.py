@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from threading import Thread, get_ident
 from typing import Generic, TypeVar
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -73,6 +74,31 @@ class OnLoop(Generic[T]):
 
         self._loop.call_soon_threadsafe(run)
         return taken.result(ON_LOOP_TIMEOUT_S)
+
+
+class WhenScraped(Generic[T]):
+    """Metrics that are made of something as it is when the process is scraped.
+
+    Args:
+        take: gives it; called from the thread that is scraped (`OnLoop`).
+        show: its metrics.
+        nothing: what gives all names, and no values.
+        registry: where they are registered.
+    """
+
+    def __init__(
+        self, take: Callable[[], T], show: Callable[[T], Iterator[Metric]], nothing: T, registry: CollectorRegistry
+    ) -> None:
+        self._take, self._show, self._nothing = take, show, nothing
+        registry.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        """The metrics' names."""
+        return self._show(self._nothing)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics as they are now."""
+        return self._show(self._take())
 
 
 class MethodMetrics:

@@ -10,6 +10,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from adlro.kit.metrics import WhenScraped
 from adlro.telemetry import Metric as Telemetry
 from services.decompose.drift import GpuDriftState
 from services.decompose.state import Snapshot
@@ -42,25 +43,9 @@ class GpuFigures(NamedTuple):
     now_unix_s: float
 
 
-class GpuFiguresCollector:
-    """Shows each GPU as it is known when the process is scraped: seven series a GPU.
-
-    Args:
-        take: gives the figures; called from the thread that is scraped.
-        registry: where it is registered.
-    """
-
-    def __init__(self, take: Callable[[], GpuFigures], registry: CollectorRegistry) -> None:
-        self._take = take
-        registry.register(self)
-
-    def describe(self) -> Iterator[Metric]:
-        """The metrics' names."""
-        return _metrics(GpuFigures((), {}, 0.0))
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
-        return _metrics(self._take())
+def show_gpu_figures(take: Callable[[], GpuFigures], registry: CollectorRegistry) -> None:
+    """Shows each GPU as it is known when the process is scraped: seven series a GPU."""
+    WhenScraped(take, _metrics, GpuFigures((), {}, 0.0), registry)
 
 
 def _metrics(figures: GpuFigures) -> Iterator[Metric]:

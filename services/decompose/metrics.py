@@ -8,6 +8,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from adlro.kit.metrics import WhenScraped
 from services.decompose.coverage import Calibration, Kind
 from services.decompose.predict import Basis
 
@@ -85,25 +86,9 @@ class CoverageFigures(NamedTuple):
     calibrations: Mapping[Kind, Calibration]
 
 
-class CoverageCollector:
-    """Shows how often runtimes lay in their intervals, and what the predictor makes of it, when it is scraped.
-
-    Args:
-        take: gives the figures; called from the thread that is scraped.
-        registry: where it is registered.
-    """
-
-    def __init__(self, take: Callable[[], CoverageFigures], registry: CollectorRegistry) -> None:
-        self._take = take
-        registry.register(self)
-
-    def describe(self) -> Iterator[Metric]:
-        """The metrics' names."""
-        return _coverage_metrics(CoverageFigures({}, {}))
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
-        return _coverage_metrics(self._take())
+def show_coverage(take: Callable[[], CoverageFigures], registry: CollectorRegistry) -> None:
+    """Shows how often runtimes lay in their intervals, and what the predictor makes of it, when it is scraped."""
+    WhenScraped(take, _coverage_metrics, CoverageFigures({}, {}), registry)
 
 
 def _coverage_metrics(figures: CoverageFigures) -> Iterator[Metric]:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from adlro.jobs import JobState, JobType
+from adlro.kit.metrics import WhenScraped
 from services.orchestrator.policies.base import Basis
 from services.orchestrator.shadow import OUTCOMES
 
@@ -163,59 +164,41 @@ class View(NamedTuple):
     oldest_wait_s: float
 
 
-class ViewCollector:
-    """Shows GPUs, policy and clock as they are when the process is scraped.
+def show_view(view_of: Callable[[], View], registry: CollectorRegistry) -> None:
+    """Shows GPUs, policy and clock as they are when the process is scraped."""
+    WhenScraped(view_of, _metrics_of_view, View("", (), 0.0, 0.0), registry)
 
-    Args:
-        view: gives them; called from the thread that is scraped.
-        registry: where it is registered.
-    """
 
-    def __init__(self, view: Callable[[], View], registry: CollectorRegistry) -> None:
-        self._view = view
-        registry.register(self)
-
-    def describe(self) -> Iterator[Metric]:
-        """The metrics' names."""
-        return self._metrics(View("", (), 0.0, 0.0))
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
-        return self._metrics(self._view())
-
-    @staticmethod
-    def _metrics(view: View) -> Iterator[Metric]:
-        policy = GaugeMetricFamily("adlro_orchestrator_policy_info", "1; the policy that decides", labels=["policy"])
-        if view.policy:
-            policy.add_metric([view.policy], 1)
-        yield policy
-        yield GaugeMetricFamily(
-            "adlro_orchestrator_cluster_time_seconds", "cluster time now", value=view.cluster_time_s
-        )
-        yield GaugeMetricFamily(
-            "adlro_orchestrator_oldest_wait_seconds",
-            "cluster time for which the first job of the queue has waited",
-            value=view.oldest_wait_s,
-        )
-        labels = ["gpu_id", "node_id", "gpu_model"]
-        occupied = GaugeMetricFamily("adlro_orchestrator_gpu_occupied", "1 while a job holds the GPU", labels=labels)
-        lost = GaugeMetricFamily("adlro_orchestrator_gpu_lost", "1 while the cluster lacks the GPU", labels=labels)
-        counts: dict[tuple[str, str], int] = {}
-        for gpu in view.gpus:
-            names = [gpu.gpu_id, gpu.node_id, gpu.gpu_model]
-            occupied.add_metric(names, gpu.occupied)
-            lost.add_metric(names, gpu.lost)
-            for state in ("occupied", "idle", "drained", "lost"):
-                counts.setdefault((gpu.gpu_model, state), 0)
-            state = "lost" if gpu.lost else "occupied" if gpu.occupied else "drained" if gpu.drained else "idle"
-            counts[gpu.gpu_model, state] += 1
-        yield occupied
-        yield lost
-        gpus = GaugeMetricFamily(
-            "adlro_orchestrator_gpus",
-            "GPUs: lost, else occupied, else drained with their node, else idle",
-            labels=["gpu_model", "state"],
-        )
-        for key, count in counts.items():
-            gpus.add_metric(key, count)
-        yield gpus
+def _metrics_of_view(view: View) -> Iterator[Metric]:
+    policy = GaugeMetricFamily("adlro_orchestrator_policy_info", "1; the policy that decides", labels=["policy"])
+    if view.policy:
+        policy.add_metric([view.policy], 1)
+    yield policy
+    yield GaugeMetricFamily("adlro_orchestrator_cluster_time_seconds", "cluster time now", value=view.cluster_time_s)
+    yield GaugeMetricFamily(
+        "adlro_orchestrator_oldest_wait_seconds",
+        "cluster time for which the first job of the queue has waited",
+        value=view.oldest_wait_s,
+    )
+    labels = ["gpu_id", "node_id", "gpu_model"]
+    occupied = GaugeMetricFamily("adlro_orchestrator_gpu_occupied", "1 while a job holds the GPU", labels=labels)
+    lost = GaugeMetricFamily("adlro_orchestrator_gpu_lost", "1 while the cluster lacks the GPU", labels=labels)
+    counts: dict[tuple[str, str], int] = {}
+    for gpu in view.gpus:
+        names = [gpu.gpu_id, gpu.node_id, gpu.gpu_model]
+        occupied.add_metric(names, gpu.occupied)
+        lost.add_metric(names, gpu.lost)
+        for state in ("occupied", "idle", "drained", "lost"):
+            counts.setdefault((gpu.gpu_model, state), 0)
+        state = "lost" if gpu.lost else "occupied" if gpu.occupied else "drained" if gpu.drained else "idle"
+        counts[gpu.gpu_model, state] += 1
+    yield occupied
+    yield lost
+    gpus = GaugeMetricFamily(
+        "adlro_orchestrator_gpus",
+        "GPUs: lost, else occupied, else drained with their node, else idle",
+        labels=["gpu_model", "state"],
+    )
+    for key, count in counts.items():
+        gpus.add_metric(key, count)
+    yield gpus

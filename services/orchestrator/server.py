@@ -23,7 +23,7 @@ from services.orchestrator.clients import ClusterClient, DecomposeClient
 from services.orchestrator.decisions import Decision
 from services.orchestrator.lease import RENEWALS, Lease
 from services.orchestrator.measured import MeasuredCluster, MeasuredStore
-from services.orchestrator.metrics import Metrics, ViewCollector
+from services.orchestrator.metrics import Metrics, show_view
 from services.orchestrator.orchestrator import Orchestrator
 from services.orchestrator.policies.base import Basis
 from services.orchestrator.settings import OrchestratorSettings
@@ -86,7 +86,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             metrics=metrics,
             log=context.log,
         )
-        ViewCollector(OnLoop(self._orchestrator.view), context.registry)
+        show_view(OnLoop(self._orchestrator.view), context.registry)
         context.spawn(watch_redis(context, redis), "watch redis")
         context.spawn(self._orchestrator.run(), "orchestrate")
 

@@ -22,11 +22,11 @@ from services.decompose.bundle import ClusterBundle
 from services.decompose.clients import RedisReader
 from services.decompose.drift import Drift
 from services.decompose.follow import START, Followers
-from services.decompose.gpu_figures import GpuFigures, GpuFiguresCollector
+from services.decompose.gpu_figures import GpuFigures, show_gpu_figures
 from services.decompose.learned import LearnedPredictor
 from services.decompose.memory import GpuKey, OutcomeMemory
 from services.decompose.memory_file import MemoryFile
-from services.decompose.metrics import CoverageCollector, CoverageFigures, Metrics
+from services.decompose.metrics import CoverageFigures, Metrics, show_coverage
 from services.decompose.predict import Basis, PlainPredictor, Predictor
 from services.decompose.refits import Refits
 from services.decompose.server import messages
@@ -92,8 +92,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             OnLoop(lambda: sum(each.flagged for each in self._drift.gpus.states().values()))
         )
         self._metrics.mix_drift.set_function(OnLoop(lambda: self._drift.mix.state().score))
-        GpuFiguresCollector(OnLoop(self._gpu_figures), context.registry)
-        CoverageCollector(OnLoop(self._coverage_figures), context.registry)
+        show_gpu_figures(OnLoop(self._gpu_figures), context.registry)
+        show_coverage(OnLoop(self._coverage_figures), context.registry)
         if self._learned is not None:
             self._refits = Refits(self._learned, self._metrics, self._log)
         outcomes_after = START

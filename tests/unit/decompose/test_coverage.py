@@ -13,7 +13,7 @@ from adlro.jobs import JobSpec, JobType
 from services.decompose.coverage import CALIBRATE_FROM, Calibration, Compared, Coverage, Kind
 from services.decompose.learned import LearnedPredictor
 from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.metrics import CoverageCollector, CoverageFigures
+from services.decompose.metrics import CoverageFigures, show_coverage
 from services.decompose.predict import Basis
 from services.decompose.speeds import Speeds
 from services.decompose.variables import Variables
@@ -120,7 +120,7 @@ def test_coverage_in_service_is_shown_by_basis():
         service.finish(spec, 100 * math.exp(rng.gauss(0, 0.2)))
     predictor = service.predictor
     registry = CollectorRegistry()
-    CoverageCollector(lambda: CoverageFigures(predictor.coverage.counts(), predictor.calibrations), registry)
+    show_coverage(lambda: CoverageFigures(predictor.coverage.counts(), predictor.calibrations), registry)
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"adlro_decompose_{name}", labels)

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from adlro.cluster import Cluster, Gpu, Node
 from adlro.telemetry import Metric
 from services.decompose.drift import GpuDriftState
-from services.decompose.gpu_figures import SHOWN_FOR_S, GpuFigures, GpuFiguresCollector
+from services.decompose.gpu_figures import SHOWN_FOR_S, GpuFigures, show_gpu_figures
 from services.decompose.state import Block, ClusterMatrix, Column
 
 VOLTA = {"cluster": "lab", "node_id": "n0", "gpu_model": "v100_sxm2"}
@@ -31,7 +31,7 @@ def matrix(gpu_count: int, values: dict[Metric, float], times: dict[str, float])
 
 def registry_of(figures: GpuFigures) -> CollectorRegistry:
     registry = CollectorRegistry()
-    GpuFiguresCollector(lambda: figures, registry)
+    show_gpu_figures(lambda: figures, registry)
     return registry
 
 

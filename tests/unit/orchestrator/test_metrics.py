@@ -10,7 +10,7 @@ from adlro.events import Clock, ClockMode
 from services.orchestrator.lease import LEASE
 from services.orchestrator.ledger import Ledger
 from services.orchestrator.measured import MeasuredCluster
-from services.orchestrator.metrics import Metrics, View, ViewCollector
+from services.orchestrator.metrics import Metrics, View, show_view
 from services.orchestrator.orchestrator import DRAINED, gpu_views
 from tests.unit.orchestrator.conftest import job, queue
 from tests.unit.orchestrator.fake_cluster import FakeCluster
@@ -91,7 +91,7 @@ def test_each_gpu_is_in_one_state(cluster):
         ledger.place(queue(ledger, gpu + 1, (4.0, 4.0, 4.0)), gpu, 0.0)
     ledger.set_lost(["volta-0/1"], True)
     registry = CollectorRegistry()
-    ViewCollector(lambda: View("fcfs", gpu_views(ledger), 12.0, 3.0), registry)
+    show_view(lambda: View("fcfs", gpu_views(ledger), 12.0, 3.0), registry)
 
     def states(model: str) -> dict[str, float | None]:
         names = ("occupied", "idle", "drained", "lost")
