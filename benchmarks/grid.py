@@ -98,12 +98,25 @@ def play(cluster: Cluster, jobs: JobArrays, policy: Policy) -> Played:
 
 
 def _idle_beside_backlog(observation: Observation, row: int) -> int:
-    """Idle GPUs on which some waiting job fits that would be done before the queue has drained."""
-    node, fits = observation.gpu_node[row], observation.fits_now[row]
+    """Idle GPUs of one decision on which some waiting job fits that would be done before the queue has drained."""
+    return idle_beside_backlog(
+        observation.duration_s[row],
+        observation.fits_now[row],
+        observation.gpu_idle[row],
+        observation.gpu_remaining_s[row],
+        observation.gpu_node[row],
+    )
+
+
+def idle_beside_backlog(duration_s: Floats, fits: Bools, idle: Bools, remaining_s: Floats, node: Ints) -> int:
+    """Idle GPUs on which some waiting job fits that would be done before the queue has drained.
+
+    Args:
+        duration_s, fits: (J, G) of the waiting jobs, in the order of submission: expected; it can start there now.
+        idle, remaining_s, node: (G,).
+    """
     if not fits.any():
         return 0
-    duration_s, remaining_s = observation.duration_s[row], observation.gpu_remaining_s[row]
-    idle = observation.gpu_idle[row]
     next_end_s = np.full(len(idle), np.inf)
     for gpu in np.flatnonzero(idle):
         next_end_s[gpu] = np.min(remaining_s[(node == node[gpu]) & ~idle], initial=np.inf)
