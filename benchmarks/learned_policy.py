@@ -37,7 +37,7 @@ from benchmarks.learned_tables import show
 from benchmarks.measuring import machine
 from benchmarks.retuning import retuned
 from services.orchestrator.evaluate import Request, evaluate
-from services.orchestrator.planes.choice import best_of
+from services.orchestrator.planes.choice import best_of, less_margins
 from services.orchestrator.planes.ranges import ranges_of
 from services.orchestrator.policies import Policy
 from services.orchestrator.policies.base import Judgement
@@ -73,9 +73,7 @@ class SideBySide(Dqn):
         q_pairs, q_hold = model.q(planes)
         margins = model.metadata.margins
         best = best_of(planes, q_pairs, q_hold, margins)
-        values = q_pairs.astype(np.float64) - margins.start
-        bases = planes.base[planes.base >= 0]
-        values[bases] += margins.start
+        values = less_margins(planes, q_pairs.astype(np.float64), margins)
         scores = np.full(observation.fits_now.shape, -np.inf)
         rows = planes.pair_cluster
         highest = np.full(len(best), -np.inf)

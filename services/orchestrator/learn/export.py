@@ -15,7 +15,7 @@ import torch
 from adlro.errors import InvalidInput
 from services.orchestrator.learn.network import PairNetwork
 from services.orchestrator.learn.sizes import NetworkSettings
-from services.orchestrator.planes.compiled_network import WEIGHTS_KEY, weights_to_text
+from services.orchestrator.planes.compiled_network import WEIGHTS_KEY, weights_from_text, weights_to_text
 from services.orchestrator.planes.model import KEY, MOST_BYTES, ModelMetadata, metadata_from_json
 from services.orchestrator.planes.session import INPUTS, OUTPUTS
 from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
@@ -99,22 +99,40 @@ def save_network(network: PairNetwork, metadata: ModelMetadata, path: Path) -> N
 
 
 def load_network(path: Path) -> tuple[PairNetwork, ModelMetadata]:
-    """A network of `save_network`.
+    """A network of `save_network` (.pt), or of a model that serves and has its weights beside its graph (.onnx).
 
     Raises:
         InvalidInput: no such file, not one of a network, or one that does not go with this code.
     """
     try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
-        metadata = metadata_from_json(state["metadata"], str(path))
-        network = PairNetwork(NetworkSettings(**state["settings"]))
-        network.load_state_dict(state["weights"])
+        return _of_onnx(path) if path.suffix == ".onnx" else _of_torch(path)
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}", field="network") from error
     except InvalidInput:
         raise
-    except Exception as error:  # a damaged file makes torch raise whatever its reader stumbles over
+    except Exception as error:  # a damaged file makes torch and onnx raise whatever their readers stumble over
         raise InvalidInput(f"{path}: not a network of ADLRO ({error})", field="network") from error
+
+
+def _of_torch(path: Path) -> tuple[PairNetwork, ModelMetadata]:
+    state = torch.load(path, weights_only=True, map_location="cpu")
+    metadata = metadata_from_json(state["metadata"], str(path))
+    network = PairNetwork(NetworkSettings(**state["settings"]))
+    network.load_state_dict(state["weights"])
+    return network, metadata
+
+
+def _of_onnx(path: Path) -> tuple[PairNetwork, ModelMetadata]:
+    stated = {each.key: each.value for each in onnx.load_model_from_string(path.read_bytes()).metadata_props}
+    metadata = metadata_from_json(stated.get(KEY, "{}"), str(path))
+    weights = {name: torch.from_numpy(value) for name, value in weights_from_text(stated[WEIGHTS_KEY]).items()}
+    sizes = NetworkSettings(
+        channels=len(weights["job_in.weight"]),
+        hidden=len(weights["context.weight"]),
+        hidden2=len(weights["state.weight"]),
+    )
+    network = PairNetwork(sizes)
+    network.load_state_dict(weights)
     return network, metadata
 
 

@@ -6,8 +6,7 @@
 2. A network is trained on them (improve.py), and is the behaviour policy of `--further` worlds: the states that it
    comes to are not those that the base comes to.
 3. Networks with `--trainings` different seeds are trained on all states. Each gets the margins with which it does best
-   on lists of validation seeds (playing.py), of those that cost next to no throughput. The best becomes
-   FOLDER/dqn.onnx; all of them are kept.
+   on lists of validation seeds (margins.py). The best becomes FOLDER/dqn.onnx; all of them are kept.
 
 Whatever a folder holds already is not made again, so that an interrupted run goes on. It takes some hours of one core.
 With --by-priority a job counts by its priority, in gains and in the scores of margins.
@@ -16,11 +15,8 @@ With --by-priority a job counts by its priority, in gains and in the scores of m
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import math
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,32 +29,17 @@ from adlro.errors import InvalidInput
 from services.orchestrator.learn import playing
 from services.orchestrator.learn.advantages import Act, Sampling, States, collect_worlds
 from services.orchestrator.learn.dataset import load
-from services.orchestrator.learn.export import export_onnx, load_network, save_network, to_onnx, write_whole
+from services.orchestrator.learn.export import load_network, save_network, to_onnx, write_whole
 from services.orchestrator.learn.improve import Fit, fit
+from services.orchestrator.learn.margins import say, validate
 from services.orchestrator.planes.choice import Margins
 from services.orchestrator.planes.fill import WINDOW, PlaneFiller
 from services.orchestrator.planes.model import ModelMetadata, OnnxModel
 from services.orchestrator.planes.ranges import Ranges
 from services.orchestrator.policies.hold_greedy import FIXED
 
-MARGINS = (
-    *(Margins(0.0, hold) for hold in (0.0, 0.05, 0.08, 0.1)),
-    *(Margins(start, start + 0.05) for start in (0.02, 0.05, 0.1)),
-)
-THROUGHPUT_CELLS = (("paper", 0.9, "true"), ("paper", 1.1, "true"))
-LEAST_THROUGHPUT = -0.007
-"""Against the base, in each of those cells: what holds cost shows in throughput first. The tables' limit is -0.01, and
-validation lists are few."""
 BEHAVIOUR = Margins(0.05, 0.1)
 """Of the network that behaves in the second round."""
-
-VALIDATION_LISTS = 60
-
-
-def say(text: str) -> None:
-    """On standard output, as it comes."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 def train(folders: Sequence[Path], settings: Fit, out: Path, *, by_priority: bool = False) -> None:
@@ -87,41 +68,6 @@ def ranges_of(folders: Sequence[Path]) -> Ranges:
         for first in range(0, len(rows), 256):
             ranges.see(filler.fill(states.observation_of(rows[first : first + 256])))
     return ranges
-
-
-def validate(trained: Path, out: Path) -> None:
-    """Writes the model with the margins that do best on validation lists: mean ratio to the base over cells.
-
-    Only where no margins keep the throughput are those taken that don't.
-    """
-    network, metadata = load_network(trained)
-    by_priority = bool(metadata.training.get("by_priority"))
-    model = OnnxModel(to_onnx(network, metadata))
-    scores: dict[Margins, dict[str, str]] = {}
-    means: dict[Margins, float] = {}
-    least: dict[Margins, float] = {}
-    for margins in MARGINS:
-        act = playing.with_margins(model, margins)
-        found = {
-            cell: playing.paired(
-                cell, act, lists=VALIDATION_LISTS, seed=playing.VALIDATION_SEED, by_priority=by_priority
-            )
-            for cell in playing.CELLS
-        }
-        means[margins] = math.fsum(score.ratio for score in found.values()) / len(found)
-        least[margins] = min(
-            playing.throughput(cell, act, lists=5 * VALIDATION_LISTS, seed=playing.VALIDATION_SEED)
-            for cell in THROUGHPUT_CELLS
-        )
-        scores[margins] = {f"{name} {load:g} {known}": str(score) for (name, load, known), score in found.items()}
-        tried = f"margins {margins.start:g}, {margins.hold:g}"
-        told = f"{100 * means[margins]:+.2f} %, least throughput {100 * least[margins]:+.2f} %"
-        say(f"{trained.name}: {tried}: {told} {scores[margins]}")
-    # Those that cost too much throughput come after all that don't.
-    best = min(means, key=lambda margins: (least[margins] < LEAST_THROUGHPUT, means[margins]))
-    found_best = {"validation": scores[best], "validation_mean": means[best], "validation_lists": VALIDATION_LISTS}
-    training = {**metadata.training, **found_best}
-    export_onnx(network, dataclasses.replace(metadata, margins=best, training=training), out)
 
 
 def _keep_settings(folder: Path, by_priority: bool) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from adlro.sim.batch import Outcome, simulate
+from adlro.sim.batch import simulate
 from adlro.sim.job_arrays import JobArrays
 from adlro.sim.observation import Floats, Ints, Observation
 from adlro.sim.scenario import load_scenario
@@ -23,6 +24,8 @@ from services.orchestrator.planes.model import OnnxModel
 from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
 
 VALIDATION_SEED = 7001
+JOBS = 256
+"""Of a list."""
 
 CELLS = (
     *((name, load, "true") for name in ("paper", "paper_roomy") for load in (0.6, 0.9, 1.1)),
@@ -39,38 +42,50 @@ Act = Callable[[Observation], Ints]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A policy's mean completion time against the base's, less 1, with the standard error over the lists."""
+    """A policy against the base on the same lists: ratios of means over the lists, less 1.
+
+    Attributes:
+        ratio: of mean completion times.
+        error: its standard error over the lists.
+        p95: of 95th percentiles of the completion time.
+        longest_wait: of the longest waits.
+        throughput: of jobs ended a second.
+    """
 
     ratio: float
     error: float
+    p95: float
+    longest_wait: float
+    throughput: float
 
     def __str__(self) -> str:
-        return f"{100 * self.ratio:+.2f} ({100 * self.error:.2f})"
+        return f"{100 * self.ratio:+.2f} ({100 * self.error:.2f}), p95 {100 * self.p95:+.1f}"
 
 
-def mean_jct_s(
-    cell: tuple[str, float, str], act: Act, *, lists: int, seed: int, jobs: int = 256, by_priority: bool = False
-) -> Floats:
-    """(lists,) each list's mean completion time, by priority or of all alike; inf where it got stuck."""
-    outcome = _play(cell, act, lists, seed, jobs)
-    weights = outcome.jobs.priority if by_priority else np.ones_like(outcome.end_s)
-    jct_s = np.nansum(weights * (outcome.end_s - outcome.jobs.submit_s), axis=1)
-    return np.where(outcome.stuck, np.inf, jct_s / np.where(np.isnan(outcome.end_s), 0.0, weights).sum(axis=1))
+class _Played(NamedTuple):
+    """What came of some lists: each (lists,)."""
 
-
-def throughput(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int) -> float:
-    """A policy's mean throughput against the base's on the same lists, less 1."""
-    return _mean_rate_per_s(_play(cell, act, lists, seed)) / _base_rate_per_s(cell, lists, seed) - 1.0
+    jct_s: Floats
+    p95_s: Floats
+    longest_wait_s: Floats
+    rate_per_s: Floats
 
 
 def paired(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int, by_priority: bool = False) -> Score:
-    """A policy against the base on the same lists."""
-    base_s = _base_jct_s(cell, lists, seed, by_priority)
-    own_s = mean_jct_s(cell, act, lists=lists, seed=seed, by_priority=by_priority)
-    ratio = own_s.mean() / base_s.mean()
+    """A policy against the base on the same lists.
+
+    Args:
+        cell: scenario, load, what is known of runtimes.
+        act: the policy.
+        lists, seed: of them.
+        by_priority: jobs count by their priority in the mean completion time.
+    """
+    base, own = _base(cell, lists, seed, by_priority), _play(cell, act, lists, seed, by_priority)
+    ratio = own.jct_s.mean() / base.jct_s.mean()
     # Of a ratio of means of pairs (delta method).
-    error = float(np.std(own_s - ratio * base_s, ddof=1) / base_s.mean() / np.sqrt(lists))
-    return Score(float(ratio) - 1.0, error)
+    error = float(np.std(own.jct_s - ratio * base.jct_s, ddof=1) / base.jct_s.mean() / np.sqrt(lists))
+    others = (float(a.mean() / b.mean()) - 1.0 for a, b in zip(own[1:], base[1:], strict=True))
+    return Score(float(ratio) - 1.0, error, *others)
 
 
 def with_margins(model: OnnxModel, margins: Margins) -> Act:
@@ -83,31 +98,32 @@ def with_margins(model: OnnxModel, margins: Margins) -> Act:
     return act
 
 
-def _play(cell: tuple[str, float, str], act: Act, lists: int, seed: int, jobs: int = 256) -> Outcome:
-    drawn = *cell, lists, seed, jobs
-    return simulate(_case(*drawn).cluster, _arrays(*drawn), act)
-
-
-def _mean_rate_per_s(outcome: Outcome) -> float:
-    """Lists ended a second of their makespan, on average."""
-    return float(np.mean(1.0 / (np.nanmax(outcome.end_s, axis=1) - outcome.jobs.submit_s[:, 0])))
+def _play(cell: tuple[str, float, str], act: Act, lists: int, seed: int, by_priority: bool) -> _Played:
+    """Figures of each list; inf where it got stuck, and a rate of 0."""
+    outcome = simulate(_case(*cell, lists, seed).cluster, _arrays(*cell, lists, seed), act)
+    submit_s = outcome.jobs.submit_s
+    weights = outcome.jobs.priority if by_priority else np.ones_like(outcome.end_s)
+    completion_s = outcome.end_s - submit_s
+    jct_s = np.nansum(weights * completion_s, axis=1) / np.where(np.isnan(outcome.end_s), 0.0, weights).sum(axis=1)
+    rate_per_s = JOBS / (np.nanmax(outcome.end_s, axis=1) - submit_s[:, 0])
+    return _Played(
+        np.where(outcome.stuck, np.inf, jct_s),
+        np.where(outcome.stuck, np.inf, np.nanpercentile(completion_s, 95, axis=1)),
+        np.where(outcome.stuck, np.inf, np.nanmax(outcome.start_s - submit_s, axis=1)),
+        np.where(outcome.stuck, 0.0, rate_per_s),
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def _case(name: str, load: float, runtime: str, lists: int, seed: int, jobs: int) -> Case:
-    return Case(load_scenario(name), SHIPPED, load, jobs, lists, seed, runtime)
+def _case(name: str, load: float, runtime: str, lists: int, seed: int) -> Case:
+    return Case(load_scenario(name), SHIPPED, load, JOBS, lists, seed, runtime)
 
 
 @functools.lru_cache(maxsize=64)
-def _arrays(name: str, load: float, runtime: str, lists: int, seed: int, jobs: int) -> JobArrays:
-    return _case(name, load, runtime, lists, seed, jobs).arrays(0, lists)
+def _arrays(name: str, load: float, runtime: str, lists: int, seed: int) -> JobArrays:
+    return _case(name, load, runtime, lists, seed).arrays(0, lists)
 
 
 @functools.lru_cache(maxsize=256)
-def _base_jct_s(cell: tuple[str, float, str], lists: int, seed: int, by_priority: bool) -> Floats:
-    return mean_jct_s(cell, HoldGreedyFixed().act, lists=lists, seed=seed, by_priority=by_priority)
-
-
-@functools.lru_cache(maxsize=256)
-def _base_rate_per_s(cell: tuple[str, float, str], lists: int, seed: int) -> float:
-    return _mean_rate_per_s(_play(cell, HoldGreedyFixed().act, lists, seed))
+def _base(cell: tuple[str, float, str], lists: int, seed: int, by_priority: bool) -> _Played:
+    return _play(cell, HoldGreedyFixed().act, lists, seed, by_priority)

@@ -54,7 +54,7 @@ def run(
     minutes: Annotated[float, typer.Option(min=0.0, help="End after so many, if that is sooner.")] = math.inf,
     start: Annotated[
         Path | None,
-        typer.Option(help="A network (.pt) to begin with; else one that does what hold_greedy_fixed does."),
+        typer.Option(help="A network (.pt, .onnx) to begin with; else one that does what hold_greedy_fixed does."),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
     threads: Annotated[

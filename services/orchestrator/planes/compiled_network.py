@@ -97,6 +97,19 @@ def weights_to_text(weights: Mapping[str, Float32s]) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
+def weights_from_text(text: str) -> dict[str, Float32s]:
+    """What `weights_to_text` was given.
+
+    Raises:
+        ValueError: not readable.
+    """
+    try:
+        with np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False) as file:
+            return {name: np.asarray(file[name], dtype=np.float32) for name in file.files}
+    except Exception as error:  # a damaged file makes numpy raise whatever its readers stumble over
+        raise ValueError(f"weights cannot be read: {error}") from error
+
+
 class CompiledNetwork:
     """Q of one decision; may be used by several threads at a time.
 
@@ -108,12 +121,7 @@ class CompiledNetwork:
     """
 
     def __init__(self, text: str) -> None:
-        try:
-            with np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False) as file:
-                found = {name: np.asarray(file[name], dtype=np.float32) for name in file.files}
-        except Exception as error:  # a damaged file makes numpy raise whatever its readers stumble over
-            raise ValueError(f"weights cannot be read: {error}") from error
-        self._weights, self._layers, self._sizes = _in_one(found)
+        self._weights, self._layers, self._sizes = _in_one(weights_from_text(text))
         self._forward = compiled_forward()
 
     @staticmethod

@@ -90,7 +90,7 @@ def metadata_from_json(text: str, source: str) -> ModelMetadata:
                 )
         rule = HoldRule(**{name: float(figure) for name, figure in said.pop("rule").items()})
         margins = Margins(**{name: float(figure) for name, figure in said.pop("margins").items()})
-        if not np.isfinite((*rule, margins.start, margins.hold)).all():
+        if not np.isfinite((*rule, *dataclasses.astuple(margins))).all():
             raise ValueError("a figure of its rule or margins is no number")
         return ModelMetadata(rule=rule, margins=margins, **said)
     except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:

@@ -190,10 +190,10 @@ def _score(margins: Margins, planes: Planes, q: Floats, q_hold: float, row: int,
 
     That is compiled for batches: for one decision the way there and back takes longer than the few figures do here.
     """
+    from services.orchestrator.planes.choice import less_margins
+
     base, may_hold = int(planes.base[0]), bool(planes.hold_allowed[0])
-    scores = q - margins.start
-    if base >= 0:
-        scores[base] = q[base]  # its own choice has no margin to clear
+    scores = less_margins(planes, q, margins)
     best = highest = int(scores.argmax())
     if base >= 0 and scores[base] >= scores[best]:
         best = base

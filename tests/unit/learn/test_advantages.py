@@ -14,7 +14,7 @@ import torch
 
 from adlro.errors import InvalidInput
 from adlro.sim.scenario import load_scenario
-from services.orchestrator.learn import iterate, playing
+from services.orchestrator.learn import iterate, margins, playing
 from services.orchestrator.learn.advantages import Sampling, States, collect, collect_worlds
 from services.orchestrator.learn.dataset import Dataset, batch_of, chunks_of
 from services.orchestrator.learn.improve import Fit, fit, gains_by_margin, predicted_gain
@@ -151,8 +151,9 @@ def test_the_recipe_goes_from_nothing_to_a_model_and_makes_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(iterate, "Sampling", lambda **changes: dataclasses.replace(SMALL, **changes))
-    monkeypatch.setattr(iterate, "MARGINS", (Margins(0.0, 0.0),))
-    monkeypatch.setattr(iterate, "VALIDATION_LISTS", 2)
+    monkeypatch.setattr(margins, "MARGINS", (Margins(0.0, 0.0),))
+    monkeypatch.setattr(margins, "LISTS", 2)
+    monkeypatch.setattr(margins, "THROUGHPUT_LISTS", 2)
     monkeypatch.setattr(playing, "CELLS", (("paper", 0.9, "true"),))
     asked = [str(tmp_path), "--worlds", "2", "--further", "1", "--trainings", "1", "--epochs", "1"]
     iterate.main(asked)

@@ -185,6 +185,7 @@ def test_a_file_says_what_goes_with_it(content, tmp_path):
         ("format", "adlro-q-network/0", "format is 'adlro-q-network/0'"),
         ("units", "Q in s", "units is 'Q in s'"),
         ("margins", {"start": "wide", "hold": 0.0}, "metadata"),
+        ("margins", {"start": 0.0, "hold": 0.0, "age": float("nan")}, "metadata"),
         ("rule", {"alpha": 1.0}, "metadata"),
         ("later", 1, "metadata"),
     ],
@@ -217,3 +218,15 @@ def test_a_network_is_kept_for_training_to_go_on_from(network, decisions, tmp_pa
     (tmp_path / "network.pt").write_bytes(b"no network")
     with pytest.raises(InvalidInput, match="not a network"):
         load_network(tmp_path / "network.pt")
+
+
+def test_training_can_begin_with_the_model_that_ships(decisions, tmp_path):
+    loaded, metadata = load_network(SHIPPED)
+    served = OnnxModel(SHIPPED)
+    assert metadata == served.metadata
+    for _, planes in decisions:
+        for ours, theirs in zip(in_torch(loaded, planes), served.q_of_runtime(planes), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    (tmp_path / "cut.onnx").write_bytes(SHIPPED.read_bytes()[:-40])
+    with pytest.raises(InvalidInput, match=r"cut\.onnx"):
+        load_network(tmp_path / "cut.onnx")

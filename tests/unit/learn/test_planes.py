@@ -272,6 +272,40 @@ def test_the_base_is_left_only_for_what_clears_the_margin():
     assert best_of(planes, q, none - 100.0, Margins(start=9.0)).tolist() == [other]
 
 
+def test_who_has_waited_long_is_passed_over_for_a_greater_gain_only():
+    """The base starts the job of 10 s: by how long it has waited, other jobs need more to go before it; it does not."""
+    for submit_s in (100.0, 60.0, 0.0):
+        planes = filler().fill(
+            decision([Waiting((10.0, 10.1), submit_s=submit_s), Waiting((30.0, 32.0))], [0.0, 0.0], node=[0, 1])
+        )
+        waited = float(planes.jobs[0, 0, [plane.name for plane in JOB_PLANES].index("waited_scale")])
+        base = int(planes.base[0])
+        assert planes.pair_queue[base] == 0
+        q = np.zeros(4, dtype=np.float32)
+        none = np.full(1, -9.0, dtype=np.float32)
+        same = next(pair for pair in range(4) if pair != base and planes.pair_queue[pair] == 0)
+        other = next(pair for pair in range(4) if planes.pair_queue[pair] == 1)
+        for more, expected in ((0.01, other), (-0.01, base)):
+            q[other] = 0.05 + 0.6 * waited + more
+            assert best_of(planes, q, none, Margins(start=0.05, age=0.6)).tolist() == [expected]
+        q[other], q[same] = 0.0, 0.06
+        assert best_of(planes, q, none, Margins(start=0.05, age=9.0)).tolist() == [same]
+
+
+def test_margins_are_the_same_for_one_decision_and_for_many():
+    rng = np.random.default_rng(31)
+    points = [drawn(rng, 6) for _ in range(40)]
+    margins = Margins(start=0.1, hold=0.2, age=0.7)
+    together = filler().fill(merged(points))
+    q = rng.standard_normal(len(together.pairs)).astype(np.float32)
+    hold = rng.standard_normal(len(points)).astype(np.float32)
+    expected = choose(together, q, hold, margins)
+    for n, point in enumerate(points):
+        pairs = slice(*together.first_pair[n : n + 2])
+        alone = choose(filler().fill(point), q[pairs], hold[n : n + 1], margins)
+        assert alone.tolist() == expected[n : n + 1].tolist()
+
+
 def test_nobody_holds_beside_a_backlog():
     """Five jobs of 4 s are planned on GPU 0 in 3 to 15 s; GPU 1 would be done with one before the last starts."""
     hold = np.full(1, 1e6, dtype=np.float32)

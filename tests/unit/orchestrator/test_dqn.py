@@ -41,7 +41,7 @@ def dqn(folder: Path, *arguments: object, **named: object) -> Dqn:
 def test_it_decides_as_the_network_and_its_margins_say(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     held = left = kept = 0
-    for margins in (Margins(), Margins(0.3, 0.5), Margins(0.0, 1e9)):
+    for margins in (Margins(), Margins(0.3, 0.5), Margins(0.0, 1e9), Margins(0.0, 0.1, 0.5)):
         content = network(ODD, {"queue_length": 1.0}, hold=0.2, margins=margins)
         model, policy = OnnxModel(content), Dqn(put(tmp_path / "net.onnx", content)).load()
         for _ in range(POINTS):
