@@ -131,7 +131,7 @@ def changed(entry: Entry | None, name: str) -> str:
 def shares(row: Entry) -> list[str]:
     """Of a row's decisions those of the limit on waits, and of the fallback, in percent."""
     found = (row["overdue_share"], row["fallback_share"])
-    return ["" if share is None else f"{100 * share:.2g}" for share in found]
+    return ["" if share is None else f"{100 * share:.2f}" for share in found]
 
 
 TABLES: dict[str, Callable[[Runs], str]] = {

@@ -1,13 +1,14 @@
 """The default policies beside the best single rule of each cell, over a grid of clusters, jobs, arrivals and runtimes.
 
     python -m benchmarks.grid run FOLDER [--cells 200] [--lists 40] [--seed 13] [--policies hold_greedy_fixed,dqn]
-    python -m benchmarks.grid show FOLDER
+    python -m benchmarks.grid show FOLDER [--all]
 
 The cells are drawn by benchmarks/grid_cells.py. The best single rule of a cell is chosen on lists of its own (its mean
 completion time over `--choose` lists); it and the policies then run on the same `--lists` other lists. `show` prints
-for each policy the ratio of mean completion times to that rule's, less 1, with its 95 % bootstrap interval over the
-lists, cells whose interval lies wholly above 1 %, the mean over cells, p95, longest wait and throughput in the same
-way, and how much GPU time stood *idle beside a backlog*: while a waiting job fitted whose expected run there would have
+for each policy the ratio of mean completion times to that rule's, less 1, as means over the cells of a kind, and with
+its 95 % bootstrap interval over the lists for cells where that lies wholly above 1 % (with `--all` for each); p95,
+longest wait and throughput in the same way; and how much GPU time stood *idle
+beside a backlog*: while a waiting job fitted whose expected run there would have
 ended before the queue was expected to drain (the planned start of the last waiting job, each planned in the order of
 submission on the GPU where it is done first). Finished cells are kept: an interrupted run goes on.
 """
@@ -33,7 +34,7 @@ from adlro.sim.job_arrays import JobArrays
 from adlro.sim.observation import Bools, Floats, Ints, Observation
 from benchmarks.grid_cells import Cell, draw_cells, lists_of
 from services.orchestrator.evaluate.measure import METRICS, figures_of
-from services.orchestrator.evaluate.resampling import resampled_means
+from services.orchestrator.evaluate.resampling import change_of_means
 from services.orchestrator.evaluate.tally import FALLBACKS, OVERDUE, Tally
 from services.orchestrator.policies import POLICIES, Policy
 
@@ -168,59 +169,119 @@ def run_cell(cell: Cell, seed: int, lists: int, choose: int, policies: Sequence[
     return f"{cell.number} {cell.text}: best rule {best}, {time.perf_counter() - begin_s:.0f} s"
 
 
-def interval(own: Floats, other: Floats) -> tuple[float, float, float]:
-    """The ratio of means less 1, and its 95 % bootstrap interval over paired lists."""
-    means = resampled_means(np.stack([own, other], axis=1), 0)
-    low, high = np.percentile(means[:, 0] / means[:, 1] - 1.0, [2.5, 97.5])
-    return float(own.mean() / other.mean() - 1.0), float(low), float(high)
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A cell of a policy against its best rule: ratios of means less 1, those of three figures with their intervals.
+
+    Attributes:
+        cell: of the grid.
+        best: the rule.
+        mean_jct, p95_jct, jobs_per_h: value, low, high.
+        longest_wait_s: of the policy, of the rule.
+        idle_s, gpu_s: GPU time idle beside a backlog, and all.
+        overdue, fallback: shares of the decisions.
+    """
+
+    cell: Cell
+    best: str
+    mean_jct: tuple[float, float, float]
+    p95_jct: tuple[float, float, float]
+    jobs_per_h: tuple[float, float, float]
+    longest_wait_s: tuple[float, float]
+    idle_s: float
+    gpu_s: float
+    overdue: float
+    fallback: float
+
+    @property
+    def is_above(self) -> bool:
+        """The interval of the mean completion time lies wholly above the limit."""
+        return self.mean_jct[1] > LIMIT
 
 
-def show(folder: Path) -> None:
-    """Prints what came of the finished cells."""
+def _row(cell: Cell, columns: dict[str, Floats], name: str) -> Row:
+    best = str(columns["best_rule"])
+    mean, p95, rate = (
+        change_of_means(columns[f"{name}.{field}"], columns[f"{best}.{field}"])
+        for field in ("mean_jct_s", "p95_jct_s", "jobs_per_h")
+    )
+    decisions = float(columns[f"{name}.decisions"].sum())
+    return Row(
+        cell,
+        best,
+        mean,
+        p95,
+        rate,
+        (float(columns[f"{name}.longest_wait_s"].mean()), float(columns[f"{best}.longest_wait_s"].mean())),
+        float(columns[f"{name}.idle_beside_backlog_s"].sum()),
+        float(columns[f"{name}.gpu_s"].sum()),
+        float(columns[f"{name}.overdue"].sum()) / decisions,
+        float(columns[f"{name}.fallback"].sum()) / decisions,
+    )
+
+
+def show(folder: Path, *, all_cells: bool = False) -> None:
+    """Prints what came of the finished cells as Markdown: by kind of cell, and those above the limit, or all."""
     asked = json.loads((folder / "grid.json").read_text())
     cells = draw_cells(asked["cells"], asked["seed"])
     found = [(cell, dict(np.load(path))) for cell in cells if (path := folder / f"cell-{cell.number:04d}.npz").exists()]
     print(f"{len(found)} of {len(cells)} cells, {asked['lists']} lists a cell, seed {asked['seed']}\n")
     for name in asked["policies"]:
-        _show_policy(name, [(cell, columns) for cell, columns in found if f"{name}.mean_jct_s" in columns])
+        rows = [_row(cell, columns, name) for cell, columns in found if f"{name}.mean_jct_s" in columns]
+        if rows:
+            _show_policy(name, rows, all_cells)
 
 
-def _show_policy(name: str, found: Sequence[tuple[Cell, dict[str, Floats]]]) -> None:
-    rows, above = [], 0
-    for cell, columns in found:
-        best = str(columns["best_rule"])
-        of = {
-            field: interval(columns[f"{name}.{field}"], columns[f"{best}.{field}"])
-            for field in ("mean_jct_s", "p95_jct_s", "jobs_per_h")
-        }
-        idle = float(columns[f"{name}.idle_beside_backlog_s"].sum() / columns[f"{name}.gpu_s"].sum())
-        wait = float(columns[f"{name}.longest_wait_s"].mean()), float(columns[f"{best}.longest_wait_s"].mean())
-        decisions = float(columns[f"{name}.decisions"].sum())
-        shares = [float(columns[f"{name}.{kind}"].sum()) / decisions for kind in ("overdue", "fallback")]
-        above += of["mean_jct_s"][1] > LIMIT
-        rows.append((cell, best, of, wait, idle, shares))
-    if not rows:
-        return
-    idle_s = sum(float(columns[f"{name}.idle_beside_backlog_s"].sum()) for _, columns in found)
-    gpu_s = sum(float(columns[f"{name}.gpu_s"].sum()) for _, columns in found)
-    mean = math.fsum(row[2]["mean_jct_s"][0] for row in rows) / len(rows)
+def _show_policy(name: str, rows: Sequence[Row], all_cells: bool) -> None:
+    above = [row for row in rows if row.is_above]
+    idle = math.fsum(row.idle_s for row in rows) / math.fsum(row.gpu_s for row in rows)
     print(
-        f"{name}: {above} of {len(rows)} cells wholly above +{LIMIT:.0%} of the best rule; mean over cells "
-        f"{mean:+.2%}; idle beside a backlog {idle_s / gpu_s:.4%} of GPU time, most in a cell "
-        f"{max(row[4] for row in rows):.4%}"
+        f"{name}: {len(above)} of {len(rows)} cells wholly above +{LIMIT:.0%} of the best rule; mean over cells "
+        f"{_mean([row.mean_jct[0] for row in rows]):+.2%}; idle beside a backlog {idle:.4%} of GPU time, "
+        f"most in a cell {max(row.idle_s / row.gpu_s for row in rows):.4%}\n"
     )
     print(
-        "| jobs, arrivals, cluster, runtime | best rule | mean JCT, % | p95 JCT, % | longest wait, s | jobs/h, % | "
-        "idle beside a backlog, % | overdue, % | fallback, % |"
+        "| cells | count | above | mean JCT, % | least | most | p95 JCT, % | longest wait, % | jobs/h, % | "
+        "overdue, % | fallback, % |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for cell, best, of, wait, idle, shares in sorted(rows, key=lambda row: -row[2]["mean_jct_s"][1]):
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    kinds: dict[str, list[Row]] = {"all": list(rows)}
+    for field in ("cluster", "runtime", "arrivals"):
+        for value in sorted({str(getattr(row.cell, field)) for row in rows}):
+            kinds[value] = [row for row in rows if str(getattr(row.cell, field)) == value]
+    for kind, of in kinds.items():
+        changes = [row.mean_jct[0] for row in of]
+        waits = [row.longest_wait_s[0] / row.longest_wait_s[1] - 1.0 for row in of if row.longest_wait_s[1] > 0.0]
+        figures = (
+            changes,
+            [row.p95_jct[0] for row in of],
+            waits,
+            [row.jobs_per_h[0] for row in of],
+        )
+        mean, p95, wait, rate = (f"{100 * _mean(each):+.1f}" for each in figures)
+        shares = (f"{100 * _mean([getattr(row, field) for row in of]):.2f}" for field in ("overdue", "fallback"))
         print(
-            f"| {cell.text} | `{best}` | {_said(of['mean_jct_s'])} | {_said(of['p95_jct_s'])} | "
-            f"{wait[0]:.0f} ({wait[1]:.0f}) | {_said(of['jobs_per_h'])} | {100 * idle:.3f} | "
-            f"{100 * shares[0]:.2f} | {100 * shares[1]:.2f} |"
+            f"| {kind} | {len(of)} | {sum(row.is_above for row in of)} | {mean} | {100 * min(changes):+.1f} | "
+            f"{100 * max(changes):+.1f} | {p95} | {wait} | {rate} | {' | '.join(shares)} |"
+        )
+    shown = rows if all_cells else above
+    if shown:
+        print(
+            "\n| jobs, arrivals, cluster, runtime | best rule | mean JCT, % | p95 JCT, % | "
+            "longest wait, s (the rule's) | jobs/h, % | idle beside a backlog, % | overdue, % | fallback, % |"
+        )
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for row in sorted(shown, key=lambda row: -row.mean_jct[1]):
+        print(
+            f"| {row.cell.text} | `{row.best}` | {_said(row.mean_jct)} | {_said(row.p95_jct)} | "
+            f"{row.longest_wait_s[0]:.0f} ({row.longest_wait_s[1]:.0f}) | {_said(row.jobs_per_h)} | "
+            f"{100 * row.idle_s / row.gpu_s:.3f} | {100 * row.overdue:.2f} | {100 * row.fallback:.2f} |"
         )
     print()
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
 
 
 def _said(found: tuple[float, float, float]) -> str:
@@ -239,13 +300,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument("--seed", type=int, default=13)
     running.add_argument("--policies", default="hold_greedy_fixed,dqn")
     running.add_argument("--processes", type=int, default=2)
-    commands.add_parser("show").add_argument("folder", type=Path)
+    showing = commands.add_parser("show")
+    showing.add_argument("folder", type=Path)
+    showing.add_argument("--all", action="store_true", help="each cell, and not only those above the limit")
     asked = parser.parse_args(arguments)
     if asked.command == "run":
         asked.folder.mkdir(parents=True, exist_ok=True)
         policies = asked.policies.split(",")
-        told = {"cells": asked.cells, "lists": asked.lists, "seed": asked.seed, "policies": policies}
-        (asked.folder / "grid.json").write_text(json.dumps(told))
+        told = {name: getattr(asked, name) for name in ("cells", "lists", "choose", "seed")}
+        said = asked.folder / "grid.json"
+        if said.exists() and any(json.loads(said.read_text())[name] != value for name, value in told.items()):
+            parser.error(f"{asked.folder} has a grid of other cells, lists or seeds ({said.read_text()})")
+        said.write_text(json.dumps({**told, "policies": policies}))
         with ProcessPoolExecutor(asked.processes) as pool:
             running_cells = [
                 pool.submit(run_cell, cell, asked.seed, asked.lists, asked.choose, policies, asked.folder)
@@ -255,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 if said := each.result():
                     sys.stdout.write(said + "\n")
                     sys.stdout.flush()
-    show(asked.folder)
+    show(asked.folder, all_cells=asked.command == "show" and asked.all)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Policies on parts of recorded traces, with and without the limit on waits: means, tails, and who decided.
 
     python -m benchmarks.on_traces TRACE [TRACE ...] [--loads 0.6,0.9] [--lists 40] [--seed 21]
-                                   [--runtimes true,type,noise:1.0] [--policies hold_greedy_fixed,min_min,dqn]
+                                   [--runtimes true,type,noise:1.0,learned] [--policies hold_greedy_fixed,min_min,dqn]
 
 Each list is 256 jobs of a trace from a place drawn at random, brought to the load. For each policy, against the first
 on the same lists: mean completion time with its 95 % bootstrap interval, 95th percentile, longest wait, throughput;
@@ -12,14 +12,15 @@ decisions that it changed and that the policy's fallback made. The traces are no
 from __future__ import annotations
 
 import argparse
-import math
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.grid import interval, play
-from services.orchestrator.evaluate.cases import build_cases
-from services.orchestrator.evaluate.request import Request
-from services.orchestrator.policies import POLICIES
+from services.orchestrator.evaluate import Request, evaluate
+from services.orchestrator.evaluate.measure import METRICS, Figures
+from services.orchestrator.evaluate.resampling import change_of_means
+from services.orchestrator.evaluate.tally import FALLBACKS, OVERDUE
+from services.orchestrator.policies.bounded_wait import DEFAULT_RATIO
 
 JOBS = 256
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lists", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=JOBS)
     parser.add_argument("--seed", type=int, default=21)
-    parser.add_argument("--runtimes", default="true,type,noise:1.0")
+    parser.add_argument("--runtimes", default="true,type,noise:1.0,learned")
     parser.add_argument("--policies", default="hold_greedy_fixed,min_min,dqn")
     asked = parser.parse_args(arguments)
     print(
@@ -40,10 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "cost of the limit, % | overdue, % | fallback, % |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    policies = asked.policies.split(",")
     for trace in asked.traces:
         for runtime in asked.runtimes.split(","):
             request = Request(
-                policies=("fcfs",),
+                policies=tuple(policies),
                 scenarios=("trace",),
                 loads=tuple(float(load) for load in asked.loads.split(",")),
                 jobs=asked.jobs,
@@ -51,27 +53,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 seed=asked.seed,
                 trace=str(trace),
                 runtime=runtime,
+                wait_ratio=DEFAULT_RATIO,
             )
-            for case in build_cases(request)[0]:
-                cluster, jobs, first = case.cluster, case.arrays(0, case.lists), None
-                for name in asked.policies.split(","):
-                    unlimited = POLICIES[name]()
-                    unlimited.wait_ratio = math.inf
-                    free, found = play(cluster, jobs, unlimited), play(cluster, jobs, POLICIES[name]())
-                    first = first or found
-                    mean, low, high = interval(found.mean_jct_s, first.mean_jct_s)
-                    decisions = found.decisions.sum()
-                    tails = (
-                        f"{100 * (getattr(found, field).mean() / getattr(first, field).mean() - 1):+.1f}"
-                        for field in ("p95_jct_s", "longest_wait_s", "jobs_per_h")
-                    )
-                    print(
-                        f"| {trace.name} {case.load:g} {runtime} | `{name}` | "
-                        f"{100 * mean:+.1f} ({100 * low:+.1f} .. {100 * high:+.1f}) | {' | '.join(tails)} | "
-                        f"{100 * (found.mean_jct_s.mean() / free.mean_jct_s.mean() - 1):+.2f} | "
-                        f"{100 * found.overdue.sum() / decisions:.2f} | {100 * found.fallback.sum() / decisions:.2f} |",
-                        flush=True,
-                    )
+            limited = evaluate(request, processes=1, time_decisions=False)
+            free = evaluate(dataclasses.replace(request, wait_ratio=0.0), processes=1, time_decisions=False)
+            for number, case in enumerate(limited.cases):
+                for name in policies:
+                    row = _row(limited.figures, free.figures, number, policies[0], name)
+                    print(f"| {trace.name} {case.load:g} {runtime} | `{name}` | {row} |", flush=True)
+
+
+_Found = dict[tuple[str, int], Figures]
+
+
+def _row(limited: _Found, free: _Found, number: int, first: str, name: str) -> str:
+    own, other = limited[name, number], limited[first, number]
+    of = [dict(zip(METRICS, each.metrics.T, strict=True)) for each in (own, other, free[name, number])]
+    mean, low, high = (100 * each for each in change_of_means(of[0]["mean_jct_s"], of[1]["mean_jct_s"]))
+    tails = (
+        f"{100 * (of[0][metric].mean() / of[1][metric].mean() - 1):+.1f}"
+        for metric in ("p95_jct_s", "max_wait_s", "throughput_jobs_per_h")
+    )
+    cost = 100 * (of[0]["mean_jct_s"].mean() / of[2]["mean_jct_s"].mean() - 1)
+    decisions = own.basis_counts.sum()
+    shares = (100 * own.basis_counts[:, columns].sum() / decisions for columns in ([OVERDUE], FALLBACKS))
+    return " | ".join(
+        [f"{mean:+.1f} ({low:+.1f} .. {high:+.1f})", *tails, f"{cost:+.2f}", *(f"{share:.2f}" for share in shares)]
+    )
 
 
 if __name__ == "__main__":

@@ -111,16 +111,27 @@ def look_around(
 
 
 @compiled_part
+def best_duration_s(surroundings: Surroundings, duration_s: Floats, fits: Bools) -> float:
+    """A job's shortest expected duration on any GPU that is there and can hold it; inf: there is none."""
+    best_s = np.inf
+    for gpu in range(duration_s.shape[0]):
+        if (
+            fits[gpu] or surroundings.gpu_wait_s[gpu] < np.inf
+        ):  # what is lost is nothing to compare with, or to wait for
+            best_s = min(best_s, duration_s[gpu])
+    return best_s
+
+
+@compiled_part
 def look_at_job(surroundings: Surroundings, duration_s: Floats, fits: Bools, longest_s: float) -> float:
     """Takes in how slow each GPU is for a waiting job.
 
     Returns:
         The longest expected duration of the job on the GPUs where it could start now, or `longest_s`, if that is more.
     """
-    best_s = np.inf
-    for gpu in range(duration_s.shape[0]):
-        if fits[gpu] or surroundings.gpu_wait_s[gpu] < np.inf:
-            best_s = min(best_s, duration_s[gpu])
+    best_s = best_duration_s(surroundings, duration_s, fits)
+    if best_s == np.inf:
+        return longest_s
     for gpu in range(duration_s.shape[0]):
         if fits[gpu]:
             longest_s = max(longest_s, duration_s[gpu])
@@ -212,35 +223,30 @@ def score_job(
             than it is never refused. inf refuses nothing, as where nothing would end a hold.
         scores: (G,) filled; -inf where the job does not fit or the pair is refused.
     """
-    best_s, completion_s = np.inf, np.inf
+    best_s, completion_s = best_duration_s(surroundings, duration_s, fits), np.inf
     for gpu in range(duration_s.shape[0]):
         wait_s = 0.0 if fits[gpu] else surroundings.gpu_wait_s[gpu]
-        if wait_s < np.inf:  # a GPU that is lost is nothing to compare with, or to wait for
-            best_s = min(best_s, duration_s[gpu])
         completion_s = min(completion_s, rule.kappa * wait_s + duration_s[gpu])
     # Logarithms take long: many jobs have all their pairs refused, and neighbours are mostly of one model.
     of_job_known, length_cost, age_gain = False, 0.0, 0.0
-    last_s, duration_cost, refused = np.nan, 0.0, False
+    last_s, duration_cost = np.nan, 0.0
     for gpu in range(duration_s.shape[0]):
         scores[gpu] = -np.inf
-        if not fits[gpu]:
+        if not fits[gpu] or (
+            duration_s[gpu] > rule.theta * completion_s
+            and not is_short(rule, surroundings, gpu, duration_s[gpu], best_s, drain_s)
+        ):
             continue
+        if not of_job_known:
+            of_job_known, length_cost = True, log(best_s)
+            age_gain = rule.ageing * log1p(max(waited_s, 0.0) / best_s)
         if duration_s[gpu] != last_s:
             last_s = duration_s[gpu]
-            slowdown = last_s / best_s
-            refused = last_s > rule.theta * completion_s and not is_short(
-                rule, surroundings, gpu, last_s, best_s, drain_s
-            )
-            if not refused:
-                if not of_job_known:
-                    of_job_known, length_cost = True, log(best_s)
-                    age_gain = rule.ageing * log1p(max(waited_s, 0.0) / best_s)
-                duration_cost = length_cost + rule.alpha * log(slowdown)
-        if not refused:
-            # More than a GPU's share strands idle GPUs of the node, less leaves cores that nobody can use.
-            share = surroundings.gpu_core_share[gpu]
-            misfit = abs(cores - share) / max(share, 1.0)
-            scores[gpu] = -(duration_cost + rule.packing * misfit - age_gain)
+            duration_cost = length_cost + rule.alpha * log(last_s / best_s)
+        # More than a GPU's share strands idle GPUs of the node, less leaves cores that nobody can use.
+        share = surroundings.gpu_core_share[gpu]
+        misfit = abs(cores - share) / max(share, 1.0)
+        scores[gpu] = -(duration_cost + rule.packing * misfit - age_gain)
 
 
 @compiled
@@ -265,7 +271,8 @@ def score_batch(
         look_around(gpu_node[n], gpu_idle[n], gpu_remaining_s[n], node_cores_free[n], surroundings)
         drain_s = np.inf
         if hold_allowed[n]:
-            drain_s = queue_drain_s(surroundings, job_waiting[n], duration_s[n], fits_now[n], n < 0)
+            to_the_end = n < 0  # False; as a constant it would compile the drain once more
+            drain_s = queue_drain_s(surroundings, job_waiting[n], duration_s[n], fits_now[n], to_the_end)
         for job in range(fits_now.shape[1]):
             fits = fits_now[n, job]
             somewhere = False

@@ -5,8 +5,9 @@ of a kind two things follow (`Calibration`):
 
 - where the prior (the declared runtime; the mean of all jobs) would have been nearer than the regression, by more than
   chance, the answer moves towards it, as far as would have been best;
-- where fewer than INTERVAL_COVERAGE of the runtimes lay in their intervals, these are widened by the factor that would
-  have covered as many: split conformal prediction (Vovk, Gammerman, Shafer 2005), on residuals in half-widths.
+- where fewer than INTERVAL_COVERAGE of the runtimes lay in their intervals, both ends go outwards by as much as would
+  have covered as many: conformalized quantile regression (Romano, Patterson, Candes 2019). By as much, and not by a
+  multiple: where declarations were exact, intervals had no width that anything could be a multiple of.
 
 Knows plain numbers only.
 """
@@ -29,7 +30,7 @@ CALIBRATE_FROM = 8
 """Finished jobs of a kind from which its predictions are changed at all."""
 _SHARES = np.linspace(1.0, 0.0, 11)  # of equals the first is taken: the regression as it stands
 _SURE = 1.645  # the 0.95 quantile of the normal distribution
-_LEAST_HALF_WIDTH = 1e-6
+_MOST_LOG = 100.0
 
 
 class Kind(NamedTuple):
@@ -59,7 +60,12 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What becomes of the predictions of a kind: share of the regression beside the prior, widening of intervals."""
+    """What becomes of the predictions of a kind.
+
+    Attributes:
+        share: of the regression beside the prior.
+        widening_ratio: by which the high end is multiplied, and the low end divided; 1 or more.
+    """
 
     share: float = 1.0
     widening_ratio: float = 1.0
@@ -128,11 +134,9 @@ def _calibration(compared: np.ndarray[tuple[int, int], np.dtype[np.float64]]) ->
     loss = gained.mean(axis=1) + gained.std(axis=1, ddof=1) / math.sqrt(count)
     best = int(loss.argmin())
     off = mixed[best]
-    half_widths = np.where(
-        off < 0, off / np.minimum(low, -_LEAST_HALF_WIDTH), off / np.maximum(high, _LEAST_HALF_WIDTH)
-    )
+    outside = np.maximum(low - off, off - high)  # below 0: inside
     # As many as are missing for sure: fewer than chance would let miss in 5 % of cases.
     level = INTERVAL_COVERAGE - _SURE * math.sqrt(INTERVAL_COVERAGE * (1.0 - INTERVAL_COVERAGE) / count)
     rank = math.ceil((count + 1) * level)
-    widening = max(1.0, float(np.sort(half_widths)[rank - 1]))
-    return Calibration(float(_SHARES[best]), widening)
+    widening = min(max(0.0, float(np.sort(outside)[rank - 1])), _MOST_LOG)
+    return Calibration(float(_SHARES[best]), math.exp(widening))

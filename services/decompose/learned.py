@@ -335,7 +335,7 @@ class LearnedPredictor:
             median_s = np.where(share == 1.0, median_s, learned.prior_s * (median_s / learned.prior_s) ** share)
         # The interval is about what was learned: where the median may not go there, it still says how unsure that is.
         kept_s = np.clip(median_s, learned.least_s, learned.greatest_s)
-        low_s, high_s = (median_s * np.exp(each * widening) for each in (learned.low, learned.high))
+        low_s, high_s = median_s * np.exp(learned.low) / widening, median_s * np.exp(learned.high) * widening
         return kept_s, np.minimum(low_s, kept_s), np.maximum(high_s, kept_s)
 
     def _correct(

@@ -107,7 +107,7 @@ def _coverage_metrics(figures: CoverageFigures) -> Iterator[Metric]:
     yield hit
     widening = GaugeMetricFamily(
         "adlro_decompose_interval_widening_ratio",
-        "factor by which intervals are wider, as logarithms, since too few runtimes lay in them",
+        "factor by which either end of an interval lies further out, since too few runtimes lay in them",
         labels=["basis", "new"],
     )
     share = GaugeMetricFamily(

@@ -53,6 +53,16 @@ def resampled_means(values: Floats, seed: int) -> Floats:
     return np.concatenate(found) / len(values)
 
 
+def change_of_means(ours: Floats, theirs: Floats) -> tuple[float, float, float]:
+    """The ratio of the means over the same lists less 1, and its interval.
+
+    Args:
+        ours, theirs: (n,) one figure of n lists.
+    """
+    means = resampled_means(np.stack([ours, theirs], axis=1), 0)
+    return float(ours.mean() / theirs.mean() - 1.0), *interval(means[:, 0] / means[:, 1] - 1.0)
+
+
 def _counts(lists: int, seed: int) -> Iterator[Floats]:
     """How often each list is in each resample, (RESAMPLES, lists) in blocks."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(lists, 0xB007)))

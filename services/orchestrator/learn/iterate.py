@@ -6,7 +6,8 @@
 2. A network is trained on them (improve.py), and is the behaviour policy of `--further` worlds: the states that it
    comes to are not those that the base comes to.
 3. Networks with `--trainings` different seeds are trained on all states. Each gets the margins with which it does best
-   on lists of validation seeds (margins.py). The best becomes FOLDER/dqn.onnx; all of them are kept.
+   on lists of validation seeds (margins.py). The best of those that keep its limits becomes FOLDER/dqn.onnx; all are
+   kept.
 
 Whatever a folder holds already is not made again, so that an interrupted run goes on. It takes some hours of one core.
 With --by-priority a job counts by its priority, in gains and in the scores of margins.
@@ -129,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         network, metadata = load_network(behaviour)
         act = playing.with_margins(OnnxModel(to_onnx(network, metadata)), BEHAVIOUR)
         collect_all(further, 2, asked.further, sampling, act)
-    ratios: dict[Path, float] = {}
+    ratios: dict[Path, tuple[bool, float]] = {}
     for seed in range(1, asked.trainings + 1):
         trained, model = folder / f"seed-{seed}.pt", folder / f"seed-{seed}.onnx"
         if not trained.exists():
@@ -137,10 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             train(folders, Fit(epochs=asked.epochs, seed=seed), trained, by_priority=by_priority)
         if not model.exists():
             validate(trained, model)
-        ratios[model] = float(OnnxModel(model).metadata.training["validation_mean"])
+        said = OnnxModel(model).metadata.training
+        ratios[model] = bool(said["breaks_limits"]), float(said["validation_mean"])
     best = min(ratios, key=lambda path: ratios[path])
     (folder / "dqn.onnx").write_bytes(best.read_bytes())
-    say(json.dumps({path.name: round(ratio, 5) for path, ratio in ratios.items()}) + f"; the best: {best.name}")
+    say(json.dumps({path.name: round(ratio, 5) for path, (_, ratio) in ratios.items()}) + f"; the best: {best.name}")
 
 
 if __name__ == "__main__":

@@ -73,7 +73,12 @@ def validate(trained: Path, out: Path) -> None:
         say(f"{trained.name}: {tried}: {told} {scores[margins]}")
     best = min(MARGINS, key=lambda margins: (breaks[margins], means[margins]))
     say(f"{trained.name}: {best}{', which break a limit' if breaks[best] else ''}")
-    found_best = {"validation": scores[best], "validation_mean": means[best], "validation_lists": LISTS}
+    found_best = {
+        "validation": scores[best],
+        "validation_mean": means[best],
+        "validation_lists": LISTS,
+        "breaks_limits": breaks[best],
+    }
     training = {**metadata.training, **found_best}
     export_onnx(network, dataclasses.replace(metadata, margins=best, training=training), out)
 

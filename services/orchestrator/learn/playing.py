@@ -7,6 +7,7 @@ of a cell run side by side, so that a network is asked for dozens of decisions a
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from adlro.sim.speeds import SHIPPED
 from services.orchestrator.evaluate.cases import Case
 from services.orchestrator.planes.choice import Margins, choose
 from services.orchestrator.planes.model import OnnxModel
+from services.orchestrator.policies import Policy
 from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
 
 VALIDATION_SEED = 7001
@@ -88,6 +90,13 @@ def paired(cell: tuple[str, float, str], act: Act, *, lists: int, seed: int, by_
     return Score(float(ratio) - 1.0, error, *others)
 
 
+def unlimited_base() -> Policy:
+    """The base policy without the limit on waits, which a network that plays does not have either."""
+    base = HoldGreedyFixed()
+    base.wait_ratio = math.inf
+    return base
+
+
 def with_margins(model: OnnxModel, margins: Margins) -> Act:
     """The model's policy with other margins than its own."""
 
@@ -126,4 +135,4 @@ def _arrays(name: str, load: float, runtime: str, lists: int, seed: int) -> JobA
 
 @functools.lru_cache(maxsize=256)
 def _base(cell: tuple[str, float, str], lists: int, seed: int, by_priority: bool) -> _Played:
-    return _play(cell, HoldGreedyFixed().act, lists, seed, by_priority)
+    return _play(cell, unlimited_base().act, lists, seed, by_priority)

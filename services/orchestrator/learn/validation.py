@@ -12,8 +12,8 @@ from adlro.sim.batch import simulate
 from adlro.sim.exact import log_array
 from adlro.sim.observation import Floats, Ints, Observation
 from adlro.sim.scenario import load_scenario
+from services.orchestrator.learn.playing import unlimited_base
 from services.orchestrator.learn.worlds import World, world_of
-from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
 
 VALIDATION_ENTROPY = 0x0AD1_0A11
 """Of the seeds of validation lists; those of training and evaluation begin with a small number."""
@@ -55,7 +55,7 @@ class Validation:
         for number, (name, load) in enumerate(SETTINGS):
             rng = np.random.default_rng((VALIDATION_ENTROPY, number))
             self._worlds.append(world_of(load_scenario(name), load, "true", rng, lists=lists, jobs=jobs))
-        self._base = [_mean_jct_s(world, HoldGreedyFixed().act)[0] for world in self._worlds]
+        self._base = [_mean_jct_s(world, unlimited_base().act)[0] for world in self._worlds]
 
     def score(self, act: Callable[[Observation], Ints]) -> Score:
         """Of a policy."""

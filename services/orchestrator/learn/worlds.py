@@ -131,10 +131,7 @@ def world_of(
         drawn = [_with_backlog(each, backlog) for each in drawn]
     packed = pack_jobs(drawn, models)
     if runtime != "true":
-        believed = [
-            expected_s(each, models, runtime, scenario, seed=int(rng.integers(2**31)), groups=scenario.groups)
-            for each in drawn
-        ]
+        believed = [expected_s(each, models, runtime, scenario, seed=int(rng.integers(2**31))) for each in drawn]
         packed = pack_jobs(drawn, models, believed)
     packed = packed._replace(duration_s=packed.duration_s / speedup, expected_s=packed.expected_s / speedup)
     if early_share:
@@ -142,7 +139,7 @@ def world_of(
         share = np.where(ends, 0.02 + 0.28 * rng.random((lists, jobs)), 1.0)
         packed = packed._replace(duration_s=packed.duration_s * share[:, :, None])
     gpus = sum(1 for _ in scenario.cluster.gpus())
-    more = "" if faster == 1.0 else f" {speedup.max() / speedup.min():.1f} times faster"
+    more = "" if faster == 1.0 else f" models sped up by factors {speedup.max() / speedup.min():.1f} apart"
     return World(
         text=f"{scenario.name} load {load:.2f} {runtime} {gpus} GPUs{more} backlog {backlog} early {early_share:.2f}",
         cluster=scenario.cluster,

@@ -87,7 +87,8 @@ def less_margins(planes: Planes, q_pairs: Floats, margins: Margins) -> Floats:
     bases = planes.base[starts]
     if margins.age and len(bases):
         jobs, prices = planes.pair_job[bases], np.zeros(len(planes.base))
-        prices[starts] = margins.age * planes.jobs[starts, jobs % planes.jobs.shape[1], _WAITED]
+        prices[starts] = planes.jobs[starts, jobs % planes.jobs.shape[1], _WAITED]
+        prices *= margins.age
         own = np.full(len(planes.base), -1)
         own[starts] = jobs
         less -= prices[planes.pair_cluster] * (planes.pair_job != own[planes.pair_cluster])

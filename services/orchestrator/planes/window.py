@@ -9,7 +9,7 @@ import numpy as np
 
 from adlro.sim.compiled import compiled_part
 from adlro.sim.exact_compiled import log
-from adlro.sim.hold_rule import HoldRule, is_short, look_around, queue_drain_s, score_job
+from adlro.sim.hold_rule import HoldRule, best_duration_s, is_short, look_around, queue_drain_s, score_job
 from adlro.sim.observation import Ints
 from services.orchestrator.planes.layout import Looked, Scratch
 
@@ -62,7 +62,8 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
     waiting, base_job, base_gpu, base_score = 0, -1, -1, -np.inf
     scores = scratch.scores[0]
     around, too_long = scratch.surroundings, False
-    queue_s = queue_drain_s(around, looked.job_waiting[n], looked.duration_s[n], looked.fits_now[n], n >= 0)
+    to_the_end = n >= 0  # True; as a constant it would compile the drain once more
+    queue_s = queue_drain_s(around, looked.job_waiting[n], looked.duration_s[n], looked.fits_now[n], to_the_end)
     drain_s = queue_s if looked.hold_allowed[n] else np.inf
     for job in range(looked.job_waiting.shape[1]):
         scratch.chosen[job] = False
@@ -72,11 +73,9 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
             continue
         waiting += 1
         duration_s, fits = looked.duration_s[n, job], looked.fits_now[n, job]
-        best_s, somewhere = np.inf, False
+        best_s, somewhere = best_duration_s(around, duration_s, fits), False
         for gpu in range(fits.shape[0]):
             somewhere |= fits[gpu]
-            if scratch.usable[gpu]:
-                best_s = min(best_s, duration_s[gpu])
         scratch.best_s[job] = best_s
         scratch.key[job] = -log(best_s) - NOT_NOW if best_s < np.inf else -1e300
         if not somewhere:

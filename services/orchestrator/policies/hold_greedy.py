@@ -24,8 +24,9 @@ class HoldGreedySettings:
         alpha: weight of the slowdown against the job's fastest GPU.
         theta: a pair may be refused whose duration exceeds this many times the job's earliest expected completion.
         kappa: seconds of waiting count this many times in an expected completion.
-        backlog: a pair is refused only where it takes longer than this many drains of the queue too,
-        affinity: fewer of them, by this power of how much slower the GPU is for this job than for another waiting one.
+        backlog: drains of the queue: a pair that takes no longer than so many is not refused.
+        affinity: a power. On a GPU that is f times as slow for the job as for another waiting one, fewer drains count:
+            `backlog` divided by f to this power, and at least one.
         packing: weight of how far the cores asked for are from an equal share of the node's free cores.
         ageing: weight of the time waited.
     """

@@ -82,6 +82,8 @@ class DqnLookahead(Dqn):
         chosen = self.lookahead.choose(observation, (job, gpu))
         if chosen == (job, gpu):
             return judgement
+        judgement.basis.pop(0, None)  # whatever its base's choice rested on, this one is its own
+        judgement.notes.pop(0, None)
         if chosen[0] == HOLD:
             judgement.scores[0] = -np.inf
         else:

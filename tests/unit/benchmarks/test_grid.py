@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.grid import _idle_beside_backlog, interval, main
+from benchmarks.grid import _idle_beside_backlog, main
 from benchmarks.grid_cells import CLUSTERS, MIXTURES, RUNTIMES, draw_cells, kinds_of_jobs, lists_of
+from services.orchestrator.evaluate.resampling import change_of_means
 from tests.unit.orchestrator.decision_points import Waiting, decision
 
 
@@ -54,11 +55,11 @@ def test_a_gpu_is_idle_beside_a_backlog_where_a_job_would_be_done_before_the_las
 
 def test_an_interval_is_around_the_ratio_of_means() -> None:
     other = np.arange(1.0, 41.0)
-    mean, low, high = interval(1.1 * other, other)
+    mean, low, high = change_of_means(1.1 * other, other)
     assert mean == pytest.approx(0.1)
     assert low == pytest.approx(0.1)
     assert high == pytest.approx(0.1)
-    mean, low, high = interval(other[::-1].copy(), other)
+    mean, low, high = change_of_means(other[::-1].copy(), other)
     assert mean == pytest.approx(0.0)
     assert low < 0.0 < high
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -262,6 +263,18 @@ def test_hold_greedy_counts_several_drains_where_the_gpu_suits_the_others_no_bet
         0,
         1,
     )
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_hold_greedy_judges_each_gpu_for_itself_in_whatever_order_they_are_numbered(order: tuple[int, ...]) -> None:
+    # 10 s in 5, or 100 on one of two idle GPUs that are alike to it, of which only one can hold the other jobs.
+    of_gpus = [(10.0, 40.0, 5.0), (100.0, 40.0, 0.0), (100.0, INF, 0.0)]
+    jobs = [Waiting(tuple(of_gpus[gpu][kind] for gpu in order)) for kind in (0, 1, 1, 1)]
+    scores = HoldGreedyFixed().scores(decision(jobs, [of_gpus[gpu][2] for gpu in order]))[0, 0]
+    by_gpu = [float(scores[order.index(gpu)]) for gpu in range(3)]
+    # The drain is 45 s. GPU 2 suits nobody else: three drains count. On GPU 1 the other jobs are four times as slow.
+    assert by_gpu[0] == by_gpu[1] == -INF
+    assert by_gpu[2] > -INF
 
 
 def test_hold_greedy_counts_missing_cores_as_a_wait() -> None:
