@@ -49,6 +49,7 @@ SEED = 11
 LISTS = 400
 FEWER_LISTS = 100
 BY_PRIORITY = "dqn_by_priority"
+RETUNED = "hold_greedy_retuned"
 
 
 class SideBySide(Dqn):
@@ -117,18 +118,18 @@ def cells(philly: Path | None, swf: Path | None, clusters: Path) -> Iterator[Cel
     """All of them."""
     baselines = ("hold_greedy_fixed", "fcfs", "static")
     for name in ("paper", "paper_roomy"):
-        for load in (0.6, 0.9, 1.1):
+        for load in (0.3, 0.6, 0.9, 1.1):
             yield Cell("main", f"{name} {load}", _drawn(name, load), baselines, seeds=True)
     yield Cell("short", "paper 1.1, 64 jobs", _drawn("paper", 1.1, jobs=64), (*baselines, "heft", "sufferage"))
-    for runtime in ("noise:0.5", "group", "type"):
+    for runtime in ("noise:0.5", "group", "type", "none"):
         for load in (0.9, 1.1):
-            yield Cell(
-                "guess", f"paper {load} {runtime}", _drawn("paper", load, runtime=runtime), retune=True, seeds=True
-            )
+            cell = f"paper {load} {runtime}"
+            yield Cell("guess", cell, _drawn("paper", load, runtime=runtime), retune=runtime != "none", seeds=True)
     for name in ("paper", "paper_roomy"):
         for load in (0.6, 0.9, 1.1):
             cell = f"{name} {load}"
-            yield Cell("lookahead", cell, _drawn(name, load), ("hold_greedy_fixed", "dqn_lookahead"))
+            policies = ("hold_greedy_fixed", "dqn_lookahead")
+            yield Cell("lookahead", cell, _drawn(name, load), policies, lists=FEWER_LISTS)
     for load in (0.9, 1.1):
         yield Cell("priority", f"paper {load}", _drawn("paper", load), ("hold_greedy_fixed", "wspt"), by_priority=True)
     everyone = ("hold_greedy_fixed", *HEURISTICS)
@@ -185,9 +186,9 @@ def _toml(cluster: Cluster) -> str:
 def run_cell(cell: Cell, folder: Path, lists: int, checkpoints: dict[str, Path], without: Sequence[str]) -> None:
     """Evaluates what the folder does not hold yet."""
     own: dict[str, Policy] = {"dqn": SideBySide()}
-    if cell.retune:
+    if cell.retune and RETUNED not in without:
         settings = retuned(str(cell.request["scenarios"][0]), cell.request["loads"][0], str(cell.request["runtime"]))  # type: ignore[index]
-        own["hold_greedy_retuned"] = HoldGreedy(settings=settings)
+        own[RETUNED] = HoldGreedy(settings=settings)
     own |= {
         name: SideBySide(path)
         for name, path in checkpoints.items()

@@ -134,7 +134,7 @@ def test_every_table_has_the_tails_throughput_and_who_decided(tmp_path: Path) ->
             if name == "dqn against hold_greedy_fixed" or row["policy"] != "dqn":
                 continue
             changes = [row[column].partition(" ")[0] for column in COLUMNS]
-            assert changes == ["-4.0", "-3.0", "+3.0", "+1.0", "2", "3"], name
+            assert changes == ["-4.0", "-3.0", "+3.0", "+1.0", "2.00", "3.00"], name
     assert found["short"][0]["jobs/h"] == f"{1.01 * 102.5:.4g}"
     assert found["priority"][0]["priority-weighted JCT"].startswith("+0.0 % (")
 
