@@ -3,13 +3,14 @@
     python -m benchmarks.backlog [--jobs 1000] [--clock scaled] [--scale 20]
                                  [--policies fcfs,hold_greedy_fixed,dqn] [--capture FILE]
 
-Starts `adlro up` with a scaled or virtual clock on free ports, once for each policy, submits the jobs in one stream, and
-waits for the end of all. GPU time is counted from the jobs' own records, from the first submission to the last start,
-while jobs wait: idle, and *idle beside a backlog* (benchmarks/grid.py): a waiting job fits whose run there would end
-before the queue is expected to drain. Between a job's end and the next launch some milliseconds pass, which a clock at
-20 times the speed shows as 20 times as many: `fcfs`, which never holds, shows what that comes to, and so does a virtual
-clock, which waits for the scheduler. (There mean completion times are not compared: some jobs are done before the last
-ones are submitted.) `--capture` writes what `adlro gpus` shows in the middle of the run under the last policy.
+Starts `adlro up` with a scaled or virtual clock on free ports, once for each policy, submits the jobs in one stream,
+and waits for the end of all. GPU time is counted from the jobs' own records, from the first submission to the last
+start, while jobs wait: idle, and *idle beside a backlog* (benchmarks/grid.py): a waiting job fits whose run there
+would end before the queue is expected to drain. Between a job's end and the next launch some milliseconds pass, which
+a clock at 20 times the speed shows as 20 times as many: `fcfs`, which never holds, shows what that comes to, and so
+does a virtual clock, which waits for the scheduler. (There mean completion times are not compared: some jobs are done
+before the last ones are submitted.) `--capture` writes what `adlro gpus` shows in the middle of the run under the
+last policy.
 """
 
 from __future__ import annotations

@@ -56,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 wait_ratio=DEFAULT_RATIO,
             )
             limited = evaluate(request, processes=1, time_decisions=False)
-            free = evaluate(dataclasses.replace(request, wait_ratio=0.0), processes=1, time_decisions=False)
+            free = limited
+            if any(each.basis_counts[:, OVERDUE].any() for each in limited.figures.values()):  # else it is the same
+                free = evaluate(dataclasses.replace(request, wait_ratio=0.0), processes=1, time_decisions=False)
             for number, case in enumerate(limited.cases):
                 for name in policies:
                     row = _row(limited.figures, free.figures, number, policies[0], name)
