@@ -150,7 +150,7 @@ def test_figures_stand_below_their_names(folder: Path) -> None:
     ):
         percent = [100 * (each - 1) for each in (entry[f"{key}_ratio"], *entry[f"{key}_ratio_ci95"])]
         assert line[f"{heading} against fcfs, %"] == evaluation_tables.signed(*percent)
-    assert (line["overdue, %"], line["fallback, %"]) == ("0", "0")
+    assert (line["overdue, %"], line["fallback, %"]) == ("0.00", "0.00")
     assert line["bounded slowdown"] == f"{row['bounded_slowdown']:.2f}"
     assert line["jobs/h"].startswith(f"{row['throughput_jobs_per_h']:.0f} (")
     assert line["busy, %"] == f"{100 * row['utilization_busy']:.1f}"
