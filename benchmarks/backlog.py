@@ -52,6 +52,8 @@ def suite(policy: str, clock: str, scale: float) -> Iterator[str]:
             for line in process.stdout:
                 if "Ready in" in line:
                     break
+            else:
+                raise SystemExit(f"adlro up --policy {policy} did not come up: what it said stands above")
             status = json.loads((Path(folder) / "up.json").read_text(encoding="utf-8"))
             yield str(status["server"])
         finally:

@@ -7,10 +7,10 @@ The cells are drawn by benchmarks/grid_cells.py. The best single rule of a cell 
 completion time over `--choose` lists); it and the policies then run on the same `--lists` other lists. `show` prints
 for each policy the ratio of mean completion times to that rule's, less 1, as means over the cells of a kind, and with
 its 95 % bootstrap interval over the lists for cells where that lies wholly above 1 % (with `--all` for each); p95,
-longest wait and throughput in the same way; and how much GPU time stood *idle
-beside a backlog*: while a waiting job fitted whose expected run there would have
-ended before the queue was expected to drain (the planned start of the last waiting job, each planned in the order of
-submission on the GPU where it is done first). Finished cells are kept: an interrupted run goes on.
+longest wait and throughput in the same way; and how much GPU time stood *idle beside a backlog*: while a waiting job
+fitted whose expected run there would have ended before the queue was expected to drain (the planned start of the last
+waiting job, each planned in the order of submission on the GPU where it is done first). Finished cells are kept: an
+interrupted run goes on.
 """
 
 from __future__ import annotations

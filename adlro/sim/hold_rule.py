@@ -115,9 +115,8 @@ def best_duration_s(surroundings: Surroundings, duration_s: Floats, fits: Bools)
     """A job's shortest expected duration on any GPU that is there and can hold it; inf: there is none."""
     best_s = np.inf
     for gpu in range(duration_s.shape[0]):
-        if (
-            fits[gpu] or surroundings.gpu_wait_s[gpu] < np.inf
-        ):  # what is lost is nothing to compare with, or to wait for
+        # What is lost is nothing to compare with, or to wait for.
+        if fits[gpu] or surroundings.gpu_wait_s[gpu] < np.inf:
             best_s = min(best_s, duration_s[gpu])
     return best_s
 

@@ -41,7 +41,7 @@ class Base(NamedTuple):
         duration_s: (G,) scratch: of one job on each GPU.
         fits: (G,) scratch: that job can start there now.
         scores: (G,) of that job's pairs, the higher the sooner; -inf: does not fit, or refused.
-        work: (1,) what its decisions have taken so far, in pairs of waiting jobs and GPUs that were looked at.
+        work: (1,) what its decisions have taken so far, in pairs of waiting jobs and GPUs, scored or planned.
     """
 
     rule: HoldRule
@@ -152,7 +152,7 @@ def queue_drain_s(hardware: Hardware, machines: Machines, jobs: JobArrays, cours
         fits_somewhere(hardware, machines, jobs, course, n, job, base)
         fill_durations(hardware, jobs, course, n, job, base)
         longest_s = look_at_job(base.surroundings, duration_s, fits, longest_s)
-    base.work[0] += course.waiting_count[n] * count
+    base.work[0] += course.waiting_count[n] * count  # with the plan it takes about as long as the scoring
     drain_s, i = 0.0, 0
     while i < course.waiting_count[n] and drain_s < longest_s:
         job = course.waiting[n, i]
@@ -160,7 +160,6 @@ def queue_drain_s(hardware: Hardware, machines: Machines, jobs: JobArrays, cours
         fill_durations(hardware, jobs, course, n, job, base)
         drain_s = max(drain_s, plan_job(base.surroundings, duration_s, fits))
         i += 1
-    base.work[0] += i * count
     return drain_s
 
 

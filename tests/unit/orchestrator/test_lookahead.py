@@ -128,7 +128,7 @@ def test_work_is_bounded_whatever_waits() -> None:
     assert max(waited) > 200
     assert max(took) < 2 * IN_SERVICE.most_work
     assert max(np.array(took)[np.array(waited) > 100]) < 0.1 * IN_SERVICE.most_work
-    assert left > 10  # it looks ahead all the same, where the queue is short
+    assert left > 20
 
 
 def test_an_evaluation_gives_each_list_to_an_object_of_its_own() -> None:
