@@ -1,6 +1,7 @@
 """Approximate policy iteration from nothing to a model file: the recipe of the policy that ships. torch.
 
-    python -m services.orchestrator.learn.iterate FOLDER [--worlds 200] [--further 160] [--trainings 3] [--by-priority]
+    python -m services.orchestrator.learn.iterate FOLDER [--worlds 200] [--further 160] [--trainings 3]
+        [--start NETWORK] [--by-priority]
 
 1. States of `--worlds` worlds under the base policy, with what their candidates gain (advantages.py).
 2. A network is trained on them (improve.py), and is the behaviour policy of `--further` worlds: the states that it
@@ -9,6 +10,9 @@
    on lists of validation seeds (margins.py). The best of those that keep its limits becomes FOLDER/dqn.onnx; all are
    kept.
 
+With --start all trainings begin with the weights of a network, as for another rule or for wider worlds than it has
+seen; what it had seen counts as seen. Their learning rate is lower, not to lose what the weights know.
+
 Whatever a folder holds already is not made again, so that an interrupted run goes on. It takes some hours of one core.
 With --by-priority a job counts by its priority, in gains and in the scores of margins.
 """
@@ -16,6 +20,7 @@ With --by-priority a job counts by its priority, in gains and in the scores of m
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import subprocess
 import time
@@ -36,20 +41,38 @@ from services.orchestrator.learn.margins import say, validate
 from services.orchestrator.planes.choice import Margins
 from services.orchestrator.planes.fill import WINDOW, PlaneFiller
 from services.orchestrator.planes.model import ModelMetadata, OnnxModel
-from services.orchestrator.planes.ranges import Ranges
+from services.orchestrator.planes.ranges import Ranges, ranges_from_json
 from services.orchestrator.policies.hold_greedy import FIXED
 
 BEHAVIOUR = Margins(0.05, 0.1)
 """Of the network that behaves in the second round."""
 
+RATE_FROM_WEIGHTS = 5e-4
+"""Highest learning rate of a training that begins with weights."""
 
-def train(folders: Sequence[Path], settings: Fit, out: Path, *, by_priority: bool = False) -> None:
-    """Trains a network on all states of some folders; `out` has its weights, and how it went."""
+
+def train(
+    folders: Sequence[Path], settings: Fit, out: Path, *, start: Path | None = None, by_priority: bool = False
+) -> None:
+    """Trains a network on all states of some folders; `out` has its weights, and how it went.
+
+    Args:
+        folders: of states.
+        settings: how; the rate is `RATE_FROM_WEIGHTS` at most where it begins with weights.
+        out: file.
+        start: a network to begin with.
+        by_priority: the states' gains count jobs by their priority.
+    """
     begin_s = time.monotonic()
+    network, ranges = None, ranges_of(folders)
+    if start is not None:
+        network, before = load_network(start)
+        settings = dataclasses.replace(settings, rate=min(settings.rate, RATE_FROM_WEIGHTS))
+        ranges.include(ranges_from_json(before.training.get("ranges")))
     data = load(folders, PlaneFiller(FIXED.rule()))
     say(f"{data.states} states in {len(data.train)} chunks, read in {time.monotonic() - begin_s:.0f} s")
-    network, log = fit(data, settings, tell=say)
-    training: dict[str, Any] = {"states": data.states, "log": log, "ranges": ranges_of(folders).to_json()}
+    network, log = fit(data, settings, network=network, tell=say)
+    training: dict[str, Any] = {"states": data.states, "log": log, "ranges": ranges.to_json()}
     training["by_priority"] = by_priority
     metadata = ModelMetadata(
         FIXED.rule(), WINDOW, BEHAVIOUR, recipe="adlro", seed=settings.seed, commit=_commit(), training=training
@@ -112,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--trainings", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--start", type=Path, help="a network (.pt, .onnx) whose weights all trainings begin with")
     parser.add_argument("--by-priority", action="store_true", help="jobs count by their priority")
     asked = parser.parse_args(arguments)
     if min(asked.worlds, asked.trainings, asked.epochs) < 1:
@@ -126,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.further:
         behaviour = folder / "behaviour.pt"
         if not behaviour.exists():
-            train([first], Fit(epochs=asked.epochs), behaviour, by_priority=by_priority)
+            train([first], Fit(epochs=asked.epochs), behaviour, start=asked.start, by_priority=by_priority)
         network, metadata = load_network(behaviour)
         act = playing.with_margins(OnnxModel(to_onnx(network, metadata)), BEHAVIOUR)
         collect_all(further, 2, asked.further, sampling, act)
@@ -135,7 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         trained, model = folder / f"seed-{seed}.pt", folder / f"seed-{seed}.onnx"
         if not trained.exists():
             folders = [first, further] if asked.further else [first]
-            train(folders, Fit(epochs=asked.epochs, seed=seed), trained, by_priority=by_priority)
+            settings = Fit(epochs=asked.epochs, seed=seed)
+            train(folders, settings, trained, start=asked.start, by_priority=by_priority)
         if not model.exists():
             validate(trained, model)
         said = OnnxModel(model).metadata.training

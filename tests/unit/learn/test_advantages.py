@@ -17,12 +17,14 @@ from adlro.sim.scenario import load_scenario
 from services.orchestrator.learn import iterate, margins, playing
 from services.orchestrator.learn.advantages import Sampling, States, collect, collect_worlds
 from services.orchestrator.learn.dataset import Dataset, batch_of, chunks_of
+from services.orchestrator.learn.export import load_network
 from services.orchestrator.learn.improve import Fit, fit, gains_by_margin, predicted_gain
 from services.orchestrator.learn.network import PairNetwork
 from services.orchestrator.learn.worlds import draw_world, world_of
 from services.orchestrator.planes.choice import Margins
 from services.orchestrator.planes.fill import PlaneFiller
 from services.orchestrator.planes.model import OnnxModel
+from services.orchestrator.planes.ranges import ranges_from_json
 from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
 
 pytestmark = pytest.mark.slow
@@ -168,3 +170,20 @@ def test_the_recipe_goes_from_nothing_to_a_model_and_makes_nothing_twice(
     assert {path: path.stat().st_mtime_ns for path in made} == made
     with pytest.raises(InvalidInput, match="gains of all jobs alike"):
         iterate.main([*asked, "--by-priority"])
+
+
+def test_a_training_that_begins_with_weights_has_seen_what_they_had_seen(tmp_path: Path) -> None:
+    sampling = SMALL
+    for place, seed in ("first", 1), ("second", 2):
+        iterate.collect_all(tmp_path / place, seed, 1, sampling)
+    before, after, new = tmp_path / "before.pt", tmp_path / "after.pt", tmp_path / "new.pt"
+    iterate.train([tmp_path / "first"], Fit(epochs=1), before)
+    iterate.train([tmp_path / "second"], Fit(epochs=1, rate=1e-9), after, start=before)
+    iterate.train([tmp_path / "second"], Fit(epochs=1, rate=1e-9), new)
+    (old, seen), (tuned, seen_by_both), (other, _) = (load_network(path) for path in (before, after, new))
+    for name, weights in old.state_dict().items():
+        torch.testing.assert_close(tuned.state_dict()[name], weights, rtol=0, atol=1e-5)
+    assert any(not torch.equal(other.state_dict()[name], weights) for name, weights in old.state_dict().items())
+    ranges = ranges_from_json(seen.training["ranges"])
+    ranges.include(iterate.ranges_of([tmp_path / "second"]))
+    assert seen_by_both.training["ranges"] == ranges.to_json()

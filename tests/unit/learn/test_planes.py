@@ -307,9 +307,9 @@ def test_margins_are_the_same_for_one_decision_and_for_many():
 
 
 def test_nobody_holds_beside_a_backlog():
-    """Five jobs of 4 s are planned on GPU 0 in 3 to 15 s; GPU 1 would be done with one before the last starts."""
+    """Jobs of 4 s are planned on GPU 0, busy for 3 s. GPU 1 takes 11 s: done before the last starts, or after that."""
     hold = np.full(1, 1e6, dtype=np.float32)
-    for count, expected in ((1, [HOLD, HOLD]), (5, [0, 1])):
+    for count, expected in ((1, [HOLD, HOLD]), (3, [HOLD, HOLD]), (4, [0, 1]), (5, [0, 1])):
         planes = filler().fill(decision([Waiting((4.0, 11.0))] * count, [3.0, 0.0]))
         action = choose(planes, np.zeros(len(planes.pairs), dtype=np.float32), hold, Margins())
         assert action.tolist() == [expected]
