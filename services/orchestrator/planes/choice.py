@@ -11,9 +11,14 @@ import numpy as np
 from adlro.sim.compiled import compiled, fixed
 from adlro.sim.observation import HOLD, Bools, Floats, Ints
 from services.orchestrator.planes.layout import Float32s, Planes, as_type
-from services.orchestrator.planes.table import JOB_PLANES
+from services.orchestrator.planes.table import CLUSTER_PLANES, JOB_PLANES, PAIR_PLANES
+
+MOSTLY_IDLE = 0.5
+"""Share of the GPUs that are busy, below which `Margins.idle` counts."""
 
 _WAITED = [plane.name for plane in JOB_PLANES].index("waited_scale")
+_SLOWDOWN = [plane.name for plane in PAIR_PLANES].index("slowdown")
+_UTILIZATION = [plane.name for plane in CLUSTER_PLANES].index("utilization")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +31,21 @@ class Margins:
     Q is about the mean completion time. To pass over the same job again and again costs the mean little, and the 95th
     percentile much: `age` keeps that for gains that are worth it.
 
+    To keep a fast GPU for jobs that are still to come is worth it where many come. No plane tells how many; where most
+    GPUs are idle, probably fewer than in most worlds of the training. `idle` is for that.
+
     Attributes:
         start: of a pair.
         hold: of a hold where the base would start something.
         age: of a pair of another job than the base's, beside `start`, for each unit of that job's plane `waited_scale`.
+        idle: of a pair of the base's job on a GPU where it takes longer than on the base's, beside `start`, for the
+            share of GPUs by which fewer than `MOSTLY_IDLE` are busy.
     """
 
     start: float = 0.0
     hold: float = 0.0
     age: float = 0.0
+    idle: float = 0.0
 
 
 def choose(planes: Planes, q_pairs: Float32s, q_hold: Float32s, margins: Margins) -> Ints:
@@ -78,20 +89,27 @@ def less_margins(planes: Planes, q_pairs: Floats, margins: Margins) -> Floats:
     less = q_pairs - float(margins.start)
     if len(planes.base) == 1:  # twice as fast as what follows
         if (base := int(planes.base[0])) >= 0:
+            job = int(planes.pair_job[base])
             if margins.age:
-                job = int(planes.pair_job[base])
                 less -= margins.age * float(planes.jobs[0, job, _WAITED]) * (planes.pair_job != job)
+            if margins.idle and (idle := MOSTLY_IDLE - float(planes.cluster[0, _UTILIZATION])) > 0.0:
+                slower = planes.pairs[:, _SLOWDOWN] > planes.pairs[base, _SLOWDOWN]
+                less -= margins.idle * idle * ((planes.pair_job == job) & slower)
             less[base] = q_pairs[base]
         return less
     starts = np.flatnonzero(planes.base >= 0)
-    bases = planes.base[starts]
-    if margins.age and len(bases):
-        jobs, prices = planes.pair_job[bases], np.zeros(len(planes.base))
-        prices[starts] = planes.jobs[starts, jobs % planes.jobs.shape[1], _WAITED]
-        prices *= margins.age
-        own = np.full(len(planes.base), -1)
-        own[starts] = jobs
-        less -= prices[planes.pair_cluster] * (planes.pair_job != own[planes.pair_cluster])
+    bases, of_start = planes.base[starts], np.full(len(planes.base), -1)
+    of_start[starts] = np.arange(len(starts))
+    pairs = np.flatnonzero(of_start[planes.pair_cluster] >= 0)
+    n = of_start[planes.pair_cluster[pairs]]
+    own = planes.pair_job[pairs] == planes.pair_job[bases][n]
+    if margins.age:
+        waited = planes.jobs[starts, planes.pair_job[bases] % planes.jobs.shape[1], _WAITED]
+        less[pairs] -= (margins.age * waited.astype(np.float64))[n] * ~own
+    if margins.idle:
+        idle = np.maximum(MOSTLY_IDLE - planes.cluster[starts, _UTILIZATION].astype(np.float64), 0.0)
+        slower = planes.pairs[pairs, _SLOWDOWN] > planes.pairs[bases, _SLOWDOWN][n]
+        less[pairs] -= (margins.idle * idle)[n] * (own & slower)
     less[bases] = q_pairs[bases]
     return less
 

@@ -33,7 +33,7 @@ class Planes(NamedTuple):
         base: (N,) which of the P pairs the base policy would start; -1: it would hold.
         rows: (N, W) the window's jobs by their places in the observation; -1 in padding.
         hold_allowed: (N,) as in the observation, but where the queue is too long for a hold: a waiting job could start
-            now and would end before the queue has drained.
+            now that the rule would not refuse for the queue's sake.
         scale_s: (N,) the typical duration that times are compared with.
         clipped: (N,) figures outside the range of their planes.
     """
@@ -125,7 +125,7 @@ class Scratch(NamedTuple):
         surroundings: filled by `hold_rule.look_around`.
         queue_drain_s: (1,) time until the queue has drained (hold_rule.py), filled by `window.rank_jobs`.
         drain_s: (1,) the same where something may be refused, inf elsewhere.
-        too_long_to_hold: (1,) a waiting job could start now and would end before the queue has drained.
+        too_long_to_hold: (1,) a waiting job could start now that the rule would not refuse for the queue's sake.
         slot: (G,) of each GPU in its node; -1 where there is none.
         usable: (G,) there, and its node takes jobs.
         node_slots, node_gpus: (M,) GPUs, and those that are usable.

@@ -9,7 +9,7 @@ import numpy as np
 
 from adlro.sim.compiled import compiled_part
 from adlro.sim.exact_compiled import log
-from adlro.sim.hold_rule import HoldRule, best_duration_s, look_around, queue_drain_s, score_job
+from adlro.sim.hold_rule import HoldRule, best_duration_s, is_short, look_around, queue_drain_s, score_job
 from adlro.sim.observation import Ints
 from services.orchestrator.planes.layout import Looked, Scratch
 
@@ -84,7 +84,7 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
         cores = looked.job_cores[n, job]
         score_job(rule, around, duration_s, fits, cores, waited_s, drain_s, scores)
         for gpu in range(fits.shape[0]):
-            too_long = too_long or (fits[gpu] and duration_s[gpu] <= queue_s)
+            too_long = too_long or (fits[gpu] and is_short(rule, around, gpu, duration_s[gpu], best_s, queue_s))
             scratch.key[job] = max(scratch.key[job], scores[gpu])
             if scores[gpu] > base_score:
                 base_job, base_gpu, base_score = job, gpu, scores[gpu]

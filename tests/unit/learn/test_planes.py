@@ -292,10 +292,32 @@ def test_who_has_waited_long_is_passed_over_for_a_greater_gain_only():
         assert best_of(planes, q, none, Margins(start=0.05, age=9.0)).tolist() == [same]
 
 
+@pytest.mark.parametrize(
+    ("remaining_s", "beyond"), [([0.0] * 4, 0.5), ([0.0, 0.0, 0.0, 5.0], 0.25), ([0.0, 5.0, 0.0, 5.0], 0.0)]
+)
+def test_where_few_gpus_are_busy_a_slower_one_must_gain_more(remaining_s, beyond):
+    """Of four GPUs two are fast. No other pair has that margin: not another job's, not one on a GPU that is as fast."""
+    waiting = [Waiting((10.0, 10.0, 11.0, 11.0)), Waiting((30.0, 30.0, 33.0, 33.0))]
+    planes = filler().fill(decision(waiting, remaining_s, node=[0, 1, 2, 3]))
+    base, none = int(planes.base[0]), np.full(1, -9.0, dtype=np.float32)
+    seen = set()
+    for pair in range(len(planes.pairs)):
+        if pair == base:
+            continue
+        own = planes.pair_queue[pair] == planes.pair_queue[base]
+        slower = own and planes.pair_gpu[base] < 2 <= planes.pair_gpu[pair]
+        seen.add((bool(own), bool(slower)))
+        for more, expected in ((0.01, pair), (-0.01, base)):
+            q = np.zeros(len(planes.pairs), dtype=np.float32)
+            q[pair] = 0.05 + 0.8 * beyond * slower + more
+            assert best_of(planes, q, none, Margins(start=0.05, idle=0.8)).tolist() == [expected]
+    assert seen >= {(False, False), (True, True)}
+
+
 def test_margins_are_the_same_for_one_decision_and_for_many():
     rng = np.random.default_rng(31)
     points = [drawn(rng, 6) for _ in range(40)]
-    margins = Margins(start=0.1, hold=0.2, age=0.7)
+    margins = Margins(start=0.1, hold=0.2, age=0.7, idle=0.9)
     together = filler().fill(merged(points))
     q = rng.standard_normal(len(together.pairs)).astype(np.float32)
     hold = rng.standard_normal(len(points)).astype(np.float32)
@@ -307,9 +329,9 @@ def test_margins_are_the_same_for_one_decision_and_for_many():
 
 
 def test_nobody_holds_beside_a_backlog():
-    """Jobs of 4 s are planned on GPU 0, busy for 3 s. GPU 1 takes 11 s: done before the last starts, or after that."""
+    """Five jobs of 4 s are planned on GPU 0 in 3 to 15 s; GPU 1 would be done with one before the last starts."""
     hold = np.full(1, 1e6, dtype=np.float32)
-    for count, expected in ((1, [HOLD, HOLD]), (3, [HOLD, HOLD]), (4, [0, 1]), (5, [0, 1])):
+    for count, expected in ((1, [HOLD, HOLD]), (5, [0, 1])):
         planes = filler().fill(decision([Waiting((4.0, 11.0))] * count, [3.0, 0.0]))
         action = choose(planes, np.zeros(len(planes.pairs), dtype=np.float32), hold, Margins())
         assert action.tolist() == [expected]
