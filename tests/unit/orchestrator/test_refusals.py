@@ -96,14 +96,12 @@ async def test_its_gpu_is_for_others_while_it_waits(house: House) -> None:
 async def test_one_that_waits_for_its_next_launch_can_be_cancelled(house: House) -> None:
     house.cluster.refused["job-1"] = [Conflict("not now")] * 9
     house.start("fcfs", max_attempts=9)
+    await house.until_acting()
+    await house.pause()
     await house.submit(2.0)
 
     async def refused() -> bool:
-        job = await house.store.get("job-1")
-        if job.pending_reason is not PendingReason.LAUNCH_REFUSED:
-            return False
-        await house.pause()
-        return True
+        return (await house.store.get("job-1")).pending_reason is PendingReason.LAUNCH_REFUSED
 
     await house.until(refused)
     await house.store.request_cancel("job-1")
