@@ -50,6 +50,7 @@ class PendingReason(enum.IntEnum):
     NO_FITTING_GPU = 6
     CLUSTER_UNAVAILABLE = 7
     NODES_DRAINED = 8
+    LAUNCH_REFUSED = 9
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ import json
 import platform
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import numpy as np
@@ -42,14 +42,13 @@ from adlro.v1 import cluster_service_pb2 as cluster_pb
 from adlro.v1 import cluster_service_pb2_grpc as cluster_grpc
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from benchmarks.cluster_proxy import TIMEOUT_S, ClusterProxy
 from services.orchestrator.ledger import Entry, Ledger
 from services.orchestrator.policies import POLICIES, Policy
 from services.orchestrator.policies.dqn import SHIPPED, Dqn
 
 POLICY_NAMES = ("fcfs", "hold_greedy_fixed", "dqn")
 WINDOW = 32
-SERVICE = "/adlro.v1.ClusterService/"
-TIMEOUT_S = 60.0
 PERCENTILES = (50, 90, 99)
 
 
@@ -75,12 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(json.dumps(document, indent=2))
     if options.json:
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-
-
-if TYPE_CHECKING:
-    _Handler = grpc.GenericRpcHandler[Any, Any]
-else:
-    _Handler = grpc.GenericRpcHandler
 
 
 # ---- decisions
@@ -134,53 +127,25 @@ def _place_anywhere(ledger: Ledger, entry: Entry, rng: np.random.Generator) -> N
 # ---- from end to launch
 
 
-class Proxy:
-    """Passes the cluster's calls on as bytes, and notes when an end and a launch pass."""
+class Stopwatch(ClusterProxy):
+    """Notes when an end and a launch pass."""
 
     def __init__(self, upstream: grpc.aio.Channel) -> None:
-        self._upstream = upstream
+        super().__init__(upstream)
         self._ended_at: float | None = None
         self.took_ms: list[float] = []
 
-    def handler(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """For each method of the service one that passes it on."""
-        method = details.method
-        if method == f"{SERVICE}WatchEvents":
-            return grpc.unary_stream_rpc_method_handler(self._watch)
+    async def on_launch(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """The first one after an end."""
+        if self._ended_at is not None:
+            self.took_ms.append(1000 * (time.perf_counter() - self._ended_at))
+            self._ended_at = None
 
-        async def unary(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            if method == f"{SERVICE}LaunchJob" and self._ended_at is not None:
-                self.took_ms.append(1000 * (time.perf_counter() - self._ended_at))
-                self._ended_at = None
-            return await self._call(method, request, context)
-
-        return grpc.unary_unary_rpc_method_handler(unary)
-
-    async def _call(self, method: str, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        try:
-            answer: bytes = await self._upstream.unary_unary(method, None, None)(
-                request, timeout=context.time_remaining() or TIMEOUT_S
-            )
-        except grpc.aio.AioRpcError as error:
-            context.set_trailing_metadata(error.trailing_metadata())  # type: ignore[arg-type]
-            await context.abort(error.code(), error.details() or "")
-        return answer
-
-    async def _watch(self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
-        ended = cluster_pb.EVENT_KIND_FINISHED
-        async for answer in self._upstream.unary_stream(f"{SERVICE}WatchEvents", None, None)(request):
-            # What is launched after the next batch was not launched for this one: the policy held.
-            events = cluster_pb.WatchEventsResponse.FromString(answer).events
-            self._ended_at = time.perf_counter() if any(event.kind == ended for event in events) else None
-            yield answer
-
-
-class _Generic(_Handler):
-    def __init__(self, proxy: Proxy) -> None:
-        self._proxy = proxy
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        return self._proxy.handler(handler_call_details)
+    def on_events(self, answer: bytes) -> None:
+        """What is launched after the next batch was not launched for this one: the policy held."""
+        events = cluster_pb.WatchEventsResponse.FromString(answer).events
+        ended = any(event.kind == cluster_pb.EVENT_KIND_FINISHED for event in events)
+        self._ended_at = time.perf_counter() if ended else None
 
 
 async def end_to_launch(checkpoint: Path, jobs: int, seed: int) -> dict[str, Any]:
@@ -196,10 +161,8 @@ async def _one_run(policy: str, checkpoint: Path, jobs: int, seed: int) -> list[
         stack.callback(redis_server.stop)
         cluster = stack.enter_context(spawn_service("simcluster", clock | {"ADLRO_REDIS_URL": redis_server.url}))
         upstream = open_channel(cluster.address)
-        proxy, server = Proxy(upstream), grpc.aio.server()
-        server.add_generic_rpc_handlers((_Generic(proxy),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
+        proxy = Stopwatch(upstream)
+        server, port = await proxy.serve()
         env = {
             "ADLRO_REDIS_URL": redis_server.url,
             "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": f"127.0.0.1:{port}",

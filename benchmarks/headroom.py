@@ -106,7 +106,7 @@ class World:
         self.course = new_course(
             self.hardware, jobs, self.changes, np.zeros(1, dtype=np.int64), start_cost_s=np.zeros(1)
         )
-        kernel.begin_all(self.hardware, self.machines, jobs, self.changes, self.course, 0)
+        kernel.begin_all(self.hardware, self.machines, jobs, self.changes, self.course)
 
     def act(self, job: int, gpu: int) -> None:
         """Starts a job by its number, or holds, and goes to the next decision."""

@@ -43,7 +43,7 @@ def _mean_jct_s(settings: HoldGreedySettings, scenario: str, load: float, runtim
     changes = change_arrays([[]] * LISTS, hardware.gpu_count)
     machines = empty_machines(hardware)
     course = new_course(hardware, jobs, changes, np.arange(LISTS), start_cost_s=np.zeros(LISTS))
-    kernel.begin_all(hardware, machines, jobs, changes, course, 0)
+    kernel.begin_all(hardware, machines, jobs, changes, course)
     base, first = base_policy(settings, hardware), room_for_candidates(1)
     for n in range(LISTS):
         find_candidates(hardware, machines, jobs, course, n, base, first)

@@ -2,11 +2,13 @@
 
     python -m benchmarks.simulator [--seed N] [--seconds S] [--json FILE]
 
-Three tables: decisions a core-second with the full observation, by window and by GPUs; jobs a core-second under FCFS
-beside SimPy, on the same lists, whose mean completion times must agree; one `step` of one Gymnasium environment.
+Three tables: jobs a core-second under FCFS without an observation, beside SimPy, on the same lists, whose mean
+completion times must agree; decisions a core-second with the observation alone, and with the planes of a window as the
+policy that ships sees them, in training, evaluation and service, by window and by GPUs; one `step` of one Gymnasium
+environment.
 
-A core-second is one second of CPU time of this process, which runs on one core. Actions: the shortest job of the
-window that fits, on its lowest-numbered GPU, which costs next to nothing to choose.
+A core-second is one second of CPU time of this process, which runs on one core. Decisions are those of
+hold_greedy_fixed, which stand among the planes.
 """
 
 from __future__ import annotations
@@ -27,19 +29,22 @@ import numpy as np
 import simpy
 
 from adlro.cluster import Cluster, Gpu
+from adlro.sim.batch import BatchSimulator, change_arrays
 from adlro.sim.compiled import compiled
-from adlro.sim.course import DECISION, Changes, Course
+from adlro.sim.course import DECISION, Changes, Course, new_course
 from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.kernel import advance, begin, start
-from adlro.sim.machines import Hardware, Machines
+from adlro.sim.kernel import advance, begin, hold, start
+from adlro.sim.machines import Hardware, Machines, empty_machines, hardware_of
 from adlro.sim.scenario import load_scenario
 from adlro.sim.speeds import speed
-from adlro.sim.windows import WindowSimulator
 from adlro.sim.workload import WorkloadJob, draw_jobs
 from services.orchestrator.learn.env import PlacementEnv
+from services.orchestrator.planes.choice import actions_of
+from services.orchestrator.planes.fill import PlaneFiller
+from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
 
 LOAD = 0.9
-WINDOWS = (8, 32, 128)
+WINDOWS = (0, 8, 32, 128)
 GPUS = (16, 64, 256, 1024)
 REPEATS = 5
 JOBS = 256
@@ -89,16 +94,32 @@ def rate(step: Callable[[], int], seconds: float) -> float:
 
 
 def decisions_per_core_s(window: int, gpus: int, seed: int, seconds: float) -> dict[str, float]:
-    """With the full observation, the choice of the actions included; the best stretch is the least disturbed."""
+    """Decisions of hold_greedy_fixed with the planes of a window; 0: with the observation alone.
+
+    The best stretch is the least disturbed.
+    """
     times = gpus // 16
     cluster = copies(load_scenario("paper").cluster, times)
     clusters = max(BATCH_GPUS // gpus, 4)
-    jobs = pack_jobs(draw(min(clusters, 64), JOBS * min(times, 16), seed, times), cluster)
-    simulator = WindowSimulator(cluster, jobs, clusters=clusters, size=window)
+    lists = min(clusters, 64)
+    jobs = pack_jobs(draw(lists, JOBS * min(times, 16), seed, times), cluster)
+    numbers = np.arange(clusters)
+    simulator = BatchSimulator(cluster, jobs, begin_with=[int(n) for n in numbers % lists])
+    filler, policy = PlaneFiller(FIXED.rule(), max(window, 1)), HoldGreedyFixed()
+    policy.wait_ratio = float("inf")
 
     def step() -> int:
-        simulator.step(simulator.window.mask.argmax(axis=1))
-        return clusters
+        count = len(simulator.active)
+        observation = simulator.observe()
+        if window:
+            planes = filler.fill(observation)
+            simulator.act(actions_of(planes, planes.base))
+        else:
+            simulator.act(policy.act(observation))
+        ended = np.setdiff1d(numbers, simulator.active)
+        if len(ended):
+            simulator.begin(ended, ended % lists)
+        return count
 
     found = rates(step, seconds)
     return {
@@ -163,20 +184,20 @@ class SimpyFcfs:
 
 
 @compiled
-def play_fcfs(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, changes: Changes, course: Course, window: int
-) -> int:
+def play_fcfs(hardware: Hardware, machines: Machines, jobs: JobArrays, changes: Changes, course: Course) -> int:
     """Every cluster runs its list from the begin to the end under FCFS, without an observation; returns the jobs."""
     started = 0
     for n in range(hardware.gpu_count.shape[0]):
-        begin(hardware, machines, jobs, changes, course, n, course.list_of[n], window)
+        begin(hardware, machines, jobs, changes, course, n, course.list_of[n])
         while course.status[n] == DECISION:
-            # A window of one is the head of the queue: at a decision it fits somewhere.
             head, gpu = course.waiting[n, 0], 0
-            while not start(hardware, machines, jobs, course, n, head, gpu):
+            while gpu < hardware.gpu_count[n] and not start(hardware, machines, jobs, course, n, head, gpu):
                 gpu += 1
-            started += 1
-            advance(hardware, machines, jobs, changes, course, n, window)
+            if gpu < hardware.gpu_count[n]:
+                started += 1
+            else:  # another job would fit; it is not its turn
+                hold(hardware, machines, jobs, course, n)
+            advance(hardware, machines, jobs, changes, course, n)
     return started
 
 
@@ -185,24 +206,18 @@ def fcfs_beside_simpy(seed: int, seconds: float) -> dict[str, float]:
     cluster = load_scenario("paper").cluster
     lists = draw(FCFS_LISTS, JOBS, seed)
     jobs = pack_jobs(lists, cluster)
-    # A window of one is the longest waiting job alone: its first possible GPU is FCFS.
-    once = WindowSimulator(cluster, jobs, clusters=FCFS_LISTS, size=1, restart=False)
-    ended = np.zeros(FCFS_LISTS, dtype=np.bool_)
-    while not ended.all():
-        ended |= once.step(once.window.mask.argmax(axis=1)).done
-    ours_s = (once.course.job_end_s - jobs.submit_s).mean(axis=1)
+    hardware = hardware_of([cluster] * FCFS_LISTS, cluster.gpu_models)
+    machines, changes = empty_machines(hardware), change_arrays([[]] * FCFS_LISTS, hardware.gpu_count)
+    course = new_course(hardware, jobs, changes, np.arange(FCFS_LISTS), start_cost_s=np.zeros(FCFS_LISTS))
+
+    def play() -> int:
+        return play_fcfs(hardware, machines, jobs, changes, course)
+
+    play()
+    ours_s = (course.job_end_s - jobs.submit_s).mean(axis=1)
     theirs_s = np.array([SimpyFcfs(cluster, one).run() for one in lists])
     if not np.allclose(ours_s, theirs_s, rtol=1e-9):
         raise AssertionError(f"mean completion times differ: {ours_s} and SimPy's {theirs_s}")
-    seen = WindowSimulator(cluster, pack_jobs(lists * 4, cluster), clusters=4 * FCFS_LISTS, size=1)
-
-    def step() -> int:
-        seen.step(seen.window.mask.argmax(axis=1))
-        return 4 * FCFS_LISTS  # the window's one job fits at each decision, and starts
-
-    def play() -> int:
-        return play_fcfs(once.hardware, once.machines, once.jobs, once.changes, once.course, 1)
-
     turn = 0
 
     def run_simpy() -> int:
@@ -211,12 +226,11 @@ def fcfs_beside_simpy(seed: int, seconds: float) -> dict[str, float]:
         turn += 1
         return JOBS
 
-    rounds = [(rate(play, seconds / 3), rate(run_simpy, seconds / 3), rate(step, seconds / 3)) for _ in range(3)]
-    ours, theirs, observed = (statistics.median(column) for column in zip(*rounds, strict=True))
-    ratios = sorted(mine / other for mine, other, _ in rounds)
+    rounds = [(rate(play, seconds / 2), rate(run_simpy, seconds / 2)) for _ in range(3)]
+    ours, theirs = (statistics.median(column) for column in zip(*rounds, strict=True))
+    ratios = sorted(mine / other for mine, other in rounds)
     return {
         "jobs_per_core_s": ours,
-        "jobs_per_core_s_with_observation": observed,
         "simpy_jobs_per_core_s": theirs,
         "ratio": ratios[1],
         "ratio_low": ratios[0],
@@ -257,12 +271,12 @@ def main() -> None:
     fcfs = fcfs_beside_simpy(seed, seconds)
     print(f"FCFS, {FCFS_LISTS} lists of {JOBS} jobs, 16 GPUs (mean completion time of both {fcfs['mean_jct_s']:.3f} s)")
     print(f"  simulator {fcfs['jobs_per_core_s']:>12,.0f} jobs/core-s")
-    print(f"    with the observation of a window of one {fcfs['jobs_per_core_s_with_observation']:,.0f}")
     print(f"  SimPy     {fcfs['simpy_jobs_per_core_s']:>12,.0f} jobs/core-s")
     print(f"  ratio     {fcfs['ratio']:>12.1f} ({fcfs['ratio_low']:.1f} to {fcfs['ratio_high']:.1f})\n")
 
-    print("Decisions with the full observation, the choice of the action included: decisions/core-s (best stretch)")
-    print("  GPUs    " + "".join(f"{f'window {window}':>28}" for window in WINDOWS))
+    print("Decisions of hold_greedy_fixed, with what they rest on: decisions/core-s (best stretch)")
+    heads = [f"planes, window {window}" if window else "the observation" for window in WINDOWS]
+    print("  GPUs    " + "".join(f"{head:>28}" for head in heads))
     cells = []
     for gpus in GPUS:
         row = [decisions_per_core_s(window, gpus, seed, seconds) for window in WINDOWS]
@@ -271,7 +285,7 @@ def main() -> None:
         print(f"  {gpus:>5}   " + "".join(f"{text:>28}" for text in texts))
 
     print("\nGymnasium, one cluster of 16 GPUs: us a step")
-    steps = {window: env_step_us(window, seed, seconds / 3) for window in WINDOWS}
+    steps = {window: env_step_us(window, seed, seconds / 3) for window in WINDOWS if window}
     for window, step_us in steps.items():
         print(f"  window {window:>3} {step_us:>8.1f}")
     if arguments.json:

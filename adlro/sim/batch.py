@@ -1,4 +1,4 @@
-"""Runs job lists on N simulated clusters at once, for policies that see the whole queue. numpy and numba only."""
+"""Runs job lists on N simulated clusters at once. numpy and numba only."""
 
 from __future__ import annotations
 
@@ -78,17 +78,19 @@ class Outcome:
 
 
 class BatchSimulator:
-    """N clusters, each with a job list of its own, taken from decision to decision.
+    """N clusters, each with a job list, taken from decision to decision.
 
     Args:
-        cluster: one for all, or one for each list; all with the models of `gpu_models`.
-        jobs: the lists; their models are numbered as in `gpu_models`.
+        cluster: one for all, or one for each of the N; all with the models of `gpu_models`.
+        jobs: L lists; their models are numbered as in `gpu_models`.
         gpu_models: the models' names; those of the (one) cluster where left out.
         gpu_changes: for each list, what happens to GPUs, ascending in time.
         start_cost_s: time that each start takes before the work begins.
+        begin_with: (N,) numbers of the lists with which the clusters begin, and `begin` others; cluster n has list n,
+            and N = L, where left out.
 
     Raises:
-        InvalidInput: the numbers of clusters, lists and changes differ, or a change is not one.
+        InvalidInput: the numbers of clusters, lists and changes differ, or a change is not one; no such list.
     """
 
     def __init__(
@@ -99,25 +101,45 @@ class BatchSimulator:
         gpu_models: Sequence[str] | None = None,
         gpu_changes: Sequence[Sequence[GpuChange]] | None = None,
         start_cost_s: float = 0.0,
+        begin_with: Sequence[int] | None = None,
     ) -> None:
         lists = len(jobs.job_count)
-        clusters = [cluster] * lists if isinstance(cluster, Cluster) else list(cluster)
-        if len(clusters) != lists:
-            raise InvalidInput(f"{len(clusters)} clusters for {lists} job lists", field="cluster")
+        first = np.arange(lists) if begin_with is None else np.array(begin_with, dtype=np.int64)
+        clusters = [cluster] * len(first) if isinstance(cluster, Cluster) else list(cluster)
+        if len(clusters) != len(first):
+            raise InvalidInput(f"{len(clusters)} clusters for {len(first)} job lists", field="cluster")
         self.gpu_models = tuple(clusters[0].gpu_models if gpu_models is None else gpu_models) if clusters else ()
         check_jobs(jobs, self.gpu_models, start_cost_s)
         self._jobs = jobs
         self._hardware = hardware_of(clusters, self.gpu_models)
-        self._changes = change_arrays(gpu_changes or [[]] * lists, self._hardware.gpu_count)
+        # A list may run on any of them.
+        gpu_count = self._hardware.gpu_count
+        gpus = gpu_count if begin_with is None else np.full(lists, gpu_count.min(initial=np.iinfo(np.int64).max))
+        self._changes = change_arrays(gpu_changes or [[]] * lists, gpus)
         self._machines = empty_machines(self._hardware)
         self._course = new_course(
             self._hardware,
             jobs,
             self._changes,
-            np.arange(lists),
-            start_cost_s=np.full(lists, start_cost_s),
+            first,
+            start_cost_s=np.full(len(first), start_cost_s),
         )
-        kernel.begin_all(self._hardware, self._machines, jobs, self._changes, self._course, 0)
+        self.begin(np.arange(len(first)), first)
+
+    def begin(self, clusters: Ints, lists: Ints) -> None:
+        """Some clusters begin some lists, wherever they stand.
+
+        Args:
+            clusters, lists: (B,) numbers.
+
+        Raises:
+            InvalidInput: no such list.
+        """
+        known = len(self._jobs.job_count)
+        wrong = lists[(lists < 0) | (lists >= known)]
+        if len(wrong):
+            raise InvalidInput(f"there are job lists 0 to {known - 1}, not {wrong[0]}", field="lists")
+        kernel.begin_some(self._hardware, self._machines, self._jobs, self._changes, self._course, clusters, lists)
         self._active = self._at_decision()
 
     def _at_decision(self) -> Ints:
@@ -141,13 +163,13 @@ class BatchSimulator:
     def observe(self) -> Observation:
         """The decision points of the active clusters, one row for each."""
         n, machines, course = self._active, self._machines, self._course
-        everyone = len(n) == len(self._jobs.job_count)
+        everyone, list_of = len(n) == len(course.list_of), course.list_of[n]
         service_s = course.user_service_s[n]
         running = machines.gpu_job[n] != IDLE
         self._add_running_service(n, running, service_s)
         scene = Scene(
             time_s=machines.time_s[n],
-            list_of=course.list_of[n],
+            list_of=list_of,
             gpu_speed=machines.gpu_speed[n],
             gpu_job=machines.gpu_job[n],
             gpu_start_s=machines.gpu_start_s[n],
@@ -166,7 +188,7 @@ class BatchSimulator:
             course.waiting_count[n],
             gpu_submit_s=submit_of_running_s(self._jobs, scene.list_of, scene.gpu_job),
             user_service_s=service_s,
-            hold_allowed=(machines.running_count[n] > 0) | (course.arrived_count[n] < self._jobs.job_count[n]),
+            hold_allowed=(machines.running_count[n] > 0) | (course.arrived_count[n] < self._jobs.job_count[list_of]),
             gpu_models=self.gpu_models,
         )
 
@@ -174,7 +196,7 @@ class BatchSimulator:
         row, gpu = np.nonzero(running)
         job = self._machines.gpu_job[n[row], gpu]
         so_far_s = self._machines.time_s[n[row]] - self._machines.gpu_start_s[n[row], gpu]
-        np.add.at(service_s, (row, self._jobs.user[n[row], job]), so_far_s)
+        np.add.at(service_s, (row, self._jobs.user[self._course.list_of[n[row]], job]), so_far_s)
 
     def act(self, actions: Ints) -> None:
         """Carries out one action for each active cluster, and goes on to the next decisions.
@@ -191,14 +213,20 @@ class BatchSimulator:
         rows = np.ascontiguousarray(actions[:, 0], dtype=np.int64)
         gpus = np.ascontiguousarray(actions[:, 1], dtype=np.int64)
         wrong = kernel.act_all(
-            self._hardware, self._machines, self._jobs, self._changes, self._course, active, rows, gpus, 0
+            self._hardware, self._machines, self._jobs, self._changes, self._course, active, rows, gpus
         )
         if wrong >= 0:
             raise ValueError(f"cluster {active[wrong]}: job {rows[wrong]} of the queue cannot start on {gpus[wrong]}")
         self._active = active[self._course.status[active] == DECISION]
 
+    @property
+    def stuck(self) -> Bools:
+        """(N,) jobs are left that nothing can start."""
+        stuck: Bools = self._course.status == STUCK
+        return stuck
+
     def outcome(self) -> Outcome:
-        """What became of the lists (so far)."""
+        """What became of the lists (so far), where each cluster has its own."""
         course = self._course
         return Outcome(
             jobs=self._jobs,
@@ -206,7 +234,7 @@ class BatchSimulator:
             end_s=course.job_end_s.copy(),
             gpu=course.job_gpu.copy(),
             attempts=course.job_attempts.copy(),
-            stuck=course.status == STUCK,
+            stuck=self.stuck,
             jobs_integral_s=course.totals[:, JOBS_S].copy(),
             _run_job=course.run_job.copy(),
             _run_gpu=course.run_gpu.copy(),

@@ -53,11 +53,7 @@ class Course(NamedTuple):
         job_start_s, job_end_s: (N, J) of the last attempt; nan before.
         job_gpu: (N, J) of the last attempt; -1 before.
         job_attempts: (N, J) starts.
-        best_expected_s: (N, J) shortest expected duration on a GPU that can hold the job.
         waiting: (N, J) numbers of the waiting jobs, in the order of submission.
-        by_duration: (N, J) the same in the order of `best_expected_s`.
-        window: (N, W) the jobs of the window, as chosen last (`window_rows`).
-        window_count: (N,) jobs in it.
         waiting_count, arrived_count, finished_count, impossible_count: (N,).
         next_change: (N,) the first change that has not happened.
         hold_until_s: (N,) NOT_HOLDING, or when the hold ends.
@@ -79,11 +75,7 @@ class Course(NamedTuple):
     job_end_s: Floats
     job_gpu: NDArray[np.int32]
     job_attempts: NDArray[np.int32]
-    best_expected_s: Floats
     waiting: NDArray[np.int32]
-    by_duration: NDArray[np.int32]
-    window: NDArray[np.int32]
-    window_count: Ints
     waiting_count: Ints
     arrived_count: Ints
     finished_count: Ints
@@ -111,7 +103,6 @@ def new_course(
     list_of: Ints,
     *,
     start_cost_s: Floats,
-    window: int = 0,
 ) -> Course:
     """Nothing has begun; `begin` brings each cluster to its first decision."""
     batch, gpus = hardware.gpu_model.shape
@@ -127,11 +118,7 @@ def new_course(
         job_end_s=np.full((batch, size), np.nan),
         job_gpu=np.full((batch, size), -1, dtype=np.int32),
         job_attempts=np.zeros((batch, size), dtype=np.int32),
-        best_expected_s=np.zeros((batch, size)),
         waiting=np.zeros((batch, size), dtype=np.int32),
-        by_duration=np.zeros((batch, size), dtype=np.int32),
-        window=np.zeros((batch, max(window, 1)), dtype=np.int32),
-        window_count=np.zeros(batch, dtype=np.int64),
         waiting_count=np.zeros(batch, dtype=np.int64),
         arrived_count=np.zeros(batch, dtype=np.int64),
         finished_count=np.zeros(batch, dtype=np.int64),
@@ -153,7 +140,7 @@ def new_course(
     )
 
 
-# ---- the queue: two orders of the same jobs
+# ---- the queue
 
 
 @compiled_part
@@ -170,31 +157,13 @@ def place_in_order(queue: NDArray[np.int32], length: int, job: int) -> int:
 
 
 @compiled_part
-def _place_by_duration(queue: NDArray[np.int32], length: int, job: int, best_s: Floats) -> int:
-    low, high = 0, length
-    while low < high:
-        middle = (low + high) >> 1
-        other = queue[middle]
-        if best_s[other] < best_s[job] or (best_s[other] == best_s[job] and other < job):
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@compiled_part
 def join_queue(course: Course, n: int, job: int) -> None:
     """A job of cluster n waits from now on."""
-    length = course.waiting_count[n]
-    queue, sorted_queue = course.waiting[n], course.by_duration[n]
+    length, queue = course.waiting_count[n], course.waiting[n]
     place = place_in_order(queue, length, job)
     for i in range(length, place, -1):
         queue[i] = queue[i - 1]
     queue[place] = job
-    place = _place_by_duration(sorted_queue, length, job, course.best_expected_s[n])
-    for i in range(length, place, -1):
-        sorted_queue[i] = sorted_queue[i - 1]
-    sorted_queue[place] = job
     course.waiting_count[n] = length + 1
     course.job_state[n, job] = WAITING
 
@@ -202,10 +171,7 @@ def join_queue(course: Course, n: int, job: int) -> None:
 @compiled_part
 def leave_queue(course: Course, n: int, job: int) -> None:
     """A job of cluster n waits no longer; its state is the caller's."""
-    length = course.waiting_count[n] - 1
-    queue, sorted_queue = course.waiting[n], course.by_duration[n]
+    length, queue = course.waiting_count[n] - 1, course.waiting[n]
     for i in range(place_in_order(queue, length + 1, job), length):
         queue[i] = queue[i + 1]
-    for i in range(_place_by_duration(sorted_queue, length + 1, job, course.best_expected_s[n]), length):
-        sorted_queue[i] = sorted_queue[i + 1]
     course.waiting_count[n] = length

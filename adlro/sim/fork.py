@@ -54,7 +54,7 @@ def copy_machines(source: Machines, n: int, target: Machines, m: int) -> None:
 def copy_course(jobs: JobArrays, source: Course, n: int, target: Course, m: int) -> None:
     """Brings the course of cluster m of `target` to that of cluster n of `source`.
 
-    All but what a continuation never reads: the record of ended runs, and the window, are the target's own.
+    All but what a continuation never reads: the record of ended runs is the target's own.
     """
     number = source.list_of[n]
     target.list_of[m] = number
@@ -70,17 +70,14 @@ def copy_course(jobs: JobArrays, source: Course, n: int, target: Course, m: int)
     target.feasible_idle[m] = source.feasible_idle[n]
     target.priority_sum[m] = source.priority_sum[n]
     target.run_count[m] = 0
-    target.window_count[m] = 0
     for job in range(jobs.job_count[number]):
         target.job_state[m, job] = source.job_state[n, job]
         target.job_start_s[m, job] = source.job_start_s[n, job]
         target.job_end_s[m, job] = source.job_end_s[n, job]
         target.job_gpu[m, job] = source.job_gpu[n, job]
         target.job_attempts[m, job] = source.job_attempts[n, job]
-        target.best_expected_s[m, job] = source.best_expected_s[n, job]
     for i in range(source.waiting_count[n]):
         target.waiting[m, i] = source.waiting[n, i]
-        target.by_duration[m, i] = source.by_duration[n, i]
     for gpu in range(source.known_speed.shape[1]):
         target.known_speed[m, gpu] = source.known_speed[n, gpu]
     for user in range(source.user_service_s.shape[1]):

@@ -39,18 +39,17 @@ from adlro.sim.observation import HOLD_LIMIT_S, HOLD_ROUNDING_MS, Ints
 @compiled_part
 def _arrive(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: int) -> None:
     number = course.list_of[n]
-    best_s = np.inf
+    possible = False
     for i in range(hardware.shape_count[n]):
         model, gpu_memory_mib, node_cores, node_memory_mib = hardware.shape[n, i]
-        if (
+        possible = possible or (
             jobs.gpu_memory_mib[number, job] <= gpu_memory_mib
             and jobs.cores[number, job] <= node_cores
             and jobs.memory_mib[number, job] <= node_memory_mib
-        ):
-            best_s = min(best_s, jobs.expected_s[number, job, model])
+            and jobs.expected_s[number, job, model] < np.inf
+        )
     course.arrived_count[n] += 1
-    course.best_expected_s[n, job] = best_s
-    if best_s == np.inf:
+    if not possible:
         course.job_state[n, job] = IMPOSSIBLE
         course.impossible_count[n] += 1
         return
@@ -165,41 +164,17 @@ def hold(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course
 
 
 @compiled_part
-def window_rows(course: Course, n: int, window: int) -> int:
-    """Chooses cluster n's window: the shortest waiting jobs by expected duration, and always the longest waiting.
-
-    Writes `course.window`: in the order of duration, the longest waiting last where it is not among the shortest.
-
-    Returns:
-        Jobs in the window.
-    """
-    length: int = min(window, course.waiting_count[n])
-    course.window_count[n] = length
-    if length == 0:
-        return 0
-    oldest, seen = course.waiting[n, 0], False
-    for i in range(length):
-        job = course.by_duration[n, i]
-        course.window[n, i] = job
-        seen = seen or job == oldest
-    if not seen:
-        course.window[n, length - 1] = oldest
-    return length
-
-
-@compiled_part
 def _something_fits(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
     course: Course,
     n: int,
-    window: int,
     first_job: int,
     first_node: int,
     end_node: int,
 ) -> bool:
-    """Some waiting job, of the window unless that is 0, fits somewhere now.
+    """Some waiting job fits somewhere now.
 
     Args:
         first_job: jobs from this number on are looked at on all nodes,
@@ -207,14 +182,12 @@ def _something_fits(
     """
     if machines.idle_count[n] == 0:
         return False
-    count = course.waiting_count[n] if window == 0 else window_rows(course, n, window)
-    rows = course.waiting[n] if window == 0 else course.window[n]
     number = course.list_of[n]
-    # From the end: there stand the newest of the whole queue.
-    for i in range(count - 1, -1, -1):
-        job = rows[i]
+    # From the end: there stand the newest.
+    for i in range(course.waiting_count[n] - 1, -1, -1):
+        job = course.waiting[n, i]
         low, high = (0, hardware.node_cores.shape[1]) if job >= first_job else (first_node, end_node)
-        if low >= high and window == 0:
+        if low >= high:
             return False
         cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
         for node in range(low, high):
@@ -250,22 +223,15 @@ def advance(
     changes: Changes,
     course: Course,
     n: int,
-    window: int,
 ) -> None:
-    """Takes cluster n to its next decision, or to the end.
-
-    Args:
-        window: 0: a decision is where any waiting job fits; else only this many jobs count (`window_rows`).
-    """
+    """Takes cluster n to its next decision, which is where any waiting job fits, or to the end."""
     number = course.list_of[n]
     count, change_count = jobs.job_count[number], changes.time_s.shape[1]
     # Where nothing fitted before an event, only what it brings can: new jobs anywhere, or any job on a freed node.
     first_job, first_node, end_node = 0, 0, 0
     while True:
         holding = course.hold_until_s[n] != NOT_HOLDING
-        if not holding and _something_fits(
-            hardware, machines, jobs, course, n, window, first_job, first_node, end_node
-        ):
+        if not holding and _something_fits(hardware, machines, jobs, course, n, first_job, first_node, end_node):
             course.status[n] = DECISION
             return
         arrived = course.arrived_count[n]
@@ -338,7 +304,6 @@ def begin(
     course: Course,
     n: int,
     number: int,
-    window: int,
 ) -> None:
     """Empties cluster n, gives it list `number` from time 0 on, and goes to its first decision."""
     machines.time_s[n] = 0.0
@@ -374,16 +339,29 @@ def begin(
     course.run_count[n] = 0
     for total in range(course.totals.shape[1]):
         course.totals[n, total] = 0.0
-    advance(hardware, machines, jobs, changes, course, n, window)
+    advance(hardware, machines, jobs, changes, course, n)
 
 
 @compiled
-def begin_all(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, changes: Changes, course: Course, window: int
-) -> None:
+def begin_all(hardware: Hardware, machines: Machines, jobs: JobArrays, changes: Changes, course: Course) -> None:
     """`begin` of every cluster, with the list it has."""
     for n in range(hardware.gpu_count.shape[0]):
-        begin(hardware, machines, jobs, changes, course, n, course.list_of[n], window)
+        begin(hardware, machines, jobs, changes, course, n, course.list_of[n])
+
+
+@compiled
+def begin_some(
+    hardware: Hardware,
+    machines: Machines,
+    jobs: JobArrays,
+    changes: Changes,
+    course: Course,
+    clusters: Ints,
+    lists: Ints,
+) -> None:
+    """`begin` of some clusters, each with a list."""
+    for i in range(clusters.shape[0]):
+        begin(hardware, machines, jobs, changes, course, clusters[i], lists[i])
 
 
 @compiled
@@ -396,7 +374,6 @@ def act_all(
     clusters: Ints,
     rows: Ints,
     gpus: Ints,
-    window: int,
 ) -> int:
     """Carries out one action for each of `clusters`, in whole-queue order, and goes on to the next decisions.
 
@@ -414,5 +391,5 @@ def act_all(
             hardware, machines, jobs, course, n, course.waiting[n, rows[i]], gpus[i]
         ):
             return i
-        advance(hardware, machines, jobs, changes, course, n, window)
+        advance(hardware, machines, jobs, changes, course, n)
     return -1

@@ -37,7 +37,6 @@ class Hardware(NamedTuple):
         gpu_model: (N, G) the model's number in `models` of the batch.
         gpu_memory_mib: (N, G).
         gpu_node: (N, G) the node's number.
-        gpu_slot: (N, G) the GPU's place in its node.
         node_cores: (N, M).
         node_memory_mib: (N, M).
         node_first_gpu: (N, M + 1) number of each node's first GPU; a node's GPUs stand together.
@@ -49,7 +48,6 @@ class Hardware(NamedTuple):
     gpu_model: Ints
     gpu_memory_mib: Ints
     gpu_node: Ints
-    gpu_slot: Ints
     node_cores: Ints
     node_memory_mib: Ints
     node_first_gpu: Ints
@@ -116,7 +114,6 @@ def hardware_of(clusters: Sequence[Cluster], gpu_models: Sequence[str]) -> Hardw
         gpu_model=np.zeros((batch, gpus), dtype=np.int64),
         gpu_memory_mib=np.full((batch, gpus), -1, dtype=np.int64),
         gpu_node=np.zeros((batch, gpus), dtype=np.int64),
-        gpu_slot=np.zeros((batch, gpus), dtype=np.int64),
         node_cores=np.zeros((batch, nodes), dtype=np.int64),
         node_memory_mib=np.zeros((batch, nodes), dtype=np.int64),
         node_first_gpu=np.zeros((batch, nodes + 1), dtype=np.int64),
@@ -136,11 +133,10 @@ def hardware_of(clusters: Sequence[Cluster], gpu_models: Sequence[str]) -> Hardw
         for number, node in enumerate(cluster.nodes):
             hardware.node_cores[n, number] = node.cpu_cores
             hardware.node_memory_mib[n, number] = node.memory_mib
-            for slot, item in enumerate(node.gpus):
+            for item in node.gpus:
                 hardware.gpu_model[n, gpu] = numbers[item.gpu_model]
                 hardware.gpu_memory_mib[n, gpu] = item.memory_mib
                 hardware.gpu_node[n, gpu] = number
-                hardware.gpu_slot[n, gpu] = slot
                 shapes[numbers[item.gpu_model], item.memory_mib, node.cpu_cores, node.memory_mib] = None
                 gpu += 1
             hardware.node_first_gpu[n, number + 1 :] = gpu

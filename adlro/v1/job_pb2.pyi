@@ -108,6 +108,8 @@ class _PendingReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pending
     """The cluster does not answer; the job is kept."""
     PENDING_REASON_NODES_DRAINED: _PendingReason.ValueType  # 8
     """Every GPU that could hold it is lost or on a drained node."""
+    PENDING_REASON_LAUNCH_REFUSED: _PendingReason.ValueType  # 9
+    """Its launch was refused, or not answered; Job.message says why, and when it is launched again."""
 
 class PendingReason(_PendingReason, metaclass=_PendingReasonEnumTypeWrapper):
     """Why a pending job is not running yet."""
@@ -130,6 +132,8 @@ PENDING_REASON_CLUSTER_UNAVAILABLE: PendingReason.ValueType  # 7
 """The cluster does not answer; the job is kept."""
 PENDING_REASON_NODES_DRAINED: PendingReason.ValueType  # 8
 """Every GPU that could hold it is lost or on a drained node."""
+PENDING_REASON_LAUNCH_REFUSED: PendingReason.ValueType  # 9
+"""Its launch was refused, or not answered; Job.message says why, and when it is launched again."""
 Global___PendingReason: _TypeAlias = PendingReason  # noqa: Y015
 
 @_typing.final

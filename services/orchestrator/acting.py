@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from adlro.events import Clock, ClockMode
 from services.orchestrator.decisions import FALLBACK, WAIT_LIMIT, DecisionLog
@@ -25,7 +25,6 @@ class Acting:
         guard: stands between the ledger and the policy.
         shadow: another policy that is asked as well.
         incarnation: the cluster's, as last described.
-        late: launches of (job, attempt) that got no answer in time.
         told_s: the newest cluster time that the cluster has told; 0 before the first.
         ask_again: what was chosen for this process is not what an earlier one held by.
     """
@@ -36,7 +35,6 @@ class Acting:
     guard: Guard
     shadow: Shadow
     incarnation: str = ""
-    late: dict[tuple[str, int], int] = field(default_factory=dict)
     told_s: float = 0.0
     ask_again: bool = False
     _clock: Clock | None = None

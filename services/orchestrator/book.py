@@ -5,7 +5,7 @@ from __future__ import annotations
 from adlro.jobs import Job, JobState
 from adlro.jobstore import Move, Outcome
 from services.orchestrator import transitions
-from services.orchestrator.ledger import Entry, Ledger
+from services.orchestrator.ledger import Entry, Ledger, Phase
 
 
 class Book:
@@ -44,9 +44,23 @@ class Book:
         """The job's attempt is lost: it waits again, or has had enough; `excused`: this attempt does not count."""
         self._put_back(entry, transitions.lost(entry.job, time_s, why, self._max_attempts, excused=excused))
 
-    def refuse(self, entry: Entry, why: str, time_s: float) -> None:
-        """The cluster did not take the job's attempt: it waits again, or has had enough."""
-        self._put_back(entry, transitions.refused(entry.job, time_s, why, self._max_attempts))
+    def refuse(self, entry: Entry, why: str, time_s: float, retry_s: float, *, final: bool = False) -> bool:
+        """The cluster did not take the job's attempt: it waits until `retry_s`, or has had enough.
+
+        Args:
+            entry: of the job.
+            why: for people.
+            time_s: cluster time of that.
+            retry_s: cluster time of the next attempt.
+            final: another attempt would be refused as well.
+
+        Returns:
+            It stands in no queue, and is to join it at `retry_s`.
+        """
+        job = transitions.refused(entry.job, time_s, why, self._max_attempts, retry_s=retry_s, final=final)
+        paused = retry_s > time_s and not job.state.final
+        self._put_back(entry, job, paused=paused)
+        return paused
 
     def take_moves(self) -> list[Move]:
         """What is to be written; it is not asked for twice."""
@@ -58,10 +72,12 @@ class Book:
         attained_s = self.ledger.attained.add(job.spec.user, took_s) if took_s else None
         self.moves.append(Move(job, version, outcome, attained_s))
 
-    def _put_back(self, entry: Entry, job: Job) -> None:
+    def _put_back(self, entry: Entry, job: Job, *, paused: bool = False) -> None:
         self.record(entry, job)
         self.ledger.release(entry)
         if job.state.final:
             self.ledger.forget(entry)
+        elif paused:
+            entry.phase = Phase.BEGIN
         else:
             self.ledger.enqueue(entry)

@@ -6,7 +6,8 @@ moves a job happens at an event of the cluster, in order, in one task: a new job
 cluster for a wake-up. For each event batch there is one atomic write (ends, intents to launch, and how far the
 cluster's log is applied), then the launches, then the acknowledgement, on which a virtual clock waits.
 
-There is no repair inside a session: any failure ends it, and the next one starts from what is written down.
+A launch that the cluster refuses, or does not answer, is such an input: the job's attempt is taken back, and all others
+go on. Whatever else fails ends the session, and the next one starts from what is written down.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from services.orchestrator.decisions import Made
 from services.orchestrator.expecting import Expectations
 from services.orchestrator.explaining import best_two, runner_up
 from services.orchestrator.holding import Holding
-from services.orchestrator.launching import Launches, Refused
+from services.orchestrator.launching import Launches, Refused, Unanswered
 from services.orchestrator.ledger import Entry, Ledger, Phase
 from services.orchestrator.loading import load
 from services.orchestrator.ports import ClusterPort
@@ -49,6 +50,8 @@ GPU_SPEEDS_S = 1.0
 ROUND_SLICE_S = 0.005
 # What may change what a policy wants: it ends a hold. So does a job that joins the queue.
 ENDS_HOLD = frozenset(EventKind) - NOT_BLOCKING - {EventKind.WAKE_UP}
+# Pauses of cluster time before a job whose launch was refused is launched again; the last one from then on.
+REFUSAL_PAUSES_S = (0.0, 5.0, 15.0, 45.0, 120.0)
 # How far the applied events may run ahead of what is written down of it, where nothing else is to be written.
 CURSOR_LAG = 1000
 
@@ -72,7 +75,7 @@ class RefreshReasons:
     """Bring the reasons of waiting jobs up to date."""
 
 
-Input = EventBatch | Arrived | CancelRequested | Refused | RefreshReasons
+Input = EventBatch | Arrived | CancelRequested | Refused | Unanswered | RefreshReasons
 
 
 class Session:
@@ -119,6 +122,7 @@ class Session:
         self._written = 0
         self._described = 0
         self._vanished: list[tuple[Entry, int]] = []
+        self._strays: list[tuple[str, int]] = []
         self._refresh_due: asyncio.TimerHandle | None = None
         self._refresh_from = 0
         self._launches: Launches
@@ -221,6 +225,8 @@ class Session:
                     await self._cancel(job_id)
                 case Refused() as refused:
                     await self._take_back(refused)
+                case Unanswered() as unanswered:
+                    self._tell_unanswered(unanswered)
                 case RefreshReasons():
                     await self._refresh_reasons()
             if self._inbox.empty():
@@ -284,7 +290,7 @@ class Session:
             return
         entry.job = transitions.cancel_requested(entry.job)
         if entry.phase is Phase.PLACED:
-            await self._cluster.stop(job_id, entry.job.attempt_count, self.token, self.acting.incarnation)
+            self._launches.stop(job_id, entry.job.attempt_count)
             return
         self._cancelling.append(job_id)
         if len(self._cancelling) == 1:  # one wake-up is for all that come before it
@@ -305,11 +311,26 @@ class Session:
         await self._wake_at({0.0})
 
     async def _take_back(self, refused: Refused) -> None:
+        """The job waits, after a pause that grows with each refusal, or has failed; its GPU is free for others."""
         entry = refused.entry
         if entry.phase is Phase.PLACED and entry.job.attempt_count == refused.attempt:
-            self._book.refuse(entry, refused.why, self.now_s)
+            job = entry.job
+            self._log.warning(
+                "launch refused", job_id=job.job_id, attempt=refused.attempt, gpu_id=job.gpu_id, why=refused.why
+            )
+            pause_s = REFUSAL_PAUSES_S[min(transitions.refusals_in_a_row(job), len(REFUSAL_PAUSES_S) - 1)]
+            retry_s = self.now_s + max(pause_s, refused.retry_after_s)
+            if self._book.refuse(entry, refused.why, self.now_s, retry_s, final=refused.final):
+                heapq.heappush(self._begins, (retry_s, sequence_of(job.job_id), entry))
+            self._holding.ask_again()  # its GPU may be what others waited for
             await self._write(None)
-        raise Stale(f"the cluster refused {entry.job.job_id} on attempt {refused.attempt}: {refused.why}")
+            await self._wake_at({0.0, retry_s})
+        refused.taken_back.set()
+
+    def _tell_unanswered(self, unanswered: Unanswered) -> None:
+        entry = unanswered.entry
+        if entry.phase is Phase.PLACED and entry.job.attempt_count == unanswered.attempt:
+            self._book.record(entry, transitions.unanswered(entry.job, unanswered.why))
 
     # ---- the cluster's events
 
@@ -326,6 +347,7 @@ class Session:
             self._apply_event(event)
         self.applied = events[-1].revision
         self.now_s = max(self.now_s, events[-1].time_s)
+        self._stop_strays()
         self._lose_vanished()
         if all(event.kind in NOT_BLOCKING for event in events):
             return  # written with the next batch, or when nothing else waits
@@ -347,6 +369,8 @@ class Session:
             return
         entry = self.ledger.entries.get(event.job_id)
         if entry is None or entry.phase is not Phase.PLACED or entry.job.attempt_count != event.attempt:
+            if event.kind is EventKind.STARTED and event.revision > self._described:
+                self._strays.append((event.job_id, event.attempt))
             return  # of an attempt that was given up
         book, job = self._book, entry.job
         match event.kind:
@@ -363,6 +387,13 @@ class Session:
                 book.end(entry, transitions.stopped(job, event.time_s), learn=False)
             case EventKind.LOST:
                 book.lose(entry, event.message or "its GPU was lost", event.time_s)
+
+    def _stop_strays(self) -> None:
+        """What started after it was given up holds a GPU that counts as idle here."""
+        strays, self._strays = self._strays, []
+        for job_id, attempt in strays:
+            self._log.warning("stopping an attempt that was given up", job_id=job_id, attempt=attempt)
+            self._launches.stop(job_id, attempt)
 
     def _lose_vanished(self) -> None:
         """What does not run, and whose end no event is left to tell: it was told while its record was unreadable."""

@@ -10,6 +10,8 @@ from dataclasses import replace
 
 from adlro.jobs import Job, JobAttempt, JobState, PendingReason
 
+_REFUSED = "refused by the cluster: "
+
 
 def cancel_requested(job: Job) -> Job:
     """Its user wants its end (ingest has written that down)."""
@@ -37,6 +39,13 @@ def launching(job: Job, gpu_id: str, gpu_model: str) -> Job:
         gpu_model=gpu_model,
         attempts=(*job.attempts, attempt),
     )
+
+
+def unanswered(job: Job, why: str) -> Job:
+    """The cluster was asked to launch its last attempt, and has not said whether it did."""
+    if job.pending_reason is not PendingReason.LAUNCHING:
+        return job
+    return replace(job, message=f"being launched on {job.gpu_id}: {why}")
 
 
 def started(job: Job, start_s: float) -> Job:
@@ -113,9 +122,35 @@ def forgotten(job: Job, gpu_id: str, gpu_model: str, start_s: float, end_s: floa
     return lost(started(launching(job, gpu_id, gpu_model), start_s), end_s, "the store forgot it", max_attempts)
 
 
-def refused(job: Job, end_s: float, why: str, max_attempts: int) -> Job:
-    """The cluster did not take the attempt."""
-    return lost(job, end_s, f"refused by the cluster: {why}", max_attempts)
+def refused(
+    job: Job, end_s: float, why: str, max_attempts: int, *, retry_s: float | None = None, final: bool = False
+) -> Job:
+    """The cluster did not take the attempt: it waits for another one, or fails when it had enough.
+
+    Args:
+        job: with the attempt.
+        end_s: when that was.
+        why: for people.
+        max_attempts: lost attempts after which the job fails.
+        retry_s: cluster time of the next attempt; None: as soon as can be.
+        final: the job itself is why: another attempt would be refused as well.
+    """
+    next_job = lost(job, end_s, f"{_REFUSED}{why}", max_attempts)
+    if next_job.state is not JobState.PENDING:
+        return next_job
+    if final:
+        return _final(next_job, JobState.FAILED, f"attempt {job.attempt_count} was {_REFUSED}{why}")
+    if retry_s is None or retry_s <= end_s:
+        return next_job
+    message = f"attempt {job.attempt_count} was {_REFUSED}{why}; the next one is at {retry_s:.6g} s of cluster time"
+    return replace(next_job, pending_reason=PendingReason.LAUNCH_REFUSED, message=message)
+
+
+def refusals_in_a_row(job: Job) -> int:
+    """How many of its last attempts before the present one were refused."""
+    outcomes = [each.outcome for each in job.attempts[:-1]]
+    ran = [number for number, outcome in enumerate(outcomes) if not outcome.startswith(f"lost: {_REFUSED}")]
+    return len(outcomes) - (ran[-1] + 1 if ran else 0)
 
 
 def attempt_took_s(before: Job, after: Job) -> float:

@@ -191,7 +191,7 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
     changes = change_arrays([[]] * lists, hardware.gpu_count)
     machines = empty_machines(hardware)
     course = new_course(hardware, jobs, changes, np.arange(lists), start_cost_s=np.zeros(lists))
-    kernel.begin_all(hardware, machines, jobs, changes, course, 0)
+    kernel.begin_all(hardware, machines, jobs, changes, course)
     base = base_policy(FIXED, hardware)
     behaviour = base_policy(_perturbed(rng) if rng.random() < 0.5 else FIXED, hardware)
     one, candidates = room_for_candidates(1), room_for_candidates(sampling.considered)
@@ -244,7 +244,7 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
             kept = np.flatnonzero(sampled.played > 1)
             records.append(_record(machines, jobs, course, chosen[kept], _rows(sampled, kept)))
             _explore(rng, sampling, sampled, at, rows, gpus)
-        wrong = kernel.act_all(hardware, machines, jobs, changes, course, active, rows, gpus, 0)
+        wrong = kernel.act_all(hardware, machines, jobs, changes, course, active, rows, gpus)
         if wrong >= 0:
             raise ValueError(f"{world.text}: job {rows[wrong]} of the queue cannot start on GPU {gpus[wrong]}")
     columns: list[Any] = [np.concatenate(column) for column in zip(*records, strict=True)]

@@ -1,9 +1,11 @@
 """Gymnasium environments on the batched simulator: one cluster (`PlacementEnv`) and N of them (`PlacementVectorEnv`).
 
-An episode is one job list. An action is (job of the window, GPU), numbered job x GPUs + GPU, or to hold, the last
-number; `info["action_mask"]`, and `"mask"` of the observation, say which are possible. A masked action counts as a
-hold, or, where that is masked too, as the first possible one, and is told in `info["masked_actions"]`: some agents
-explore without looking at the mask.
+An agent sees the planes that the policy that ships sees in service (services/orchestrator/planes/), made of the same
+observations by the same code. An episode is one job list. An action is (job of the window, GPU), numbered job x GPUs +
+GPU, or to hold, the last number; `info["action_mask"]`, and `"mask"` of the observation, say which are possible. Of
+GPUs of a node that are the same in everything only the lowest-numbered is, and no hold where the queue is too long for
+one. A masked action counts as a hold, or, where that is masked too, as the first possible one, and is told in
+`info["masked_actions"]`: some agents explore without looking at the mask.
 
 The reward is that of the paper, `-(job completion time + lambda x idle GPU time)`, spread over time: the integral of
 the number of jobs in the system sums to the sum of all completion times. Decisions are not equally spaced: discount by
@@ -12,9 +14,8 @@ exp(-beta x `info["dt_s"]`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -24,11 +25,22 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from adlro.cluster import Cluster
+from adlro.sim.batch import BatchSimulator
 from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.observe import Window
+from adlro.sim.observation import HOLD
 from adlro.sim.scenario import load_scenario
-from adlro.sim.windows import REWARD_PARTS, Step, WindowSimulator
 from adlro.sim.workload import draw_jobs
+from services.orchestrator.planes.fill import WINDOW, PlaneFiller
+from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES, Plane
+from services.orchestrator.policies.hold_greedy import FIXED
+
+REWARD_PARTS = (
+    "jobs_s",  # integral of the number of jobs in the system: over an episode the sum of all completion times
+    "priority_s",  # integral of their priorities: the priority-weighted sum
+    "idle_s",  # idle GPU time
+    "feasible_idle_s",  # of that: what a hold leaves idle though some waiting job, in the window or not, fits there
+)
+"""Integrals over the time that a step took, as in `BatchSimulator.totals`."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -80,40 +92,127 @@ def draw_lists(
     )
 
 
-def observation_space(window: Window) -> spaces.Space[Any]:
-    """The space of one cluster's observation."""
+class Step(NamedTuple):
+    """What a step brought, for N clusters.
 
-    def box(array: NDArray[np.float32]) -> spaces.Box:
-        return spaces.Box(0.0, np.inf, array.shape[1:], np.float32)
+    Attributes:
+        parts: (N, REWARD_PARTS) integrals over the step.
+        dt_s: (N,) cluster time that passed.
+        done: (N,) the list has come to its end.
+        stuck: (N,) with `done`: jobs were left that nothing could start.
+        possible: (N,) the action was one of the mask.
+    """
 
-    return spaces.Dict(
-        {
-            "gpus": box(window.gpus),
-            "jobs": box(window.jobs),
-            "pairs": box(window.pairs),
-            "cluster": box(window.cluster),
-            "mask": spaces.Box(0, 1, window.mask.shape[1:], np.int8),
+    parts: NDArray[np.float64]
+    dt_s: NDArray[np.float64]
+    done: NDArray[np.bool_]
+    stuck: NDArray[np.bool_]
+    possible: NDArray[np.bool_]
+
+
+class _Clusters:
+    """N clusters, each running lists of a pool, one after another, and what is seen of them.
+
+    Args:
+        cluster: of each.
+        jobs: the pool.
+        count: N.
+        window: jobs that are seen.
+        weights: of the reward.
+        start_cost_s: time that each start takes.
+    """
+
+    def __init__(
+        self, cluster: Cluster, jobs: JobArrays, count: int, window: int, weights: RewardWeights, start_cost_s: float
+    ) -> None:
+        self.simulator = BatchSimulator(cluster, jobs, start_cost_s=start_cost_s, begin_with=[0] * count)
+        self.lists = len(jobs.job_count)
+        self.weights = weights.of_parts
+        self._filler = PlaneFiller(FIXED.rule(), window)
+        self._gpus = sum(len(node.gpus) for node in cluster.nodes)
+        self.actions = window * self._gpus + 1
+        slots = max(len(node.gpus) for node in cluster.nodes)
+        self._shapes = {
+            "gpus": (len(GPU_PLANES), len(cluster.nodes), slots),
+            "jobs": (window, len(JOB_PLANES)),
+            "pairs": (len(PAIR_PLANES), window, self._gpus),
+            "cluster": (len(CLUSTER_PLANES),),
         }
+        self._rows = np.zeros((count, window), dtype=np.int64)
+        self.seen: Arrays = {}
+        self.mask = np.zeros((count, self.actions), dtype=np.bool_)
+
+    @property
+    def space(self) -> spaces.Space[Any]:
+        """Of the observation of one cluster: each plane's own range."""
+        planes = {"gpus": GPU_PLANES, "jobs": JOB_PLANES, "pairs": PAIR_PLANES, "cluster": CLUSTER_PLANES}
+        axes = {"gpus": (0, (1, 2)), "jobs": (1, (0,)), "pairs": (0, (1, 2)), "cluster": (0, ())}
+        boxes: dict[str, spaces.Space[Any]] = {
+            name: _box(table, self._shapes[name], *axes[name]) for name, table in planes.items()
+        }
+        return spaces.Dict({**boxes, "mask": spaces.Box(0, 1, (self.actions,), np.int8)})
+
+    def begin(self, clusters: NDArray[np.int64], lists: NDArray[np.int64]) -> None:
+        """Some clusters begin some lists."""
+        self.simulator.begin(clusters, lists)
+
+    def look(self) -> None:
+        """Fills `seen` and `mask` in new arrays: zeros of clusters that stand at no decision."""
+        count, active = len(self._rows), self.simulator.active
+        self.seen = {name: np.zeros((count, *shape), dtype=np.float32) for name, shape in self._shapes.items()}
+        self.mask = np.zeros((count, self.actions), dtype=np.bool_)
+        if len(active):
+            planes = self._filler.fill(self.simulator.observe())
+            for name in ("gpus", "jobs", "cluster"):
+                self.seen[name][active] = getattr(planes, name)
+            n, window = active[planes.pair_cluster], planes.pair_job % planes.jobs.shape[1]
+            self.seen["pairs"][n, :, window, planes.pair_gpu] = planes.pairs
+            self.mask[n, window * self._gpus + planes.pair_gpu] = True
+            self.mask[active, -1] = planes.hold_allowed
+            self._rows[active] = planes.rows
+        self.seen["mask"] = self.mask.view(np.int8)
+
+    def step(self, actions: NDArray[np.int64]) -> Step:
+        """One action for each cluster that stands at a decision; `look` at what came of it.
+
+        Raises:
+            ValueError: an action that is none; then none is carried out.
+        """
+        last = self.actions - 1
+        wrong = actions[(actions < 0) | (actions > last)]
+        if len(wrong):
+            raise ValueError(f"actions are 0 to {last}, not {wrong[0]}")
+        simulator, active = self.simulator, self.simulator.active
+        possible = np.take_along_axis(self.mask, actions[:, None], axis=1)[:, 0]
+        instead = np.where(self.mask[:, -1], last, self.mask.argmax(axis=1))
+        chosen = np.where(possible, actions, instead)
+        job, gpu = np.divmod(chosen, self._gpus)
+        starts = (chosen != last)[:, None]
+        of_queue = self._rows[np.arange(len(chosen)), np.where(chosen != last, job, 0)]
+        pairs = np.where(starts, np.stack([of_queue, gpu], axis=1), HOLD)
+        before, time_s = simulator.totals.copy(), simulator.time_s.copy()
+        simulator.act(pairs[active])
+        done = np.ones(len(chosen), dtype=np.bool_)
+        done[simulator.active] = False
+        return Step(simulator.totals - before, simulator.time_s - time_s, done, done & simulator.stuck, possible)
+
+
+def _box(planes: tuple[Plane, ...], shape: tuple[int, ...], axis: int, others: tuple[int, ...]) -> spaces.Box:
+    low, high = (
+        np.broadcast_to(np.expand_dims(np.array(values, dtype=np.float32), others), shape)
+        for values in ([plane.low for plane in planes], [plane.high for plane in planes])
     )
-
-
-def _check_actions(actions: NDArray[np.int64], last: int) -> None:
-    wrong = actions[(actions < 0) | (actions > last)]
-    if len(wrong):
-        raise ValueError(f"actions are 0 to {last}, not {wrong[0]}")
-
-
-def _instead(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(N,) what a masked action counts as: to hold, or where that is not possible the first possible start."""
-    instead: NDArray[np.int64] = np.where(mask[:, -1], mask.shape[1] - 1, mask.argmax(axis=1))
-    return instead
+    assert low.shape[axis] == len(planes)
+    # What is padding, or no pair, is 0 in all planes.
+    return spaces.Box(np.minimum(low, 0.0), np.maximum(high, 0.0), shape, np.float32)
 
 
 class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
     """One cluster.
 
-    Observations are those of `adlro.sim.observe.Window`: `gpus` (GPU planes, nodes x slots), `jobs` (window, job
-    planes), `pairs` (pair planes, window, GPUs), `cluster` and `mask`.
+    Observations are planes, in the ranges of their table (services/orchestrator/planes/table.py): `gpus` (GPU planes,
+    nodes, slots), `jobs` (window, job planes), `pairs` (pair planes, window, GPUs; 0 where the mask is), `cluster` and
+    `mask`.
 
     Args:
         cluster: the paper's where left out.
@@ -131,86 +230,72 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
         cluster: Cluster | None = None,
         jobs: JobArrays | None = None,
         *,
-        window: int = 32,
+        window: int = WINDOW,
         weights: RewardWeights | None = None,
         start_cost_s: float = 0.0,
     ) -> None:
-        self._weights = (weights or RewardWeights()).of_parts
-        self._chosen = 0
-        self._simulator = WindowSimulator(
+        self._clusters = _Clusters(
             cluster or load_scenario("paper").cluster,
             draw_lists(0, 64, cluster=cluster) if jobs is None else jobs,
-            clusters=1,
-            size=window,
-            start_cost_s=start_cost_s,
-            next_list=lambda _: self._chosen,
-            restart=False,
+            1,
+            window,
+            weights or RewardWeights(),
+            start_cost_s,
         )
-        self.observation_space = observation_space(self._simulator.window)
-        self.action_space = spaces.Discrete(self._simulator.hold_action + 1)
+        self.observation_space = self._clusters.space
+        self.action_space = spaces.Discrete(self._clusters.actions)
         self._masked_actions = 0
-        self._actions = self._simulator.hold_action + 1
-        self._action = np.zeros(1, dtype=np.int64)
+
+    @property
+    def simulator(self) -> BatchSimulator:
+        """The cluster, and what became of its list."""
+        return self._clusters.simulator
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, dict[str, Any]]:
         """Begins a list: that of `options["list"]`, or one drawn."""
         super().reset(seed=seed)
-        lists = len(self._simulator.jobs.job_count)
         asked = (options or {}).get("list")
-        self._chosen = int(self.np_random.integers(lists)) if asked is None else int(asked)
-        if not 0 <= self._chosen < lists:
-            raise ValueError(f"options['list'] must be below {lists}, not {self._chosen}")
+        chosen = int(self.np_random.integers(self._clusters.lists)) if asked is None else int(asked)
+        if not 0 <= chosen < self._clusters.lists:
+            raise ValueError(f"options['list'] must be below {self._clusters.lists}, not {chosen}")
         self._masked_actions = 0
-        self._simulator.reset()
+        self._clusters.begin(np.zeros(1, dtype=np.int64), np.array([chosen]))
+        self._clusters.look()
         return self._observation(), self._info()
 
     def step(self, action: np.int64) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
         """One action; `truncated` where jobs are left that nothing can start."""
-        simulator = self._simulator
-        if not 0 <= action < self._actions:
-            raise ValueError(f"actions are 0 to {self._actions - 1}, not {action}")
-        self._action[0] = action
-        if not simulator.window.mask[0, action]:
-            self._masked_actions += 1
-            self._action[0] = _instead(simulator.window.mask)[0]
-        step = simulator.step(self._action)
-        parts = step.parts[0]
-        reward = float((parts * self._weights).sum())
+        step = self._clusters.step(np.array([action], dtype=np.int64))
+        self._clusters.look()
+        self._masked_actions += not step.possible[0]
+        reward = float((step.parts[0] * self._clusters.weights).sum())
         done, stuck = bool(step.done[0]), bool(step.stuck[0])
         return self._observation(), reward, done and not stuck, stuck, self._info(step)
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(actions,) which are possible, under the name that masked agents ask for."""
-        mask: NDArray[np.bool_] = self._simulator.window.mask[0].copy()
+        mask: NDArray[np.bool_] = self._clusters.mask[0].copy()
         return mask
 
     def _observation(self) -> Arrays:
-        window = self._simulator.window
-        return {
-            "gpus": window.gpus[0].copy(),
-            "jobs": window.jobs[0].copy(),
-            "pairs": window.pairs[0].copy(),
-            "cluster": window.cluster[0].copy(),
-            "mask": window.mask[0].view(np.int8).copy(),
-        }
+        return {name: array[0] for name, array in self._clusters.seen.items()}
 
     def _info(self, step: Step | None = None) -> dict[str, Any]:
         return {
-            "action_mask": self._simulator.window.mask[0].view(np.int8).copy(),
+            "action_mask": self._clusters.mask[0].view(np.int8).copy(),
             "dt_s": 0.0 if step is None else float(step.dt_s[0]),
-            "reward_parts": np.zeros(len(REWARD_PARTS)) if step is None else step.parts[0].copy(),
+            "reward_parts": np.zeros(len(REWARD_PARTS)) if step is None else step.parts[0],
             "masked_actions": self._masked_actions,
         }
 
 
 class PlacementVectorEnv(VectorEnv[Arrays, NDArray[np.int64], NDArray[Any]]):
-    """N clusters in one compiled step; a cluster whose list ends begins its next one in the same step.
+    """N clusters in one step; a cluster whose list ends begins its next one in the same step.
 
     The reward and `terminated` of that step are of the list that ended, the observation of the one that begins.
 
     Args:
         num_envs: N.
-        copy: observations are copies; else views, overwritten by the next step.
 
     The rest as for `PlacementEnv`.
     """
@@ -223,27 +308,29 @@ class PlacementVectorEnv(VectorEnv[Arrays, NDArray[np.int64], NDArray[Any]]):
         cluster: Cluster | None = None,
         jobs: JobArrays | None = None,
         *,
-        window: int = 32,
+        window: int = WINDOW,
         weights: RewardWeights | None = None,
         start_cost_s: float = 0.0,
-        copy: bool = True,
     ) -> None:
         self.num_envs = num_envs
-        self._weights = (weights or RewardWeights()).of_parts
-        self._copy = copy
-        self._draws: Callable[[], int] = lambda: 0
-        self._simulator = WindowSimulator(
+        self._clusters = _Clusters(
             cluster or load_scenario("paper").cluster,
             draw_lists(0, 64, cluster=cluster) if jobs is None else jobs,
-            clusters=num_envs,
-            size=window,
-            start_cost_s=start_cost_s,
-            next_list=lambda _: self._draws(),
+            num_envs,
+            window,
+            weights or RewardWeights(),
+            start_cost_s,
         )
-        self.single_observation_space = observation_space(self._simulator.window)
-        self.single_action_space = spaces.Discrete(self._simulator.hold_action + 1)
+        self.lists_begun: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
+        self.single_observation_space = self._clusters.space
+        self.single_action_space = spaces.Discrete(self._clusters.actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+
+    @property
+    def simulator(self) -> BatchSimulator:
+        """The clusters, and what became of the lists that they run."""
+        return self._clusters.simulator
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -252,41 +339,27 @@ class PlacementVectorEnv(VectorEnv[Arrays, NDArray[np.int64], NDArray[Any]]):
         if isinstance(seed, list):
             raise ValueError("one seed is for all environments: their lists are drawn from one generator")
         super().reset(seed=seed, options=options)
-        lists = len(self._simulator.jobs.job_count)
-        self._draws = lambda: int(self.np_random.integers(lists))
-        self._simulator.reset()
-        return self._observation(), {"action_mask": self._simulator.window.mask.view(np.int8).copy()}
+        self._begin(np.arange(self.num_envs))
+        return dict(self._clusters.seen), {"action_mask": self._clusters.mask.view(np.int8).copy()}
 
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[Arrays, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """One action for each cluster."""
-        simulator = self._simulator
-        asked = np.asarray(actions, dtype=np.int64)
-        _check_actions(asked, simulator.hold_action)
-        possible = np.take_along_axis(simulator.window.mask, asked[:, None], axis=1)[:, 0]
-        step = simulator.step(np.where(possible, asked, _instead(simulator.window.mask)))
+        step = self._clusters.step(np.asarray(actions, dtype=np.int64))
+        self._begin(np.flatnonzero(step.done))
         info = {
-            "action_mask": simulator.window.mask.view(np.int8).copy(),
-            "dt_s": step.dt_s.copy(),
-            "reward_parts": step.parts.copy(),
-            "masked_actions": ~possible,
+            "action_mask": self._clusters.mask.view(np.int8).copy(),
+            "dt_s": step.dt_s,
+            "reward_parts": step.parts,
+            "masked_actions": ~step.possible,
         }
-        return (
-            self._observation(),
-            (step.parts * self._weights).sum(axis=1),
-            step.done & ~step.stuck,
-            step.stuck.copy(),
-            info,
-        )
+        rewards = (step.parts * self._clusters.weights).sum(axis=1)
+        return dict(self._clusters.seen), rewards, step.done & ~step.stuck, step.stuck, info
 
-    def _observation(self) -> Arrays:
-        window = self._simulator.window
-        views: Arrays = {
-            "gpus": window.gpus,
-            "jobs": window.jobs,
-            "pairs": window.pairs,
-            "cluster": window.cluster,
-            "mask": window.mask.view(np.int8),
-        }
-        return {name: view.copy() for name, view in views.items()} if self._copy else views
+    def _begin(self, clusters: NDArray[np.int64]) -> None:
+        """Some begin lists that are drawn, and all are looked at."""
+        if len(clusters):
+            self.lists_begun[clusters] = self.np_random.integers(self._clusters.lists, size=len(clusters))
+            self._clusters.begin(clusters, self.lists_begun[clusters])
+        self._clusters.look()

@@ -32,12 +32,11 @@ def carry_out(
     gpu: int,
 ) -> None:
     """One action for cluster n, and on to its next decision; (HOLD, HOLD) holds."""
-    window = 0 * n  # the whole queue; a constant would compile the simulator once more
     if job < 0:
         kernel.hold(hardware, machines, jobs, course, n)
     else:
         kernel.start(hardware, machines, jobs, course, n, job, gpu)
-    kernel.advance(hardware, machines, jobs, changes, course, n, window)
+    kernel.advance(hardware, machines, jobs, changes, course, n)
 
 
 @compiled

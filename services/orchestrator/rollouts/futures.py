@@ -14,7 +14,7 @@ import numpy as np
 from adlro.errors import InvalidInput
 from adlro.sim import fork
 from adlro.sim.compiled import compiled, compiled_part
-from adlro.sim.course import DECISION, FUTURE, NOT_HOLDING, RUNNING, WAITING, Changes, Course, place_in_order
+from adlro.sim.course import DECISION, FUTURE, NOT_HOLDING, RUNNING, WAITING, Changes, Course
 from adlro.sim.draws import standard_exponentials
 from adlro.sim.job_arrays import JobArrays, empty_job_arrays
 from adlro.sim.machines import IDLE, Hardware, Machines, remaining_s
@@ -123,19 +123,13 @@ def copy_now(
         list_.priority[0, known] = jobs.priority[number, job]
         target.job_state[0, known] = RUNNING
         known += 1
-    running = known
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
         copy_job(jobs, number, job, duration_s, list_, known)
         list_.submit_s[0, known] = jobs.submit_s[number, job]
-        target.best_expected_s[0, known] = course.best_expected_s[n, job]
         target.job_state[0, known] = WAITING
         target.waiting[0, i] = known
         known += 1
-    for i in range(course.waiting_count[n]):
-        target.by_duration[0, i] = running + place_in_order(
-            course.waiting[n], course.waiting_count[n], course.by_duration[n, i]
-        )
     target.list_of[0] = 0
     target.start_cost_s[0] = course.start_cost_s[n]
     target.status[0] = DECISION

@@ -229,11 +229,8 @@ class _Room:
         jobs.gpu_memory_mib[0, here] = observation.job_gpu_memory_mib[0, waiting]
         jobs.priority[0, here] = observation.job_priority[0, waiting]
         jobs.job_count[0] = known + count
-        best_s = duration_s.min(axis=1, initial=np.inf)
-        course.best_expected_s[0, here] = best_s
         course.job_state[0, here] = WAITING
         course.waiting[0, :count] = np.arange(known, known + count)
-        course.by_duration[0, :count] = known + np.argsort(best_s, kind="stable")
         course.known_speed[0] = 1.0
         course.list_of[0] = 0
         course.start_cost_s[0] = 0.0
@@ -272,7 +269,6 @@ def _hardware(observation: Observation) -> Hardware:
         gpu_model=number[None].copy(),
         gpu_memory_mib=memory_mib[None].astype(np.int64),
         gpu_node=node[None].astype(np.int64),
-        gpu_slot=(number - first[node])[None],
         node_cores=cores[None],
         node_memory_mib=node_memory_mib[None],
         node_first_gpu=first[None].astype(np.int64),

@@ -1,5 +1,6 @@
 """The Gymnasium environments: conformance, episodes that add up, masks."""
 
+import math
 import warnings
 
 import gymnasium
@@ -8,9 +9,11 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from adlro.sim.batch import simulate
-from adlro.sim.observation import HOLD
 from adlro.sim.scenario import load_scenario
 from services.orchestrator.learn.env import PlacementEnv, PlacementVectorEnv, RewardWeights, draw_lists
+from services.orchestrator.planes.fill import PlaneFiller
+from services.orchestrator.planes.table import PAIR_PLANES
+from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +27,7 @@ def first_allowed(mask):
 
 def test_the_environment_passes_gymnasiums_own_checks(lists):
     with warnings.catch_warnings():
-        # Its advice on unbounded and unnormalised observations: the planes are raw by intent.
-        warnings.filterwarnings("ignore", message=".*(A Box observation space|not normalized).*")
+        warnings.simplefilter("error")
         check_env(PlacementEnv(jobs=lists, window=8), skip_render_check=True)
 
 
@@ -37,48 +39,35 @@ def test_an_episode_s_rewards_add_up_to_its_completion_times(lists):
         _, _, done, truncated, info = env.step(first_allowed(info["action_mask"]))
         parts += info["reward_parts"]
         assert not truncated
-    course = env._simulator.course
-    jct_s = course.job_end_s[0, :32] - lists.submit_s[2, :32]
+    jct_s = env.simulator.outcome().end_s[0, :32] - lists.submit_s[2, :32]
     assert parts[0] == pytest.approx(jct_s.sum(), rel=1e-9)
     assert parts[1] == pytest.approx((jct_s * lists.priority[2, :32]).sum(), rel=1e-9)
     assert 0 <= parts[3] <= parts[2]
 
 
-def test_the_window_and_the_whole_queue_go_the_same_way_where_the_window_holds_the_queue(lists):
-    """The shortest job on its first fitting GPU, once through each of the two ways in."""
-
-    def shortest_first(observation):
-        actions = np.full((len(observation.time_s), 2), HOLD)
-        for row, fits in enumerate(observation.fits_now):
-            best_s = observation.duration_s[row].min(axis=1)
-            job = min(np.flatnonzero(fits.any(axis=1)), key=lambda j: (best_s[j], j))
-            actions[row] = job, np.argmax(fits[job])
-        return actions
-
-    whole = simulate(load_scenario("paper").cluster, lists, shortest_first)
+def test_an_agent_sees_what_the_policy_that_ships_sees(lists):
+    """Who does what the plane `base_choice` says does what the heuristic does, to the last bit."""
+    says = [plane.name for plane in PAIR_PLANES].index("base_choice")
+    base = HoldGreedyFixed()
+    base.wait_ratio = math.inf
+    alone = simulate(load_scenario("paper").cluster, lists, base.act)
     env = PlacementEnv(jobs=lists, window=32)
+    seen = 0
     for number in range(4):
-        _, info = env.reset(options={"list": number})
+        observation, info = env.reset(options={"list": number})
         done = False
         while not done:
-            _, _, done, _, info = env.step(first_allowed(info["action_mask"]))
-        assert (env._simulator.course.job_end_s[0] == whole.end_s[number]).all()
-
-
-def test_the_longest_waiting_job_is_always_in_the_window(lists):
-    env = PlacementEnv(jobs=lists, window=2)
-    _, info = env.reset(seed=1)
-    done, full = False, 0
-    rng = np.random.default_rng(0)
-    while not done:
-        course = env._simulator.course
-        if course.waiting_count[0] > 2:
-            full += 1
-            assert course.waiting[0, 0] in course.window[0, :2]
-        allowed = np.flatnonzero(info["action_mask"])
-        _, _, done, truncated, info = env.step(rng.choice(allowed))
-        done = done or truncated
-    assert full > 5
+            direct = PlaneFiller(FIXED.rule()).fill(env.simulator.observe())
+            np.testing.assert_array_equal(observation["jobs"], direct.jobs[0])
+            np.testing.assert_array_equal(observation["gpus"], direct.gpus[0])
+            wanted = observation["pairs"][says].reshape(-1)
+            action = np.int64(wanted.argmax() if wanted.any() else len(wanted))
+            assert info["action_mask"][action]
+            assert info["action_mask"][:-1].sum() == len(direct.pairs)
+            observation, _, done, _, info = env.step(action)
+            seen += 1
+        np.testing.assert_array_equal(env.simulator.outcome().end_s[0], alone.end_s[number])
+    assert seen > 100
 
 
 def test_a_masked_action_starts_nothing(lists):
@@ -87,13 +76,13 @@ def test_a_masked_action_starts_nothing(lists):
     masked = np.int64(np.argmin(observation["mask"]))
     _, _, _, _, info = env.step(masked)
     assert info["masked_actions"] == 1
-    assert env._simulator.machines.launch_count[0] == 0
+    assert (env.simulator.outcome().attempts == 0).all()
 
 
 def test_the_vector_environment_goes_as_single_ones_do(lists):
     vector = PlacementVectorEnv(3, jobs=lists, window=8)
     observations, info = vector.reset(seed=11)
-    numbers = vector._simulator.course.list_of.copy()
+    numbers = vector.lists_begun.copy()
     singles = [PlacementEnv(jobs=lists, window=8) for _ in range(3)]
     for env, number in zip(singles, numbers, strict=True):
         env.reset(options={"list": int(number)})
@@ -133,7 +122,7 @@ def test_no_episode_can_be_quit_for_free():
     env = PlacementEnv(jobs=lists, window=4)
     observation, _ = env.reset(seed=0)
     assert observation["mask"][-1] == 0
-    hold = env._simulator.hold_action
+    hold = len(observation["mask"]) - 1
     total, steps, done, truncated = 0.0, 0, False, False
     while not (done or truncated):
         _, reward, done, truncated, info = env.step(np.int64(hold))
@@ -165,5 +154,5 @@ def test_lists_are_drawn_for_the_cluster_that_is_given():
     gavel = load_scenario("gavel").cluster
     env = PlacementEnv(gavel, window=4)
     env.reset(seed=0)
-    assert env._simulator.gpu_models == gavel.gpu_models
-    assert env._simulator.jobs.duration_s.shape[2] == len(gavel.gpu_models)
+    assert env.simulator.gpu_models == gavel.gpu_models
+    assert env.simulator.outcome().jobs.duration_s.shape[2] == len(gavel.gpu_models)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from adlro.cluster import Cluster
-from adlro.errors import AdlroError, Conflict, Stale, Unavailable
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Stale, Unavailable
 from adlro.events import (
     NOT_BLOCKING,
     Clock,
@@ -34,6 +34,9 @@ class FakeCluster:
         self.refusals = 1_000_000  # so many times
         self.poisoned: tuple[str, AdlroError] | None = None  # launches of this job fail with this
         self.lose_replies = 0  # so many launches are lost on their way
+        self.refused: dict[str, list[AdlroError]] = {}  # by job, what its next launches fail with
+        self.unanswered: dict[str, int] = {}  # by job, so many launches are carried out, and nobody is told
+        self.stops: list[tuple[str, int]] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -79,6 +82,8 @@ class FakeCluster:
         if self.lose_replies:
             self.lose_replies -= 1
             await asyncio.Event().wait()
+        if self.refused.get(job_id):
+            raise self.refused[job_id].pop(0)
         if self.poisoned and self.poisoned[0] == job_id:
             raise self.poisoned[1]
         if self.refuse and self.refusals:
@@ -93,12 +98,18 @@ class FakeCluster:
         self.running[job_id] = (RunningJob(job_id, attempt, gpu_id, start_s), start_s + spec.simulated_work.work_s)
         self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
         self.known[job_id, attempt] = self.revision
-        return self.revision
+        if self.unanswered.get(job_id):
+            self.unanswered[job_id] -= 1
+            raise DeadlineExceeded("no answer in 10 s")
+        start_revision = self.revision
+        self.go_on()
+        return start_revision
 
     async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
         await self._called()
         self._meant_for(incarnation)
         self._fence(token)
+        self.stops.append((job_id, attempt))
         if job_id in self.running and self.running[job_id][0].attempt == attempt:
             running, _ = self.running.pop(job_id)
             self.emit((EventKind.STOPPED, job_id, attempt, running.gpu_id))

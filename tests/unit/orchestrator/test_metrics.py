@@ -48,7 +48,7 @@ async def test_jobs_are_counted_once_with_their_times(house: House) -> None:
     assert value(registry, "fencing_token") == (await house.orchestrator.status()).fencing_token
 
 
-async def test_lost_attempts_and_failed_sessions_are_counted(house: House) -> None:
+async def test_refused_launches_are_counted_and_end_no_session(house: House) -> None:
     house.cluster.refuse, house.cluster.refusals = "no", 2
     house.start(lease_s=10.0)
     await house.submit(1.0)
@@ -58,8 +58,20 @@ async def test_lost_attempts_and_failed_sessions_are_counted(house: House) -> No
     assert value(house.registry, "repeated_placements_total") == 2
     # The waiting time is that of the first attempt, which never started.
     assert value(house.registry, "waiting_seconds_count", job_type="simulation") == 0
-    failed = [value(house.registry, "failed_sessions_total", cause=cause) for cause in ("superseded", "cluster", "bug")]
-    assert failed == [2, 0, 0]
+    assert failed_sessions(house) == [0, 0, 0]
+
+
+async def test_failed_sessions_are_counted_by_their_cause(house: House) -> None:
+    house.cluster.refused["job-1"] = [Stale("another incarnation"), Stale("another incarnation")]
+    house.start(lease_s=10.0)
+    await house.submit(1.0)
+    await house.until_final(1)
+    assert failed_sessions(house) == [2, 0, 0]
+
+
+def failed_sessions(house: House) -> list[float | None]:
+    causes = ("superseded", "cluster", "bug")
+    return [value(house.registry, "failed_sessions_total", cause=cause) for cause in causes]
 
 
 @pytest.mark.parametrize(

@@ -209,8 +209,6 @@ def test_an_imagined_cluster_is_what_the_scheduler_believes() -> None:
     np.testing.assert_array_equal(room.jobs.duration_s[0, first:last], jobs.expected_s[0, waiting])
     np.testing.assert_array_equal(room.jobs.submit_s[0, first:last], jobs.submit_s[0, waiting])
     np.testing.assert_array_equal(room.course.waiting[0, : len(waiting)], np.arange(first, last))
-    by_duration = room.course.by_duration[0, : len(waiting)] - first
-    np.testing.assert_array_equal(waiting[by_duration], course.by_duration[0, : len(waiting)])
 
     seen = history_of(*history())
     imagine_arrivals(machines, jobs, course, 0, seen, draw(np.random.default_rng(0), 2, 200), 1, room)

@@ -57,7 +57,7 @@ def act(
     gpu: int,
 ) -> bool:
     action = (np.array([n]), np.array([row]), np.array([gpu]))
-    return kernel.act_all(hardware, machines, jobs, changes, course, *action, 0) < 0
+    return kernel.act_all(hardware, machines, jobs, changes, course, *action) < 0
 
 
 @pytest.mark.slow  # compiles for some seconds
@@ -69,7 +69,7 @@ def test_a_copy_has_all_of_the_state_and_ends_as_its_source_does() -> None:
     changes = change_arrays([[], [(5.0, 3, 0.0), (9.0, 3, 1.0), (12.0, 0, 0.5)]], hardware.gpu_count)
     machines = empty_machines(hardware)
     course = new_course(hardware, jobs, changes, np.arange(2), start_cost_s=np.array([0.0, 0.25]))
-    kernel.begin_all(hardware, machines, jobs, changes, course, 0)
+    kernel.begin_all(hardware, machines, jobs, changes, course)
     place_first_that_fits(hardware, machines, jobs, changes, course, 1, 25)
     assert course.status[1] == DECISION
     assert machines.time_s[1] > 9.0
@@ -83,7 +83,7 @@ def test_a_copy_has_all_of_the_state_and_ends_as_its_source_does() -> None:
         if name in NOT_COPIED:
             continue
         ours, theirs = column[1], getattr(others, name)[2]
-        if name in ("waiting", "by_duration"):
+        if name == "waiting":
             ours, theirs = ours[: course.waiting_count[1]], theirs[: course.waiting_count[1]]
         np.testing.assert_array_equal(theirs, ours, err_msg=name)
 

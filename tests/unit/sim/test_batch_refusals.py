@@ -1,4 +1,4 @@
-"""What the batched simulators refuse, and what their windows do at the edges."""
+"""What the batched simulator refuses, and what it does at the edges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adlro.errors import InvalidInput
 from adlro.jobs import JobType
 from adlro.sim.batch import BatchSimulator, simulate
 from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.windows import WindowSimulator
+from adlro.sim.observation import HOLD
 from adlro.sim.workload import WorkloadJob
 from services.orchestrator.policies import POLICIES
 
@@ -25,10 +25,6 @@ def jobs(*submit_s: float, work_s: float = 10.0, cores: int = 1) -> list[Workloa
 
 def arrays(*lists: list[WorkloadJob]) -> JobArrays:
     return pack_jobs(lists or [jobs(0.0, 1.0)], CLUSTER)
-
-
-def window(packed: JobArrays, **options) -> WindowSimulator:
-    return WindowSimulator(CLUSTER, packed, clusters=1, size=4, **options)
 
 
 def changed(packed: JobArrays, field: str, value: float) -> JobArrays:
@@ -49,12 +45,11 @@ def changed(packed: JobArrays, field: str, value: float) -> JobArrays:
         ("submit_s", 1e13),
     ],
 )
-def test_job_arrays_that_cannot_be_are_refused_by_both_ways_in(field, value):
+def test_job_arrays_that_cannot_be_are_refused(field, value):
     packed = changed(arrays(), field, value)
-    for simulator in (lambda: BatchSimulator(CLUSTER, packed), lambda: window(packed)):
-        with pytest.raises(InvalidInput, match="list 0, job 1") as caught:
-            simulator()
-        assert caught.value.field in (field, "duration_s")
+    with pytest.raises(InvalidInput, match="list 0, job 1") as caught:
+        BatchSimulator(CLUSTER, packed)
+    assert caught.value.field in (field, "duration_s")
 
 
 def test_submissions_out_of_order_are_refused():
@@ -68,8 +63,6 @@ def test_durations_for_other_models_are_refused():
     packed = pack_jobs([jobs(0.0)], ("v100_sxm2", "radeon_vii"))
     with pytest.raises(InvalidInput, match="2 GPU models, and there are 1"):
         BatchSimulator(CLUSTER, packed)
-    with pytest.raises(InvalidInput, match="2 GPU models, and there are 1"):
-        window(packed)
 
 
 def test_clusters_of_a_batch_have_the_models_that_the_jobs_were_packed_for():
@@ -90,15 +83,17 @@ def test_a_cluster_without_gpus_and_a_batch_of_none_are_refused():
 
 @pytest.mark.parametrize("start_cost_s", [float("nan"), float("inf"), -3.0])
 def test_a_start_costs_a_number_from_0(start_cost_s):
-    for simulator in (BatchSimulator, lambda *given, **more: WindowSimulator(*given, clusters=1, **more)):
-        with pytest.raises(InvalidInput, match="start_cost_s"):
-            simulator(CLUSTER, arrays(), start_cost_s=start_cost_s)
+    with pytest.raises(InvalidInput, match="start_cost_s"):
+        BatchSimulator(CLUSTER, arrays(), start_cost_s=start_cost_s)
 
 
 @pytest.mark.parametrize("number", [-1, 1, 10_000])
-def test_the_next_list_is_one_of_the_pool(number):
-    with pytest.raises(ValueError, match="next_list"):
-        window(arrays(), next_list=lambda _: number)
+def test_a_list_that_is_begun_is_one_of_the_pool(number):
+    with pytest.raises(InvalidInput, match="there are job lists 0 to 0, not"):
+        BatchSimulator(CLUSTER, arrays(), begin_with=[0, number])
+    simulator = BatchSimulator(CLUSTER, arrays(), begin_with=[0, 0])
+    with pytest.raises(InvalidInput, match="there are job lists 0 to 0, not"):
+        simulator.begin(np.array([1]), np.array([number]))
 
 
 def test_actions_are_one_for_each_active_cluster():
@@ -108,36 +103,44 @@ def test_actions_are_one_for_each_active_cluster():
     assert (simulator.outcome().attempts == 0).all()
 
 
-@pytest.mark.parametrize("action", [-1, 3, 9, 2**40, -(2**40)])
-def test_a_wrong_action_is_refused_before_any_is_carried_out(action):
-    simulator = WindowSimulator(CLUSTER, arrays(jobs(0.0)), clusters=2, size=4)
-    with pytest.raises(ValueError, match="cluster 1"):
-        simulator.step(np.array([0, action]))
-    assert (simulator.machines.launch_count == 0).all()
+def hold_always(simulator: BatchSimulator) -> None:
+    simulator.act(np.full((len(simulator.active), 2), HOLD))
 
 
 def test_a_policy_that_always_holds_comes_to_an_end():
-    simulator = window(arrays(jobs(0.0, 1.0, 2.0)), restart=False)
+    simulator = BatchSimulator(CLUSTER, arrays(jobs(0.0, 1.0, 2.0)))
     for _ in range(100):
-        step = simulator.step(np.array([simulator.hold_action]))
-        if step.done[0]:
+        if not len(simulator.active):
             break
-    assert step.done[0]
-    assert step.stuck[0]
+        hold_always(simulator)
+    assert simulator.stuck.tolist() == [True]
 
 
 def test_nobody_is_told_of_a_gpus_speed_while_holding():
     """A hold from time 0 lasts its 30 s, whether a GPU slows down at 5 s or not; a lost GPU ends it."""
 
     def second_decision_s(*changes):
-        simulator = window(arrays(jobs(0.0, 100.0)), gpu_changes=[list(changes)])
-        simulator.step(np.array([simulator.hold_action]))
-        return simulator.machines.time_s[0]
+        simulator = BatchSimulator(CLUSTER, arrays(jobs(0.0, 100.0)), gpu_changes=[list(changes)])
+        hold_always(simulator)
+        return simulator.time_s[0]
 
     assert second_decision_s() == 30.0
     assert second_decision_s((5.0, 1, 0.9)) == 30.0
     assert second_decision_s((5.0, 1, 1.0)) == 30.0
     assert second_decision_s((5.0, 1, 0.0)) == 5.0
+
+
+def test_clusters_of_a_pool_run_their_lists_as_if_each_had_its_own():
+    """Three clusters, two lists: each runs what it was given, and another one after it."""
+    policy = POLICIES["fcfs"]()
+    packed = arrays(jobs(0.0, 1.0, 2.0), jobs(0.0, 5.0, work_s=3.0))
+    alone = simulate(CLUSTER, packed, policy.act)
+    simulator = BatchSimulator(CLUSTER, packed, begin_with=[1, 0, 1])
+    for lists in ([1, 0, 1], [0, 1, 0]):
+        simulator.begin(np.arange(3), np.array(lists))
+        while len(simulator.active):
+            simulator.act(policy.act(simulator.observe()))
+        np.testing.assert_array_equal(simulator.outcome().end_s, alone.end_s[lists])
 
 
 def test_what_a_start_costs_is_paid_and_not_known():
@@ -153,6 +156,6 @@ def test_what_a_start_costs_is_paid_and_not_known():
     outcome = simulate(one, pack_jobs([jobs(0.0, 0.0)], one), act, start_cost_s=60.0)
     assert outcome.end_s[0].tolist() == [70.0, 140.0]
     assert remaining_s == [0.0, 0.0]
-    simulator = window(arrays(jobs(0.0, 0.0, 0.0)), start_cost_s=60.0)
-    simulator.step(np.array([0]))
-    assert simulator.window.gpus[0, 2].tolist() == [10.0, 0.0]
+    simulator = BatchSimulator(CLUSTER, arrays(jobs(0.0, 0.0, 0.0)), start_cost_s=60.0)
+    simulator.act(np.array([[0, 0]]))
+    assert simulator.observe().gpu_remaining_s[0].tolist() == [10.0, 0.0]
