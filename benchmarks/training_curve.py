@@ -79,6 +79,7 @@ def svg(curve: Sequence[dict[str, Any]], lists: int) -> str:
     errors = [200.0 * score["error"] for _, score, _ in judged]
     low = min((gain - error for gain, error in zip(gains, errors, strict=True)), default=-1.0)
     high = max(0.0, *(gain + error for gain, error in zip(gains, errors, strict=True))) if gains else 1.0
+    high = max(high, low + 1e-3)  # who does what the heuristic does gains nothing, and errs by nothing
     y = linear(low, high + 0.02 * (high - low), GAP + PANEL, GAP)
     parts += axis(GAP, ticks(low, high), y, "gain against hold_greedy_fixed, %", lambda value: f"{value:g}")
     upper = [(at, y(gain + error)) for (at, _, _), gain, error in zip(judged, gains, errors, strict=True)]

@@ -133,8 +133,11 @@ class BatchSimulator:
             clusters, lists: (B,) numbers.
 
         Raises:
-            InvalidInput: no such list.
+            InvalidInput: no such list, or no such cluster.
         """
+        count = len(self._course.list_of)
+        if clusters.shape != lists.shape or ((clusters < 0) | (clusters >= count)).any():
+            raise InvalidInput(f"a list for each of some of {count} clusters is wanted", field="clusters")
         known = len(self._jobs.job_count)
         wrong = lists[(lists < 0) | (lists >= known)]
         if len(wrong):

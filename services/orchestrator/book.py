@@ -78,6 +78,6 @@ class Book:
         if job.state.final:
             self.ledger.forget(entry)
         elif paused:
-            entry.phase = Phase.BEGIN
+            entry.phase = Phase.PAUSED
         else:
             self.ledger.enqueue(entry)

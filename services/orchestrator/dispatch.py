@@ -6,7 +6,7 @@ moves a job happens at an event of the cluster, in order, in one task: a new job
 cluster for a wake-up. For each event batch there is one atomic write (ends, intents to launch, and how far the
 cluster's log is applied), then the launches, then the acknowledgement, on which a virtual clock waits.
 
-A launch that the cluster refuses, or does not answer, is such an input: the job's attempt is taken back, and all others
+A launch that the cluster refuses, or does not answer, is an input too: the job's attempt is taken back, and all others
 go on. Whatever else fails ends the session, and the next one starts from what is written down.
 """
 
@@ -123,6 +123,7 @@ class Session:
         self._described = 0
         self._vanished: list[tuple[Entry, int]] = []
         self._strays: list[tuple[str, int]] = []
+        self._stopped: list[Entry] = []
         self._refresh_due: asyncio.TimerHandle | None = None
         self._refresh_from = 0
         self._launches: Launches
@@ -226,7 +227,7 @@ class Session:
                 case Refused() as refused:
                     await self._take_back(refused)
                 case Unanswered() as unanswered:
-                    self._tell_unanswered(unanswered)
+                    await self._tell_unanswered(unanswered)
                 case RefreshReasons():
                     await self._refresh_reasons()
             if self._inbox.empty():
@@ -313,24 +314,35 @@ class Session:
     async def _take_back(self, refused: Refused) -> None:
         """The job waits, after a pause that grows with each refusal, or has failed; its GPU is free for others."""
         entry = refused.entry
-        if entry.phase is Phase.PLACED and entry.job.attempt_count == refused.attempt:
-            job = entry.job
-            self._log.warning(
-                "launch refused", job_id=job.job_id, attempt=refused.attempt, gpu_id=job.gpu_id, why=refused.why
-            )
-            pause_s = REFUSAL_PAUSES_S[min(transitions.refusals_in_a_row(job), len(REFUSAL_PAUSES_S) - 1)]
-            retry_s = self.now_s + max(pause_s, refused.retry_after_s)
-            if self._book.refuse(entry, refused.why, self.now_s, retry_s, final=refused.final):
-                heapq.heappush(self._begins, (retry_s, sequence_of(job.job_id), entry))
-            self._holding.ask_again()  # its GPU may be what others waited for
-            await self._write(None)
-            await self._wake_at({0.0, retry_s})
+        if self._is_open(entry, refused.attempt):
+            await self._refuse(entry, refused.why, refused.retry_after_s, final=refused.final)
         refused.taken_back.set()
 
-    def _tell_unanswered(self, unanswered: Unanswered) -> None:
+    async def _refuse(self, entry: Entry, why: str, retry_after_s: float = 0.0, *, final: bool = False) -> None:
+        job = entry.job
+        self._log.warning(
+            "launch refused", job_id=job.job_id, attempt=job.attempt_count, gpu_id=job.gpu_id, why=why, final=final
+        )
+        present_s = await self._wake_at({0.0})  # its GPU may be what others waited for
+        pause_s = REFUSAL_PAUSES_S[min(transitions.refusals_in_a_row(job), len(REFUSAL_PAUSES_S) - 1)]
+        retry_s = present_s + max(pause_s, retry_after_s)
+        if self._book.refuse(entry, why, present_s, retry_s, final=final):
+            heapq.heappush(self._begins, (retry_s, sequence_of(job.job_id), entry))
+            await self._wake_at({retry_s})
+        self._holding.ask_again()
+        await self._write(None)
+
+    async def _tell_unanswered(self, unanswered: Unanswered) -> None:
         entry = unanswered.entry
-        if entry.phase is Phase.PLACED and entry.job.attempt_count == unanswered.attempt:
-            self._book.record(entry, transitions.unanswered(entry.job, unanswered.why))
+        if self._is_open(entry, unanswered.attempt):
+            self._book.record(entry, transitions.unanswered(entry.job, unanswered.why, given_up=unanswered.given_up))
+            await self._write(None)
+        unanswered.written.set()
+
+    def _is_open(self, entry: Entry, attempt: int) -> bool:
+        """The attempt is the job's newest, and neither runs, as far as is known, nor has ended."""
+        placed = entry.phase is Phase.PLACED and entry.job.attempt_count == attempt
+        return placed and entry.job.state is JobState.PENDING
 
     # ---- the cluster's events
 
@@ -348,6 +360,9 @@ class Session:
         self.applied = events[-1].revision
         self.now_s = max(self.now_s, events[-1].time_s)
         self._stop_strays()
+        for entry in self._stopped:
+            await self._refuse(entry, entry.job.attempts[-1].outcome)
+        self._stopped.clear()
         self._lose_vanished()
         if all(event.kind in NOT_BLOCKING for event in events):
             return  # written with the next batch, or when nothing else waits
@@ -383,6 +398,8 @@ class Session:
                 self._expectations.ended()
             case EventKind.FAILED:
                 book.end(entry, transitions.failed(job, event.time_s, event.message), learn=True)
+            case EventKind.STOPPED if transitions.is_given_up(job) and not job.cancel_requested:
+                self._stopped.append(entry)  # by this orchestrator, which had no answer to its launch
             case EventKind.STOPPED:
                 book.end(entry, transitions.stopped(job, event.time_s), learn=False)
             case EventKind.LOST:
@@ -421,7 +438,7 @@ class Session:
             self._enqueue(entry)
         while self._begins and self._begins[0][0] <= self.now_s:
             entry = heapq.heappop(self._begins)[2]
-            if entry.phase is Phase.BEGIN:
+            if entry.phase in (Phase.BEGIN, Phase.PAUSED):
                 self._enqueue(entry)
                 begun.append(entry)
         cancelling, self._cancelling = self._cancelling, []

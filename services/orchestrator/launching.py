@@ -4,22 +4,48 @@ Each moment's launches go out together, in the background, and with them the wak
 on which a virtual clock waits, come after both and keep the order of the moments.
 
 A launch that is refused, or gets no answer, concerns its job alone: the session is told, takes it back, and goes on.
-Nothing waits for an answer that is late, but for the first one's deadline; it is asked for again meanwhile.
+Nothing waits for an answer that is late, but for the first one's deadline; it is asked for again meanwhile. Where it is
+not sure whether an attempt runs, it is given up: that is written down, it is stopped, and then only taken back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from adlro.errors import AdlroError, DeadlineExceeded, InvalidInput, Stale, Unavailable, Unsupported
+from adlro.errors import (
+    AdlroError,
+    AlreadyExists,
+    Conflict,
+    DeadlineExceeded,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    Stale,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+)
 from adlro.jobs import Job, JobState
 from services.orchestrator.acting import Acting
 from services.orchestrator.ledger import Entry, Phase
 from services.orchestrator.ports import REFUSED_TOKEN, ClusterPort
 
+# Answers by which the cluster has surely not taken a launch; of all others, a bug among them, it may have.
+REFUSALS = (
+    AlreadyExists,
+    Conflict,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    Unauthenticated,
+    Unsupported,
+)
 # How often a launch that gets no answer is asked for.
 LAUNCH_TRIES = 3
 # Pause before a launch or a stop is asked for again; it doubles up to the other.
@@ -49,17 +75,21 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unanswered:
-    """The cluster has not said yet whether it took a launch, which is asked for again.
+    """The cluster has not said whether it took a launch.
 
     Attributes:
         entry: the job,
         attempt: and its attempt.
         why: for people.
+        given_up: it will be stopped; else it is asked for again.
+        written: set when that is written down, or the attempt is not open any more.
     """
 
     entry: Entry
     attempt: int
     why: str
+    given_up: bool = False
+    written: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Launches:
@@ -101,15 +131,21 @@ class Launches:
 
     def stop(self, job_id: str, attempt: int) -> None:
         """Ends an attempt, in the background, however often the cluster has to be asked."""
-        self._group.create_task(self._stop(job_id, attempt))
+        self._group.create_task(self._stop(job_id, attempt, asyncio.Event()))
 
-    async def _stop(self, job_id: str, attempt: int) -> None:
+    async def _stop(self, job_id: str, attempt: int, asked: asyncio.Event) -> None:
+        """Ends an attempt; `asked` is set when the cluster has answered, or the first answer is late."""
         pause_s = AGAIN_S
         while True:
-            with contextlib.suppress(DeadlineExceeded):
-                return await self._cluster.stop(job_id, attempt, self._token, self._acting.incarnation)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2.0 * pause_s, MOST_AGAIN_S)
+            try:
+                await self._cluster.stop(job_id, attempt, self._token, self._acting.incarnation)
+            except (DeadlineExceeded, Unavailable):  # of a cluster that is away the session hears by its events
+                asked.set()
+                await asyncio.sleep(pause_s)
+                pause_s = min(2.0 * pause_s, MOST_AGAIN_S)
+            else:
+                asked.set()
+                return
 
     async def _launch_all(
         self, picks: list[Entry], revision: int, wake_up_s: float | None, before: asyncio.Task[None] | None
@@ -135,23 +171,26 @@ class Launches:
                 break
             except Stale:
                 raise
-            except (DeadlineExceeded, Unavailable) as error:
-                settled.set()
-                if not _is_open(entry, job):
-                    return  # events have told what became of it
-                why = f"no answer to {tries} of {LAUNCH_TRIES} launches ({error.message})"
-                self._tell(Unanswered(entry, job.attempt_count, why))
-                if tries == LAUNCH_TRIES:
-                    await self._stop(*key)  # the next attempt begins only when this one is over
-                    await self._take_back(entry, job, why, error)
-                    return
-                await asyncio.sleep(AGAIN_S)
-            except AdlroError as error:
+            except REFUSALS as error:
                 if error.reason in REFUSED_TOKEN:
                     raise Stale(str(error)) from error
                 await self._take_back(entry, job, error.message, error)
                 settled.set()
                 return
+            except AdlroError as error:
+                settled.set()
+                why = f"no answer to {tries} of {LAUNCH_TRIES} launches ({error.message})"
+                last = tries == LAUNCH_TRIES
+                if _is_open(entry, job) and not last:
+                    self._tell(Unanswered(entry, job.attempt_count, why))
+                    await asyncio.sleep(AGAIN_S)
+                if not _is_open(entry, job):  # events have told what became of it
+                    if entry.job.cancel_requested and _is_newest(entry, job):
+                        self.stop(*key)  # it came when there was nothing to stop yet
+                    return
+                if last or entry.job.cancel_requested:
+                    await self._give_up(entry, job, why)
+                    return
         if start_revision <= applied:
             # It was started before it was meant: the store has lost what it knew of that. Its events will not come
             # again, so nobody would ever hear of its end.
@@ -159,8 +198,19 @@ class Launches:
             await self._take_back(entry, job, why)
             raise Stale(f"the cluster runs attempt {job.attempt_count} of {job.job_id}: {why}")
         if entry.job.cancel_requested:  # perhaps it came while the launch was on its way, and found nothing to stop
-            await self._stop(*key)
+            await self._stop(*key, settled)
         settled.set()
+
+    async def _give_up(self, entry: Entry, job: Job, why: str) -> None:
+        """Stops what may run, and takes it back; not what turns out to run before it is stopped."""
+        given_up = Unanswered(entry, job.attempt_count, why, given_up=True)
+        self._tell(given_up)
+        await given_up.written.wait()
+        if not _is_open(entry, job):
+            return
+        # The next attempt begins only when this one is over. Where it was running, the event of its end takes it back.
+        await self._stop(job.job_id, job.attempt_count, asyncio.Event())
+        await self._take_back(entry, job, why)
 
     async def _take_back(self, entry: Entry, job: Job, why: str, error: AdlroError | None = None) -> None:
         refused = Refused(
@@ -174,7 +224,11 @@ class Launches:
         await refused.taken_back.wait()
 
 
+def _is_newest(entry: Entry, job: Job) -> bool:
+    """No later attempt is known, and the attempt has not ended."""
+    return entry.phase is Phase.PLACED and entry.job.attempt_count == job.attempt_count
+
+
 def _is_open(entry: Entry, job: Job) -> bool:
     """Nothing is known of the attempt yet: neither that it runs, nor that it has ended."""
-    placed = entry.phase is Phase.PLACED and entry.job.attempt_count == job.attempt_count
-    return placed and entry.job.state is JobState.PENDING
+    return _is_newest(entry, job) and entry.job.state is JobState.PENDING

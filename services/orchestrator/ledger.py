@@ -31,7 +31,8 @@ class Phase(enum.Enum):
     """Where an entry is in the orchestrator's own bookkeeping."""
 
     ARRIVING = "arriving"  # known, but the cluster has not been asked for the time yet
-    BEGIN = "begin"  # a time has to come: its begin time, or that of another launch
+    BEGIN = "begin"  # its begin time has not come
+    PAUSED = "paused"  # its launch was refused, and the time of the next one has not come
     QUEUED = "queued"
     PLACED = "placed"  # being launched, or running
     GONE = "gone"  # final

@@ -12,10 +12,11 @@ import redis.asyncio as aioredis
 
 from adlro.errors import AdlroError, DeadlineExceeded, Stale, Unavailable
 from adlro.events import Clock, ClusterDescription, EventBatch
-from adlro.jobs import Job, JobSpec, JobState, PendingReason
+from adlro.jobs import Job, JobSpec, JobState
 from adlro.jobstore import Cursor, JobStore, Move, Unreadable
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.ports import REFUSED_TOKEN, ClusterPort
+from services.orchestrator.transitions import launching_message
 
 
 class MeasuredStore(JobStore):
@@ -48,7 +49,7 @@ class MeasuredStore(JobStore):
         elif job.state is JobState.RUNNING:  # written once an attempt
             if len(job.attempts) == 1 and job.start_s is not None and job.submit_s is not None:
                 metrics.waiting_s.labels(job_type).observe(job.start_s - job.submit_s)
-        elif job.pending_reason is PendingReason.LAUNCHING:
+        elif job.message == launching_message(job.gpu_id):  # written once an attempt
             metrics.placements.labels(job.gpu_model).inc()
             if job.attempt_count > 1:
                 metrics.repeated_placements.inc()

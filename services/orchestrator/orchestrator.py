@@ -300,7 +300,7 @@ class Orchestrator:
             cluster_incarnation=self.acting.incarnation,
             cluster_revision=session.applied if session else 0,
             cluster_time_s=0.0 if self._standing_by else self.acting.told_s,
-            queue_length=session.ledger.queue_length if session else 0,
+            queue_length=session.ledger.queue_length + count(Phase.PAUSED) if session else 0,
             waiting_for_begin_time_count=count(Phase.BEGIN),
             running_count=count(Phase.PLACED),
             decision_count=self.acting.decisions.count,
@@ -405,7 +405,9 @@ class Orchestrator:
             waiting = await explain_waiting(session.ledger, self.acting.policy, look, session.now_s, job_id)
             if waiting is not None:
                 return waiting
-        decision = self.acting.decisions.of_job(job_id)
+        entry = None if session is None else session.ledger.entries.get(job_id)
+        paused = entry is not None and entry.phase is Phase.PAUSED
+        decision = None if paused else self.acting.decisions.of_job(job_id)
         if decision is not None:
             return decision.explained()
         job = await self._store.get(job_id)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from adlro.jobs import Job, JobAttempt, JobState, PendingReason
 
 _REFUSED = "refused by the cluster: "
+_GIVEN_UP = "given up: "
 
 
 def cancel_requested(job: Job) -> Job:
@@ -28,30 +29,45 @@ def waiting(job: Job, reason: PendingReason, message: str) -> Job:
     return replace(job, pending_reason=reason, message=message)
 
 
+def launching_message(gpu_id: str) -> str:
+    """Of a job whose launch has been asked for, and nothing else is known of it."""
+    return f"being launched on {gpu_id}"
+
+
 def launching(job: Job, gpu_id: str, gpu_model: str) -> Job:
     """A GPU is chosen and the attempt is written down, before the cluster is asked."""
     attempt = JobAttempt(job.attempt_count + 1, gpu_id, gpu_model)
     return replace(
         job,
         pending_reason=PendingReason.LAUNCHING,
-        message=f"being launched on {gpu_id}",
+        message=launching_message(gpu_id),
         gpu_id=gpu_id,
         gpu_model=gpu_model,
         attempts=(*job.attempts, attempt),
     )
 
 
-def unanswered(job: Job, why: str) -> Job:
-    """The cluster was asked to launch its last attempt, and has not said whether it did."""
-    if job.pending_reason is not PendingReason.LAUNCHING:
-        return job
-    return replace(job, message=f"being launched on {job.gpu_id}: {why}")
+def unanswered(job: Job, why: str, *, given_up: bool = False) -> Job:
+    """The cluster was asked to launch its last attempt, and has not said whether it did.
+
+    Args:
+        job: that is being launched.
+        why: for people.
+        given_up: the attempt will be stopped. That stands in the attempt's outcome until it has another one.
+    """
+    told = replace(job, message=f"{launching_message(job.gpu_id)}: {why}")
+    return _with_last_attempt(told, outcome=f"{_GIVEN_UP}{why}") if given_up else told
+
+
+def is_given_up(job: Job) -> bool:
+    """Its last attempt is stopped because its launch got no answer."""
+    return bool(job.attempts) and job.attempts[-1].outcome.startswith(_GIVEN_UP)
 
 
 def started(job: Job, start_s: float) -> Job:
     """The cluster runs its last attempt."""
     return replace(
-        _with_last_attempt(job, start_s=start_s),
+        _with_last_attempt(job, start_s=start_s, outcome=job.attempts[-1].outcome),
         state=JobState.RUNNING,
         pending_reason=PendingReason.NONE,
         message=f"running on {job.gpu_id}",

@@ -179,6 +179,8 @@ class _Clusters:
             ValueError: an action that is none; then none is carried out.
         """
         last = self.actions - 1
+        if actions.shape != (len(self.mask),):
+            raise ValueError(f"{len(self.mask)} actions are wanted, not an array of shape {actions.shape}")
         wrong = actions[(actions < 0) | (actions > last)]
         if len(wrong):
             raise ValueError(f"actions are 0 to {last}, not {wrong[0]}")

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import subprocess
 import time
@@ -94,16 +95,26 @@ def ranges_of(folders: Sequence[Path]) -> Ranges:
     return ranges
 
 
-def _keep_settings(folder: Path, by_priority: bool) -> None:
-    """Gains of both kinds in one folder would be learned as if they were one.
+def _keep_settings(folder: Path, by_priority: bool, start: Path | None) -> None:
+    """Gains of both kinds in one folder would be learned as if they were one, and so would networks with other weights.
 
     Raises:
-        InvalidInput: the folder is for the other kind.
+        InvalidInput: the folder is for the other kind, or for other weights to begin with; or those are no network's.
     """
-    path, wanted = folder / "settings.json", {"by_priority": by_priority}
+    begun_with = ""
+    if start is not None:
+        load_network(start)
+        begun_with = hashlib.sha256(start.read_bytes()).hexdigest()
+    path, wanted = folder / "settings.json", {"by_priority": by_priority, "start": begun_with}
     if not path.exists():
         write_whole(path, json.dumps(wanted).encode())
-    elif json.loads(path.read_text()) != wanted:
+        return
+    found = {"start": "", **json.loads(path.read_text())}
+    if found["start"] != begun_with:
+        raise InvalidInput(
+            f"{folder} began with other weights: take another folder, or the same --start", field="start"
+        )
+    if found["by_priority"] != by_priority:
         raise InvalidInput(
             f"{folder} has gains {'of all jobs alike' if by_priority else 'by priority'}: take another folder, or go "
             f"on {'without' if by_priority else 'with'} --by-priority",
@@ -145,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     first, further = folder / "first", folder / "further"
     by_priority: bool = asked.by_priority
     sampling = Sampling(by_priority=by_priority)
-    _keep_settings(folder, by_priority)
+    _keep_settings(folder, by_priority, asked.start)
     collect_all(first, 1, asked.worlds, sampling)
     if asked.further:
         behaviour = folder / "behaviour.pt"

@@ -44,6 +44,11 @@ def test_a_training_that_nobody_has_judged_yet_has_a_loss() -> None:
     assert svg([generation(0), generation(1)], 64).count("<polyline") == 3
 
 
+def test_who_never_leaves_the_heuristic_has_a_curve() -> None:
+    curve = [{**generation(number, 0.0, 0.0), "score": {"gain": 0.0, "error": 0.0}} for number in range(3)]
+    assert svg(curve, 64).count("<polyline") == 3
+
+
 def test_a_folder_without_a_training_is_named(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"curve\.jsonl: No such file.*adlro train"):
         read_curve(tmp_path)

@@ -170,6 +170,10 @@ def test_the_recipe_goes_from_nothing_to_a_model_and_makes_nothing_twice(
     assert {path: path.stat().st_mtime_ns for path in made} == made
     with pytest.raises(InvalidInput, match="gains of all jobs alike"):
         iterate.main([*asked, "--by-priority"])
+    with pytest.raises(InvalidInput, match="began with other weights"):
+        iterate.main([*asked, "--start", str(tmp_path / "dqn.onnx")])
+    with pytest.raises(InvalidInput, match="No such file"):
+        iterate.main([*asked, "--start", str(tmp_path / "none.pt")])
 
 
 def test_a_training_that_begins_with_weights_has_seen_what_they_had_seen(tmp_path: Path) -> None:

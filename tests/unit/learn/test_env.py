@@ -150,6 +150,13 @@ def test_an_action_that_is_none_is_refused(lists, action):
         vector.step(np.array([0, action]))
 
 
+def test_each_cluster_has_an_action_of_its_own(lists):
+    vector = PlacementVectorEnv(3, jobs=lists, window=8)
+    vector.reset(seed=0)
+    with pytest.raises(ValueError, match="3 actions are wanted"):
+        vector.step(np.array([5]))
+
+
 def test_lists_are_drawn_for_the_cluster_that_is_given():
     gavel = load_scenario("gavel").cluster
     env = PlacementEnv(gavel, window=4)

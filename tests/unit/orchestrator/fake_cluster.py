@@ -35,8 +35,13 @@ class FakeCluster:
         self.poisoned: tuple[str, AdlroError] | None = None  # launches of this job fail with this
         self.lose_replies = 0  # so many launches are lost on their way
         self.refused: dict[str, list[AdlroError]] = {}  # by job, what its next launches fail with
-        self.unanswered: dict[str, int] = {}  # by job, so many launches are carried out, and nobody is told
+        self.late: set[str] = set()  # jobs of which a launch failed
+        self.unanswered: dict[str, int] = {}  # by job, so many launches are carried out, and answered by `error`
+        self.error: AdlroError = DeadlineExceeded("no answer in 10 s")
         self.stops: list[tuple[str, int]] = []
+        self.deaf = 0  # so many stops are carried out, and nobody is told
+        self.slow = asyncio.Event()  # answers to launches that are carried out untold come when it is set
+        self.slow.set()
         self._begin()
 
     def _begin(self) -> None:
@@ -83,6 +88,7 @@ class FakeCluster:
             self.lose_replies -= 1
             await asyncio.Event().wait()
         if self.refused.get(job_id):
+            self.late.add(job_id)
             raise self.refused[job_id].pop(0)
         if self.poisoned and self.poisoned[0] == job_id:
             raise self.poisoned[1]
@@ -100,9 +106,11 @@ class FakeCluster:
         self.known[job_id, attempt] = self.revision
         if self.unanswered.get(job_id):
             self.unanswered[job_id] -= 1
-            raise DeadlineExceeded("no answer in 10 s")
+            await self.slow.wait()
+            raise self.error
         start_revision = self.revision
-        self.go_on()
+        if job_id in self.late:  # the moment that it was meant for may be acknowledged already
+            self.go_on()
         return start_revision
 
     async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
@@ -113,6 +121,9 @@ class FakeCluster:
         if job_id in self.running and self.running[job_id][0].attempt == attempt:
             running, _ = self.running.pop(job_id)
             self.emit((EventKind.STOPPED, job_id, attempt, running.gpu_id))
+        if self.deaf:
+            self.deaf -= 1
+            raise self.error
 
     async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
         await self._called()

@@ -96,6 +96,13 @@ def test_a_list_that_is_begun_is_one_of_the_pool(number):
         simulator.begin(np.array([1]), np.array([number]))
 
 
+@pytest.mark.parametrize("clusters", [[2], [-1], [0, 1]])
+def test_clusters_that_begin_are_there_and_have_a_list_each(clusters):
+    simulator = BatchSimulator(CLUSTER, arrays(), begin_with=[0, 0])
+    with pytest.raises(InvalidInput, match="of 2 clusters"):
+        simulator.begin(np.array(clusters), np.array([0]))
+
+
 def test_actions_are_one_for_each_active_cluster():
     simulator = BatchSimulator(CLUSTER, arrays(jobs(0.0), jobs(0.0), jobs(0.0)))
     with pytest.raises(ValueError, match="shape"):
