@@ -270,7 +270,7 @@ async def test_the_clock_does_not_wait_for_a_stop_without_an_answer(house: House
             await asyncio.sleep(0.1)
         return await launch(job_id, *rest)
 
-    house.cluster.launch = cancelled_meanwhile  # type: ignore[method-assign]
+    house.cluster.launch = cancelled_meanwhile  # type: ignore[method-assign,assignment]
     await house.submit(1000.0)
     await house.submit(2.0)
 
