@@ -314,7 +314,7 @@ class Session:
     async def _take_back(self, refused: Refused) -> None:
         """The job waits, after a pause that grows with each refusal, or has failed; its GPU is free for others."""
         entry = refused.entry
-        if self._is_open(entry, refused.attempt):
+        if entry.is_open(refused.attempt):
             await self._refuse(entry, refused.why, refused.retry_after_s, final=refused.final)
         refused.taken_back.set()
 
@@ -334,15 +334,10 @@ class Session:
 
     async def _tell_unanswered(self, unanswered: Unanswered) -> None:
         entry = unanswered.entry
-        if self._is_open(entry, unanswered.attempt):
+        if entry.is_open(unanswered.attempt):
             self._book.record(entry, transitions.unanswered(entry.job, unanswered.why, given_up=unanswered.given_up))
             await self._write(None)
         unanswered.written.set()
-
-    def _is_open(self, entry: Entry, attempt: int) -> bool:
-        """The attempt is the job's newest, and neither runs, as far as is known, nor has ended."""
-        placed = entry.phase is Phase.PLACED and entry.job.attempt_count == attempt
-        return placed and entry.job.state is JobState.PENDING
 
     # ---- the cluster's events
 
@@ -383,7 +378,7 @@ class Session:
                 self.ledger.set_lost([event.gpu_id], event.kind is EventKind.GPU_LOST)
             return
         entry = self.ledger.entries.get(event.job_id)
-        if entry is None or entry.phase is not Phase.PLACED or entry.job.attempt_count != event.attempt:
+        if entry is None or not entry.is_placed(event.attempt):
             if event.kind is EventKind.STARTED and event.revision > self._described:
                 self._strays.append((event.job_id, event.attempt))
             return  # of an attempt that was given up
@@ -418,7 +413,7 @@ class Session:
             return
         vanished, self._vanished = self._vanished, []
         for entry, attempt in vanished:
-            if entry.phase is Phase.PLACED and entry.job.attempt_count == attempt:
+            if entry.is_placed(attempt):
                 self._holding.ask_again()
                 self._book.lose(entry, "it ended while its record could not be read", self.now_s, excused=True)
 

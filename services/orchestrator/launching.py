@@ -29,9 +29,9 @@ from adlro.errors import (
     Unavailable,
     Unsupported,
 )
-from adlro.jobs import Job, JobState
+from adlro.jobs import Job
 from services.orchestrator.acting import Acting
-from services.orchestrator.ledger import Entry, Phase
+from services.orchestrator.ledger import Entry
 from services.orchestrator.ports import REFUSED_TOKEN, ClusterPort
 
 # Answers by which the cluster has surely not taken a launch; of all others, a bug among them, it may have.
@@ -181,11 +181,11 @@ class Launches:
                 settled.set()
                 why = f"no answer to {tries} of {LAUNCH_TRIES} launches ({error.message})"
                 last = tries == LAUNCH_TRIES
-                if _is_open(entry, job) and not last:
+                if entry.is_open(job.attempt_count) and not last:
                     self._tell(Unanswered(entry, job.attempt_count, why))
                     await asyncio.sleep(AGAIN_S)
-                if not _is_open(entry, job):  # events have told what became of it
-                    if entry.job.cancel_requested and _is_newest(entry, job):
+                if not entry.is_open(job.attempt_count):  # events have told what became of it
+                    if entry.job.cancel_requested and entry.is_placed(job.attempt_count):
                         self.stop(*key)  # it came when there was nothing to stop yet
                     return
                 if last or entry.job.cancel_requested:
@@ -206,7 +206,7 @@ class Launches:
         given_up = Unanswered(entry, job.attempt_count, why, given_up=True)
         self._tell(given_up)
         await given_up.written.wait()
-        if not _is_open(entry, job):
+        if not entry.is_open(job.attempt_count):
             return
         # The next attempt begins only when this one is over. Where it was running, the event of its end takes it back.
         await self._stop(job.job_id, job.attempt_count, asyncio.Event())
@@ -222,13 +222,3 @@ class Launches:
         )
         self._tell(refused)
         await refused.taken_back.wait()
-
-
-def _is_newest(entry: Entry, job: Job) -> bool:
-    """No later attempt is known, and the attempt has not ended."""
-    return entry.phase is Phase.PLACED and entry.job.attempt_count == job.attempt_count
-
-
-def _is_open(entry: Entry, job: Job) -> bool:
-    """Nothing is known of the attempt yet: neither that it runs, nor that it has ended."""
-    return _is_newest(entry, job) and entry.job.state is JobState.PENDING

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adlro.cluster import Cluster, Gpu, Node
-from adlro.jobs import Job, PendingReason
+from adlro.jobs import Job, JobState, PendingReason
 from adlro.jobstore import sequence_of
 from adlro.sim.observation import Bools, Floats, Ints, Observation
 from adlro.sim.observe import whole_queue
@@ -51,6 +51,14 @@ class Entry:
     spread: float = 0.0  # how unsure that is: standard deviation of ln(true / expected)
     generation: int = 0  # of the predictions (`Predictions.generation`) that these are from
     arrived_s: float = 0.0  # cluster time at which it was taken up, where it has no begin time to come
+
+    def is_placed(self, attempt: int) -> bool:
+        """The attempt is the job's newest, and has not ended."""
+        return self.phase is Phase.PLACED and self.job.attempt_count == attempt
+
+    def is_open(self, attempt: int) -> bool:
+        """Nothing is known of the attempt yet: neither that it runs, nor that it has ended."""
+        return self.is_placed(attempt) and self.job.state is JobState.PENDING
 
     @property
     def order(self) -> tuple[float, int]:
@@ -198,6 +206,11 @@ class Ledger:
     def queue_length(self) -> int:
         """Waiting jobs whose begin time has come."""
         return len(self._waiting)
+
+    @property
+    def waiting_count(self) -> int:
+        """The queue, and the jobs whose next launch has a time to come."""
+        return self.queue_length + self.count(Phase.PAUSED)
 
     def count(self, phase: Phase) -> int:
         """Entries in a phase."""

@@ -130,7 +130,7 @@ class Orchestrator:
         self.choosing = Choosing(redis, choices, decisions_kept, metrics, log)
         self.acting = self.choosing.acting
         metrics.acting.set_function(lambda: self._ready_session() is not None)
-        metrics.queue_length.set_function(lambda: s.ledger.queue_length if (s := self._ready_session()) else 0)
+        metrics.queue_length.set_function(lambda: s.ledger.waiting_count if (s := self._ready_session()) else 0)
         metrics.running.set_function(lambda: s.ledger.count(Phase.PLACED) if (s := self._ready_session()) else 0)
 
     # ---- life
@@ -300,7 +300,7 @@ class Orchestrator:
             cluster_incarnation=self.acting.incarnation,
             cluster_revision=session.applied if session else 0,
             cluster_time_s=0.0 if self._standing_by else self.acting.told_s,
-            queue_length=session.ledger.queue_length + count(Phase.PAUSED) if session else 0,
+            queue_length=session.ledger.waiting_count if session else 0,
             waiting_for_begin_time_count=count(Phase.BEGIN),
             running_count=count(Phase.PLACED),
             decision_count=self.acting.decisions.count,

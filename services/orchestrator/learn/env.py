@@ -146,15 +146,11 @@ class _Clusters:
     def space(self) -> spaces.Space[Any]:
         """Of the observation of one cluster: each plane's own range."""
         planes = {"gpus": GPU_PLANES, "jobs": JOB_PLANES, "pairs": PAIR_PLANES, "cluster": CLUSTER_PLANES}
-        axes = {"gpus": (0, (1, 2)), "jobs": (1, (0,)), "pairs": (0, (1, 2)), "cluster": (0, ())}
+        other_axes = {"gpus": (1, 2), "jobs": (0,), "pairs": (1, 2), "cluster": ()}
         boxes: dict[str, spaces.Space[Any]] = {
-            name: _box(table, self._shapes[name], *axes[name]) for name, table in planes.items()
+            name: _box(table, self._shapes[name], other_axes[name]) for name, table in planes.items()
         }
         return spaces.Dict({**boxes, "mask": spaces.Box(0, 1, (self.actions,), np.int8)})
-
-    def begin(self, clusters: NDArray[np.int64], lists: NDArray[np.int64]) -> None:
-        """Some clusters begin some lists."""
-        self.simulator.begin(clusters, lists)
 
     def look(self) -> None:
         """Fills `seen` and `mask` in new arrays: zeros of clusters that stand at no decision."""
@@ -199,12 +195,11 @@ class _Clusters:
         return Step(simulator.totals - before, simulator.time_s - time_s, done, done & simulator.stuck, possible)
 
 
-def _box(planes: tuple[Plane, ...], shape: tuple[int, ...], axis: int, others: tuple[int, ...]) -> spaces.Box:
+def _box(planes: tuple[Plane, ...], shape: tuple[int, ...], others: tuple[int, ...]) -> spaces.Box:
     low, high = (
         np.broadcast_to(np.expand_dims(np.array(values, dtype=np.float32), others), shape)
         for values in ([plane.low for plane in planes], [plane.high for plane in planes])
     )
-    assert low.shape[axis] == len(planes)
     # What is padding, or no pair, is 0 in all planes.
     return spaces.Box(np.minimum(low, 0.0), np.maximum(high, 0.0), shape, np.float32)
 
@@ -261,7 +256,7 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
         if not 0 <= chosen < self._clusters.lists:
             raise ValueError(f"options['list'] must be below {self._clusters.lists}, not {chosen}")
         self._masked_actions = 0
-        self._clusters.begin(np.zeros(1, dtype=np.int64), np.array([chosen]))
+        self.simulator.begin(np.zeros(1, dtype=np.int64), np.array([chosen]))
         self._clusters.look()
         return self._observation(), self._info()
 
@@ -363,5 +358,5 @@ class PlacementVectorEnv(VectorEnv[Arrays, NDArray[np.int64], NDArray[Any]]):
         """Some begin lists that are drawn, and all are looked at."""
         if len(clusters):
             self.lists_begun[clusters] = self.np_random.integers(self._clusters.lists, size=len(clusters))
-            self._clusters.begin(clusters, self.lists_begun[clusters])
+            self.simulator.begin(clusters, self.lists_begun[clusters])
         self._clusters.look()

@@ -24,6 +24,7 @@ import dataclasses
 import hashlib
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -182,4 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InvalidInput as error:
+        sys.exit(f"error: {error}")

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from adlro.errors import InvalidInput
 from services.orchestrator.learn import playing
 from services.orchestrator.learn.export import export_onnx, load_network, to_onnx
 from services.orchestrator.planes.choice import Margins
@@ -131,4 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InvalidInput as error:
+        sys.exit(f"error: {error}")

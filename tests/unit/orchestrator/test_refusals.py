@@ -34,6 +34,15 @@ async def sessions(house: House) -> int:
     return (await house.orchestrator.status()).fencing_token
 
 
+async def until_refused(house: House, job_id: str) -> None:
+    """It waits for its next launch."""
+
+    async def refused() -> bool:
+        return (await house.store.get(job_id)).pending_reason is PendingReason.LAUNCH_REFUSED
+
+    await house.until(refused)
+
+
 @pytest.mark.parametrize(
     "error", [InvalidInput("payload.image: there is no image 'x'"), Unsupported("it runs no containers")]
 )
@@ -114,10 +123,7 @@ async def test_one_that_waits_for_its_next_launch_can_be_cancelled(house: House)
     await house.pause()
     await house.submit(2.0)
 
-    async def refused() -> bool:
-        return (await house.store.get("job-1")).pending_reason is PendingReason.LAUNCH_REFUSED
-
-    await house.until(refused)
+    await until_refused(house, "job-1")
     await house.store.request_cancel("job-1")
     (done,) = await house.until_final(1)
     assert done.state is JobState.CANCELLED
@@ -312,10 +318,7 @@ async def test_after_a_restart_a_refused_job_is_launched_again(house: House) -> 
     await house.pause()
     await house.submit(2.0)
 
-    async def refused() -> bool:
-        return (await house.store.get("job-1")).pending_reason is PendingReason.LAUNCH_REFUSED
-
-    await house.until(refused)
+    await until_refused(house, "job-1")
     status = await house.orchestrator.status()
     assert (status.queue_length, status.waiting_for_begin_time_count) == (1, 0)
     assert "not now" in (await house.orchestrator.explain_job("job-1")).summary
