@@ -117,7 +117,7 @@ protos-image: $(DEV) ## makes the contracts as they are now the ones that `make 
 
 .PHONY: policy
 policy: $(DEV) ## makes the learned policy again as out/policy/dqn.onnx (hours of one core; goes on where it was stopped)
-	$(BIN)/python -m services.orchestrator.learn.iterate out/policy --worlds 200 --further 104 --trainings 3
+	$(BIN)/python -m adlro.lab.learn.iterate out/policy --worlds 200 --further 104 --trainings 3
 
 .PHONY: clean
 clean: ## removes .venv and caches

@@ -5,9 +5,9 @@ Messages that arrive have been validated by the rules in the .proto; these funct
 
 from __future__ import annotations
 
-from adlro.cluster import Cluster, Gpu, GpuSpec, Node
-from adlro.events import Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind, RunningJob
-from adlro.jobs import (
+from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
+from adlro.records.events import Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind, RunningJob
+from adlro.records.jobs import (
     ExpectedRuntime,
     Job,
     JobAttempt,

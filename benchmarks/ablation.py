@@ -4,12 +4,12 @@
                                          [--epochs N]
     python -m benchmarks.ablation FOLDER --idle 0.01,0.1,0.5 [--minutes 10] [--seeds 3]
 
-FOLDER has states with what their candidates gain (python -m services.orchestrator.learn.advantages FOLDER). Each arm
+FOLDER has states with what their candidates gain (python -m adlro.lab.learn.advantages FOLDER). Each arm
 is trained on them as the policy that ships is, for so many core-minutes, and then judged twice: by the measured gain of
 its actions at states of other worlds, and by playing validation lists beside `hold_greedy_fixed` on the same lists.
 
 Arms: `full`; `cnn` without the convolutions; `NAME` without the group NAME of planes (they stand in
-services/orchestrator/planes/table.py); `estimates` without all that rests on expected durations. Left out means that
+adlro/decide/planes/table.py); `estimates` without all that rests on expected durations. Left out means that
 the planes are 0 in training and in play; the base policy, which the network corrects, knows what it always knows. The
 arms of a run have as many epochs as take the minutes; with --epochs N, so many: arms of several runs may be compared.
 Networks of the arm `full` are judged once more at the same states with the planes of one group 0 after the training
@@ -33,21 +33,21 @@ from typing import Any
 
 import torch
 
-from adlro.sim.observation import Ints, Observation
+from adlro.decide.planes.choice import Margins, choose
+from adlro.decide.planes.fill import PlaneFiller
+from adlro.decide.planes.layout import Planes
+from adlro.decide.planes.table import CLUSTER_PLANES, GPU_PLANES, GROUPS, JOB_PLANES, PAIR_PLANES, Plane
+from adlro.decide.policies.hold_greedy import FIXED
+from adlro.lab.learn import playing
+from adlro.lab.learn.dataset import Chunk, Dataset, load
+from adlro.lab.learn.episodes import network_q
+from adlro.lab.learn.improve import MARGINS, Fit, best_margins, fit, gains_by_margin
+from adlro.lab.learn.network import PairNetwork
+from adlro.lab.learn.recipes import recipe_named
+from adlro.lab.learn.sizes import NetworkSettings
+from adlro.lab.learn.training import Training
+from adlro.state.observation import Ints, Observation
 from benchmarks.measuring import machine
-from services.orchestrator.learn import playing
-from services.orchestrator.learn.dataset import Chunk, Dataset, load
-from services.orchestrator.learn.episodes import network_q
-from services.orchestrator.learn.improve import MARGINS, Fit, best_margins, fit, gains_by_margin
-from services.orchestrator.learn.network import PairNetwork
-from services.orchestrator.learn.recipes import recipe_named
-from services.orchestrator.learn.sizes import NetworkSettings
-from services.orchestrator.learn.training import Training
-from services.orchestrator.planes.choice import Margins, choose
-from services.orchestrator.planes.fill import PlaneFiller
-from services.orchestrator.planes.layout import Planes
-from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, GROUPS, JOB_PLANES, PAIR_PLANES, Plane
-from services.orchestrator.policies.hold_greedy import FIXED
 
 CELLS = (("paper", 0.9, "true"), ("paper", 1.1, "true"), ("paper", 1.1, "noise:0.5"), ("paper", 1.1, "type"))
 ESTIMATES = ("duration", "remaining", "base")

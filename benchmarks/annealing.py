@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput
-from adlro.sim.compiled import compiled, compiled_part
-from adlro.sim.job_arrays import JobArrays
-from adlro.sim.machines import Hardware
-from adlro.sim.observation import Floats, Ints
+from adlro.numeric.compiled import compiled, compiled_part
+from adlro.state.job_arrays import JobArrays
+from adlro.state.machines import Hardware
+from adlro.state.observation import Floats, Ints
 
 HOTTEST_S, COLDEST_S = 15.0, 0.05
 """Temperatures of the first and the last move, seconds of total completion time."""

@@ -29,8 +29,8 @@ from pathlib import Path
 import numpy as np
 
 from adlro.client import connect
-from adlro.cluster import Cluster
-from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, SimulatedWork
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, SimulatedWork
 from benchmarks.grid import idle_beside_backlog
 from benchmarks.measuring import machine
 

@@ -1,4 +1,4 @@
-"""What the bound on every wait (services/orchestrator/policies/bounded_wait.py) costs, and what it does to the wait.
+"""What the bound on every wait (adlro/decide/policies/bounded_wait.py) costs, and what it does to the wait.
 
     python -m benchmarks.bounded_wait --lists 100 --json bounded_wait.json
 
@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from adlro.decide.policies.bounded_wait import DEFAULT_RATIO
+from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.sim.batch import simulate
-from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.observation import Floats
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import draw_jobs
-from services.orchestrator.policies.bounded_wait import DEFAULT_RATIO
-from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
+from adlro.state.job_arrays import pack_jobs
+from adlro.state.observation import Floats
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
 
 SCENARIOS = ("paper", "paper_roomy", "heavy_tails")
 LOADS = (0.6, 0.9, 1.1, 1.3)

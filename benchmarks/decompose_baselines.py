@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.jobs import JobSpec
-from services.decompose.algebra import bind
-from services.decompose.codebook import Codebook
+from adlro.records.jobs import JobSpec
+from adlro.services.decompose.algebra import bind
+from adlro.services.decompose.codebook import Codebook
 
 Floats = NDArray[np.float64]
 

@@ -8,13 +8,13 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from adlro.decide.policies import POLICIES
+from adlro.services.decompose.drift import GPU_WINDOW, MIX_WINDOW, GpuDrift, MixDrift
 from adlro.sim.batch import BatchSimulator
-from adlro.sim.estimates import expected_s
-from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.scenario import load_scenario
+from adlro.state.job_arrays import pack_jobs
+from adlro.workload.estimates import expected_s
+from adlro.workload.scenario import load_scenario
 from benchmarks.decompose_scheduling import LOAD, lists
-from services.decompose.drift import GPU_WINDOW, MIX_WINDOW, GpuDrift, MixDrift
-from services.orchestrator.policies import POLICIES
 
 SIGMA = load_scenario("paper").sigma_job
 SLOWDOWN_LOG = -math.log(0.8)

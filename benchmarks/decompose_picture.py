@@ -17,14 +17,14 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import draw_jobs
-from services.decompose.algebra import bind, similarity
-from services.decompose.codebook import default_codebook
-from services.decompose.kernel import Floats
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
+from adlro.services.decompose.algebra import bind, similarity
+from adlro.services.decompose.codebook import default_codebook
+from adlro.services.decompose.kernel import Floats
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
 
 CELL, LEFT, TOP = 30, 150, 150
 

@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adlro.jobs import JobSpec, JobType
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import draw_groups, draw_jobs
+from adlro.records.jobs import JobSpec, JobType
+from adlro.services.decompose.columns import REAL_COUNT, Category
+from adlro.services.decompose.kernel import Columns, Term
+from adlro.services.decompose.learned import NOVEL, LearnedPredictor
+from adlro.services.decompose.learner import Learner, Settings
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.regression import NOISES, Regression, log_evidence, make_cells
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
+from adlro.workload.job_lists import draw_groups, draw_jobs
+from adlro.workload.scenario import load_scenario
 from benchmarks.decompose_baselines import Floats, boosting, hypervector_ridge, nearest_neighbours
-from services.decompose.columns import REAL_COUNT, Category
-from services.decompose.kernel import Columns, Term
-from services.decompose.learned import NOVEL, LearnedPredictor
-from services.decompose.learner import Learner, Settings
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.regression import NOISES, Regression, log_evidence, make_cells
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
 
 SPLITS = 10
 TEST_SHARE = 0.2

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import WorkloadJob, draw_jobs
+from adlro.lab.evaluate import Request, evaluate
+from adlro.lab.evaluate.measure import METRICS
+from adlro.lab.evaluate.resampling import interval, resampled_means
+from adlro.workload.job_lists import WorkloadJob, draw_jobs
+from adlro.workload.scenario import load_scenario
 from benchmarks.measuring import machine
-from services.orchestrator.evaluate import Request, evaluate
-from services.orchestrator.evaluate.measure import METRICS
-from services.orchestrator.evaluate.resampling import interval, resampled_means
 
 Floats = NDArray[np.float64]
 KNOWLEDGE = ("true", "group", "type", "none", "learned")

@@ -9,24 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from adlro.cluster import Cluster, Gpu, Node
-from adlro.jobs import JobSpec
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import draw_groups, draw_jobs
-from adlro.telemetry import Metric
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import JobSpec
+from adlro.records.telemetry import Metric
+from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.codebook import Codebook
+from adlro.services.decompose.kernel import Columns
+from adlro.services.decompose.learned import LearnedPredictor
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.packed import PackedIndex
+from adlro.services.decompose.record_code import similarity
+from adlro.services.decompose.server import DecomposeServer
+from adlro.services.decompose.settings import DecomposeSettings
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.state import Block, ClusterMatrix, Column
+from adlro.services.decompose.variables import Variables
+from adlro.workload.job_lists import draw_groups, draw_jobs
+from adlro.workload.scenario import load_scenario
 from benchmarks.decompose_recovery import SIZES
-from services.decompose.cluster_memory import ClusterMemory, RecordCode
-from services.decompose.codebook import Codebook
-from services.decompose.kernel import Columns
-from services.decompose.learned import LearnedPredictor
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.packed import PackedIndex
-from services.decompose.record_code import similarity
-from services.decompose.server import DecomposeServer
-from services.decompose.settings import DecomposeSettings
-from services.decompose.speeds import Speeds
-from services.decompose.state import Block, ClusterMatrix, Column
-from services.decompose.variables import Variables
 
 GPUS = 64
 RECORDS = 10_000

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import draw_groups, draw_jobs
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.services.decompose.learned import NOVEL
+from adlro.workload.job_lists import draw_groups, draw_jobs
+from adlro.workload.scenario import load_scenario
 from benchmarks.decompose_baselines import Floats
 from benchmarks.decompose_prediction import Row, gavel_rows, gavel_spec, learned_predictor, philly_rows
-from services.decompose.learned import NOVEL
 
 FOLDS = 5
 TRAIN_LIMIT = 1000

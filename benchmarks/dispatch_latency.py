@@ -27,25 +27,25 @@ from typing import Any
 import grpc
 import numpy as np
 
-from adlro.cluster import Cluster, Gpu, Node
-from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob
-from adlro.jobstore import JobStore
+from adlro.decide.policies import POLICIES, Policy
+from adlro.decide.policies.dqn import SHIPPED, Dqn
+from adlro.hardware.speeds import REFERENCE_GPU_MODEL
 from adlro.kit.channel import open_channel
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect
 from adlro.kit.testing import spawn_service
-from adlro.sim.observation import Observation
-from adlro.sim.scenario import load_scenario
-from adlro.sim.speeds import REFERENCE_GPU_MODEL
-from adlro.sim.workload import draw_jobs
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob
+from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
+from adlro.state.observation import Observation
+from adlro.store import JobStore
 from adlro.v1 import cluster_service_pb2 as cluster_pb
 from adlro.v1 import cluster_service_pb2_grpc as cluster_grpc
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
 from benchmarks.cluster_proxy import TIMEOUT_S, ClusterProxy
-from services.orchestrator.ledger import Entry, Ledger
-from services.orchestrator.policies import POLICIES, Policy
-from services.orchestrator.policies.dqn import SHIPPED, Dqn
 
 POLICY_NAMES = ("fcfs", "hold_greedy_fixed", "dqn")
 WINDOW = 32

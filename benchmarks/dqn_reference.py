@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from adlro.decide.planes.choice import Margins, actions_of, best_of
+from adlro.decide.planes.fill import PlaneFiller
+from adlro.decide.planes.layout import Planes
+from adlro.decide.planes.session import INPUTS
+from adlro.lab.learn.dqn import best_allowed
+from adlro.lab.learn.network import PairNetwork
+from adlro.lab.learn.replay import Inputs
+from adlro.lab.learn.worlds import World
 from adlro.sim.batch import BatchSimulator
 from adlro.sim.course import IDLE_S, JOBS_S
-from services.orchestrator.learn.dqn import best_allowed
-from services.orchestrator.learn.network import PairNetwork
-from services.orchestrator.learn.replay import Inputs
-from services.orchestrator.learn.worlds import World
-from services.orchestrator.planes.choice import Margins, actions_of, best_of
-from services.orchestrator.planes.fill import PlaneFiller
-from services.orchestrator.planes.layout import Planes
-from services.orchestrator.planes.session import INPUTS
 
 TRAIN_FREQUENCY, BATCH, TARGET_FREQUENCY, LEARNING_RATE, GAMMA, BUFFER = 10, 128, 500, 2.5e-4, 0.99, 10_000
 IDLE = 0.1

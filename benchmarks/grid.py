@@ -28,15 +28,15 @@ from pathlib import Path
 
 import numpy as np
 
-from adlro.cluster import Cluster
+from adlro.decide.policies import POLICIES, Policy
+from adlro.lab.evaluate.measure import METRICS, figures_of
+from adlro.lab.evaluate.resampling import change_of_means
+from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE, Tally
+from adlro.records.cluster import Cluster
 from adlro.sim.batch import BatchSimulator
-from adlro.sim.job_arrays import JobArrays
-from adlro.sim.observation import Bools, Floats, Ints, Observation
+from adlro.state.job_arrays import JobArrays
+from adlro.state.observation import Bools, Floats, Ints, Observation
 from benchmarks.grid_cells import Cell, draw_cells, lists_of
-from services.orchestrator.evaluate.measure import METRICS, figures_of
-from services.orchestrator.evaluate.resampling import change_of_means
-from services.orchestrator.evaluate.tally import FALLBACKS, OVERDUE, Tally
-from services.orchestrator.policies import POLICIES, Policy
 
 RULES = ("fcfs", "fcfs_fastest", "sjf", "easy_backfill", "mct", "min_min", "max_min", "sufferage", "heft", "wspt")
 """Of which the best is chosen: the single rules, without tuned settings."""

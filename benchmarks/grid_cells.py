@@ -24,15 +24,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from adlro.cluster import Cluster
-from adlro.jobs import JobType
-from adlro.sim.arrivals import Batch, Poisson
-from adlro.sim.capacity import scenario_on
-from adlro.sim.estimates import expected_s
-from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.scenario import Scenario, load_cluster, load_scenario, load_speeds
-from adlro.sim.speeds import SHIPPED, SpeedTable
-from adlro.sim.workload import WorkloadJob, draw_groups, draw_jobs
+from adlro.hardware.speeds import SHIPPED, SpeedTable
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import JobType
+from adlro.state.job_arrays import JobArrays, pack_jobs
+from adlro.workload.arrivals import Batch, Poisson
+from adlro.workload.capacity import scenario_on
+from adlro.workload.estimates import expected_s
+from adlro.workload.job_lists import WorkloadJob, draw_groups, draw_jobs
+from adlro.workload.scenario import Scenario, load_cluster, load_scenario, load_speeds
 
 _T = TypeVar("_T")
 

@@ -9,7 +9,7 @@
 Beside `hold_greedy`, set for the load, on the same job lists, with exact runtimes:
 
 - honest_rollouts: each candidate action played over sampled futures; the base's choice is left only for a gain that
-  clears two standard errors (services/orchestrator/rollouts/gated.py). Knows nothing of what is to come.
+  clears two standard errors (adlro/decide/rollouts/gated.py). Knows nothing of what is to come.
 - clairvoyant_one_step: at each decision the candidate that turns out best, the base policy to the end of the true list.
 - clairvoyant_annealing: the best schedule that a search finds, played in the simulator; the first `--search-jobs` jobs.
 - lp_bound: what no schedule of those jobs can beat (benchmarks/lp_bound.py).
@@ -33,24 +33,24 @@ from typing import Any
 
 import numpy as np
 
-from adlro.cluster import Cluster
+from adlro.decide.policies.hold_greedy import HoldGreedy
+from adlro.decide.rollouts.candidates import find_candidates, room_for_candidates
+from adlro.decide.rollouts.continuation import play_base, play_clairvoyant, step
+from adlro.decide.rollouts.futures import history_of
+from adlro.decide.rollouts.gated import GatedRollouts
+from adlro.decide.rollouts.rule import base_policy
+from adlro.records.cluster import Cluster
 from adlro.sim import fork, kernel
 from adlro.sim.batch import change_arrays
 from adlro.sim.course import DECISION, DONE, JOBS_S, new_course
-from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.machines import IDLE, Hardware, Machines, empty_machines, hardware_of
-from adlro.sim.observation import HOLD, Floats, Ints
-from adlro.sim.scenario import SCENARIO_NAMES, Scenario, load_scenario
-from adlro.sim.workload import draw_jobs
+from adlro.state.job_arrays import JobArrays, pack_jobs
+from adlro.state.machines import IDLE, Hardware, Machines, empty_machines, hardware_of
+from adlro.state.observation import HOLD, Floats, Ints
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import SCENARIO_NAMES, Scenario, load_scenario
 from benchmarks.annealing import Problem, Schedule, anneal, problem_of, schedule_of, total_jct_s
 from benchmarks.lp_bound import lower_bound_s
 from benchmarks.measuring import machine
-from services.orchestrator.policies.hold_greedy import HoldGreedy
-from services.orchestrator.rollouts.candidates import find_candidates, room_for_candidates
-from services.orchestrator.rollouts.continuation import play_base, play_clairvoyant, step
-from services.orchestrator.rollouts.futures import history_of
-from services.orchestrator.rollouts.gated import GatedRollouts
-from services.orchestrator.rollouts.rule import base_policy
 
 LOADS = (0.6, 0.9, 1.1)
 HISTORY_JOBS = 512

@@ -11,7 +11,7 @@
 where it ended. Lists are those of `adlro evaluate --seed 11`: neither training nor validation draws them. The shipped
 checkpoint is the policy `dqn`; `--checkpoint seed2=FILE` adds another training's. Traces are not part of the project:
 their cells are run where a file is named. Nor is a checkpoint that was trained with jobs counting by their priority
-(`services.orchestrator.learn.iterate OUT --by-priority`): `--by-priority OUT/dqn.onnx` compares it with `wspt`.
+(`adlro.lab.learn.iterate OUT --by-priority`): `--by-priority OUT/dqn.onnx` compares it with `wspt`.
 
 `show` prints Markdown: first what breaks a limit, then tables, in each the mean, its tails and throughput as ratios of
 means over lists with 95 % bootstrap intervals over the lists (paired), and the shares of the learned policy's decisions
@@ -30,20 +30,20 @@ from pathlib import Path
 
 import numpy as np
 
-from adlro.cluster import Cluster
-from adlro.sim.observation import Floats, Observation
-from adlro.sim.scenario import load_scenario
+from adlro.decide.planes.choice import best_of, less_margins
+from adlro.decide.planes.ranges import ranges_of
+from adlro.decide.policies import Policy
+from adlro.decide.policies.base import Judgement
+from adlro.decide.policies.bounded_wait import DEFAULT_RATIO
+from adlro.decide.policies.dqn import Dqn
+from adlro.decide.policies.hold_greedy import HoldGreedy
+from adlro.lab.evaluate import Request, evaluate
+from adlro.records.cluster import Cluster
+from adlro.state.observation import Floats, Observation
+from adlro.workload.scenario import load_scenario
 from benchmarks.learned_tables import show
 from benchmarks.measuring import machine
 from benchmarks.retuning import retuned
-from services.orchestrator.evaluate import Request, evaluate
-from services.orchestrator.planes.choice import best_of, less_margins
-from services.orchestrator.planes.ranges import ranges_of
-from services.orchestrator.policies import Policy
-from services.orchestrator.policies.base import Judgement
-from services.orchestrator.policies.bounded_wait import DEFAULT_RATIO
-from services.orchestrator.policies.dqn import Dqn
-from services.orchestrator.policies.hold_greedy import HoldGreedy
 
 SEED = 11
 LISTS = 400

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.sim.observation import Floats, Ints
+from adlro.lab.evaluate.measure import METRICS
+from adlro.lab.evaluate.resampling import change_of_means
+from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE
+from adlro.state.observation import Floats, Ints
 from benchmarks.paper_claims import markdown
-from services.orchestrator.evaluate.measure import METRICS
-from services.orchestrator.evaluate.resampling import change_of_means
-from services.orchestrator.evaluate.tally import FALLBACKS, OVERDUE
 
 MEAN_JCT, THROUGHPUT, WEIGHTED = "mean_jct_s", "throughput_jobs_per_h", "weighted_jct_s"
 RESULTS = ((MEAN_JCT, "mean JCT"), ("p95_jct_s", "p95 JCT"), ("max_wait_s", "longest wait"), (THROUGHPUT, "throughput"))

@@ -21,7 +21,7 @@ import numpy as np
 import scipy.optimize
 import scipy.sparse
 
-from adlro.sim.observation import Floats
+from adlro.state.observation import Floats
 from benchmarks.annealing import Problem
 
 SLOT_S = 2.0

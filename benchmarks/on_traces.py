@@ -5,7 +5,7 @@
 
 Each list is 256 jobs of a trace from a place drawn at random, brought to the load. For each policy, against the first
 on the same lists: mean completion time with its 95 % bootstrap interval, 95th percentile, longest wait, throughput;
-what the limit on waits (services/orchestrator/policies/bounded_wait.py) costs in mean completion time; the shares of
+what the limit on waits (adlro/decide/policies/bounded_wait.py) costs in mean completion time; the shares of
 decisions that it changed and that the policy's fallback made. The traces are not part of the project.
 """
 
@@ -16,11 +16,11 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.orchestrator.evaluate import Request, evaluate
-from services.orchestrator.evaluate.measure import METRICS, Figures
-from services.orchestrator.evaluate.resampling import change_of_means
-from services.orchestrator.evaluate.tally import FALLBACKS, OVERDUE
-from services.orchestrator.policies.bounded_wait import DEFAULT_RATIO
+from adlro.decide.policies.bounded_wait import DEFAULT_RATIO
+from adlro.lab.evaluate import Request, evaluate
+from adlro.lab.evaluate.measure import METRICS, Figures
+from adlro.lab.evaluate.resampling import change_of_means
+from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE
 
 JOBS = 256
 

@@ -24,17 +24,17 @@ from typing import Any
 
 import numpy as np
 
+from adlro.decide.policies import POLICIES
+from adlro.lab.evaluate.cases import build_cases
+from adlro.lab.evaluate.measure import METRICS, figures_of
+from adlro.lab.evaluate.request import Request
+from adlro.lab.evaluate.resampling import interval, resampled_means
 from adlro.sim.batch import simulate
-from adlro.sim.observation import Floats
+from adlro.state.observation import Floats
 from benchmarks import evaluation_tables, paper_claims, paper_tables
 from benchmarks.evaluation_runs import BOUND, Runs
 from benchmarks.paper_tables import BOUND_CASES, BOUND_NAME, BOUND_POLICIES
 from benchmarks.throughput_bound import makespan_bound_s
-from services.orchestrator.evaluate.cases import build_cases
-from services.orchestrator.evaluate.measure import METRICS, figures_of
-from services.orchestrator.evaluate.request import Request
-from services.orchestrator.evaluate.resampling import interval, resampled_means
-from services.orchestrator.policies import POLICIES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (ROOT / "docs" / "paper.md", ROOT / "docs" / "evaluation.md")
@@ -68,7 +68,7 @@ def run_all(folder: Path) -> None:
             continue
         load, began_s = os.getloadavg()[0], time.monotonic()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-m", "services.orchestrator.evaluate", *options.split(), "--json", str(out)]
+        command = [sys.executable, "-m", "adlro.lab.evaluate", *options.split(), "--json", str(out)]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took = {

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adlro.sim.scenario import load_scenario
+from adlro.lab.evaluate.hyperscore import hyperscore
+from adlro.workload.scenario import load_scenario
 from benchmarks.evaluation_runs import Entry, Runs
 from benchmarks.evaluation_tables import changed, signed
 from benchmarks.paper_claims import CLAIMS, Claim, little_table, markdown, text_table
-from services.orchestrator.evaluate.hyperscore import hyperscore
 
 BOUND_CASES = ((64, 1.1), (256, 1.1))
 """Jobs of a list, load."""

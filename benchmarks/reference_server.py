@@ -22,8 +22,8 @@ import numpy as np
 import uvloop
 
 from adlro.kit.server import ServiceContext, main, server_options
+from adlro.services.ingest.settings import IngestSettings
 from adlro.v1 import job_service_pb2, job_service_pb2_grpc, telemetry_service_pb2, telemetry_service_pb2_grpc
-from services.ingest.settings import IngestSettings
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

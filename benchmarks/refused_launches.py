@@ -25,13 +25,13 @@ from typing import Any
 import grpc
 import numpy as np
 
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType, NormalizedJob, SimulatedWork
-from adlro.jobstore import JobStore
+from adlro.hardware.speeds import REFERENCE_GPU_MODEL
 from adlro.kit.channel import open_channel
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect
 from adlro.kit.testing import spawn_service
-from adlro.sim.speeds import REFERENCE_GPU_MODEL
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, NormalizedJob, SimulatedWork
+from adlro.store import JobStore
 from adlro.v1 import cluster_service_pb2 as cluster_pb
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc

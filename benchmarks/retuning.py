@@ -6,18 +6,18 @@ import functools
 
 import numpy as np
 
+from adlro.decide.policies.hold_greedy import FIXED, SETTINGS, HoldGreedySettings
+from adlro.decide.rollouts.candidates import find_candidates, room_for_candidates
+from adlro.decide.rollouts.continuation import play_base
+from adlro.decide.rollouts.rule import base_policy
+from adlro.hardware.speeds import SHIPPED
+from adlro.lab.evaluate.cases import Case
 from adlro.sim import kernel
 from adlro.sim.batch import change_arrays
 from adlro.sim.course import JOBS_S, new_course
-from adlro.sim.machines import empty_machines, hardware_of
-from adlro.sim.scenario import load_scenario
-from adlro.sim.speeds import SHIPPED
+from adlro.state.machines import empty_machines, hardware_of
+from adlro.workload.scenario import load_scenario
 from benchmarks.tune_hold_greedy import drawn_settings
-from services.orchestrator.evaluate.cases import Case
-from services.orchestrator.policies.hold_greedy import FIXED, SETTINGS, HoldGreedySettings
-from services.orchestrator.rollouts.candidates import find_candidates, room_for_candidates
-from services.orchestrator.rollouts.continuation import play_base
-from services.orchestrator.rollouts.rule import base_policy
 
 SEARCH_SEED, CONFIRM_SEED = 9001, 9002
 LISTS, TRIALS, FINALISTS = 60, 80, 6

@@ -28,20 +28,20 @@ from typing import Any
 import numpy as np
 import simpy
 
-from adlro.cluster import Cluster, Gpu
+from adlro.decide.planes.choice import actions_of
+from adlro.decide.planes.fill import PlaneFiller
+from adlro.decide.policies.hold_greedy import FIXED, HoldGreedyFixed
+from adlro.hardware.speeds import speed
+from adlro.lab.learn.env import PlacementEnv
+from adlro.numeric.compiled import compiled
+from adlro.records.cluster import Cluster, Gpu
 from adlro.sim.batch import BatchSimulator, change_arrays
-from adlro.sim.compiled import compiled
 from adlro.sim.course import DECISION, Changes, Course, new_course
-from adlro.sim.job_arrays import JobArrays, pack_jobs
 from adlro.sim.kernel import advance, begin, hold, start
-from adlro.sim.machines import Hardware, Machines, empty_machines, hardware_of
-from adlro.sim.scenario import load_scenario
-from adlro.sim.speeds import speed
-from adlro.sim.workload import WorkloadJob, draw_jobs
-from services.orchestrator.learn.env import PlacementEnv
-from services.orchestrator.planes.choice import actions_of
-from services.orchestrator.planes.fill import PlaneFiller
-from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
+from adlro.state.job_arrays import JobArrays, pack_jobs
+from adlro.state.machines import Hardware, Machines, empty_machines, hardware_of
+from adlro.workload.job_lists import WorkloadJob, draw_jobs
+from adlro.workload.scenario import load_scenario
 
 LOAD = 0.9
 WINDOWS = (0, 8, 32, 128)

@@ -26,12 +26,12 @@ from typing import Any
 
 from adlro.client import AsyncClient, Endpoints, OrchestratorStatus
 from adlro.errors import AdlroError
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType, NormalizedJob, SimulatedWork
-from adlro.jobstore import JobStore, NewJob
+from adlro.hardware.speeds import REFERENCE_GPU_MODEL
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect
 from adlro.kit.testing import SpawnedService, spawn_service
-from adlro.sim.speeds import REFERENCE_GPU_MODEL
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, NormalizedJob, SimulatedWork
+from adlro.store import JobStore, NewJob
 from benchmarks.measuring import machine, percentile, spread
 
 SCALE = 20.0

@@ -13,9 +13,9 @@ import numpy as np
 import scipy.optimize
 import scipy.sparse
 
-from adlro.cluster import Cluster
-from adlro.sim.job_arrays import JobArrays
-from adlro.sim.observation import Floats
+from adlro.records.cluster import Cluster
+from adlro.state.job_arrays import JobArrays
+from adlro.state.observation import Floats
 
 SUFFIXES = 32
 """So many k are tried, evenly spaced; fewer cost sharpness, never truth."""

@@ -26,25 +26,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from adlro.cluster import Cluster
+from adlro.decide.planes.choice import Margins
+from adlro.decide.planes.fill import PlaneFiller
+from adlro.decide.planes.model import ModelMetadata, OnnxModel
+from adlro.decide.policies.hold_greedy import FIXED, HoldGreedyFixed
+from adlro.lab.learn.episodes import greedy
+from adlro.lab.learn.export import to_onnx
+from adlro.lab.learn.network import PairNetwork
+from adlro.lab.learn.recipes import Recipe, recipe_named
+from adlro.lab.learn.training import Training
+from adlro.lab.learn.validation import Validation
+from adlro.lab.learn.worlds import world_of
+from adlro.records.cluster import Cluster
 from adlro.sim.batch import BatchSimulator
-from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.observation import Observation
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import draw_jobs
+from adlro.state.job_arrays import pack_jobs
+from adlro.state.observation import Observation
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
 from benchmarks.dqn_reference import Reference
 from benchmarks.measuring import machine, percentile, spread
-from services.orchestrator.learn.episodes import greedy
-from services.orchestrator.learn.export import to_onnx
-from services.orchestrator.learn.network import PairNetwork
-from services.orchestrator.learn.recipes import Recipe, recipe_named
-from services.orchestrator.learn.training import Training
-from services.orchestrator.learn.validation import Validation
-from services.orchestrator.learn.worlds import world_of
-from services.orchestrator.planes.choice import Margins
-from services.orchestrator.planes.fill import PlaneFiller
-from services.orchestrator.planes.model import ModelMetadata, OnnxModel
-from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
 
 EPSILON = 0.29
 """Mean over CleanRL's schedule: from 1 to 0.05 in the first half. For both, so that as many actions cost a network."""

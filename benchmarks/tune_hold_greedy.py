@@ -8,7 +8,7 @@ scenarios. The search draws settings on the lists of seeds SEARCH_SEED + 0, 1, .
 best few over all loads, are run again on as many lists of seeds CONFIRM_SEED + 0, 1, ..., and the best of those is
 printed. Evaluations use other seeds (`adlro evaluate --seed` counts from 0): do not evaluate on these.
 
-Prints the table `SETTINGS` and the setting `FIXED` of services/orchestrator/policies/hold_greedy.py, with what each
+Prints the table `SETTINGS` and the setting `FIXED` of adlro/decide/policies/hold_greedy.py, with what each
 gains over `BASE`, a 95 % bootstrap interval over lists beside it.
 """
 
@@ -26,12 +26,12 @@ from pathlib import Path
 
 import numpy as np
 
+from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
 from adlro.sim.batch import BatchSimulator
-from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.observation import Floats
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import draw_jobs
-from services.orchestrator.policies.hold_greedy import HoldGreedy, HoldGreedySettings
+from adlro.state.job_arrays import JobArrays, pack_jobs
+from adlro.state.observation import Floats
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
 
 SCENARIOS = ("paper", "paper_roomy")
 LOADS = (0.6, 0.9, 1.1)

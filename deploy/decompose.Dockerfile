@@ -40,4 +40,4 @@ ENV ADLRO_DECOMPOSE_LISTEN=0.0.0.0:7702
 EXPOSE 7702
 HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=5 \
   CMD ["python", "-I", "-S", "/app/healthcheck.py", "127.0.0.1:7702", "decompose"]
-CMD ["python", "-m", "services.decompose"]
+CMD ["python", "-m", "adlro.services.decompose"]

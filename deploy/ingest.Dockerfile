@@ -38,4 +38,4 @@ ENV ADLRO_INGEST_LISTEN=0.0.0.0:7701
 EXPOSE 7701
 HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=5 \
   CMD ["python", "-I", "-S", "/app/healthcheck.py", "127.0.0.1:7701", "ingest"]
-CMD ["python", "-m", "services.ingest"]
+CMD ["python", "-m", "adlro.services.ingest"]

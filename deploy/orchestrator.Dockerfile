@@ -26,7 +26,7 @@ COPY services/orchestrator services/orchestrator
 RUN python -m compileall -q --invalidation-mode unchecked-hash adlro services
 # numba takes its compiled code for outdated when the time of a source differs; layers keep whole seconds only.
 RUN find adlro services -exec touch -d '2020-01-01 00:00:00' {} + \
- && NUMBA_CACHE_DIR=/app/compiled python -c 'from services.orchestrator.server import warm; warm()'
+ && NUMBA_CACHE_DIR=/app/compiled python -c 'from adlro.services.orchestrator.server import warm; warm()'
 COPY deploy/start_compiled.sh ./
 COPY LICENSE NOTICE deploy/healthcheck.py ./
 
@@ -45,4 +45,4 @@ ENV ADLRO_ORCHESTRATOR_LISTEN=0.0.0.0:7703
 EXPOSE 7703
 HEALTHCHECK --interval=5s --timeout=10s --start-period=300s --retries=5 \
   CMD ["python", "-I", "-S", "/app/healthcheck.py", "127.0.0.1:7703", "orchestrator"]
-CMD ["sh", "/app/start_compiled.sh", "services.orchestrator"]
+CMD ["sh", "/app/start_compiled.sh", "adlro.services.orchestrator"]

@@ -43,4 +43,4 @@ ENV ADLRO_SIMCLUSTER_LISTEN=0.0.0.0:7704
 EXPOSE 7704
 HEALTHCHECK --interval=5s --timeout=10s --start-period=300s --retries=5 \
   CMD ["python", "-I", "-S", "/app/healthcheck.py", "127.0.0.1:7704", "simcluster"]
-CMD ["sh", "/app/start_compiled.sh", "services.simcluster"]
+CMD ["sh", "/app/start_compiled.sh", "adlro.services.simcluster"]

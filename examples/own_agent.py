@@ -3,7 +3,7 @@
     pip install '.[train]'
     python examples/own_agent.py [--steps 20000] [--envs 8] [--seed 1]
 
-It sees what the policy that ships sees (services/orchestrator/learn/env.py), chooses among the actions that the mask
+It sees what the policy that ships sees (adlro/lab/learn/env.py), chooses among the actions that the mask
 allows, and prints the mean return of the episodes that ended. It is a beginning: `adlro train` makes better policies.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
-from services.orchestrator.learn.env import PlacementVectorEnv, RewardWeights, draw_lists
+from adlro.lab.learn.env import PlacementVectorEnv, RewardWeights, draw_lists
 
 STEPS, EPOCHS, PARTS = 64, 4, 4
 GAMMA, LAMBDA, CLIP = 0.99, 0.95, 0.2

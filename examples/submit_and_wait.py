@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import getpass
 
-from adlro.client import connect
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.client import ExpectedRuntime, JobSpec, JobType, connect
 
 
 def main() -> None:

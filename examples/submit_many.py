@@ -12,8 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 
-from adlro.client import connect
-from adlro.jobs import JobSpec, JobType, SimulatedWork
+from adlro.client import JobSpec, JobType, SimulatedWork, connect
 
 
 def batch(count: int, seed: int) -> Iterator[JobSpec]:

@@ -1,1 +1,1 @@
-"""The services, each a package and a process: `python -m services.<name>`. None imports another."""
+"""The four services, as adlro.services: adlro/services is a link to the folder services/ of a checkout."""

@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from adlro.sim.hold_rule import HoldRule
-from services.orchestrator.planes.choice import Margins
-from services.orchestrator.planes.model import KEY, ModelMetadata
-from services.orchestrator.planes.table import CLUSTER_PLANES, PAIR_PLANES, Plane
-from services.orchestrator.policies.hold_greedy import FIXED
+from adlro.decide.hold_rule import HoldRule
+from adlro.decide.planes.choice import Margins
+from adlro.decide.planes.model import KEY, ModelMetadata
+from adlro.decide.planes.table import CLUSTER_PLANES, PAIR_PLANES, Plane
+from adlro.decide.policies.hold_greedy import FIXED
 
 RULE: HoldRule = FIXED.rule()
 LIKE_THE_BASE = {"base_choice": 100.0}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.orchestrator.policies import POLICIES, Policy
-from services.orchestrator.policies.dqn import SHIPPED
+from adlro.decide.policies import POLICIES, Policy
+from adlro.decide.policies.dqn import SHIPPED
 
 
 def there() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from adlro.cli.shell import say
 from adlro.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from adlro.cluster import Cluster
+    from adlro.records.cluster import Cluster
 
 SETTING = "ADLRO_SIMCLUSTER_CLUSTER"
 DEFAULT = "paper"
@@ -63,7 +63,7 @@ def chosen_cluster(cluster: str | None, scenario: str | None = None) -> str:
             f"one of {', '.join(NAMES)}, or a TOML file (one of that name: ./{named})",
             field=option,
         )
-    from adlro.sim.scenario import SCENARIO_NAMES, load_cluster
+    from adlro.workload.scenario import SCENARIO_NAMES, load_cluster
 
     if named in SCENARIO_NAMES:
         return named
@@ -78,7 +78,7 @@ def chosen_cluster(cluster: str | None, scenario: str | None = None) -> str:
 def _check_file(path: str, cluster: Cluster) -> None:
     """Raises InvalidInput where ingest would refuse the cluster that a file describes."""
     from adlro.client.clusters import check_cluster
-    from adlro.cluster import GPU_SPECS
+    from adlro.hardware.specs import GPU_SPECS, known_spec
 
     try:
         check_cluster(cluster)
@@ -87,7 +87,7 @@ def _check_file(path: str, cluster: Cluster) -> None:
         raise InvalidInput("; ".join(told), violations=error.violations) from None
     for number, node in enumerate(cluster.nodes):
         for gpu in node.gpus:
-            if gpu.known_spec is None:
+            if known_spec(gpu) is None:
                 field = f"nodes[{number}].gpu_model"
                 raise InvalidInput(
                     f"{path}: {field}: no figures of {gpu.gpu_model!r} are known, by which telemetry is normalised; "

@@ -30,7 +30,7 @@ from adlro.terminal import escape, escape_lines
 
 if TYPE_CHECKING:
     from adlro.client import AsyncClient
-    from adlro.jobs import JobSpec
+    from adlro.records.jobs import JobSpec
 
 REFERENCE_POLICY = "fcfs"
 
@@ -100,8 +100,8 @@ async def _demo(
     import numpy as np
 
     from adlro.cli.replaying import replay_specs
-    from adlro.sim.scenario import load_scenario
-    from adlro.sim.workload import draw_jobs
+    from adlro.workload.job_lists import draw_jobs
+    from adlro.workload.scenario import load_scenario
 
     began_s = time.monotonic()
     cancel_on_sigterm()

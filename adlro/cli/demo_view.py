@@ -18,9 +18,9 @@ from adlro.cli.gpus import GpuView, gpu_views
 from adlro.cli.progress import ReplayProgress
 from adlro.cli.replaying import RUNNING, Board
 from adlro.client import AsyncClient, Telemetry
-from adlro.cluster import Cluster
 from adlro.errors import AdlroError
-from adlro.jobs import JobState, JobType
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import JobState, JobType
 from adlro.terminal import escape
 
 _REFRESH_S = 0.2

@@ -12,7 +12,7 @@ from adlro.cli import render
 from adlro.cli.documents import document, runtime_s, wait_s
 from adlro.cli.shell import Output, OutputOption, ServerOption, connect, emit_json, plain_table, stdout
 from adlro.errors import AdlroError
-from adlro.jobs import Job
+from adlro.records.jobs import Job
 from adlro.terminal import escape
 
 if TYPE_CHECKING:

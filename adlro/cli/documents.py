@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adlro.jobs import Job
+from adlro.records.jobs import Job
 
 
 def document(value: Any) -> Any:

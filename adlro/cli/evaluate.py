@@ -11,7 +11,7 @@ import typer
 
 from adlro.cli.processes import import_path
 
-MODULE = "services.orchestrator.evaluate"
+MODULE = "adlro.lab.evaluate"
 
 SETTINGS: Mapping[str, Any] = {
     # Everything goes to the module, `--help` too.

@@ -25,12 +25,12 @@ from adlro.cli.shell import (
     stdout,
 )
 from adlro.errors import AdlroError, PermissionDenied
-from adlro.jobs import Job, JobState
+from adlro.records.jobs import Job, JobState
 from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from adlro.client import Client, Metric, Telemetry
-    from adlro.cluster import Cluster
+    from adlro.records.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from adlro.cli.shell import (
     token_user,
 )
 from adlro.errors import AdlroError
-from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, SimulatedWork
+from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, SimulatedWork
 from adlro.terminal import escape
 
 if TYPE_CHECKING:

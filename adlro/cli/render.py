@@ -9,7 +9,7 @@ from rich.table import Table
 
 from adlro.cli.documents import runtime_s, wait_s
 from adlro.cli.shell import plain_table
-from adlro.jobs import Job, JobState, JobType, PendingReason
+from adlro.records.jobs import Job, JobState, JobType, PendingReason
 from adlro.terminal import escape
 
 STATE_STYLE = {

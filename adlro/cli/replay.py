@@ -27,8 +27,8 @@ from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from adlro.cli.replaying import ReplayOptions, ReplayResult
-    from adlro.jobs import JobSpec
-    from adlro.sim.workload import WorkloadJob
+    from adlro.records.jobs import JobSpec
+    from adlro.workload.job_lists import WorkloadJob
 
 
 class TraceFormat(enum.StrEnum):
@@ -167,8 +167,8 @@ def read_trace(
     file: Path, trace_format: TraceFormat, count: int | None, seed: int
 ) -> tuple[list[WorkloadJob], dict[str, Any], list[str]]:
     """The jobs of a file, a document that says what was read, and notes for the report."""
-    from adlro.sim.traces import TRACE_FORMATS, format_of
-    from adlro.sim.traces import read_trace as read_jobs
+    from adlro.workload.traces import TRACE_FORMATS, format_of
+    from adlro.workload.traces import read_trace as read_jobs
 
     chosen = format_of(file) if trace_format is TraceFormat.AUTO else str(trace_format)
     if chosen is None:

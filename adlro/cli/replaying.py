@@ -17,11 +17,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from adlro.client import AsyncClient, Clock, ClockMode, JobEvent, JobFilter
-from adlro.cluster import Cluster
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InvalidInput
-from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, PendingReason
-from adlro.sim.speeds import REFERENCE_GPU_MODEL
-from adlro.sim.workload import WorkloadJob
+from adlro.hardware.speeds import REFERENCE_GPU_MODEL
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobState, PendingReason
+from adlro.workload.job_lists import WorkloadJob
 
 LABEL = "adlro-replay"
 # On the jobs of `adlro workload`, which are there to be looked at only: a replay sets them aside.

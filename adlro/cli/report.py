@@ -18,8 +18,8 @@ from adlro.cli import render
 from adlro.cli.documents import wait_s
 from adlro.cli.replaying import ReplayResult
 from adlro.cli.shell import plain_table
-from adlro.cluster import Cluster
-from adlro.jobs import Job, JobState, JobType
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import Job, JobState, JobType
 from adlro.terminal import escape
 
 

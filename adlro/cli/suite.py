@@ -120,7 +120,11 @@ class Suite:
             await self._start_store()
             for name in START_ORDER:
                 service = ServiceProcess(
-                    str(name), f"services.{name}", self._settings(name), self._plan.data_dir / _LOGS, self._plan.echo
+                    str(name),
+                    f"adlro.services.{name}",
+                    self._settings(name),
+                    self._plan.data_dir / _LOGS,
+                    self._plan.echo,
                 )
                 rotate(service.log)
                 self._services[name] = service

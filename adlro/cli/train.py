@@ -9,7 +9,7 @@ import typer
 
 from adlro.cli.processes import import_path
 
-MODULE = "services.orchestrator.learn"
+MODULE = "adlro.lab.learn"
 
 
 def train(context: typer.Context) -> None:

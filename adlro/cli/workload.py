@@ -20,7 +20,7 @@ from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from adlro.client import AsyncClient, Clock
-    from adlro.sim.workload import WorkloadJob
+    from adlro.workload.job_lists import WorkloadJob
 
 _LOOK_S = 0.5
 _AWAY_S = 2.0
@@ -151,8 +151,8 @@ def drawn(scenario: str, load: float, seed: int) -> Iterator[WorkloadJob]:
     """The scenario's jobs without end, one list after the other; their `submit_s` never goes back."""
     import numpy as np
 
-    from adlro.sim.scenario import load_scenario
-    from adlro.sim.workload import draw_jobs
+    from adlro.workload.job_lists import draw_jobs
+    from adlro.workload.scenario import load_scenario
 
     rules = load_scenario(scenario)
     rng = np.random.default_rng(seed)

@@ -1,7 +1,6 @@
 """The typed client of ADLRO: what users import.
 
-    from adlro.client import connect
-    from adlro.jobs import JobSpec, JobType
+    from adlro.client import JobSpec, JobType, connect
 
     with connect() as client:
         job = client.submit(JobSpec(name="first", user="ada", job_type=JobType.MACHINE_LEARNING))
@@ -44,9 +43,11 @@ from adlro.client.records import (
     Variable,
 )
 from adlro.client.transport import NO_ANSWER
-from adlro.events import Clock, ClockMode, ClusterDescription, RunningJob
 from adlro.kit.credentials import Credentials
-from adlro.telemetry import Metric, Unit
+from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
+from adlro.records.events import Clock, ClockMode, ClusterDescription, RunningJob
+from adlro.records.jobs import ExpectedRuntime, Job, JobAttempt, JobSpec, JobState, JobType, SimulatedWork
+from adlro.records.telemetry import Metric, Unit
 
 __all__ = [
     "DEFAULT_SERVER",
@@ -56,6 +57,7 @@ __all__ = [
     "Client",
     "Clock",
     "ClockMode",
+    "Cluster",
     "ClusterDescription",
     "ClusterState",
     "Credentials",
@@ -63,15 +65,24 @@ __all__ = [
     "DecisionBasis",
     "Endpoints",
     "Evidence",
+    "ExpectedRuntime",
+    "Gpu",
     "GpuDrift",
+    "GpuSpec",
     "GpuState",
+    "Job",
+    "JobAttempt",
     "JobEvent",
     "JobEventKind",
     "JobFilter",
+    "JobSpec",
+    "JobState",
+    "JobType",
     "MaskedCandidate",
     "Metric",
     "MetricColumn",
     "MixDrift",
+    "Node",
     "OrchestratorStatus",
     "Policy",
     "PredictionBasis",
@@ -83,6 +94,7 @@ __all__ = [
     "ServiceName",
     "ShadowDecision",
     "ShadowStatus",
+    "SimulatedWork",
     "StatePlane",
     "SubmittedJobs",
     "Telemetry",

@@ -38,13 +38,13 @@ from adlro.client.transport import (
     stream_ended,
     to_error,
 )
-from adlro.cluster import Cluster
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Unavailable
-from adlro.events import Clock, ClockMode, ClusterDescription
-from adlro.jobs import Job, JobSpec, JobState
 from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import readable
+from adlro.records.cluster import Cluster
+from adlro.records.events import Clock, ClockMode, ClusterDescription
+from adlro.records.jobs import Job, JobSpec, JobState
 
 T = TypeVar("T")
 

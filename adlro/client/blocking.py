@@ -39,12 +39,12 @@ from adlro.client.transport import (
     stream_ended,
     to_error,
 )
-from adlro.cluster import Cluster
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded
-from adlro.events import Clock, ClockMode, ClusterDescription
-from adlro.jobs import Job, JobSpec, JobState
 from adlro.kit.channel import open_blocking_channel
 from adlro.kit.credentials import Credentials
+from adlro.records.cluster import Cluster
+from adlro.records.events import Clock, ClockMode, ClusterDescription
+from adlro.records.jobs import Job, JobSpec, JobState
 
 T = TypeVar("T")
 

@@ -27,9 +27,9 @@ from adlro.client.records import (
     SubmittedJobs,
     Telemetry,
 )
-from adlro.cluster import Cluster
-from adlro.events import Clock, ClockMode, ClusterDescription
-from adlro.jobs import Job, JobSpec
+from adlro.records.cluster import Cluster
+from adlro.records.events import Clock, ClockMode, ClusterDescription
+from adlro.records.jobs import Job, JobSpec
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from adlro.cluster import Cluster
 from adlro.kit.validation import check
+from adlro.records.cluster import Cluster
 from adlro.v1 import telemetry_service_pb2
 from adlro.wire import cluster_to_proto
 

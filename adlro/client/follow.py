@@ -11,7 +11,7 @@ from adlro.client import calls, translate
 from adlro.client.endpoints import ServiceName
 from adlro.client.records import ClusterState, Decision, JobEvent, JobEventKind, JobFilter
 from adlro.errors import AdlroError, DeadlineExceeded, NotFound, OutOfRange, Unavailable
-from adlro.jobs import Job
+from adlro.records.jobs import Job
 from adlro.v1 import (
     decompose_service_pb2,
     decompose_service_pb2_grpc,

@@ -1,4 +1,4 @@
-"""What the client takes and gives beside `adlro.jobs`, `adlro.cluster` and `adlro.events`: plain dataclasses.
+"""What the client takes and gives beside the records that services share (adlro/records): plain dataclasses.
 
 Times named `*_s` are seconds of cluster time, `*_unix_s` seconds of wall time. Enum numbers are those of the protos.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.jobs import Job, JobSpec, JobState, JobType
-from adlro.telemetry import Metric, Unit
+from adlro.records.jobs import Job, JobSpec, JobState, JobType
+from adlro.records.telemetry import Metric, Unit
 
 FloatArray = NDArray[np.float32]
 

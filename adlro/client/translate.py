@@ -35,7 +35,7 @@ from adlro.client.records import (
     TelemetryBlock,
     Variable,
 )
-from adlro.telemetry import Metric, Unit
+from adlro.records.telemetry import Metric, Unit
 from adlro.v1 import (
     decompose_service_pb2,
     job_service_pb2,

@@ -161,7 +161,7 @@ def spawn_service(
     environment = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)} | dict(env or {})
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
-        [sys.executable, *(arguments or ("-m", f"services.{name}"))],
+        [sys.executable, *(arguments or ("-m", f"adlro.services.{name}"))],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -1,5 +1,5 @@
-"""The simulator's physics: speeds, scenario, workload, trace readers, one cluster's course, GPU metrics.
+"""The simulator's physics: the courses of one cluster or of thousands at a time, durations, GPU metrics.
 
-numpy, the standard library and ADLRO's plain records only; no clock, no network. Files are read where a caller
-names one; the figures in `data/` each have their source or the word "assumed".
+numpy, numba, the standard library and ADLRO's plain records only; no clock, no network. The figures in `data/` each
+have their source or the word "assumed".
 """

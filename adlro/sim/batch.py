@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.cluster import Cluster
 from adlro.errors import InvalidInput
+from adlro.records.cluster import Cluster
 from adlro.sim import kernel
 from adlro.sim.course import DECISION, JOBS_S, STUCK, Changes, new_course
-from adlro.sim.job_arrays import JobArrays
-from adlro.sim.machines import IDLE, Hardware, empty_machines, hardware_of
-from adlro.sim.observation import Bools, Floats, Ints, Observation
-from adlro.sim.observe import Scene, submit_of_running_s, whole_queue
+from adlro.state.job_arrays import JobArrays
+from adlro.state.machines import IDLE, Hardware, empty_machines, hardware_of
+from adlro.state.observation import Bools, Floats, Ints, Observation
+from adlro.state.scene import Scene, submit_of_running_s, whole_queue
 
 GpuChange = tuple[float, int, float]
 """(time in s, the GPU's number, its speed from then on against its model's own; 0: it is lost)."""

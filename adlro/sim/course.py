@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.sim.compiled import compiled_part
-from adlro.sim.job_arrays import JobArrays
-from adlro.sim.machines import Hardware
-from adlro.sim.observation import Bools, Floats, Ints
+from adlro.numeric.compiled import compiled_part
+from adlro.state.job_arrays import JobArrays
+from adlro.state.machines import Hardware
+from adlro.state.observation import Bools, Floats, Ints
 
 FUTURE, WAITING, RUNNING, FINISHED, IMPOSSIBLE = range(5)
 """States of a job; IMPOSSIBLE: no GPU of the cluster can ever hold it."""

@@ -14,12 +14,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from adlro.events import EventKind
-from adlro.jobs import JobSpec
-from adlro.sim.exact import exp
-from adlro.sim.normal import quantile
-from adlro.sim.scenario import Scenario
-from adlro.sim.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
+from adlro.hardware.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
+from adlro.numeric.exact import exp
+from adlro.numeric.normal import quantile
+from adlro.records.events import EventKind
+from adlro.records.jobs import JobSpec
+from adlro.workload.scenario import Scenario
 
 ESTIMATE_SIGMA = 0.3
 """Spread of true work around a user's estimate (of its logarithm). Assumed."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.sim.compiled import compiled_part
+from adlro.numeric.compiled import compiled_part
 from adlro.sim.course import Changes, Course, new_course
-from adlro.sim.job_arrays import JobArrays
-from adlro.sim.machines import Hardware, Machines, empty_machines
+from adlro.state.job_arrays import JobArrays
+from adlro.state.machines import Hardware, Machines, empty_machines
 
 
 def scratch(hardware: Hardware, jobs: JobArrays, changes: Changes, rows: int) -> tuple[Hardware, Machines, Course]:

@@ -13,16 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.cluster import Cluster, GpuSpec
 from adlro.errors import InvalidInput
-from adlro.jobs import JobSpec
+from adlro.hardware.specs import known_spec
+from adlro.numeric.exact import exp, exp_array
+from adlro.records.cluster import Cluster, GpuSpec
+from adlro.records.jobs import JobSpec
 from adlro.sim.durations import stable_uniform
-from adlro.sim.exact import exp, exp_array
-from adlro.sim.tables import csv_rows
+from adlro.tables import csv_rows
 
 Floats = NDArray[np.float64]
 
-_FIGURES = {row["figure"]: float(row["value"]) for row in csv_rows("thermal.csv")}
+_FIGURES = {row["figure"]: float(row["value"]) for row in csv_rows("adlro.sim", "thermal.csv")}
 AMBIENT_C = _FIGURES["ambient_temperature"]
 IDLE_POWER_SHARE = _FIGURES["idle_power_share"]
 FULL_LOAD_TEMPERATURE_SHARE = _FIGURES["full_load_temperature_share"]
@@ -37,7 +38,7 @@ _LOAD: dict[tuple[str, str], tuple[float, float]] = {
         float(row["utilization_ratio"]),
         float(row["memory_bandwidth_ratio"]),
     )
-    for row in csv_rows("gpu_load.csv")
+    for row in csv_rows("adlro.sim", "gpu_load.csv")
 }
 
 
@@ -62,7 +63,7 @@ class GpuMetrics:
     """
 
     def __init__(self, cluster: Cluster, time_s: float = 0.0) -> None:
-        specs = [_spec(gpu.known_spec, gpu.gpu_model) for _, gpu in cluster.gpus()]
+        specs = [_spec(known_spec(gpu), gpu.gpu_model) for _, gpu in cluster.gpus()]
         count = len(specs)
         self._memory_mib = np.array([float(gpu.memory_mib) for _, gpu in cluster.gpus()])
         self._peak_gb_per_s = np.array([spec.memory_bandwidth_gb_per_s for spec in specs])

@@ -1,7 +1,7 @@
 """The course of job lists on N clusters: what arrives, waits, runs and ends, up to the next decision. numpy and numba.
 
 No Python object in here. `adlro/sim/batch.py` is the way in; the state is `adlro/sim/course.py`, the physics
-of GPUs `adlro/sim/machines.py`.
+of GPUs `adlro/state/machines.py`.
 
 At one instant ends come first, then changes of GPUs, then submissions; then decisions, until nothing fits or the
 policy holds. A job of a lost GPU waits again, at its place by submission, and starts from scratch.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.sim.compiled import compiled, compiled_part
+from adlro.numeric.compiled import compiled, compiled_part
 from adlro.sim.course import (
     DECISION,
     DONE,
@@ -31,9 +31,9 @@ from adlro.sim.course import (
     join_queue,
     leave_queue,
 )
-from adlro.sim.job_arrays import JobArrays
-from adlro.sim.machines import IDLE, Hardware, Machines, next_end_s, occupy, set_speed, vacate
-from adlro.sim.observation import HOLD_LIMIT_S, HOLD_ROUNDING_MS, Ints
+from adlro.state.job_arrays import JobArrays
+from adlro.state.machines import IDLE, Hardware, Machines, next_end_s, occupy, set_speed, vacate
+from adlro.state.observation import HOLD_LIMIT_S, HOLD_ROUNDING_MS, Ints
 
 
 @compiled_part
@@ -139,7 +139,7 @@ def hold_is_allowed(machines: Machines, jobs: JobArrays, course: Course, n: int)
 
 @compiled_part
 def hold(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int) -> None:
-    """Starts nothing more until something happens, or the hold expires (`adlro.sim.observation.hold_until_s`)."""
+    """Starts nothing more until something happens, or the hold expires (`adlro.state.observation.hold_until_s`)."""
     time_s = machines.time_s[n]
     if hold_is_allowed(machines, jobs, course, n):
         wait_s = max(HOLD_LIMIT_S, time_s - course.last_event_s[n])

@@ -1,7 +1,7 @@
 """One cluster's course: jobs start, run and end, GPUs are lost and come back. No clock and no I/O of its own.
 
-The names, messages and refusals around the compiled physics (adlro/sim/machines.py): when a job ends, what it holds and
-what a GPU's loss or speed does to it is computed there, for this cluster as for the thousands of a training.
+The names, messages and refusals around the compiled physics (adlro/state/machines.py): when a job ends, what it holds
+and what a GPU's loss or speed does to it is computed there, for this cluster as for the thousands of a training.
 
 Event-driven: whoever drives it asks `next_event_time`, and takes the clock there with `advance_to`. It checks what a
 real cluster would refuse; idempotency, tokens and attempts are the caller's (services/simcluster/runtime.py).
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import Conflict, InvalidInput, NotFound
-from adlro.events import ClusterEvent, EventKind, RunningJob
-from adlro.jobs import JobSpec, JobType, SimulatedWork
+from adlro.hardware.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.events import ClusterEvent, EventKind, RunningJob
+from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from adlro.sim.durations import PlannedRun, plan_run
 from adlro.sim.gpu_metrics import GpuMetrics, MetricsSample
-from adlro.sim.machines import IDLE, empty_machines, hardware_of, next_end_s, occupy, set_speed, vacate
-from adlro.sim.scenario import Scenario, load_scenario
-from adlro.sim.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
+from adlro.state.machines import IDLE, empty_machines, hardware_of, next_end_s, occupy, set_speed, vacate
+from adlro.workload.scenario import Scenario, load_scenario
 
 _WHOLE_DIGITS = 6
 """Times of lists are taken to be whole microseconds after the origin, where they are as near to that as floats are."""

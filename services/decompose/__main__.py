@@ -1,10 +1,10 @@
-"""Starts decompose: `python -m services.decompose`."""
+"""Starts decompose: `python -m adlro.services.decompose`."""
 
 from __future__ import annotations
 
 from adlro.kit.server import main
-from services.decompose.server import DecomposeServer
-from services.decompose.settings import DecomposeSettings
+from adlro.services.decompose.server import DecomposeServer
+from adlro.services.decompose.settings import DecomposeSettings
 
 if __name__ == "__main__":
     main(DecomposeServer, DecomposeSettings)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from services.decompose.cluster_memory import ClusterMemory, RecordCode
-from services.decompose.codebook import Codebook, default_codebook
-from services.decompose.state import Snapshot
-from services.decompose.variables import Variables
-from services.decompose.vocabulary import UNKNOWN
+from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.codebook import Codebook, default_codebook
+from adlro.services.decompose.state import Snapshot
+from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.vocabulary import UNKNOWN
 
 NOT_KNOWN = "not known"
 

@@ -11,16 +11,16 @@ import redis.asyncio as aioredis
 from google.protobuf.message import DecodeError, Message
 from redis.exceptions import RedisError
 
-from adlro.cluster import Cluster
 from adlro.errors import Unavailable
-from adlro.jobs import JobType
-from adlro.jobstore import PREFIX
 from adlro.kit.redis_errors import store_problem
-from adlro.telemetry import Metric
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import JobType
+from adlro.records.telemetry import Metric
+from adlro.services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
+from adlro.services.decompose.state import Block, Column
+from adlro.store import PREFIX
 from adlro.v1 import cluster_pb2, stream_pb2, telemetry_pb2
 from adlro.wire import cluster_from_proto, spec_from_proto
-from services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
-from services.decompose.state import Block, Column
 
 CLUSTERS = PREFIX + "clusters"
 CURRENT_CLUSTER = PREFIX + "current_cluster"

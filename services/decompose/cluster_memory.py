@@ -5,7 +5,7 @@
 
 One GPU is updated in place: its old product is subtracted, its new one added. `decode` takes a GPU's values out again:
 unbind its slot, then look for the record in the product codebook of all combinations, where there are at most
-EXHAUSTIVE_LIMIT; beyond that by a resonator network (`services.decompose.resonator`).
+EXHAUSTIVE_LIMIT; beyond that by a resonator network (`adlro.services.decompose.resonator`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.decompose.algebra import Signs, bind, unbind
-from services.decompose.codebook import Codebook
-from services.decompose.resonator import resonate
+from adlro.services.decompose.algebra import Signs, bind, unbind
+from adlro.services.decompose.codebook import Codebook
+from adlro.services.decompose.resonator import resonate
 
 EXHAUSTIVE_LIMIT = 100_000
 """Combinations up to which decoding compares with every one."""

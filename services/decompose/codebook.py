@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.sim.exact import cos_array, sin_array
-from services.decompose.algebra import WORD_BITS, Signs
+from adlro.numeric.exact import cos_array, sin_array
+from adlro.services.decompose.algebra import WORD_BITS, Signs
 
 DIMENSION = 4096
 _TURNS_PER_RADIAN = 1.0 / (2.0 * math.pi)

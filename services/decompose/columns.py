@@ -13,11 +13,11 @@ from enum import IntEnum
 
 import numpy as np
 
-from adlro.jobs import JobSpec
-from services.decompose.kernel import Columns
-from services.decompose.labels import LABEL_LIMIT, as_number
-from services.decompose.variables import Variables
-from services.decompose.vocabulary import UNKNOWN, Vocabulary
+from adlro.records.jobs import JobSpec
+from adlro.services.decompose.kernel import Columns
+from adlro.services.decompose.labels import LABEL_LIMIT, as_number
+from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.vocabulary import UNKNOWN, Vocabulary
 
 
 class Category(IntEnum):

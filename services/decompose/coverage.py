@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.decompose.predict import INTERVAL_COVERAGE, Basis
+from adlro.services.decompose.predict import INTERVAL_COVERAGE, Basis
 
 COVERAGE_WINDOW = 256
 """Newest finished jobs of a kind that its calibration looks at."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from services.decompose.columns import Category
-from services.decompose.coverage import Calibration, Kind
-from services.decompose.kernel import Columns, Floats, Term
-from services.decompose.learner import Learner, Settings
-from services.decompose.regression import Residuals
-from services.decompose.window import Observations
+from adlro.services.decompose.columns import Category
+from adlro.services.decompose.coverage import Calibration, Kind
+from adlro.services.decompose.kernel import Columns, Floats, Term
+from adlro.services.decompose.learner import Learner, Settings
+from adlro.services.decompose.regression import Residuals
+from adlro.services.decompose.window import Observations
 
 EXACT = 1e-3
 """Declarations off by less than this, in root mean square of the logarithm, are taken as they stand."""

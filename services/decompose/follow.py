@@ -13,10 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from adlro.cluster import Cluster
 from adlro.errors import InvalidInput, Unavailable
-from adlro.jobstore import OUTCOMES
-from services.decompose.clients import (
+from adlro.records.cluster import Cluster
+from adlro.services.decompose.clients import (
     TELEMETRY,
     BadEntry,
     Entry,
@@ -26,10 +25,11 @@ from services.decompose.clients import (
     decode_outcome,
     decode_telemetry_entry,
 )
-from services.decompose.memory import DEFAULT_CLUSTER
-from services.decompose.metrics import Metrics
-from services.decompose.predict import Predictor
-from services.decompose.state import ClusterMatrix, Clusters
+from adlro.services.decompose.memory import DEFAULT_CLUSTER
+from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.predict import Predictor
+from adlro.services.decompose.state import ClusterMatrix, Clusters
+from adlro.store import OUTCOMES
 
 START = "0-0"
 # Entries read at a time.

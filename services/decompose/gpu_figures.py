@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from adlro.kit.metrics import WhenScraped
-from adlro.telemetry import Metric as Telemetry
-from services.decompose.drift import GpuDriftState
-from services.decompose.state import Snapshot
+from adlro.records.telemetry import Metric as Telemetry
+from adlro.services.decompose.drift import GpuDriftState
+from adlro.services.decompose.state import Snapshot
 
 # A GPU that has not reported for longer shows no values: it may be lost, or its exporter.
 SHOWN_FOR_S = 60.0

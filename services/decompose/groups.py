@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from adlro.jobs import JobSpec
+from adlro.records.jobs import JobSpec
 
 GROUP_WINDOW = 256
 """A group keeps so many of its newest values."""

@@ -21,20 +21,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.jobs import JobSpec
-from adlro.sim.estimates import PRIOR_WORK_S
-from services.decompose.columns import Category
-from services.decompose.coverage import Calibration, Compared, Coverage, Kind
-from services.decompose.drift import Drift
-from services.decompose.fit import NO_CORRECTIONS, Fit, Refit, declaration_columns, of_outcomes
-from services.decompose.groups import (
+from adlro.records.jobs import JobSpec
+from adlro.services.decompose.columns import Category
+from adlro.services.decompose.coverage import Calibration, Compared, Coverage, Kind
+from adlro.services.decompose.drift import Drift
+from adlro.services.decompose.fit import NO_CORRECTIONS, Fit, Refit, declaration_columns, of_outcomes
+from adlro.services.decompose.groups import (
     application_key,
     job_type_key,
     user_application_key,
 )
-from services.decompose.kernel import Columns, Floats
-from services.decompose.memory import FinishedJob, GpuKey, OutcomeMemory, Recollection
-from services.decompose.predict import (
+from adlro.services.decompose.kernel import Columns, Floats
+from adlro.services.decompose.memory import FinishedJob, GpuKey, OutcomeMemory, Recollection
+from adlro.services.decompose.predict import (
     INTERVAL_COVERAGE,
     PRIOR_LOG_SIGMA,
     Basis,
@@ -42,9 +41,10 @@ from services.decompose.predict import (
     evidence,
     require_known,
 )
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
-from services.decompose.window import Window
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.window import Window
+from adlro.workload.estimates import PRIOR_WORK_S
 
 REFIT_SHARE = 0.02
 """Newly finished jobs, as a share of the window, after which the fit is made anew."""

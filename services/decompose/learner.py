@@ -15,9 +15,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from services.decompose.columns import REAL_COUNT, Category, Real
-from services.decompose.kernel import Columns, Floats, Term, self_similarity
-from services.decompose.novel import (
+from adlro.services.decompose.columns import REAL_COUNT, Category, Real
+from adlro.services.decompose.kernel import Columns, Floats, Term, self_similarity
+from adlro.services.decompose.novel import (
     GROUP_PRIOR_COUNT,
     Size,
     Standing,
@@ -26,7 +26,7 @@ from services.decompose.novel import (
     numbered,
     sizes_of,
 )
-from services.decompose.regression import NOISES, Cells, LeftOut, Regression, Residuals, log_evidence, make_cells
+from adlro.services.decompose.regression import NOISES, Cells, LeftOut, Regression, Residuals, log_evidence, make_cells
 
 CELL_LIMIT = 512
 TUNING_CELL_LIMIT = 192

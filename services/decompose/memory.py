@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.jobs import JobSpec
-from services.decompose.algebra import WORD_BITS
-from services.decompose.codebook import Codebook, default_codebook
-from services.decompose.columns import REAL_COUNT, Category, JobRows
-from services.decompose.groups import (
+from adlro.records.jobs import JobSpec
+from adlro.services.decompose.algebra import WORD_BITS
+from adlro.services.decompose.codebook import Codebook, default_codebook
+from adlro.services.decompose.columns import REAL_COUNT, Category, JobRows
+from adlro.services.decompose.groups import (
     ALL_DECLARED,
     Group,
     GroupKey,
@@ -35,12 +35,12 @@ from services.decompose.groups import (
     job_type_key,
     user_application_key,
 )
-from services.decompose.kernel import Columns
-from services.decompose.packed import PackedIndex
-from services.decompose.record_code import RecordCode, rounded, similarity
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
-from services.decompose.vocabulary import NOT_STATED
+from adlro.services.decompose.kernel import Columns
+from adlro.services.decompose.packed import PackedIndex
+from adlro.services.decompose.record_code import RecordCode, rounded, similarity
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.vocabulary import NOT_STATED
 
 CROWDED = 64
 """Jobs of a row from which it is the first to forget when the memory is full."""

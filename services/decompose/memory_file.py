@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from adlro.errors import InvalidInput
-from services.decompose.follow import START, UNLEARNABLE
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.metrics import Metrics
-from services.decompose.predict import Predictor
-from services.decompose.snapshot import MemorySnapshot, load, put_aside, save
-from services.decompose.variables import Variables
+from adlro.services.decompose.follow import START, UNLEARNABLE
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.predict import Predictor
+from adlro.services.decompose.snapshot import MemorySnapshot, load, put_aside, save
+from adlro.services.decompose.variables import Variables
 
 _OUTCOMES_AT_A_TIME = 20
 """Between two looks at other work."""

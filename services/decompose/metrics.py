@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from adlro.kit.metrics import WhenScraped
-from services.decompose.coverage import Calibration, Kind
-from services.decompose.predict import Basis
+from adlro.services.decompose.coverage import Calibration, Kind
+from adlro.services.decompose.predict import Basis
 
 
 class Metrics:

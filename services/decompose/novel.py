@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from services.decompose.kernel import Floats
-from services.decompose.regression import Residuals
+from adlro.services.decompose.kernel import Floats
+from adlro.services.decompose.regression import Residuals
 
 GROUP_PRIOR_COUNT = 4
 """The normal distribution weighs as much as so many applications (users, sizes): less than elsewhere, since these are

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from services.decompose.algebra import Words
+from adlro.services.decompose.algebra import Words
 
 PREFIX_WORDS = 16
 """Words (of 64 bits) that every row is compared by."""

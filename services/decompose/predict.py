@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput, Unavailable
-from adlro.jobs import JobSpec
-from adlro.sim.estimates import PRIOR_WORK_S
-from services.decompose.groups import (
+from adlro.records.jobs import JobSpec
+from adlro.services.decompose.groups import (
     ALL_DECLARED,
     GroupKey,
     application_key,
@@ -28,8 +27,9 @@ from services.decompose.groups import (
     job_type_key,
     user_application_key,
 )
-from services.decompose.memory import FinishedJob, OutcomeMemory, Recollection
-from services.decompose.speeds import Speeds
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory, Recollection
+from adlro.services.decompose.speeds import Speeds
+from adlro.workload.estimates import PRIOR_WORK_S
 
 INTERVAL_COVERAGE = 0.8
 """Intervals reach from the 0.1 to the 0.9 quantile."""

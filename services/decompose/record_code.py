@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.decompose.algebra import Words, pack, signs
-from services.decompose.codebook import Codebook, Fractional
-from services.decompose.columns import REAL_COUNT, Category, JobRows, Real
-from services.decompose.kernel import Columns, Floats, Term, kernel
-from services.decompose.vocabulary import NOT_STATED, UNKNOWN
+from adlro.services.decompose.algebra import Words, pack, signs
+from adlro.services.decompose.codebook import Codebook, Fractional
+from adlro.services.decompose.columns import REAL_COUNT, Category, JobRows, Real
+from adlro.services.decompose.kernel import Columns, Floats, Term, kernel
+from adlro.services.decompose.vocabulary import NOT_STATED, UNKNOWN
 
 CATEGORY_WEIGHTS = {Category.APPLICATION: 40, Category.USER: 25, Category.JOB_TYPE: 15, Category.LABELS: 10}
 GPU_MODEL_WEIGHT = 20

@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any
 
-from services.decompose.learned import LearnedPredictor
-from services.decompose.metrics import Metrics
+from adlro.services.decompose.learned import LearnedPredictor
+from adlro.services.decompose.metrics import Metrics
 
 
 class Refits:

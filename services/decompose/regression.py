@@ -1,9 +1,9 @@
 """A ridge read-out over records' similarity, with its uncertainty. Knows arrays only.
 
 Ridge regression on hypervectors is, in the dual form, a linear combination of similarities to the records learned from;
-with the expected similarity (`services.decompose.kernel`) it is Gaussian-process regression (Rasmussen, Williams 2006,
-ch. 2). Records with the same values are one *cell*, its mean known the better the more they are, so that the work grows
-with distinct records and not with all.
+with the expected similarity (`adlro.services.decompose.kernel`) it is Gaussian-process regression (Rasmussen, Williams
+2006, ch. 2). Records with the same values are one *cell*, its mean known the better the more they are, so that the work
+grows with distinct records and not with all.
 
 How far predictions are off is taken from leaving out, in closed form (ibid. eq. 5.12): each cell once by itself, once
 with all cells of its *configuration*, that is as if its like had never been seen. The residuals over their predicted
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from services.decompose.kernel import Columns, Floats, Term, kernel, kernel_by_value, self_similarity
+from adlro.services.decompose.kernel import Columns, Floats, Term, kernel, kernel_by_value, self_similarity
 
 NOISES = tuple(np.geomspace(0.01, 2.0, 16).tolist())
 """Standard deviations of a target about its record's mean that are considered."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.decompose.algebra import Signs
+from adlro.services.decompose.algebra import Signs
 
 MAX_STEPS = 60
 RESTARTS = 12

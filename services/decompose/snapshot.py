@@ -29,9 +29,9 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AllowInfNan, Field, TypeAdapter, ValidationError
 
 from adlro.errors import InvalidInput
-from adlro.jobs import JobSpec
-from services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
-from services.decompose.variables import VOCABULARY_VERSION
+from adlro.records.jobs import JobSpec
+from adlro.services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
+from adlro.services.decompose.variables import VOCABULARY_VERSION
 
 FORMAT, VERSION = "adlro-outcomes", 2
 READABLE_VERSIONS = (1, 2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from adlro.jobs import JobSpec, JobType
-from adlro.sim import speeds as table
+from adlro.hardware import speeds as table
+from adlro.records.jobs import JobSpec, JobType
 
 APPLICATION_NOT_LISTED_LOG_SIGMA = 0.3
 """Assumed standard deviation of the log speed where the job type's mean stands in for the application (the table's own

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.cluster import Cluster
 from adlro.errors import NotFound
-from adlro.telemetry import Metric, Unit
-from services.decompose.variables import gpu_levels
+from adlro.records.cluster import Cluster
+from adlro.records.telemetry import Metric, Unit
+from adlro.services.decompose.variables import gpu_levels
 
 METRIC_UNITS = {
     Metric.UTILIZATION: Unit.RATIO,

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput
-from adlro.jobs import JobSpec, JobType
-from services.decompose.labels import LabelUse
-from services.decompose.vocabulary import UNKNOWN, Variable, Vocabulary
+from adlro.records.jobs import JobSpec, JobType
+from adlro.services.decompose.labels import LabelUse
+from adlro.services.decompose.vocabulary import UNKNOWN, Variable, Vocabulary
 
 VOCABULARY_VERSION = "1"
 """Names the variables and the values of those that don't grow. Changes with any of them."""

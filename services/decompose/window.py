@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.decompose.columns import REAL_COUNT, Category
-from services.decompose.kernel import Columns, Floats
+from adlro.services.decompose.columns import REAL_COUNT, Category
+from adlro.services.decompose.kernel import Columns, Floats
 
 WINDOW = 4096
 """Newest finished jobs that the regressions look at."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from adlro.cluster import GPU_SPECS
 from adlro.errors import FieldViolation, InvalidInput
-from adlro.jobs import JobSpec
-from adlro.jobstore import NewJob
-from services.ingest.clusters import Clusters, ClusterView, listed, summary
-from services.ingest.normalize import normalize_job
+from adlro.hardware.specs import GPU_SPECS
+from adlro.records.jobs import JobSpec
+from adlro.services.ingest.clusters import Clusters, ClusterView, listed, summary
+from adlro.services.ingest.normalize import normalize_job
+from adlro.store import NewJob
 
 
 class _Need(NamedTuple):

@@ -16,10 +16,11 @@ import numpy as np
 import redis.asyncio as aioredis
 from numpy.typing import NDArray
 
-from adlro.cluster import GPU_SPECS, Cluster, Gpu
 from adlro.errors import FieldViolation, InvalidInput
-from adlro.jobs import JobSpec
-from services.ingest.units import JOB_FIELD_RULES, FullScale, Scale
+from adlro.hardware.specs import GPU_SPECS, known_spec
+from adlro.records.cluster import Cluster, Gpu
+from adlro.records.jobs import JobSpec
+from adlro.services.ingest.units import JOB_FIELD_RULES, FullScale, Scale
 
 CLUSTERS = "adlro:clusters"
 """Redis hash: cluster name -> serialised Cluster."""
@@ -52,7 +53,7 @@ class ClusterView:
     @cached_property
     def full_scales(self) -> dict[FullScale, NDArray[np.float32]]:
         """The value that is 1.0, for each GPU: [G] float32 each."""
-        specs = [gpu.known_spec for gpu in self.gpus]
+        specs = [known_spec(gpu) for gpu in self.gpus]
         # UpsertCluster accepts no model without figures; NaN would show, rather than hide, one written by others.
         figures = [
             (s.memory_bandwidth_gb_per_s, s.max_temperature_c, s.power_limit_w) if s is not None else (np.nan,) * 3
@@ -181,7 +182,7 @@ def check_cluster(cluster: Cluster) -> None:
                     )
                 )
             gpu_at.setdefault(gpu.gpu_id, path)
-            if gpu.known_spec is None:
+            if known_spec(gpu) is None:
                 violations.append(
                     _violation(
                         f"{path}.gpu_model",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from adlro.jobs import Job, JobState, JobType
+from adlro.records.jobs import Job, JobState, JobType
 
 # No job's number has leading zeros or more digits.
 _JOB_ID = re.compile(r"job-([1-9][0-9]{0,17})", re.ASCII)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from adlro.jobs import Job
-from adlro.jobstore import JobStore
-from services.ingest.filters import JobFilter
-from services.ingest.pages import PageTokens
+from adlro.records.jobs import Job
+from adlro.services.ingest.filters import JobFilter
+from adlro.services.ingest.pages import PageTokens
+from adlro.store import JobStore
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000

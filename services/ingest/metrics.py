@@ -8,8 +8,8 @@ import redis.asyncio as aioredis
 from prometheus_client import CollectorRegistry, Counter
 
 from adlro.errors import AlreadyExists, DataLoss, LimitExceeded
-from adlro.jobs import JobType
-from adlro.jobstore import Created, JobStore, NewJob, SubmitLimits, Unreadable
+from adlro.records.jobs import JobType
+from adlro.store import Created, JobStore, NewJob, SubmitLimits, Unreadable
 
 
 class JobMetrics:

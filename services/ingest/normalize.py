@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.errors import FieldViolation, InvalidInput
-from adlro.jobs import JobSpec, NormalizedJob
-from adlro.telemetry import Metric, Unit
-from services.ingest.clusters import ClusterView, job_references, listed
-from services.ingest.units import METRIC_RULES
+from adlro.records.jobs import JobSpec, NormalizedJob
+from adlro.records.telemetry import Metric, Unit
+from adlro.services.ingest.clusters import ClusterView, job_references, listed
+from adlro.services.ingest.units import METRIC_RULES
 
 _CONSTANT_REFERENCES = job_references(None)
 

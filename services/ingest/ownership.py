@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from adlro.errors import PermissionDenied
-from adlro.jobs import Job, JobSpec
-from adlro.jobstore import not_found
 from adlro.kit.identity import current_caller
-from services.ingest.filters import JobFilter
+from adlro.records.jobs import Job, JobSpec
+from adlro.services.ingest.filters import JobFilter
+from adlro.store import not_found
 
 
 def check_submits(spec: JobSpec) -> None:

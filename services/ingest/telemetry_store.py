@@ -17,8 +17,8 @@ import redis.asyncio as aioredis
 from redis.exceptions import RedisError
 
 from adlro.errors import DataLoss
-from adlro.jobstore import Unreadable
-from services.ingest.normalize import Block, GpuSelection, superseded
+from adlro.services.ingest.normalize import Block, GpuSelection, superseded
+from adlro.store import Unreadable
 
 STREAM = "adlro:telemetry:"
 LATEST = "adlro:telemetry:latest:"

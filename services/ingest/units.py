@@ -5,7 +5,7 @@ A metric has one unit of its own (`canonical`); what arrives in another accepted
     raw        = value * factor + offset      (or value * factor * full scale, where `of_full_scale`)
     normalized = (raw - lowest) / (full scale - lowest), clipped to 0..1
 
-A GPU's full scale is a constant, its own memory, or a figure of its model (adlro/cluster.py, `GpuSpec`).
+A GPU's full scale is a constant, its own memory, or a figure of its model (adlro/hardware/specs.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from adlro.telemetry import Metric, Unit
+from adlro.records.telemetry import Metric, Unit
 
 
 class FullScale(enum.Enum):

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from redis.exceptions import RedisError
 
 from adlro.errors import AdlroError, OutOfRange, Unavailable
-from adlro.jobs import Job
-from adlro.jobstore import PAGE_BYTES, JobEvent, JobStore
 from adlro.kit.redis_errors import store_error
-from services.ingest.filters import JobFilter
-from services.ingest.turns import Turns
+from adlro.records.jobs import Job
+from adlro.services.ingest.filters import JobFilter
+from adlro.services.ingest.turns import Turns
+from adlro.store import PAGE_BYTES, JobEvent, JobStore
 
 # The reader looks after so long without a change whether Redis still has what it had.
 _BLOCK_MS = 1000

@@ -1,10 +1,10 @@
-"""Starts the orchestrator: `python -m services.orchestrator`."""
+"""Starts the orchestrator: `python -m adlro.services.orchestrator`."""
 
 from __future__ import annotations
 
 from adlro.kit.server import main
-from services.orchestrator.server import OrchestratorServer
-from services.orchestrator.settings import OrchestratorSettings
+from adlro.services.orchestrator.server import OrchestratorServer
+from adlro.services.orchestrator.settings import OrchestratorSettings
 
 if __name__ == "__main__":
     main(OrchestratorServer, OrchestratorSettings)

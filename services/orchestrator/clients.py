@@ -12,13 +12,14 @@ import grpc
 import numpy as np
 
 from adlro.errors import DeadlineExceeded
-from adlro.events import Clock, ClusterDescription, EventBatch
-from adlro.jobs import JobSpec
 from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import from_rpc_error, readable
-from adlro.sim.exact import log
-from adlro.sim.normal import quantile
+from adlro.numeric.exact import log
+from adlro.numeric.normal import quantile
+from adlro.records.events import Clock, ClusterDescription, EventBatch
+from adlro.records.jobs import JobSpec
+from adlro.services.orchestrator.ports import Predicted
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,
@@ -26,7 +27,6 @@ from adlro.v1 import (
     decompose_service_pb2_grpc,
 )
 from adlro.wire import batch_from_proto, clock_from_proto, description_from_proto, spec_to_proto
-from services.orchestrator.ports import Predicted
 
 T = TypeVar("T")
 

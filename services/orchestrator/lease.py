@@ -1,7 +1,7 @@
 """Who acts: a lease in Redis with a fencing token that grows each time the lease is taken. Knows Redis, no gRPC.
 
 adlro:orchestrator:lease    the holder's instance id, expiring
-adlro:orchestrator:token    the newest token; `adlro.jobstore` refuses moves with another one, clusters an older one
+adlro:orchestrator:token    the newest token; `adlro.store` refuses moves with another one, clusters an older one
 
 A lease is kept by a thread with a connection of its own: an event loop that is busy, as while it loads a long queue on
 a machine that others use, would be late for it. The thread keeps it for a loop that is alive only: one that has not
@@ -21,7 +21,7 @@ import redis
 import redis.asyncio as aioredis
 
 from adlro.errors import Stale
-from adlro.jobstore import PREFIX, TOKEN
+from adlro.store import PREFIX, TOKEN
 
 LEASE = PREFIX + "orchestrator:lease"
 HANGS_LEASES = 4.0

@@ -1,17 +1,16 @@
-"""The orchestrator's own metrics. Knows prometheus_client and plain records; what feeds them is in `measured`."""
+"""The orchestrator's own metrics. Knows prometheus_client and plain records; what feeds them is in `instrumented`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from adlro.jobs import JobState, JobType
+from adlro.decide.policies.base import Basis
 from adlro.kit.metrics import WhenScraped
-from services.orchestrator.policies.base import Basis
-from services.orchestrator.shadow import OUTCOMES
+from adlro.records.jobs import JobState, JobType
 
 # Six steps a decade, from a second to twelve days: quantiles are interpolated between them.
 CLUSTER_TIME_BUCKETS_S = (*(step * 10.0**power for power in range(6) for step in (1, 1.5, 2, 3, 5, 7)), 1e6)
@@ -117,8 +116,6 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
-        for outcome in OUTCOMES:
-            self.shadow_decisions.labels(outcome)
 
     def count_fallback(self, reason: Basis) -> None:
         """Notes a decision that the fallback made."""
@@ -127,6 +124,11 @@ class Metrics:
     def count_checkpoint(self, used: bool) -> None:
         """Notes a checkpoint that was read."""
         self.checkpoints.labels("loaded" if used else "refused").inc()
+
+    def declare_shadow_outcomes(self, outcomes: Iterable[str]) -> None:
+        """Makes each outcome's series, so that a rate can be taken before its first decision."""
+        for outcome in outcomes:
+            self.shadow_decisions.labels(outcome)
 
     def count_shadow(self, outcome: str) -> None:
         """Notes an answer of the policy in the shadow."""

@@ -16,22 +16,22 @@ from typing import Any
 import redis.asyncio as aioredis
 import structlog
 
+from adlro.decide.policies.base import Basis
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, NotFound, Stale, Unavailable
-from adlro.jobs import JobState, PendingReason
-from adlro.jobstore import PREFIX, JobStore, Move
 from adlro.kit.redis_errors import store_error
-from services.orchestrator import transitions
-from services.orchestrator.choosing import Choices, Choosing
-from services.orchestrator.decisions import Decision
-from services.orchestrator.dispatch import Session, failures
-from services.orchestrator.explaining import explain_waiting
-from services.orchestrator.lease import Lease
-from services.orchestrator.ledger import Ledger, Phase
-from services.orchestrator.metrics import GpuView, Metrics, View
-from services.orchestrator.policies.base import Basis
-from services.orchestrator.ports import ClusterPort, Predictor
-from services.orchestrator.predictions import Predictions
-from services.orchestrator.shadow import ShadowStatus
+from adlro.records.jobs import JobState, PendingReason
+from adlro.services.orchestrator.deciding.decisions import Decision
+from adlro.services.orchestrator.deciding.policy_selection import Choices, Choosing
+from adlro.services.orchestrator.deciding.shadow import ShadowStatus
+from adlro.services.orchestrator.explain.explanations import explain_waiting
+from adlro.services.orchestrator.lease import Lease
+from adlro.services.orchestrator.ledger import transitions
+from adlro.services.orchestrator.ledger.ledger import Ledger, Phase
+from adlro.services.orchestrator.metrics import GpuView, Metrics, View
+from adlro.services.orchestrator.ports import ClusterPort, Predictor
+from adlro.services.orchestrator.runtimes.predictions import Predictions
+from adlro.services.orchestrator.session.session import Session, failures
+from adlro.store import PREFIX, JobStore, Move
 
 DRAINED = PREFIX + "orchestrator:drained"
 

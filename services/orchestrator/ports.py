@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from adlro.events import Clock, ClusterDescription, EventBatch
-from adlro.jobs import JobSpec
-from adlro.sim.observation import Floats
+from adlro.records.events import Clock, ClusterDescription, EventBatch
+from adlro.records.jobs import JobSpec
+from adlro.state.observation import Floats
 
 # Reasons by which a cluster refuses whoever's lease is not the newest.
 REFUSED_TOKEN = frozenset(("STALE_FENCING_TOKEN", "UNKNOWN_FENCING_TOKEN"))

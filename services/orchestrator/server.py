@@ -12,21 +12,22 @@ from typing import Any
 
 import grpc
 
+from adlro.decide.policies.base import Basis
 from adlro.kit.metrics import OnLoop
 from adlro.kit.redis import connect, connect_blocking, connect_in_thread, watch_redis
 from adlro.kit.server import ServiceContext
+from adlro.services.orchestrator.clients import ClusterClient, DecomposeClient
+from adlro.services.orchestrator.deciding import checkpoint
+from adlro.services.orchestrator.deciding.decisions import Decision
+from adlro.services.orchestrator.deciding.policy_selection import Choices
+from adlro.services.orchestrator.instrumented import MeasuredCluster, MeasuredStore
+from adlro.services.orchestrator.lease import RENEWALS, Lease
+from adlro.services.orchestrator.ledger import ledger
+from adlro.services.orchestrator.metrics import Metrics, show_view
+from adlro.services.orchestrator.orchestrator import Orchestrator
+from adlro.services.orchestrator.settings import OrchestratorSettings
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
-from services.orchestrator import checkpoint, ledger
-from services.orchestrator.choosing import Choices
-from services.orchestrator.clients import ClusterClient, DecomposeClient
-from services.orchestrator.decisions import Decision
-from services.orchestrator.lease import RENEWALS, Lease
-from services.orchestrator.measured import MeasuredCluster, MeasuredStore
-from services.orchestrator.metrics import Metrics, show_view
-from services.orchestrator.orchestrator import Orchestrator
-from services.orchestrator.policies.base import Basis
-from services.orchestrator.settings import OrchestratorSettings
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -1,10 +1,10 @@
-"""Starts simcluster: `python -m services.simcluster`."""
+"""Starts simcluster: `python -m adlro.services.simcluster`."""
 
 from __future__ import annotations
 
 from adlro.kit.server import main
-from services.simcluster.server import SimclusterServer
-from services.simcluster.settings import SimclusterSettings
+from adlro.services.simcluster.server import SimclusterServer
+from adlro.services.simcluster.settings import SimclusterSettings
 
 if __name__ == "__main__":
     main(SimclusterServer, SimclusterSettings)

@@ -8,14 +8,14 @@ from typing import Any
 
 import grpc
 
-from adlro.cluster import Cluster
 from adlro.errors import AdlroError, Unavailable
 from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import from_rpc_error
+from adlro.records.cluster import Cluster
+from adlro.services.simcluster.telemetry import Block, Outbox
 from adlro.v1 import telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
 from adlro.wire import cluster_to_proto
-from services.simcluster.telemetry import Block, Outbox
 
 CALL_TIMEOUT_S = 5.0
 # A stream of telemetry is ended and begun anew this often, so that it has a deadline and an answer.

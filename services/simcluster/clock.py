@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from adlro.errors import InvalidInput
-from adlro.events import Clock, ClockMode
+from adlro.records.events import Clock, ClockMode
 
 
 def clock_scale(mode: ClockMode, scale: float | None, before: Clock | None = None) -> float:

@@ -16,9 +16,9 @@ from typing import Any
 import redis.asyncio as aioredis
 
 from adlro.errors import DataLoss, InvalidInput, Stale
-from adlro.events import Clock, ClockMode
-from adlro.jobstore import PREFIX
-from services.simcluster.clock import clock_scale
+from adlro.records.events import Clock, ClockMode
+from adlro.services.simcluster.clock import clock_scale
+from adlro.store import PREFIX
 
 _TAKE = """
 local found = redis.call('HMGET', KEYS[1], 'mode', 'scale', 'paused', 'time_s', 'settings')

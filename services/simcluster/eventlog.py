@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 
 from adlro.errors import OutOfRange, Stale
-from adlro.events import Clock, ClusterEvent, EventBatch, EventKind
+from adlro.records.events import Clock, ClusterEvent, EventBatch, EventKind
 
 EVENTS_KEPT = 100_000
 # Starts of one moment that lie in the log together go out together, up to so many.

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from adlro.events import EventKind
-from services.simcluster.runtime import ClusterRuntime
-from services.simcluster.telemetry import Outbox
+from adlro.records.events import EventKind
+from adlro.services.simcluster.runtime import ClusterRuntime
+from adlro.services.simcluster.telemetry import Outbox
 
 
 class Metrics:

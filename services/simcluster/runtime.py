@@ -3,7 +3,7 @@
 Nothing here waits or sleeps: every call first lets happen what is due, then acts at the present moment of cluster time,
 then sets one timer for the next moment. A VIRTUAL clock goes on to the next moment as soon as every event that may
 change what the orchestrator wants (all but STARTED and CLOCK_SET) is acknowledged. No clock is seen beyond its ceiling,
-which `services.simcluster.timekeeping` raises: what is due later waits, and then happens at its own time.
+which `adlro.services.simcluster.timekeeping` raises: what is due later waits, and then happens at its own time.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from adlro.errors import Conflict
-from adlro.events import NOT_BLOCKING, Clock, ClockMode, ClusterDescription, ClusterEvent, EventKind
-from adlro.jobs import JobSpec
+from adlro.records.events import NOT_BLOCKING, Clock, ClockMode, ClusterDescription, ClusterEvent, EventKind
+from adlro.records.jobs import JobSpec
+from adlro.services.simcluster.clock import ClusterClock, clock_scale
+from adlro.services.simcluster.eventlog import EVENTS_KEPT, EventLog
 from adlro.sim.gpu_metrics import MetricsSample
 from adlro.sim.simulator import ClusterSimulator
-from services.simcluster.clock import ClusterClock, clock_scale
-from services.simcluster.eventlog import EVENTS_KEPT, EventLog
 
 # How many attempts that ended are remembered, so that a repeated launch is answered and not run again.
 OUTCOMES_KEPT = 100_000

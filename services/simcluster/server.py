@@ -11,24 +11,24 @@ import redis.asyncio as aioredis
 from redis.exceptions import RedisError
 
 from adlro.errors import Unavailable
-from adlro.events import Clock, ClockMode
-from adlro.jobstore import JobReads
 from adlro.kit.redis import redacted, watch_redis
 from adlro.kit.redis_scripts import connect_for_scripts
 from adlro.kit.server import ServiceContext
-from adlro.sim.scenario import load_cluster, load_speeds
+from adlro.records.events import Clock, ClockMode
+from adlro.services.simcluster.clients import IngestClient
+from adlro.services.simcluster.clock import clock_scale
+from adlro.services.simcluster.clock_store import ClockStore
+from adlro.services.simcluster.metrics import Metrics
+from adlro.services.simcluster.runtime import ClusterRuntime, LoopTimers
+from adlro.services.simcluster.settings import SimclusterSettings
+from adlro.services.simcluster.telemetry import Outbox, Sampler
+from adlro.services.simcluster.timekeeping import Timekeeper
 from adlro.sim.simulator import ClusterSimulator, warm
+from adlro.store import JobReads
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 from adlro.wire import batch_to_proto, clock_to_proto, description_to_proto, spec_from_proto
-from services.simcluster.clients import IngestClient
-from services.simcluster.clock import clock_scale
-from services.simcluster.clock_store import ClockStore
-from services.simcluster.metrics import Metrics
-from services.simcluster.runtime import ClusterRuntime, LoopTimers
-from services.simcluster.settings import SimclusterSettings
-from services.simcluster.telemetry import Outbox, Sampler
-from services.simcluster.timekeeping import Timekeeper
+from adlro.workload.scenario import load_cluster, load_speeds
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -14,7 +14,7 @@ class SimclusterSettings(ServiceSettings):
 
     service_name: ClassVar[str] = "simcluster"
 
-    # A scenario (paper, paper_roomy), or a TOML file of the form of adlro/sim/data/paper.toml's [cluster].
+    # A scenario (paper, paper_roomy), or a TOML file of the form of adlro/workload/data/paper.toml's [cluster].
     cluster: str = Field(default="paper", min_length=1)
     clock_mode: Literal["real", "scaled", "virtual"] = "real"
     # Cluster seconds a second. scaled needs one; in virtual the most, 0 = no limit. Not set: 1 for real, 0 for virtual.

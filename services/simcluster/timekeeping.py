@@ -17,8 +17,8 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from adlro.errors import Stale
-from adlro.events import Clock, ClockMode
-from services.simcluster.runtime import ClusterRuntime
+from adlro.records.events import Clock, ClockMode
+from adlro.services.simcluster.runtime import ClusterRuntime
 
 # How often it is looked whether the ceiling is where it should be.
 LOOK_S = 0.25

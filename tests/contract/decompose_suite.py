@@ -14,19 +14,19 @@ import grpc
 import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adlro.cluster import Cluster, Gpu, Node
-from adlro.jobs import JobSpec, JobType
-from adlro.jobstore import OUTCOMES, PREFIX
 from adlro.kit.channel import open_channel
 from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import serve, spawn_service
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import JobSpec, JobType
+from adlro.services.decompose.server import DecomposeServer
+from adlro.services.decompose.settings import DecomposeSettings
+from adlro.store import OUTCOMES, PREFIX
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
 from adlro.v1 import job_pb2, stream_pb2, telemetry_pb2
 from adlro.wire import cluster_to_proto, spec_to_proto
-from services.decompose.server import DecomposeServer
-from services.decompose.settings import DecomposeSettings
 
 TIMEOUT_S = 60.0
 """Bounds a hang; a busy machine takes its time."""

@@ -10,11 +10,13 @@ from typing import Any, cast
 import grpc
 import redis
 
-from adlro.cluster import Cluster, Gpu, GpuSpec, Node
 from adlro.errors import AdlroError
 from adlro.kit.channel import open_channel
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import serve
+from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
+from adlro.services.ingest.server import IngestService
+from adlro.services.ingest.settings import IngestSettings
 from adlro.v1 import (
     job_pb2,
     job_service_pb2,
@@ -23,8 +25,6 @@ from adlro.v1 import (
     telemetry_service_pb2_grpc,
 )
 from adlro.wire import cluster_to_proto
-from services.ingest.server import IngestService
-from services.ingest.settings import IngestSettings
 
 TIMEOUT_S = 60.0
 """Bounds a hang; a busy machine takes its time."""

@@ -17,18 +17,18 @@ import pytest
 import redis
 
 from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, OutOfRange, Stale
-from adlro.events import ClockMode, ClusterDescription, ClusterEvent, EventKind
-from adlro.jobs import JobSpec, JobType, SimulatedWork
-from adlro.jobstore import TOKEN
 from adlro.kit.channel import open_channel
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import SpawnedService, serve, spawn_service
+from adlro.records.events import ClockMode, ClusterDescription, ClusterEvent, EventKind
+from adlro.records.jobs import JobSpec, JobType, SimulatedWork
+from adlro.services.simcluster.server import SimclusterServer
+from adlro.services.simcluster.settings import SimclusterSettings
+from adlro.store import TOKEN
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 from adlro.wire import batch_from_proto, description_from_proto, spec_to_proto
-from services.simcluster.server import SimclusterServer
-from services.simcluster.settings import SimclusterSettings
 
 TIMEOUT_S = 60.0
 """Bounds a hang; a busy machine takes its time."""

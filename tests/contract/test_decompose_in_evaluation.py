@@ -14,27 +14,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adlro.cluster import Cluster
+from adlro.decide.policies import POLICIES
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Unavailable
-from adlro.jobs import JobSpec, NormalizedJob
-from adlro.jobstore import JobStore, Move
 from adlro.kit.redis import connect
 from adlro.kit.testing import SpawnedService, serve, spawn_service
-from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.observation import Floats
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import WorkloadJob, draw_jobs
-from services.decompose.learned import LearnedPredictor
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.server import DecomposeServer
-from services.decompose.settings import DecomposeSettings
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
-from services.orchestrator.evaluate import decompose as module
-from services.orchestrator.evaluate.decompose import RunningDecompose
-from services.orchestrator.evaluate.learning import Decompose, simulate_learned, specs_of
-from services.orchestrator.policies import POLICIES
-from services.orchestrator.ports import Predicted
+from adlro.lab.evaluate import decompose as module
+from adlro.lab.evaluate.decompose import RunningDecompose
+from adlro.lab.evaluate.learning import Decompose, simulate_learned, specs_of
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import JobSpec, NormalizedJob
+from adlro.services.decompose.learned import LearnedPredictor
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.server import DecomposeServer
+from adlro.services.decompose.settings import DecomposeSettings
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
+from adlro.services.orchestrator.ports import Predicted
+from adlro.state.job_arrays import pack_jobs
+from adlro.state.observation import Floats
+from adlro.store import JobStore, Move
+from adlro.workload.job_lists import WorkloadJob, draw_jobs
+from adlro.workload.scenario import load_scenario
 
 SCENARIO = load_scenario("paper")
 CLUSTER = SCENARIO.cluster

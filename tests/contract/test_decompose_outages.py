@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from adlro.errors import NotFound, Unavailable
-from adlro.jobs import ExpectedRuntime
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.testing import spawn_service
+from adlro.records.jobs import ExpectedRuntime
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.wire import spec_to_proto
 from tests.contract.decompose_suite import (

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import AdlroError, InvalidInput, NotFound
-from adlro.jobs import ExpectedRuntime, JobType
-from adlro.jobstore import OUTCOMES, PREFIX
 from adlro.kit.testing import spawn_service
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import ExpectedRuntime, JobType
+from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.codebook import Codebook
+from adlro.store import OUTCOMES, PREFIX
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import job_pb2, telemetry_pb2
 from adlro.wire import spec_to_proto
-from services.decompose.cluster_memory import ClusterMemory, RecordCode
-from services.decompose.codebook import Codebook
 from tests.contract.decompose_suite import (
     IMPLEMENTATIONS,
     MODELS,

@@ -13,8 +13,8 @@ import pytest
 
 from adlro.client import AsyncClient, Credentials, Endpoints, JobEventKind, JobFilter
 from adlro.errors import LimitExceeded, NotFound, PermissionDenied
-from adlro.jobs import Job, JobSpec, JobType
 from adlro.kit.identity import Role, new_token, users_line
+from adlro.records.jobs import Job, JobSpec, JobType
 from tests.contract.ingest_suite import ingest_here
 
 ANN = JobSpec("train", "ann", JobType.MACHINE_LEARNING)
@@ -171,7 +171,7 @@ async def test_a_user_has_so_many_jobs_and_no_more(redis_url: str, tmp_path: Pat
 
 
 async def test_a_stream_of_submissions_ends_somewhere(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.ingest.server.jobs.MAX_JOBS", 10)
+    monkeypatch.setattr("adlro.services.ingest.server.jobs.MAX_JOBS", 10)
     refused = replace(ANN, priority=2.0)
     with pytest.raises(
         LimitExceeded, match=r"a stream takes .* jobs; .* of the 10 jobs that came 9 are recorded"

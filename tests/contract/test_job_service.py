@@ -17,15 +17,15 @@ import redis.asyncio as aioredis
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adlro.errors import AlreadyExists, Conflict, InvalidInput, NotFound, OutOfRange, Unavailable
-from adlro.jobs import JobState, PendingReason
-from adlro.jobstore import EVENTS, JobStore, Move
 from adlro.kit.channel import open_channel
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import ROOT, SpawnedService, spawn_service
+from adlro.records.jobs import JobState, PendingReason
+from adlro.services.ingest.pages import encode
+from adlro.store import EVENTS, JobStore, Move
 from adlro.v1 import job_pb2, job_service_pb2
-from services.ingest.pages import encode
 from tests.contract.ingest_suite import TIMEOUT_S, Ingest, ingest_here, job, stored
 
 PENDING, RUNNING, SUCCEEDED = JobState.PENDING, JobState.RUNNING, JobState.SUCCEEDED
@@ -529,7 +529,7 @@ def test_a_port_in_use_ends_the_start_with_the_key_to_change(redis_url):
         taken.listen()
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = subprocess.run(
-            [sys.executable, "-m", "services.ingest"],
+            [sys.executable, "-m", "adlro.services.ingest"],
             cwd=ROOT,
             env={"ADLRO_INGEST_LISTEN": where, "ADLRO_REDIS_URL": redis_url},
             capture_output=True,

@@ -12,20 +12,29 @@ import grpc
 import pytest
 
 from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, Unavailable
-from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, NormalizedJob, PendingReason, SimulatedWork
-from adlro.jobstore import TOKEN, JobStore
 from adlro.kit.channel import open_channel
 from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import serve, spawn_service
+from adlro.records.jobs import (
+    ExpectedRuntime,
+    Job,
+    JobSpec,
+    JobState,
+    JobType,
+    NormalizedJob,
+    PendingReason,
+    SimulatedWork,
+)
+from adlro.services.orchestrator.lease import LEASE
+from adlro.services.orchestrator.server import OrchestratorServer
+from adlro.services.orchestrator.settings import OrchestratorSettings
+from adlro.services.simcluster.server import SimclusterServer
+from adlro.services.simcluster.settings import SimclusterSettings
+from adlro.store import TOKEN, JobStore
 from adlro.v1 import cluster_service_pb2, cluster_service_pb2_grpc
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
-from services.orchestrator.lease import LEASE
-from services.orchestrator.server import OrchestratorServer
-from services.orchestrator.settings import OrchestratorSettings
-from services.simcluster.server import SimclusterServer
-from services.simcluster.settings import SimclusterSettings
 from tests.networks import network, put
 
 TIMEOUT_S = PATIENCE_S = 60.0

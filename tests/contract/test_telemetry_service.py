@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import redis.asyncio as aioredis
 
-from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import DataLoss, InvalidInput, LimitExceeded, NotFound, Unavailable
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import spawn_service
+from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.v1 import stream_pb2, telemetry_pb2, telemetry_service_pb2
 from adlro.wire import cluster_from_proto
 from tests.contract.ingest_suite import CLUSTER, GPU_IDS, TIMEOUT_S, Ingest, ingest_here, job, stored

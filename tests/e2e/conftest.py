@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from adlro.client import Client
-from adlro.events import ClockMode
+from adlro.records.events import ClockMode
 from tests.e2e.compose_suite import ComposeSuite, have_base_images
 from tests.e2e.running_suite import RunningSuite, clear, marked_pids, start_suite
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adlro.cluster import Cluster
-from adlro.jobs import Job
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import Job
 
 
 @dataclass(frozen=True, slots=True)

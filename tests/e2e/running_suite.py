@@ -21,9 +21,9 @@ from typing import Any
 
 from adlro.client import Client, JobFilter
 from adlro.errors import Conflict
-from adlro.events import ClockMode
-from adlro.jobs import JobState
 from adlro.kit.testing import ROOT
+from adlro.records.events import ClockMode
+from adlro.records.jobs import JobState
 
 ADLRO = (sys.executable, "-m", "adlro.cli")
 MARK = "E2E_MARK"

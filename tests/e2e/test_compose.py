@@ -21,11 +21,11 @@ import pytest
 from adlro.client import Client, ClockMode, JobFilter
 from adlro.client.health import wait_until_serving
 from adlro.errors import Conflict
-from adlro.jobs import Job, JobSpec, JobState, JobType, SimulatedWork
-from adlro.sim.scenario import load_scenario
-from adlro.sim.traces.paper import PAPER_COLUMNS
-from adlro.sim.workload import draw_jobs
-from services.orchestrator.clients import ClusterClient
+from adlro.records.jobs import Job, JobSpec, JobState, JobType, SimulatedWork
+from adlro.services.orchestrator.clients import ClusterClient
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
+from adlro.workload.traces.paper import PAPER_COLUMNS
 from tests.e2e.compose_suite import ComposeSuite, running
 from tests.e2e.records import check_placements
 from tests.e2e.running_suite import ADLRO, adlro_json, environment, wait_until

@@ -10,9 +10,9 @@ import pytest
 
 from adlro.client import Client
 from adlro.errors import AdlroError, NotFound, PermissionDenied, Unauthenticated
-from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
 from adlro.kit.credentials import Credentials
 from adlro.kit.testing import ROOT
+from adlro.records.jobs import JobSpec, JobState, JobType, SimulatedWork
 from tests.e2e.compose_suite import ComposeSuite, engine, running
 from tests.e2e.running_suite import wait_until
 

@@ -9,8 +9,8 @@ import pytest
 
 from adlro.cli.replaying import ReplayOptions, replay, replay_specs
 from adlro.client import AsyncClient
-from adlro.jobs import JobState, SimulatedWork
-from adlro.sim.traces import read_paper_csv
+from adlro.records.jobs import JobState, SimulatedWork
+from adlro.workload.traces import read_paper_csv
 from tests.e2e.records import check_placements, makespan_s, mean_jct_s, mean_jobs_in_system
 from tests.e2e.running_suite import RunningSuite
 

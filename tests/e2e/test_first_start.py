@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from adlro.client import Client
-from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
 from adlro.kit.testing import ROOT
+from adlro.records.jobs import JobSpec, JobState, JobType, SimulatedWork
 from tests.e2e.running_suite import START_TIMEOUT_S, marked_pids, start_suite
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * START_TIMEOUT_S)]
@@ -21,7 +21,7 @@ def checkout(tmp_path: Path) -> Path:
     """A fresh copy of the sources at a path with a space, in which no code can be kept, not even by root."""
     copied = tmp_path / "a fresh checkout"
     for package in ("adlro", "services"):
-        shutil.copytree(ROOT / package, copied / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, copied / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for source in copied.rglob("*.py"):
         (source.parent / "__pycache__").touch()
     return copied

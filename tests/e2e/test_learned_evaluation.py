@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from adlro.jobstore import OUTCOMES
 from adlro.kit.settings import with_password
-from services.orchestrator.evaluate.cases import build_cases
-from services.orchestrator.evaluate.request import Request
+from adlro.lab.evaluate.cases import build_cases
+from adlro.lab.evaluate.request import Request
+from adlro.store import OUTCOMES
 from tests.contract.test_decompose_in_evaluation import InProcess, jct_s
 
 JOBS, LOAD = 50, 1.1
@@ -73,7 +73,7 @@ def left_by(folder: Path) -> list[str]:
 
 
 def decompose_of(pid: int) -> list[int]:
-    return [child for child in children(pid) if "services.decompose" in command_of(child)]
+    return [child for child in children(pid) if "adlro.services.decompose" in command_of(child)]
 
 
 def has_learned(pid: int) -> bool:

@@ -15,14 +15,14 @@ import pytest
 
 from adlro.cli.replaying import ReplayOptions, replay, replay_specs
 from adlro.client import AsyncClient, OrchestratorStatus
+from adlro.decide.planes.choice import Margins
+from adlro.decide.policies.dqn import Dqn
 from adlro.errors import AdlroError
-from adlro.jobs import JobState
+from adlro.records.jobs import JobState
 from adlro.sim.batch import simulate
-from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import draw_jobs
-from services.orchestrator.planes.choice import Margins
-from services.orchestrator.policies.dqn import Dqn
+from adlro.state.job_arrays import pack_jobs
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
 from tests.e2e.running_suite import RunningSuite, adlro, marked_pids, start_suite
 from tests.networks import network, put
 

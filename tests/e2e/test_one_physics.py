@@ -15,12 +15,12 @@ import pytest
 
 from adlro.cli.replaying import ReplayOptions, replay, replay_specs
 from adlro.client import AsyncClient
-from adlro.jobs import JobState
+from adlro.decide.policies import POLICIES
+from adlro.records.jobs import JobState
 from adlro.sim.batch import simulate
-from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import WorkloadJob, draw_jobs
-from services.orchestrator.policies import POLICIES
+from adlro.state.job_arrays import pack_jobs
+from adlro.workload.job_lists import WorkloadJob, draw_jobs
+from adlro.workload.scenario import load_scenario
 from tests.e2e.running_suite import RunningSuite
 from tests.policies import made
 

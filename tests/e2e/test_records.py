@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from adlro.cluster import Cluster, Gpu, Node
-from adlro.jobs import Job, JobAttempt, JobSpec, JobState, JobType
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType
 from tests.e2e.records import check_placements, makespan_s, mean_jct_s, mean_jobs_in_system
 
 GPUS = tuple(Gpu(f"node/{number}", "v100_sxm2", 16_160) for number in range(2))

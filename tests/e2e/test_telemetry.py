@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from adlro.client import AsyncClient, ClusterState, Metric, Telemetry
-from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
+from adlro.records.jobs import JobSpec, JobState, JobType, SimulatedWork
 from tests.e2e.running_suite import RunningSuite
 
 pytestmark = pytest.mark.slow

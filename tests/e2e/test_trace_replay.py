@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from adlro.client import AsyncClient, JobEvent, JobEventKind
-from adlro.jobs import Job, JobState
 from adlro.kit.testing import ROOT
+from adlro.records.jobs import Job, JobState
 from tests.e2e.records import check_placements, makespan_s, mean_jct_s, mean_jobs_in_system
 from tests.e2e.running_suite import ADLRO, RunningSuite, adlro_json, environment
 

@@ -15,9 +15,9 @@ import pytest
 import redis
 
 from adlro.client import Client, ClockMode, JobFilter, ServiceName
-from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
 from adlro.kit.settings import with_password
 from adlro.kit.testing import ROOT
+from adlro.records.jobs import JobSpec, JobState, JobType, SimulatedWork
 from tests.cluster_files import LAB
 from tests.e2e.running_suite import (
     RunningSuite,

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from adlro.client import AsyncClient, JobEvent, JobEventKind
 from adlro.errors import OutOfRange, Stale, Unavailable
-from adlro.events import ClusterEvent, EventKind
-from adlro.jobs import Job, JobState
-from services.orchestrator.clients import ClusterClient
+from adlro.records.events import ClusterEvent, EventKind
+from adlro.records.jobs import Job, JobState
+from adlro.services.orchestrator.clients import ClusterClient
 
 PATIENCE_S = 200.0
 _CLUSTER_RETRY_S = 0.1

@@ -13,9 +13,9 @@ from typing import Any
 
 from adlro.client import AsyncClient
 from adlro.client.health import wait_until_serving
-from adlro.cluster import Cluster
-from adlro.jobs import Job
 from adlro.kit.testing import ROOT
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import Job
 from tests.e2e.records import check_placements
 from tests.e2e.running_suite import ADLRO, RunningSuite, adlro_json, environment, wait_until
 from tests.fault import verdict

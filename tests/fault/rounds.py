@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from adlro.client import AsyncClient, ClockMode, JobFilter, OrchestratorStatus
 from adlro.client.endpoints import Endpoints
 from adlro.errors import AdlroError, DeadlineExceeded, InternalError, InvalidInput, Unavailable
-from adlro.jobs import JobSpec, JobType, SimulatedWork
 from adlro.kit.testing import spawn_service
+from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from tests.e2e.records import check_placements
 from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower

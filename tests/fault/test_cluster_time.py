@@ -14,7 +14,7 @@ import pytest
 
 from adlro.client import AsyncClient, ClockMode, JobEventKind
 from adlro.errors import AdlroError
-from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
+from adlro.records.jobs import JobSpec, JobState, JobType, SimulatedWork
 from tests.e2e.running_suite import marked_pids, start_suite
 from tests.fault import verdict
 from tests.fault.followers import JobFollower

@@ -11,7 +11,7 @@ import pytest
 
 from adlro.client import AsyncClient, ClockMode
 from adlro.errors import NotFound
-from adlro.jobs import JobSpec, JobType, SimulatedWork
+from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
 from tests.fault.stack import ORDER, PATIENCE_S, Stack, eventually, wait_until_serving

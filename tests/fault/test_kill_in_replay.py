@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from adlro.sim.scenario import load_cluster
-from adlro.sim.traces import read_swf
+from adlro.workload.scenario import load_cluster
+from adlro.workload.traces import read_swf
 from tests.e2e.records import mean_jct_s
 from tests.e2e.running_suite import RunningSuite, marked_pids, start_suite, wait_until
 from tests.fault.followers import JobFollower
 from tests.fault.replaying import check, kill, replay, wait_until_back
-from tests.unit.sim.paper_rules import PaperRun, fcfs
+from tests.unit.workload.paper_rules import PaperRun, fcfs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

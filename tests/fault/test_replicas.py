@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from adlro.client import AsyncClient, ClockMode
-from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import NotFound
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
 from adlro.kit.channel import open_channel
-from adlro.telemetry import Metric
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
+from adlro.records.telemetry import Metric
 from adlro.v1 import telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
 from adlro.wire import cluster_to_proto
 from tests.dashboards import rules_text

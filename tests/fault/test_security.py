@@ -23,11 +23,11 @@ import redis
 from adlro.cli.certs import make_certificates
 from adlro.client import AsyncClient, Credentials, JobFilter
 from adlro.errors import AdlroError, LimitExceeded, NotFound, PermissionDenied, Unauthenticated, Unavailable
-from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
 from adlro.kit.channel import open_channel
 from adlro.kit.identity import Role, new_token, users_line
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import spawn_service
+from adlro.records.jobs import JobSpec, JobState, JobType, SimulatedWork
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,

@@ -12,7 +12,7 @@ import pytest
 
 from adlro.client import AsyncClient, ClockMode
 from adlro.errors import Unavailable
-from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
+from adlro.records.jobs import JobSpec, JobState, JobType, SimulatedWork
 from tests.fault.stack import ORDER, Stack, eventually, is_serving, wait_until_serving
 from tests.stopwatch import Stopwatch
 

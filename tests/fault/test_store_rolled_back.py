@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adlro.client import ClockMode
-from adlro.jobs import JobSpec, JobType, SimulatedWork
+from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
 from tests.fault.stack import ORDER, Stack

@@ -11,7 +11,7 @@ import pytest
 
 from adlro.client import AsyncClient
 from adlro.errors import AlreadyExists
-from adlro.jobs import Job, JobSpec, JobType
+from adlro.records.jobs import Job, JobSpec, JobType
 from tests.fault import verdict
 from tests.fault.followers import JobFollower
 from tests.fault.stack import Stack

@@ -11,12 +11,12 @@ import pytest
 
 from adlro.client import AsyncClient, ClockMode, OrchestratorStatus
 from adlro.errors import Conflict, Stale
-from adlro.jobs import JobSpec, JobState, JobType, SimulatedWork
-from adlro.jobstore import JobStore, Move
 from adlro.kit.redis import connect
 from adlro.kit.testing import SpawnedService
-from services.orchestrator.clients import ClusterClient
-from services.orchestrator.lease import LEASE
+from adlro.records.jobs import JobSpec, JobState, JobType, SimulatedWork
+from adlro.services.orchestrator.clients import ClusterClient
+from adlro.services.orchestrator.lease import LEASE
+from adlro.store import JobStore, Move
 from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
 from tests.fault.stack import PATIENCE_S, Stack, eventually, pause, resume

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from adlro.client import AsyncClient
-from adlro.events import ClusterEvent, EventKind
-from adlro.jobs import Job, JobState, PendingReason
+from adlro.records.events import ClusterEvent, EventKind
+from adlro.records.jobs import Job, JobState, PendingReason
 from tests.fault.followers import ClusterFollower, JobFollower
 
 ENDS = frozenset((EventKind.FINISHED, EventKind.FAILED, EventKind.STOPPED, EventKind.LOST))

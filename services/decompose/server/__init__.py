@@ -15,25 +15,25 @@ from adlro.errors import InvalidInput
 from adlro.kit.metrics import OnLoop
 from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
+from adlro.services.decompose.bundle import ClusterBundle
+from adlro.services.decompose.clients import RedisReader
+from adlro.services.decompose.drift import Drift
+from adlro.services.decompose.follow import START, Followers
+from adlro.services.decompose.gpu_figures import GpuFigures, show_gpu_figures
+from adlro.services.decompose.learned import LearnedPredictor
+from adlro.services.decompose.memory import GpuKey, OutcomeMemory
+from adlro.services.decompose.memory_file import MemoryFile
+from adlro.services.decompose.metrics import CoverageFigures, Metrics, show_coverage
+from adlro.services.decompose.predict import Basis, PlainPredictor, Predictor
+from adlro.services.decompose.refits import Refits
+from adlro.services.decompose.server import messages
+from adlro.services.decompose.settings import DecomposeSettings
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.state import METRIC_UNITS, Clusters, Snapshot
+from adlro.services.decompose.variables import VOCABULARY_VERSION, Variables
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
 from adlro.wire import spec_from_proto, spec_to_proto
-from services.decompose.bundle import ClusterBundle
-from services.decompose.clients import RedisReader
-from services.decompose.drift import Drift
-from services.decompose.follow import START, Followers
-from services.decompose.gpu_figures import GpuFigures, show_gpu_figures
-from services.decompose.learned import LearnedPredictor
-from services.decompose.memory import GpuKey, OutcomeMemory
-from services.decompose.memory_file import MemoryFile
-from services.decompose.metrics import CoverageFigures, Metrics, show_coverage
-from services.decompose.predict import Basis, PlainPredictor, Predictor
-from services.decompose.refits import Refits
-from services.decompose.server import messages
-from services.decompose.settings import DecomposeSettings
-from services.decompose.speeds import Speeds
-from services.decompose.state import METRIC_UNITS, Clusters, Snapshot
-from services.decompose.variables import VOCABULARY_VERSION, Variables
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -8,10 +8,10 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from adlro.errors import FieldViolation, InvalidInput
+from adlro.services.decompose.drift import GpuDriftState
+from adlro.services.decompose.memory import Recollection
+from adlro.services.decompose.vocabulary import Variable
 from adlro.v1 import decompose_service_pb2 as pb
-from services.decompose.drift import GpuDriftState
-from services.decompose.memory import Recollection
-from services.decompose.vocabulary import Variable
 
 
 def variables(found: Iterable[Variable]) -> list[pb.Variable]:

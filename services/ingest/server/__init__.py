@@ -10,27 +10,27 @@ from google.protobuf.message import DecodeError
 from prometheus_client import Gauge
 from redis.exceptions import RedisError
 
-from adlro.cluster import Cluster
 from adlro.errors import DataLoss
-from adlro.jobstore import Created, NewJob, SubmitLimits
 from adlro.kit.redis import connect_blocking, watch_redis
 from adlro.kit.redis_errors import store_problem
 from adlro.kit.redis_scripts import connect_for_scripts
 from adlro.kit.server import ServiceContext
+from adlro.records.cluster import Cluster
+from adlro.services.ingest.admission import Admission
+from adlro.services.ingest.clusters import Clusters
+from adlro.services.ingest.groups import GroupedWrites
+from adlro.services.ingest.listing import JobList
+from adlro.services.ingest.metrics import JobMetrics, MeasuredStore
+from adlro.services.ingest.pages import PageTokens
+from adlro.services.ingest.server import blocks
+from adlro.services.ingest.server.jobs import JobServicer, change_message
+from adlro.services.ingest.server.telemetry import TelemetryServicer
+from adlro.services.ingest.settings import IngestSettings
+from adlro.services.ingest.telemetry_store import StoredBlock, TelemetryStore
+from adlro.services.ingest.watch import JobWatch
+from adlro.store import Created, NewJob, SubmitLimits
 from adlro.v1 import cluster_pb2, job_service_pb2_grpc, telemetry_service_pb2_grpc
 from adlro.wire import cluster_from_proto, cluster_to_proto
-from services.ingest.admission import Admission
-from services.ingest.clusters import Clusters
-from services.ingest.groups import GroupedWrites
-from services.ingest.listing import JobList
-from services.ingest.metrics import JobMetrics, MeasuredStore
-from services.ingest.pages import PageTokens
-from services.ingest.server import blocks
-from services.ingest.server.jobs import JobServicer, change_message
-from services.ingest.server.telemetry import TelemetryServicer
-from services.ingest.settings import IngestSettings
-from services.ingest.telemetry_store import StoredBlock, TelemetryStore
-from services.ingest.watch import JobWatch
 
 # In one round trip: a job takes the script some 15 us, during which Redis serves nobody else.
 _JOBS_TOGETHER = 128

@@ -9,9 +9,9 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from adlro.errors import DataLoss
-from adlro.telemetry import Metric, Unit
+from adlro.records.telemetry import Metric, Unit
+from adlro.services.ingest.normalize import Block, Column, RawBlock, RawColumn
 from adlro.v1 import stream_pb2, telemetry_pb2
-from services.ingest.normalize import Block, Column, RawBlock, RawColumn
 
 # What bytes that nobody wrote as a block may raise while they are read.
 _UNREADABLE = (DecodeError, ValueError, TypeError)

@@ -10,19 +10,19 @@ from typing import Any
 import grpc
 
 from adlro.errors import AdlroError, LimitExceeded
-from adlro.jobs import JobState, JobType
-from adlro.jobstore import Created, JobEvent, JobStore, NewJob
 from adlro.kit.validation import attempt_each
+from adlro.records.jobs import JobState, JobType
+from adlro.services.ingest.admission import Admission
+from adlro.services.ingest.filters import JobFilter
+from adlro.services.ingest.groups import GroupedWrites
+from adlro.services.ingest.listing import JobList
+from adlro.services.ingest.ownership import check_cancels, check_sees, check_submits, must_ask_first, only_visible
+from adlro.services.ingest.server.streams import SHUTTING_DOWN, until
+from adlro.services.ingest.server.submitted import MAX_JOBS, SubmittedJobs
+from adlro.services.ingest.watch import JobWatch
+from adlro.store import Created, JobEvent, JobStore, NewJob
 from adlro.v1 import job_service_pb2, job_service_pb2_grpc
 from adlro.wire import job_to_proto, spec_from_proto
-from services.ingest.admission import Admission
-from services.ingest.filters import JobFilter
-from services.ingest.groups import GroupedWrites
-from services.ingest.listing import JobList
-from services.ingest.ownership import check_cancels, check_sees, check_submits, must_ask_first, only_visible
-from services.ingest.server.streams import SHUTTING_DOWN, until
-from services.ingest.server.submitted import MAX_JOBS, SubmittedJobs
-from services.ingest.watch import JobWatch
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _WATCH = job_service_pb2.WatchJobsResponse

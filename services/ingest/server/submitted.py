@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 
 from adlro.errors import AdlroError
-from adlro.jobstore import Created
 from adlro.kit.status import to_status
+from adlro.store import Created
 from adlro.v1 import job_service_pb2
 
 # Of one stream: with 10,000 jobs of which each is refused the answer has 2.3 MB, and a client of gRPC takes 4 MiB.

@@ -15,15 +15,15 @@ from redis.exceptions import RedisError
 
 from adlro.errors import AdlroError, DataLoss, InvalidInput, LimitExceeded, NotFound
 from adlro.kit.redis_errors import store_error
+from adlro.services.ingest.clusters import Clusters, ClusterView, listed
+from adlro.services.ingest.groups import GroupedWrites
+from adlro.services.ingest.normalize import GpuSelection, TimeLimits, merge_newest, newest_sample, normalize_block
+from adlro.services.ingest.server import blocks
+from adlro.services.ingest.server.streams import SHUTTING_DOWN, failed, until
+from adlro.services.ingest.settings import IngestSettings
+from adlro.services.ingest.telemetry_store import StoredBlock, TelemetryStore, source_of
 from adlro.v1 import telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
 from adlro.wire import cluster_from_proto, cluster_to_proto
-from services.ingest.clusters import Clusters, ClusterView, listed
-from services.ingest.groups import GroupedWrites
-from services.ingest.normalize import GpuSelection, TimeLimits, merge_newest, newest_sample, normalize_block
-from services.ingest.server import blocks
-from services.ingest.server.streams import SHUTTING_DOWN, failed, until
-from services.ingest.settings import IngestSettings
-from services.ingest.telemetry_store import StoredBlock, TelemetryStore, source_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

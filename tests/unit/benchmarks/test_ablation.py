@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+from adlro.decide.planes.fill import PlaneFiller
+from adlro.decide.planes.table import CLUSTER_PLANES, GPU_PLANES, GROUPS, JOB_PLANES, PAIR_PLANES
+from adlro.decide.policies.hold_greedy import FIXED
+from adlro.lab.learn.dataset import Chunk
 from benchmarks.ablation import ARMS
-from services.orchestrator.learn.dataset import Chunk
-from services.orchestrator.planes.fill import PlaneFiller
-from services.orchestrator.planes.table import CLUSTER_PLANES, GPU_PLANES, GROUPS, JOB_PLANES, PAIR_PLANES
-from services.orchestrator.policies.hold_greedy import FIXED
-from tests.unit.orchestrator.decision_points import drawn
+from tests.unit.decide.decision_points import drawn
 
 TABLES = {"gpus": GPU_PLANES, "jobs": JOB_PLANES, "pairs": PAIR_PLANES, "cluster": CLUSTER_PLANES}
 

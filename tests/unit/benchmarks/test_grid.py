@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adlro.lab.evaluate.resampling import change_of_means
 from benchmarks.grid import _idle_beside_backlog, main
 from benchmarks.grid_cells import CLUSTERS, MIXTURES, RUNTIMES, draw_cells, kinds_of_jobs, lists_of
-from services.orchestrator.evaluate.resampling import change_of_means
-from tests.unit.orchestrator.decision_points import Waiting, decision
+from tests.unit.decide.decision_points import Waiting, decision
 
 
 def test_cells_are_different_and_of_all_kinds() -> None:

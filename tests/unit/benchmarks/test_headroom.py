@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.machines import hardware_of
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import draw_jobs
+from adlro.state.job_arrays import pack_jobs
+from adlro.state.machines import hardware_of
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
 from benchmarks.annealing import Problem, anneal, problem_of, schedule_of, total_jct_s
 from benchmarks.headroom import METHODS, World, command, play_hold_greedy, play_schedule, ratio_with_interval
 from benchmarks.lp_bound import bound_s, lower_bound_s

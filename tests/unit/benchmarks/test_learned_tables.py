@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adlro.decide.policies.base import Basis
+from adlro.lab.evaluate.measure import METRICS
+from adlro.lab.evaluate.tally import BASES
 from benchmarks import learned_policy, learned_tables
 from benchmarks.learned_tables import Change, Lists, change, read, show
-from services.orchestrator.evaluate.measure import METRICS
-from services.orchestrator.evaluate.tally import BASES
-from services.orchestrator.policies.base import Basis
 
 COLUMNS = ("mean JCT", "p95 JCT", "longest wait", "throughput", "overdue, %", "fallback, %")
 

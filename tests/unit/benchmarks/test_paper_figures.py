@@ -9,17 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adlro.cluster import Cluster, Gpu, Node
+from adlro.decide.policies import POLICIES
+from adlro.lab.evaluate import Request, evaluate
+from adlro.lab.evaluate.cases import build_cases
+from adlro.lab.evaluate.document import build_document
+from adlro.lab.evaluate.request import parse_loads, parse_policies, parse_scenarios
+from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.sim.batch import simulate
-from adlro.sim.job_arrays import JobArrays
+from adlro.state.job_arrays import JobArrays
 from benchmarks import evaluation_tables, paper_claims, paper_figures, paper_tables
 from benchmarks.evaluation_runs import BOUND, Runs
 from benchmarks.paper_claims import METHOD, MINUTE_H, SECOND_H, Row
 from benchmarks.throughput_bound import makespan_bound_s
-from services.orchestrator.evaluate import Request, evaluate
-from services.orchestrator.evaluate.cases import build_cases
-from services.orchestrator.evaluate.request import parse_loads, parse_policies, parse_scenarios
-from services.orchestrator.policies import POLICIES
 
 
 def test_littles_law_on_a_row_worked_by_hand() -> None:
@@ -103,12 +104,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     policies = ("fcfs", "static", "sjf", "hold_greedy", "min_min")
     loads = (0.6, 0.9, 1.1)
-    exact = evaluate(
-        Request(policies=policies, loads=loads, jobs=60, lists=7), processes=1, time_decisions=False
-    ).document()
-    batch = evaluate(
-        Request(policies=policies, scenarios=("batch",), jobs=60, lists=7), processes=1, time_decisions=False
-    ).document()
+    exact = build_document(
+        evaluate(Request(policies=policies, loads=loads, jobs=60, lists=7), processes=1, time_decisions=False)
+    )
+    batch = build_document(
+        evaluate(Request(policies=policies, scenarios=("batch",), jobs=60, lists=7), processes=1, time_decisions=False)
+    )
     took = {"wall_s": 2.0, "cpu_s": 1.0, "system_load_before": 0.5}
     for name in paper_figures.RUNS:
         (folder / f"{name}.json").write_text(json.dumps(batch if name.startswith("batch") else exact))

@@ -16,8 +16,8 @@ from adlro.cli import shell
 from adlro.cli.app import app
 from adlro.client import transport
 from adlro.errors import FieldViolation, InternalError, InvalidInput, Unavailable
-from adlro.events import ClockMode
-from adlro.jobs import Job, JobSpec, JobState, JobType, PendingReason
+from adlro.records.events import ClockMode
+from adlro.records.jobs import Job, JobSpec, JobState, JobType, PendingReason
 from adlro.v1 import orchestrator_service_pb2
 from tests.unit.client.fake_suite import FakeSuite
 

@@ -16,9 +16,9 @@ from adlro.cli.app import app
 from adlro.cli.demo_view import gpu_grid
 from adlro.cli.gpus import gpu_table, gpu_views
 from adlro.cli.shell import stdout
-from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import Conflict, FieldViolation, InvalidInput, Unavailable
-from adlro.jobs import ExpectedRuntime, Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import ExpectedRuntime, Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
 from adlro.terminal import PlainConsole
 from adlro.text import is_hidden, to_json, visible, visible_all
 from tests.unit.client import fake_suite

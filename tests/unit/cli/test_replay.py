@@ -18,9 +18,9 @@ from adlro.cli.replaying import LABEL, Board, ReplayOptions, ReplayResult, repla
 from adlro.cli.report import build_report, placements
 from adlro.client import AsyncClient
 from adlro.errors import Conflict, DeadlineExceeded, InvalidInput, Unavailable
-from adlro.events import ClockMode
-from adlro.jobs import Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
-from adlro.sim.workload import WorkloadJob
+from adlro.records.events import ClockMode
+from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
+from adlro.workload.job_lists import WorkloadJob
 from tests.unit.client.fake_suite import CLUSTER, FakeSuite, until
 
 Run = Callable[..., Any]

@@ -10,7 +10,7 @@ import pytest
 
 from adlro.cli import workload
 from adlro.client import Clock, ClockMode
-from adlro.jobs import Job, JobSpec
+from adlro.records.jobs import Job, JobSpec
 
 
 @dataclass

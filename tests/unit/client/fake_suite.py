@@ -16,7 +16,6 @@ import numpy as np
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from adlro.client import Endpoints
-from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import (
     AdlroError,
     AlreadyExists,
@@ -27,9 +26,10 @@ from adlro.errors import (
     OutOfRange,
     Unavailable,
 )
-from adlro.events import Clock, ClockMode, ClusterDescription
-from adlro.jobs import Job, JobAttempt, JobSpec, JobState, PendingReason
 from adlro.kit.status import to_status
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.events import Clock, ClockMode, ClusterDescription
+from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, PendingReason
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,

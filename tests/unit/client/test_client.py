@@ -32,8 +32,8 @@ from adlro.errors import (
     NotFound,
     Unavailable,
 )
-from adlro.events import ClockMode
-from adlro.jobs import ExpectedRuntime, JobSpec, JobState, JobType, PendingReason, SimulatedWork
+from adlro.records.events import ClockMode
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, PendingReason, SimulatedWork
 from tests.unit.client.fake_suite import FakeSuite
 
 SPEC = JobSpec(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from services.decompose.algebra import (
+from adlro.services.decompose.algebra import (
     bind,
     bundle,
     pack,
@@ -17,7 +17,7 @@ from services.decompose.algebra import (
     unbind,
     unpack,
 )
-from services.decompose.codebook import Codebook
+from adlro.services.decompose.codebook import Codebook
 
 BOOK = Codebook(1024)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from services.decompose.algebra import bind
-from services.decompose.bundle import ClusterBundle
-from services.decompose.cluster_memory import ClusterMemory, RecordCode
-from services.decompose.codebook import Codebook
-from services.decompose.resonator import resonate
-from services.decompose.state import Snapshot
-from services.decompose.variables import Variables
-from services.decompose.vocabulary import UNKNOWN
+from adlro.services.decompose.algebra import bind
+from adlro.services.decompose.bundle import ClusterBundle
+from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.codebook import Codebook
+from adlro.services.decompose.resonator import resonate
+from adlro.services.decompose.state import Snapshot
+from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.vocabulary import UNKNOWN
 
 SIZES = {"gpu_model": 4, "utilization": 20, "priority": 3}
 

@@ -10,9 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from services.decompose.algebra import similarity
-from services.decompose.cluster_memory import ClusterMemory, RecordCode
-from services.decompose.codebook import Codebook
+from adlro.services.decompose.algebra import similarity
+from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.codebook import Codebook
 
 
 def digest(values) -> str:
@@ -31,7 +31,7 @@ def test_atoms_are_the_same_in_another_process_and_in_any_order():
     book = Codebook(512)
     book.atom("something before")
     code = (
-        "import hashlib; from services.decompose.codebook import Codebook;"
+        "import hashlib; from adlro.services.decompose.codebook import Codebook;"
         "print(hashlib.blake2b(Codebook(512).atom('x').tobytes(), digest_size=8).hexdigest())"
     )
     for seed in ("1", "2"):

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from services.decompose.learned import NOVEL, LearnedPredictor
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.predict import Predictions
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.services.decompose.learned import NOVEL, LearnedPredictor
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.predict import Predictions
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
 
 MODEL = "v100_sxm2"
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from services.decompose.coverage import CALIBRATE_FROM, Calibration, Compared, Coverage, Kind
-from services.decompose.learned import LearnedPredictor
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.metrics import CoverageFigures, show_coverage
-from services.decompose.predict import Basis
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.services.decompose.coverage import CALIBRATE_FROM, Calibration, Compared, Coverage, Kind
+from adlro.services.decompose.learned import LearnedPredictor
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.metrics import CoverageFigures, show_coverage
+from adlro.services.decompose.predict import Basis
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
 
 KIND = Kind(Basis.APPLICATION, False)
 HALF_WIDTH = 1.2816 * 0.3

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from services.decompose.drift import (
+from adlro.services.decompose.drift import (
     FLAGGED,
     GPU_WINDOW,
     HEALTHY,

@@ -11,22 +11,22 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import NotFound, Unavailable
-from adlro.jobs import JobSpec, JobType
-from adlro.jobstore import OUTCOMES
-from adlro.telemetry import Metric
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import JobSpec, JobType
+from adlro.records.telemetry import Metric
+from adlro.services.decompose import follow
+from adlro.services.decompose.clients import TELEMETRY, Entry, StreamInfo, decode_outcome
+from adlro.services.decompose.follow import Followers
+from adlro.services.decompose.memory import OutcomeMemory
+from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.predict import PlainPredictor
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.state import Clusters
+from adlro.services.decompose.variables import Variables
+from adlro.store import OUTCOMES
 from adlro.v1 import stream_pb2, telemetry_pb2
 from adlro.wire import cluster_to_proto, spec_to_proto
-from services.decompose import follow
-from services.decompose.clients import TELEMETRY, Entry, StreamInfo, decode_outcome
-from services.decompose.follow import Followers
-from services.decompose.memory import OutcomeMemory
-from services.decompose.metrics import Metrics
-from services.decompose.predict import PlainPredictor
-from services.decompose.speeds import Speeds
-from services.decompose.state import Clusters
-from services.decompose.variables import Variables
 
 
 class FakeRedis:

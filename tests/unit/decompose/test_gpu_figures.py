@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from adlro.cluster import Cluster, Gpu, Node
-from adlro.telemetry import Metric
-from services.decompose.drift import GpuDriftState
-from services.decompose.gpu_figures import SHOWN_FOR_S, GpuFigures, show_gpu_figures
-from services.decompose.state import Block, ClusterMatrix, Column
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.telemetry import Metric
+from adlro.services.decompose.drift import GpuDriftState
+from adlro.services.decompose.gpu_figures import SHOWN_FOR_S, GpuFigures, show_gpu_figures
+from adlro.services.decompose.state import Block, ClusterMatrix, Column
 
 VOLTA = {"cluster": "lab", "node_id": "n0", "gpu_model": "v100_sxm2"}
 

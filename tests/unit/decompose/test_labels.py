@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from adlro.jobs import JobSpec, JobType
-from services.decompose.columns import Category, JobRows, Real
-from services.decompose.labels import LABEL_LIMIT, RECENT_JOBS, LabelUse
-from services.decompose.learned import LearnedPredictor
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
+from adlro.records.jobs import JobSpec, JobType
+from adlro.services.decompose.columns import Category, JobRows, Real
+from adlro.services.decompose.labels import LABEL_LIMIT, RECENT_JOBS, LabelUse
+from adlro.services.decompose.learned import LearnedPredictor
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
 
 
 def spec(**labels: str) -> JobSpec:

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from adlro.errors import InvalidInput
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from adlro.sim.speeds import APPLICATIONS, JOB_TYPE_OF, speed
-from services.decompose.columns import REAL_COUNT, Category
-from services.decompose.fit import Refit
-from services.decompose.kernel import Columns, kernel_by_value
-from services.decompose.learned import NOVEL, LearnedPredictor
-from services.decompose.learner import CELL_LIMIT, Learner, Settings
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.predict import Basis
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
-from services.decompose.window import Window
+from adlro.hardware.speeds import APPLICATIONS, JOB_TYPE_OF, speed
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.services.decompose.columns import REAL_COUNT, Category
+from adlro.services.decompose.fit import Refit
+from adlro.services.decompose.kernel import Columns, kernel_by_value
+from adlro.services.decompose.learned import NOVEL, LearnedPredictor
+from adlro.services.decompose.learner import CELL_LIMIT, Learner, Settings
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.predict import Basis
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.window import Window
 
 MODELS = ["v100_sxm2", "rtx_2080_ti", "radeon_vii"]
 
@@ -287,7 +287,7 @@ def test_an_arrival_costs_a_comparison_with_what_the_regression_holds_and_no_fit
         compared.append((len(first), len(second)))
         return kernel_by_value(first, second, *others)
 
-    monkeypatch.setattr("services.decompose.regression.kernel_by_value", counting)
+    monkeypatch.setattr("adlro.services.decompose.regression.kernel_by_value", counting)
     for _ in range(10):
         world.predictor.predict([spec()], MODELS)
     assert not fits

@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from services.decompose.groups import (
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.services.decompose.groups import (
     ALL_DECLARED,
     GROUP_WINDOW,
     Group,
@@ -19,10 +19,10 @@ from services.decompose.groups import (
     quantile,
     user_application_key,
 )
-from services.decompose.memory import CROWDED, FinishedJob, OutcomeMemory
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
-from services.decompose.vocabulary import UNKNOWN, Vocabulary
+from adlro.services.decompose.memory import CROWDED, FinishedJob, OutcomeMemory
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.vocabulary import UNKNOWN, Vocabulary
 
 
 def spec(user="ann", application="tealeaf", **changes) -> JobSpec:

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from adlro.errors import InvalidInput
-from adlro.jobs import JobSpec, JobType
-from services.decompose.follow import START, entry_order
-from services.decompose.learned import LearnedPredictor
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.memory_file import MemoryFile
-from services.decompose.metrics import Metrics
-from services.decompose.snapshot import FORMAT, VERSION
-from services.decompose.speeds import Speeds
-from services.decompose.variables import VOCABULARY_VERSION, Variables
-from services.decompose.vocabulary import UNKNOWN
+from adlro.records.jobs import JobSpec, JobType
+from adlro.services.decompose.follow import START, entry_order
+from adlro.services.decompose.learned import LearnedPredictor
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.memory_file import MemoryFile
+from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.snapshot import FORMAT, VERSION
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import VOCABULARY_VERSION, Variables
+from adlro.services.decompose.vocabulary import UNKNOWN
 
 SPEC = JobSpec("a", "ann", JobType.SIMULATION, "tealeaf")
 
@@ -64,7 +64,7 @@ async def test_a_file_that_may_not_be_read_is_refused_and_left_alone(tmp_path, m
     def forbidden(_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("services.decompose.memory_file.load", forbidden)
+    monkeypatch.setattr("adlro.services.decompose.memory_file.load", forbidden)
     with pytest.raises(InvalidInput, match="Permission denied"):
         await file(path).load(None)
     assert [each.name for each in tmp_path.iterdir()] == ["memory"]
@@ -91,7 +91,7 @@ async def test_a_damaged_file_that_cannot_be_put_aside_is_not_written_over(tmp_p
     def forbidden(_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("services.decompose.memory_file.put_aside", forbidden)
+    monkeypatch.setattr("adlro.services.decompose.memory_file.put_aside", forbidden)
     with pytest.raises(InvalidInput, match="can't be put aside: Permission denied"):
         await file(path).load(None)
     assert path.read_bytes() == b"damaged"
@@ -196,7 +196,7 @@ async def test_a_file_of_anything_is_put_aside_and_the_service_begins_anew(tmp_p
 
 
 async def test_a_file_that_unpacks_to_far_more_than_a_memory_is_put_aside(tmp_path, monkeypatch):
-    monkeypatch.setattr("services.decompose.snapshot.MOST_CONTENT_BYTES", 2**16)
+    monkeypatch.setattr("adlro.services.decompose.snapshot.MOST_CONTENT_BYTES", 2**16)
     path = tmp_path / "memory"
     path.write_bytes(sealed_text(" " * 2**16 + json.dumps(content())))
     assert await file(path).load(None) == START

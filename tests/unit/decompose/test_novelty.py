@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from adlro.jobs import JobSpec, JobType
-from adlro.sim.tables import csv_rows
+from adlro.records.jobs import JobSpec, JobType
+from adlro.services.decompose.learned import LearnedPredictor
+from adlro.services.decompose.learner import Learner, Settings
+from adlro.tables import csv_rows
 from benchmarks.decompose_prediction import Row, gavel_spec, learned_predictor
-from services.decompose.learned import LearnedPredictor
-from services.decompose.learner import Learner, Settings
 
 MODEL = "v100_sxm2"
 
@@ -20,7 +20,7 @@ MODEL = "v100_sxm2"
 def gavel_rows() -> list[Row]:
     """Seconds a step of job configurations on V100, P100 and K80: the table that ships."""
     rows = []
-    for line in csv_rows("gavel_throughputs.csv"):
+    for line in csv_rows("adlro.hardware", "gavel_throughputs.csv"):
         spec = gavel_spec(line["application"], 1)
         for model in ("v100", "p100", "k80"):
             steps_per_s = float(line[f"{model}_steps_per_s"])

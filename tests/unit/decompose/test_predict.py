@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from adlro.errors import InvalidInput, Unavailable
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from adlro.sim.speeds import APPLICATIONS, JOB_TYPE_OF, speed
-from services.decompose.groups import quantile
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.predict import Basis, PlainPredictor
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
+from adlro.hardware.speeds import APPLICATIONS, JOB_TYPE_OF, speed
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.services.decompose.groups import quantile
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.predict import Basis, PlainPredictor
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
 
 MODELS = ["v100_sxm2", "rtx_2080_ti", "radeon_vii"]
 Z = 1.2815515655446004
@@ -237,7 +237,7 @@ def test_quantiles_are_made_once_a_group_however_many_ask(monkeypatch):
         counted.append(share)
         return quantile(ordered, share)
 
-    monkeypatch.setattr("services.decompose.groups.quantile", counting)
+    monkeypatch.setattr("adlro.services.decompose.groups.quantile", counting)
     users = [f"user-{number}" for number in range(4)]
     plain = predictor(*[(spec(rng.choice(users)), "v100_sxm2", rng.uniform(1, 100)) for _ in range(300)])
     counted.clear()

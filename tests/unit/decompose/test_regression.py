@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from services.decompose.codebook import Codebook
-from services.decompose.kernel import Columns, Term, kernel, kernel_by_value, self_similarity
-from services.decompose.regression import Regression, Residuals, log_evidence, make_cells
+from adlro.services.decompose.codebook import Codebook
+from adlro.services.decompose.kernel import Columns, Term, kernel, kernel_by_value, self_similarity
+from adlro.services.decompose.regression import Regression, Residuals, log_evidence, make_cells
 
 TERMS = [Term(0.5), Term(1.0, (0,)), Term(0.7, (0, 1)), Term(0.8, (), (0,)), Term(0.4, (0, 2), (0, 1)), Term(0.3, (2,))]
 NOISE = 0.3

@@ -10,14 +10,14 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from adlro.errors import InvalidInput
-from adlro.jobs import JobSpec, JobType
 from adlro.kit.settings import load_settings
+from adlro.records.jobs import JobSpec, JobType
+from adlro.services.decompose.memory import FinishedJob
+from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.server import DecomposeServer
+from adlro.services.decompose.settings import DecomposeSettings
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.wire import spec_to_proto
-from services.decompose.memory import FinishedJob
-from services.decompose.metrics import Metrics
-from services.decompose.server import DecomposeServer
-from services.decompose.settings import DecomposeSettings
 
 SPEC = JobSpec("a", "ann", JobType.SIMULATION, "tealeaf")
 

@@ -10,11 +10,11 @@ import zlib
 import pytest
 
 from adlro.errors import InvalidInput
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from services.decompose.memory import FinishedJob, OutcomeMemory
-from services.decompose.snapshot import MemorySnapshot, load, save
-from services.decompose.speeds import Speeds
-from services.decompose.variables import Variables
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.snapshot import MemorySnapshot, load, save
+from adlro.services.decompose.speeds import Speeds
+from adlro.services.decompose.variables import Variables
 
 
 def finished(number: int) -> FinishedJob:
@@ -142,7 +142,7 @@ def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
     def full(_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("services.decompose.snapshot.os.fsync", full)
+    monkeypatch.setattr("adlro.services.decompose.snapshot.os.fsync", full)
     with pytest.raises(OSError, match="no space"):
         save(path, MemorySnapshot([], {}, "18-0"))
     assert path.read_bytes() == before
@@ -185,7 +185,7 @@ def test_two_that_write_at_once_leave_one_whole_file(path, monkeypatch):
             inner[0] = save(path, MemorySnapshot(JOBS[:5], {}, "40-0")).bytes
         fsync(number)
 
-    monkeypatch.setattr("services.decompose.snapshot.os.fsync", meanwhile)
+    monkeypatch.setattr("adlro.services.decompose.snapshot.os.fsync", meanwhile)
     written = save(path, MemorySnapshot(JOBS[:9], {}, "30-0")).bytes
     assert (written > 0, inner) == (True, [0])  # the other one comes again when it has learned more
     assert list(load(path).jobs) == JOBS[:9]

@@ -8,10 +8,10 @@ import itertools
 import numpy as np
 import pytest
 
-from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import NotFound
-from adlro.telemetry import Metric
-from services.decompose.state import Block, ClusterMatrix, Clusters, Column
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.telemetry import Metric
+from adlro.services.decompose.state import Block, ClusterMatrix, Clusters, Column
 
 NAN = float("nan")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from services.decompose.algebra import bind, bundle, permute, similarity, unbind
-from services.decompose.cluster_memory import ClusterMemory, RecordCode
-from services.decompose.codebook import Codebook
+from adlro.services.decompose.algebra import bind, bundle, permute, similarity, unbind
+from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.codebook import Codebook
 
 torch = pytest.importorskip("torch")
 torchhd = pytest.importorskip("torchhd")

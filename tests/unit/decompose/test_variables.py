@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from services.decompose.variables import Variables, gpu_levels
-from services.decompose.vocabulary import UNKNOWN, Variable, Vocabulary
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.services.decompose.variables import Variables, gpu_levels
+from adlro.services.decompose.vocabulary import UNKNOWN, Variable, Vocabulary
 
 
 def spec(**changes) -> JobSpec:

@@ -17,12 +17,12 @@ LISTS = ROOT / "deploy" / "requirements"
 
 # What runs in each image.
 ENTRIES = {
-    "ingest": ["services.ingest.__main__"],
-    "decompose": ["services.decompose.__main__"],
-    "orchestrator": ["services.orchestrator.__main__"],
-    "simcluster": ["services.simcluster.__main__"],
+    "ingest": ["adlro.services.ingest.__main__"],
+    "decompose": ["adlro.services.decompose.__main__"],
+    "orchestrator": ["adlro.services.orchestrator.__main__"],
+    "simcluster": ["adlro.services.simcluster.__main__"],
     "client": ["adlro.cli"],
-    "train": ["adlro.cli", "services.orchestrator.learn"],
+    "train": ["adlro.cli", "adlro.lab.learn"],
 }
 # Imported where they are there; who lacks them is told so.
 OPTIONAL = {
@@ -52,7 +52,7 @@ def listed(name: str) -> set[str]:
 @functools.cache
 def graph() -> dict[str, set[str]]:
     """What each module imports."""
-    built = grimp.build_graph("adlro", "services", include_external_packages=True)
+    built = grimp.build_graph("adlro", include_external_packages=True)
     return {module: built.find_modules_directly_imported_by(module) for module in built.modules}
 
 
@@ -70,7 +70,7 @@ def imported(entries: list[str]) -> set[str]:
         left += [".".join(parts[:end]) for end in range(1, len(parts))]
         left += graph().get(module, ())
     tops = {module.partition(".")[0] for module in seen}
-    return tops - {"adlro", "services"} - sys.stdlib_module_names
+    return tops - {"adlro"} - sys.stdlib_module_names
 
 
 installed = functools.cache(packages_distributions)

@@ -45,9 +45,9 @@ def documented() -> dict[str, tuple[str, frozenset[str], frozenset[str]]]:
 async def shown_by(service: str) -> CollectorRegistry:
     """The registry of a service that was started and ended; it has no Redis."""
     module, service_class, settings_class = SERVICES[service]
-    settings_cls: Any = getattr(importlib.import_module(f"services.{service}.settings"), settings_class)
+    settings_cls: Any = getattr(importlib.import_module(f"adlro.services.{service}.settings"), settings_class)
     settings: ServiceSettings = settings_cls(redis_url="redis://127.0.0.1:1/0")
-    made: Any = getattr(importlib.import_module(f"services.{service}.{module}"), service_class)(settings)
+    made: Any = getattr(importlib.import_module(f"adlro.services.{service}.{module}"), service_class)(settings)
     running = await start_server(made, settings)
     await running.stop(0)
     return running.context.registry

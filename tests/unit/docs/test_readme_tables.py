@@ -32,7 +32,7 @@ def shown(default: object) -> str:
 
 
 def settings_of(service: str) -> type[ServiceSettings]:
-    module = importlib.import_module(f"services.{service}.settings")
+    module = importlib.import_module(f"adlro.services.{service}.settings")
     (found,) = (
         value
         for value in vars(module).values()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.cluster import Cluster, Gpu, GpuSpec, Node
-from adlro.telemetry import Metric, Unit
-from services.ingest.clusters import ClusterView
-from services.ingest.normalize import RawBlock, RawColumn
+from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
+from adlro.records.telemetry import Metric, Unit
+from adlro.services.ingest.clusters import ClusterView
+from adlro.services.ingest.normalize import RawBlock, RawColumn
 
 NOW_UNIX_S = 1_700_000_000.0
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from adlro.cluster import GPU_SPECS, Cluster, Gpu, Node
 from adlro.errors import InvalidInput
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType
-from services.ingest.admission import Admission, refusals
-from services.ingest.clusters import ClusterView, check_cluster
+from adlro.hardware.specs import GPU_SPECS
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.services.ingest.admission import Admission, refusals
+from adlro.services.ingest.clusters import ClusterView, check_cluster
 from tests.unit.ingest.clusters_for_tests import SMALL, VIEW
 
 JOB = JobSpec("n", "u", JobType.SIMULATION)

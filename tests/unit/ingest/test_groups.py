@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from services.ingest.groups import GroupedWrites
+from adlro.services.ingest.groups import GroupedWrites
 
 
 class _Store:

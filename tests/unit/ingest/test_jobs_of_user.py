@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import redis.asyncio as aioredis
 
-from adlro.jobs import JobSpec, JobState, JobType, NormalizedJob
-from adlro.jobstore import INDEX, JOB, USER, JobStore, Move, NewJob, sequence_of
 from adlro.kit.redis import connect
 from adlro.kit.testing import serve
-from services.ingest.filters import JobFilter
-from services.ingest.listing import JobList
-from services.ingest.pages import PageTokens
-from services.ingest.server import IngestService
-from services.ingest.settings import IngestSettings
-from services.ingest.watch import JobWatch
+from adlro.records.jobs import JobSpec, JobState, JobType, NormalizedJob
+from adlro.services.ingest.filters import JobFilter
+from adlro.services.ingest.listing import JobList
+from adlro.services.ingest.pages import PageTokens
+from adlro.services.ingest.server import IngestService
+from adlro.services.ingest.settings import IngestSettings
+from adlro.services.ingest.watch import JobWatch
+from adlro.store import INDEX, JOB, USER, JobStore, Move, NewJob, sequence_of
 
 OTHERS = 600
 # Hashes that scripts read beside the records.

@@ -6,10 +6,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from adlro.errors import AlreadyExists
-from adlro.jobs import JobSpec, JobType, NormalizedJob
-from adlro.jobstore import NewJob, SubmitLimits
 from adlro.kit.redis import connect, connect_blocking
-from services.ingest.metrics import JobMetrics, MeasuredStore
+from adlro.records.jobs import JobSpec, JobType, NormalizedJob
+from adlro.services.ingest.metrics import JobMetrics, MeasuredStore
+from adlro.store import NewJob, SubmitLimits
 
 
 async def test_jobs_are_counted_when_they_are_recorded(redis_url: str) -> None:

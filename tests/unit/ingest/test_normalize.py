@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adlro.errors import InvalidInput
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType, NormalizedJob
-from adlro.telemetry import Metric, Unit
-from services.ingest.normalize import (
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, NormalizedJob
+from adlro.records.telemetry import Metric, Unit
+from adlro.services.ingest.normalize import (
     Block,
     GpuSelection,
     TimeLimits,
@@ -20,7 +20,7 @@ from services.ingest.normalize import (
     normalize_job,
     superseded,
 )
-from services.ingest.units import METRIC_RULES
+from adlro.services.ingest.units import METRIC_RULES
 from tests.unit.ingest.clusters_for_tests import GPU_IDS, NOW_UNIX_S, VIEW, column, f32, raw_block
 
 LIMITS = TimeLimits(past_s=86_400.0, future_s=5.0)

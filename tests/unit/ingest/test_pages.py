@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from adlro.errors import InvalidInput
-from adlro.jobs import Job, JobSpec, JobState, JobType
-from services.ingest.filters import JobFilter
-from services.ingest.pages import decode, encode
+from adlro.records.jobs import Job, JobSpec, JobState, JobType
+from adlro.services.ingest.filters import JobFilter
+from adlro.services.ingest.pages import decode, encode
 
 SECRET = b"k" * 32
 FILTER = JobFilter(user="alice").digest()

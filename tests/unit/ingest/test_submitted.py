@@ -8,10 +8,10 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from adlro.errors import InvalidInput
-from adlro.jobstore import Created
+from adlro.services.ingest.server import submitted
+from adlro.services.ingest.server.submitted import MAX_JOBS, SubmittedJobs
+from adlro.store import Created
 from adlro.v1 import job_pb2
-from services.ingest.server import submitted
-from services.ingest.server.submitted import MAX_JOBS, SubmittedJobs
 
 STOCK_RECEIVE_BYTES = 4 << 20
 

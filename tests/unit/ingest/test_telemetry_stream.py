@@ -7,7 +7,7 @@ import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
-from services.ingest.server.streams import until
+from adlro.services.ingest.server.streams import until
 
 
 class Messages:

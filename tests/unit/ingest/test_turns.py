@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from services.ingest.turns import Turns
+from adlro.services.ingest.turns import Turns
 
 
 async def turns_taken(turns: Turns, takers: int, times: int) -> list[list[int]]:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from adlro import client
-from adlro.jobs import NormalizedJob
-from adlro.telemetry import Metric, Unit
+from adlro.records.jobs import NormalizedJob
+from adlro.records.telemetry import Metric, Unit
+from adlro.services.ingest.clusters import ClusterView
+from adlro.services.ingest.units import JOB_FIELD_RULES, METRIC_RULES
 from adlro.v1 import telemetry_pb2
-from services.ingest.clusters import ClusterView
-from services.ingest.units import JOB_FIELD_RULES, METRIC_RULES
 from tests.unit.ingest.clusters_for_tests import VIEW
 
 

@@ -9,10 +9,10 @@ import pytest
 from redis import exceptions as redis_errors
 
 from adlro.errors import OutOfRange, Unavailable
-from adlro.jobs import Job, JobSpec, JobState, JobType
-from adlro.jobstore import PAGE_BYTES, JobChange, JobEvent
-from services.ingest.filters import JobFilter
-from services.ingest.watch import Change, JobWatch
+from adlro.records.jobs import Job, JobSpec, JobState, JobType
+from adlro.services.ingest.filters import JobFilter
+from adlro.services.ingest.watch import Change, JobWatch
+from adlro.store import PAGE_BYTES, JobChange, JobEvent
 
 EVERY = JobFilter()
 TIMEOUT_S = 60.0

@@ -7,9 +7,9 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from adlro.cluster import Cluster
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Stale, Unavailable
-from adlro.events import (
+from adlro.records.cluster import Cluster
+from adlro.records.events import (
     NOT_BLOCKING,
     Clock,
     ClockMode,
@@ -19,7 +19,7 @@ from adlro.events import (
     EventKind,
     RunningJob,
 )
-from adlro.jobs import JobSpec
+from adlro.records.jobs import JobSpec
 
 
 class FakeCluster:

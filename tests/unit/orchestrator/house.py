@@ -11,17 +11,17 @@ import redis.asyncio as aioredis
 import structlog
 from prometheus_client import CollectorRegistry
 
-from adlro.cluster import Cluster
 from adlro.errors import Unavailable
-from adlro.events import Clock, ClockMode
-from adlro.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob, PendingReason, SimulatedWork
 from adlro.kit.redis import connect, connect_blocking, connect_in_thread
-from services.orchestrator.choosing import Choices
-from services.orchestrator.lease import Lease
-from services.orchestrator.measured import MeasuredCluster, MeasuredStore
-from services.orchestrator.metrics import Metrics
-from services.orchestrator.orchestrator import Orchestrator
-from services.orchestrator.ports import Predicted
+from adlro.records.cluster import Cluster
+from adlro.records.events import Clock, ClockMode
+from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob, PendingReason, SimulatedWork
+from adlro.services.orchestrator.deciding.policy_selection import Choices
+from adlro.services.orchestrator.instrumented import MeasuredCluster, MeasuredStore
+from adlro.services.orchestrator.lease import Lease
+from adlro.services.orchestrator.metrics import Metrics
+from adlro.services.orchestrator.orchestrator import Orchestrator
+from adlro.services.orchestrator.ports import Predicted
 from tests.unit.orchestrator.fake_cluster import FakeCluster
 
 PATIENCE_S = 60.0

@@ -10,10 +10,10 @@ import grpc
 import pytest
 
 from adlro.errors import DeadlineExceeded
-from adlro.jobs import JobSpec, JobType
+from adlro.records.jobs import JobSpec, JobType
+from adlro.services.orchestrator.clients import DecomposeClient
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
-from services.orchestrator.clients import DecomposeClient
 
 SPECS = [JobSpec("a", "ann", JobType.SIMULATION)]
 MODELS = ["v100_sxm2"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adlro.cluster import Cluster
-from services.orchestrator.decisions import Made
-from services.orchestrator.ledger import Ledger
-from services.orchestrator.policies.base import Basis, Judgement
-from services.orchestrator.policies.sjf import Sjf
-from tests.unit.orchestrator.conftest import queue
+from adlro.decide.policies.base import Basis, Judgement
+from adlro.decide.policies.sjf import Sjf
+from adlro.records.cluster import Cluster
+from adlro.services.orchestrator.deciding.decisions import Made
+from adlro.services.orchestrator.ledger.ledger import Ledger
+from tests.ledgers import queue
 
 NO, TWIN = -np.inf, np.nan
 

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 import structlog
 
-from adlro.sim.observation import Floats, Observation
-from services.orchestrator import guard as guard_module
-from services.orchestrator.acting import Acting
-from services.orchestrator.decisions import DecisionLog
-from services.orchestrator.guard import INLINE_PAIRS, Guard
-from services.orchestrator.policies.base import Basis, Judgement, Policy
-from services.orchestrator.policies.dqn import Dqn
-from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
-from services.orchestrator.policies.sjf import Sjf
-from services.orchestrator.shadow import Shadow
-from services.orchestrator.worker import LateError, Worker
-from tests.unit.orchestrator.decision_points import Waiting, decision, drawn
+from adlro.decide.policies.base import Basis, Judgement, Policy
+from adlro.decide.policies.dqn import Dqn
+from adlro.decide.policies.hold_greedy import HoldGreedyFixed
+from adlro.decide.policies.sjf import Sjf
+from adlro.services.orchestrator.deciding import guard as guard_module
+from adlro.services.orchestrator.deciding.acting import Acting
+from adlro.services.orchestrator.deciding.decisions import DecisionLog
+from adlro.services.orchestrator.deciding.guard import INLINE_PAIRS, Guard
+from adlro.services.orchestrator.deciding.shadow import Shadow
+from adlro.services.orchestrator.deciding.side_thread import LateError, Worker
+from adlro.state.observation import Floats, Observation
+from tests.unit.decide.decision_points import Waiting, decision, drawn
 from tests.unit.orchestrator.house import NO_CHECKPOINT
 
 POINT = drawn(np.random.default_rng(2), 6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.orchestrator.holding import Holding
+from adlro.services.orchestrator.session.holding import Holding
 
 
 def test_a_hold_lasts_until_its_end_or_until_something_happens() -> None:

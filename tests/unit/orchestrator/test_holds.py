@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from adlro.events import Clock, ClockMode
-from adlro.sim.observation import Floats, Observation, hold_until_s
-from services.orchestrator.policies import POLICIES, Policy
+from adlro.decide.policies import POLICIES, Policy
+from adlro.records.events import Clock, ClockMode
+from adlro.state.observation import Floats, Observation, hold_until_s
 from tests.unit.orchestrator.house import House
 
 GPUS = 5

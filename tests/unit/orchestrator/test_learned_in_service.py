@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 import redis
 
-from adlro.cluster import Cluster
+from adlro.decide.policies import POLICIES, Policy
+from adlro.decide.policies.base import Basis
+from adlro.decide.policies.sjf import Sjf
 from adlro.errors import InvalidInput
-from adlro.events import Clock, ClockMode
-from adlro.jobs import Job, JobSpec, JobState, PendingReason
-from adlro.sim.observation import Floats, Observation
-from services.orchestrator import checkpoint as checkpoint_module
-from services.orchestrator.choosing import Choices
-from services.orchestrator.decisions import Decision
-from services.orchestrator.lease import LEASE, RENEWALS
-from services.orchestrator.policies import POLICIES, Policy
-from services.orchestrator.policies.base import Basis
-from services.orchestrator.policies.sjf import Sjf
-from services.orchestrator.ports import Predicted
+from adlro.records.cluster import Cluster
+from adlro.records.events import Clock, ClockMode
+from adlro.records.jobs import Job, JobSpec, JobState, PendingReason
+from adlro.services.orchestrator.deciding import checkpoint as checkpoint_module
+from adlro.services.orchestrator.deciding.decisions import Decision
+from adlro.services.orchestrator.deciding.policy_selection import Choices
+from adlro.services.orchestrator.lease import LEASE, RENEWALS
+from adlro.services.orchestrator.ports import Predicted
+from adlro.state.observation import Floats, Observation
 from tests.networks import LIKE_THE_BASE, SHORTEST, network, put
 from tests.unit.orchestrator.house import PATIENCE_S, Declared, House
 
@@ -380,7 +380,7 @@ async def test_an_overdue_job_that_no_network_looked_at_is_its_decisions_first_c
 async def test_the_shadow_says_what_it_would_have_done_and_places_nothing(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.orchestrator.shadow.PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr("adlro.services.orchestrator.deciding.shadow.PATIENCE_S", PATIENCE_S)
     house.start("fcfs", lease_s=5.0)
     await house.until_acting()
     orchestrator = house.orchestrator

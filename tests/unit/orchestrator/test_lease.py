@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from services.orchestrator.lease import LEASE, RENEWALS
+from adlro.services.orchestrator.lease import LEASE, RENEWALS
 from tests.unit.orchestrator.house import House
 
 PATIENCE_S = 60.0

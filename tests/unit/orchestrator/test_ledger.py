@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adlro.cluster import Cluster
-from adlro.jobs import PendingReason
-from adlro.sim import hold_rule, observe
-from adlro.sim.observation import Observation
-from services.orchestrator.ledger import Entry, Ledger, Phase, warm
-from services.orchestrator.policies.hold_greedy import HoldGreedy, HoldGreedySettings
-from tests.unit.orchestrator.conftest import job, node, queue
+from adlro.decide import hold_rule
+from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import PendingReason
+from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase, warm
+from adlro.state import scene as observe
+from adlro.state.observation import Observation
+from tests.ledgers import job, node, queue
 
 
 def reason_of(ledger: Ledger, job_id: str) -> tuple[PendingReason, str]:

@@ -6,10 +6,10 @@ from dataclasses import fields
 
 import numpy as np
 
-from adlro.cluster import Cluster
-from adlro.sim.observation import Observation
-from services.orchestrator.ledger import Ledger
-from tests.unit.orchestrator.conftest import queue
+from adlro.records.cluster import Cluster
+from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.state.observation import Observation
+from tests.ledgers import queue
 
 
 def held(observation: Observation) -> tuple[list[int], list[int]]:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from adlro.errors import DeadlineExceeded
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType, NormalizedJob, PendingReason, SimulatedWork
-from adlro.jobstore import JobStore, NewJob
-from services.orchestrator.dispatch import Session
-from services.orchestrator.ledger import Ledger
-from services.orchestrator.ports import Predicted
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, NormalizedJob, PendingReason, SimulatedWork
+from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.ports import Predicted
+from adlro.services.orchestrator.session.session import Session
+from adlro.store import JobStore, NewJob
 from tests.unit.orchestrator.house import Declared, House
 
 JOBS = 1600
@@ -129,8 +129,8 @@ async def test_of_a_long_queue_the_first_are_predicted_before_and_all_in_time(
     await house.kill()
     asked.names.clear()
     before_acting: list[str] = []
-    monkeypatch.setattr("services.orchestrator.loading.PREDICTED_FIRST", 100)
-    monkeypatch.setattr("services.orchestrator.expecting.REFRESH_S", 0.01)
+    monkeypatch.setattr("adlro.services.orchestrator.session.loading.PREDICTED_FIRST", 100)
+    monkeypatch.setattr("adlro.services.orchestrator.runtimes.refresh.REFRESH_S", 0.01)
     house.start("fcfs", lease_s=10.0)
     await house.until_acting()
     before_acting += asked.names[:105]
@@ -193,7 +193,7 @@ async def test_records_are_read_on_while_decompose_is_asked(house: House, monkey
 
 async def test_a_decompose_that_hangs_holds_up_a_load_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     # So long that it is over on no machine, however slow, before all is loaded.
-    monkeypatch.setattr("services.orchestrator.predictions.LEAST_PAUSE_S", 3600.0)
+    monkeypatch.setattr("adlro.services.orchestrator.runtimes.predictions.LEAST_PAUSE_S", 3600.0)
     hanging = house.predictor = Hanging()
     await submit(house.store)
     house.start("fcfs", lease_s=10.0)

@@ -6,13 +6,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from adlro.errors import Conflict, InternalError, Stale, Unavailable
-from adlro.events import Clock, ClockMode
-from services.orchestrator.lease import LEASE
-from services.orchestrator.ledger import Ledger
-from services.orchestrator.measured import MeasuredCluster
-from services.orchestrator.metrics import Metrics, View, show_view
-from services.orchestrator.orchestrator import DRAINED, gpu_views
-from tests.unit.orchestrator.conftest import job, queue
+from adlro.records.events import Clock, ClockMode
+from adlro.services.orchestrator.instrumented import MeasuredCluster
+from adlro.services.orchestrator.lease import LEASE
+from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.metrics import Metrics, View, show_view
+from adlro.services.orchestrator.orchestrator import DRAINED, gpu_views
+from tests.ledgers import job, queue
 from tests.unit.orchestrator.fake_cluster import FakeCluster
 from tests.unit.orchestrator.house import House
 

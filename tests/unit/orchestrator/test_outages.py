@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from adlro.cluster import Cluster
 from adlro.errors import AdlroError, DeadlineExceeded, Stale, Unavailable
-from adlro.jobs import JobState, PendingReason
-from services.orchestrator.orchestrator import OUTAGE_SESSIONS, Orchestrator
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import JobState, PendingReason
+from adlro.services.orchestrator.orchestrator import OUTAGE_SESSIONS, Orchestrator
 from tests.unit.orchestrator.house import House
 
 

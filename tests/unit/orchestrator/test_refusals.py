@@ -18,9 +18,9 @@ from adlro.errors import (
     Unavailable,
     Unsupported,
 )
-from adlro.events import Clock, ClockMode
-from adlro.jobs import Job, JobState, PendingReason
-from services.orchestrator import launching
+from adlro.records.events import Clock, ClockMode
+from adlro.records.jobs import Job, JobState, PendingReason
+from adlro.services.orchestrator.session import launching
 from tests.unit.orchestrator.house import House
 
 

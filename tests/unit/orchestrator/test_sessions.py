@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from adlro.cluster import Cluster
 from adlro.errors import (
     AdlroError,
     DeadlineExceeded,
@@ -19,10 +18,11 @@ from adlro.errors import (
     LimitExceeded,
     NotFound,
 )
-from adlro.events import Clock, ClockMode
-from adlro.jobs import JobState, PendingReason
-from adlro.jobstore import TOKEN, Move
-from services.orchestrator.orchestrator import Orchestrator
+from adlro.records.cluster import Cluster
+from adlro.records.events import Clock, ClockMode
+from adlro.records.jobs import JobState, PendingReason
+from adlro.services.orchestrator.orchestrator import Orchestrator
+from adlro.store import TOKEN, Move
 from tests.unit.orchestrator.house import House
 
 

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from adlro.cluster import Cluster
 from adlro.errors import AdlroError, Unavailable
-from adlro.jobs import ExpectedRuntime, JobSpec
-from adlro.sim.observation import Floats
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import ExpectedRuntime, JobSpec
+from adlro.services.orchestrator.clients import _spread
+from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.ports import Predicted
+from adlro.services.orchestrator.runtimes.predictions import PRIOR_SPREAD, Predictions, declared_runtime_s
+from adlro.services.orchestrator.runtimes.refresh import Expectations
+from adlro.state.observation import Floats
 from adlro.v1 import decompose_service_pb2 as pb
-from services.orchestrator.clients import _spread
-from services.orchestrator.expecting import Expectations
-from services.orchestrator.ledger import Ledger
-from services.orchestrator.ports import Predicted
-from services.orchestrator.predictions import PRIOR_SPREAD, Predictions, declared_runtime_s
-from tests.unit.orchestrator.conftest import job, queue
+from tests.ledgers import job, queue
 
 DECLARED = ExpectedRuntime(runtime_s=20.0, gpu_model="v100_sxm2")
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adlro.jobs import Job, JobState, PendingReason
+from adlro.records.jobs import Job, JobState, PendingReason
+from adlro.services.orchestrator.ledger import transitions
 from adlro.v1 import job_pb2
 from adlro.wire import job_from_proto, job_to_proto
-from services.orchestrator import transitions
-from tests.unit.orchestrator.conftest import job
+from tests.ledgers import job
 
 MAX = 2
 

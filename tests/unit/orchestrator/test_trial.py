@@ -16,18 +16,18 @@ import pytest
 import structlog
 from onnx import TensorProto, helper, numpy_helper
 
+from adlro.decide.planes import session as session_module
+from adlro.decide.planes.probe import probe_planes
+from adlro.decide.policies.base import Basis
+from adlro.decide.policies.dqn import Dqn
+from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import InvalidInput, Unavailable
 from adlro.kit.testing import spawn_service
-from services.orchestrator import checkpoint as checkpoint_module
-from services.orchestrator import trial as trial_module
-from services.orchestrator.checkpoint import Checkpoint
-from services.orchestrator.guard import Guard
-from services.orchestrator.planes import session as session_module
-from services.orchestrator.planes.probe import probe_planes
-from services.orchestrator.policies.base import Basis
-from services.orchestrator.policies.dqn import Dqn
-from services.orchestrator.policies.hold_greedy import HoldGreedyFixed
-from services.orchestrator.trial import Trial
+from adlro.services.orchestrator.deciding import checkpoint as checkpoint_module
+from adlro.services.orchestrator.deciding import trial as trial_module
+from adlro.services.orchestrator.deciding.checkpoint import Checkpoint
+from adlro.services.orchestrator.deciding.guard import Guard
+from adlro.services.orchestrator.deciding.trial import Trial
 from tests.networks import SHORTEST, network, put
 
 ENDLESS = network(SHORTEST, endless_but_for=())
@@ -193,10 +193,10 @@ HANGS = """
 import asyncio, sys
 from pathlib import Path
 import structlog
-from services.orchestrator import checkpoint
-from services.orchestrator.guard import Guard
-from services.orchestrator.policies.base import Basis
-from services.orchestrator.policies.dqn import Dqn
+from adlro.services.orchestrator.deciding import checkpoint
+from adlro.services.orchestrator.deciding.guard import Guard
+from adlro.decide.policies.base import Basis
+from adlro.decide.policies.dqn import Dqn
 
 async def main():
     guard = Guard(0.05, structlog.get_logger())

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from adlro.sim import exact
+from adlro.hardware.speeds import SHIPPED
+from adlro.numeric import exact
 from adlro.sim.durations import stable_normal
-from adlro.sim.estimates import claimed_spread, expected_s
-from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.scenario import SCENARIO_NAMES, Scenario, load_scenario
-from adlro.sim.speeds import SHIPPED
-from adlro.sim.workload import WorkloadJob, draw_groups, draw_jobs
+from adlro.state.job_arrays import pack_jobs
+from adlro.workload.estimates import claimed_spread, expected_s
+from adlro.workload.job_lists import WorkloadJob, draw_groups, draw_jobs
+from adlro.workload.scenario import SCENARIO_NAMES, Scenario, load_scenario
 
 DRAWN = tuple(name for name in SCENARIO_NAMES if name != "trace")
 NOISE = "noise:0.5"
@@ -68,15 +68,15 @@ def draw_lists() -> dict[str, str]:
 
 def draw_futures() -> dict[str, str]:
     """Imagined futures, worlds to train in with what their candidates gain, decisions of rules, planes, and figures."""
+    from adlro.decide.planes.fill import PlaneFiller
+    from adlro.decide.policies.hold_greedy import FIXED, HoldGreedyFixed
+    from adlro.decide.rollouts import futures
+    from adlro.lab.evaluate.measure import figures_of
+    from adlro.lab.evaluate.resampling import resampled_means
+    from adlro.lab.learn.advantages import Sampling, collect
+    from adlro.lab.learn.worlds import draw_world
     from adlro.sim.batch import simulate
-    from adlro.sim.observation import Observation
-    from services.orchestrator.evaluate.measure import figures_of
-    from services.orchestrator.evaluate.resampling import resampled_means
-    from services.orchestrator.learn.advantages import Sampling, collect
-    from services.orchestrator.learn.worlds import draw_world
-    from services.orchestrator.planes.fill import PlaneFiller
-    from services.orchestrator.policies.hold_greedy import FIXED, HoldGreedyFixed
-    from services.orchestrator.rollouts import futures
+    from adlro.state.observation import Observation
 
     found = {}
     drawn = futures.draw(np.random.default_rng(3), 60, 80)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from adlro.cluster import Cluster, Gpu, Node
+from adlro.hardware.speeds import speed
+from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.sim.batch import GpuChange, Outcome, simulate
-from adlro.sim.job_arrays import JobArrays, empty_job_arrays
-from adlro.sim.observation import HOLD, Ints, Observation
-from adlro.sim.speeds import speed
-from adlro.sim.workload import WorkloadJob
+from adlro.state.job_arrays import JobArrays, empty_job_arrays
+from adlro.state.observation import HOLD, Ints, Observation
+from adlro.workload.job_lists import WorkloadJob
 from tests.unit.sim.oracle import Oracle, OracleChange, OracleGpu, OracleJob, OracleNode, OracleOutcome, Rule, View
 from tests.unit.sim.oracle_rules import at_random, choose_at_random
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adlro.decide.policies.base import Policy
+from adlro.decide.policies.fcfs import Fcfs
+from adlro.decide.policies.fcfs_fastest import FcfsFastest
+from adlro.decide.policies.sjf import Sjf
 from adlro.sim.batch import simulate
-from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.scenario import load_scenario
-from adlro.sim.traces import read_paper_csv
-from adlro.sim.workload import draw_jobs
-from services.orchestrator.policies.base import Policy
-from services.orchestrator.policies.fcfs import Fcfs
-from services.orchestrator.policies.fcfs_fastest import FcfsFastest
-from services.orchestrator.policies.sjf import Sjf
+from adlro.state.job_arrays import pack_jobs
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
+from adlro.workload.traces import read_paper_csv
 from tests.unit.sim import oracle_rules
 from tests.unit.sim.event_logs import digests
 from tests.unit.sim.oracle import Rule

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from adlro.decide.policies.fcfs import Fcfs
+from adlro.decide.policies.sjf import Sjf
 from adlro.sim.batch import BatchSimulator, Outcome, Run
-from adlro.sim.observation import HOLD, Ints, Observation
-from services.orchestrator.policies.fcfs import Fcfs
-from services.orchestrator.policies.sjf import Sjf
+from adlro.state.observation import HOLD, Ints, Observation
 from tests.unit.sim.oracle import OracleChange, OracleGpu, OracleJob, OracleNode
 from tests.unit.sim.oracle_instances import MODELS, Instance, SeenPolicy, draw_instance, job_arrays, run_batch
 

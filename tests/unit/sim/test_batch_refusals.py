@@ -7,14 +7,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from adlro.cluster import Cluster, Gpu, Node
+from adlro.decide.policies import POLICIES
 from adlro.errors import InvalidInput
-from adlro.jobs import JobType
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import JobType
 from adlro.sim.batch import BatchSimulator, simulate
-from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.observation import HOLD
-from adlro.sim.workload import WorkloadJob
-from services.orchestrator.policies import POLICIES
+from adlro.state.job_arrays import JobArrays, pack_jobs
+from adlro.state.observation import HOLD
+from adlro.workload.job_lists import WorkloadJob
 
 CLUSTER = Cluster("two", (Node("n", 8, 1000, tuple(Gpu(f"n/{i}", "v100_sxm2", 16000) for i in range(2))),))
 

@@ -1,7 +1,7 @@
 """Between a seed and a list, a population, an estimate or a future, no function depends on the processor.
 
 A walk over the syntax trees of the rooms on that path: what a C library, numpy's vector code or a matrix product may
-round in its own way is written in `adlro.sim.exact`, `normal` and `draws` alone. Names are looked at, not types.
+round in its own way is written in `adlro.numeric.exact`, `normal` and `draws` alone. Names are looked at, not types.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 ROOMS = (
+    "adlro/hardware",
+    "adlro/numeric",
     "adlro/sim",
-    "services/orchestrator/evaluate",
-    "services/orchestrator/learn",
-    "services/orchestrator/planes",
-    "services/orchestrator/policies",
-    "services/orchestrator/rollouts",
+    "adlro/state",
+    "adlro/workload",
+    "adlro/lab/evaluate",
+    "adlro/lab/learn",
+    "adlro/decide",
     "services/orchestrator/clients.py",
     "services/decompose/codebook.py",
 )
@@ -57,26 +59,26 @@ ONLY_COMPARED = (
 )
 STATISTIC = "a p-value for people, of which nothing is drawn"
 EXCEPTIONS: dict[tuple[str, str, str], str] = {
-    ("adlro/sim/capacity.py", "capacity_jobs_per_h", "scipy.optimize"): "the answer is rounded to CAPACITY_DIGITS",
-    ("adlro/sim/capacity.py", "capacity_jobs_per_h", "scipy.sparse"): "only puts numbers in their places",
-    ("adlro/sim/draws.py", "standard_exponential", "standard_exponential"): TAIL,
-    ("adlro/sim/draws.py", "standard_exponentials", "standard_exponential"): TAIL,
-    ("adlro/sim/draws.py", "standard_normal", "standard_normal"): TAIL,
-    ("adlro/sim/draws.py", "standard_normals", "standard_normal"): TAIL,
-    ("adlro/sim/exact.py", "", "**"): TABLES,
-    ("adlro/sim/exact.py", "_pieces", "**"): TABLES,
+    ("adlro/workload/capacity.py", "capacity_jobs_per_h", "scipy.optimize"): "the answer is rounded to CAPACITY_DIGITS",
+    ("adlro/workload/capacity.py", "capacity_jobs_per_h", "scipy.sparse"): "only puts numbers in their places",
+    ("adlro/numeric/draws.py", "standard_exponential", "standard_exponential"): TAIL,
+    ("adlro/numeric/draws.py", "standard_exponentials", "standard_exponential"): TAIL,
+    ("adlro/numeric/draws.py", "standard_normal", "standard_normal"): TAIL,
+    ("adlro/numeric/draws.py", "standard_normals", "standard_normal"): TAIL,
+    ("adlro/numeric/exact.py", "", "**"): TABLES,
+    ("adlro/numeric/exact.py", "_pieces", "**"): TABLES,
     ("services/decompose/codebook.py", "__init__", "uniform"): "a method of its own, of whole numbers",
-    ("services/orchestrator/evaluate/evaluation.py", "evaluate", "sum"): WHOLE,
-    ("services/orchestrator/evaluate/resampling.py", "_counts", "multinomial"): ONLY_COMPARED,
-    ("services/orchestrator/evaluate/resampling.py", "paired_p_value", "scipy.stats"): STATISTIC,
-    ("services/orchestrator/evaluate/resampling.py", "regression", "scipy.stats"): STATISTIC,
+    ("adlro/lab/evaluate/evaluation.py", "evaluate", "sum"): WHOLE,
+    ("adlro/lab/evaluate/resampling.py", "_counts", "multinomial"): ONLY_COMPARED,
+    ("adlro/lab/evaluate/resampling.py", "paired_p_value", "scipy.stats"): STATISTIC,
+    ("adlro/lab/evaluate/resampling.py", "regression", "scipy.stats"): STATISTIC,
     (
-        "services/orchestrator/learn/improve.py",
+        "adlro/lab/learn/improve.py",
         "fit",
         "**",
     ): "trains a network in torch, whose last bits nobody promises",
-    ("services/orchestrator/learn/worlds.py", "_draw_cluster", "dirichlet"): ONLY_COMPARED,
-    ("services/orchestrator/policies/hungarian.py", "preferences", "scipy.optimize"): "adds, subtracts and compares",
+    ("adlro/lab/learn/worlds.py", "_draw_cluster", "dirichlet"): ONLY_COMPARED,
+    ("adlro/decide/policies/hungarian.py", "preferences", "scipy.optimize"): "adds, subtracts and compares",
 }
 """(file, function, name): why."""
 
@@ -151,7 +153,7 @@ def test_no_function_on_the_path_depends_on_the_processor():
         for where, name in found_in(path.read_text(encoding="utf-8"))
     }
     unknown = sorted(found - EXCEPTIONS.keys())
-    assert not unknown, "take it from adlro.sim.exact, normal or draws, or say here why it may stay:\n" + "\n".join(
+    assert not unknown, "take it from adlro.numeric.exact, normal or draws, or say here why it may stay:\n" + "\n".join(
         map(str, unknown)
     )
     assert not EXCEPTIONS.keys() - found, "exceptions that nothing needs any more"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from adlro.numeric.compiled import compiled
 from adlro.sim import fork, kernel
 from adlro.sim.batch import change_arrays
-from adlro.sim.compiled import compiled
 from adlro.sim.course import DECISION, DONE, Changes, Course, new_course
-from adlro.sim.job_arrays import JobArrays, pack_jobs
-from adlro.sim.machines import Hardware, Machines, empty_machines, hardware_of
-from adlro.sim.scenario import load_scenario
-from adlro.sim.workload import draw_jobs
+from adlro.state.job_arrays import JobArrays, pack_jobs
+from adlro.state.machines import Hardware, Machines, empty_machines, hardware_of
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
 
 # The record of ended runs, and what is written anew before it is read.
 NOT_COPIED = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import InvalidInput
-from adlro.jobs import JobSpec, JobType
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import JobSpec, JobType
 from adlro.sim.gpu_metrics import (
     AMBIENT_C,
     DRIVER_MEMORY_MIB,

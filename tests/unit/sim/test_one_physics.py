@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adlro.events import EventKind
+from adlro.records.events import EventKind
 from adlro.sim.batch import GpuChange, Outcome, simulate
-from adlro.sim.job_arrays import pack_jobs
-from adlro.sim.observation import HOLD, Ints, Observation
-from adlro.sim.scenario import load_scenario
 from adlro.sim.simulator import ClusterSimulator
-from adlro.sim.workload import WorkloadJob, draw_jobs
+from adlro.state.job_arrays import pack_jobs
+from adlro.state.observation import HOLD, Ints, Observation
+from adlro.workload.job_lists import WorkloadJob, draw_jobs
+from adlro.workload.scenario import load_scenario
 
 SCENARIO = load_scenario("paper")
 GPU_IDS = [gpu.gpu_id for _, gpu in SCENARIO.cluster.gpus()]

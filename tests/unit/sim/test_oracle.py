@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, note, settings
 from hypothesis import strategies as st
 
-from services.orchestrator.policies.base import Policy
-from services.orchestrator.policies.fcfs import Fcfs
-from services.orchestrator.policies.fcfs_fastest import FcfsFastest
-from services.orchestrator.policies.sjf import Sjf
+from adlro.decide.policies.base import Policy
+from adlro.decide.policies.fcfs import Fcfs
+from adlro.decide.policies.fcfs_fastest import FcfsFastest
+from adlro.decide.policies.sjf import Sjf
 from tests.unit.sim import oracle_rules
 from tests.unit.sim.oracle import Rule
 from tests.unit.sim.oracle_instances import Instance, assert_same, compare, draw_instance, run_batch

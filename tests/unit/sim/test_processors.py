@@ -68,7 +68,7 @@ def test_the_levels_are_another_processor_indeed(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # compiles all for another processor
 def test_every_processor_imagines_the_same_futures_worlds_and_decisions(pytestconfig):
-    # Compiled once for each state of the sources (adlro/sim/compiled.py), which takes a minute, and kept between runs.
+    # Compiled once for each state of the sources (adlro/numeric/compiled.py): a minute. Kept between runs.
     compiled = pytestconfig.cache.mkdir("numba-for-any-processor")
     assert differing(draw_futures()) == {}
     assert differing(run("tests.unit.sim.drawn", "futures", level=LEVELS[-1], cache=compiled)) == {}

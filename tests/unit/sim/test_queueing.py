@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from adlro.cluster import Cluster, Gpu, Node
+from adlro.decide.policies.fcfs import Fcfs
+from adlro.decide.policies.sjf import Sjf
+from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.sim.batch import simulate
-from adlro.sim.job_arrays import JobArrays, empty_job_arrays
-from adlro.sim.observation import Floats
-from services.orchestrator.policies.fcfs import Fcfs
-from services.orchestrator.policies.sjf import Sjf
+from adlro.state.job_arrays import JobArrays, empty_job_arrays
+from adlro.state.observation import Floats
 
 MEAN_SERVICE_S = 10.0
 Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import Conflict, InvalidInput, NotFound
-from adlro.events import EventKind
-from adlro.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
-from adlro.sim import machines
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.events import EventKind
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
 from adlro.sim.durations import stable_normal, work_s
-from adlro.sim.scenario import load_scenario
 from adlro.sim.simulator import ClusterSimulator, warm
+from adlro.state import machines
+from adlro.workload.scenario import load_scenario
 
 CLUSTER = Cluster(
     "small",

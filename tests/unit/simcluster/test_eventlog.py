@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from adlro.errors import OutOfRange, Stale
-from adlro.events import Clock, ClockMode, ClusterEvent, EventKind
-from services.simcluster.eventlog import EventLog
+from adlro.records.events import Clock, ClockMode, ClusterEvent, EventKind
+from adlro.services.simcluster.eventlog import EventLog
 
 CLOCK = Clock(ClockMode.VIRTUAL, 0.0, False, 0.0)
 

@@ -13,13 +13,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from adlro.kit.log import get_logger
-from adlro.sim.scenario import load_scenario
+from adlro.services.simcluster.clients import IngestClient
+from adlro.services.simcluster.telemetry import Outbox, Sampler
 from adlro.sim.simulator import ClusterSimulator
 from adlro.v1 import telemetry_pb2
 from adlro.v1 import telemetry_service_pb2 as pb
 from adlro.v1 import telemetry_service_pb2_grpc as pb_grpc
-from services.simcluster.clients import IngestClient
-from services.simcluster.telemetry import Outbox, Sampler
+from adlro.workload.scenario import load_scenario
 from tests.unit.client.fake_suite import until
 
 CLUSTER = load_scenario("paper").cluster

@@ -7,19 +7,19 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from adlro.events import Clock, ClockMode
-from adlro.jobs import JobSpec, JobType, SimulatedWork
 from adlro.kit.channel import open_channel
 from adlro.kit.testing import ServiceEnded, spawn_service
-from adlro.sim.scenario import load_scenario, load_speeds
+from adlro.records.events import Clock, ClockMode
+from adlro.records.jobs import JobSpec, JobType, SimulatedWork
+from adlro.services.simcluster.metrics import Metrics
+from adlro.services.simcluster.runtime import ClusterRuntime, LoopTimers
+from adlro.services.simcluster.server import SimclusterServer
+from adlro.services.simcluster.settings import SimclusterSettings
+from adlro.services.simcluster.telemetry import Outbox
 from adlro.sim.simulator import ClusterSimulator
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
-from services.simcluster.metrics import Metrics
-from services.simcluster.runtime import ClusterRuntime, LoopTimers
-from services.simcluster.server import SimclusterServer
-from services.simcluster.settings import SimclusterSettings
-from services.simcluster.telemetry import Outbox
+from adlro.workload.scenario import load_scenario, load_speeds
 
 
 @pytest.mark.slow

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from adlro.cluster import Cluster, Gpu, Node
 from adlro.errors import Conflict, InvalidInput, NotFound, OutOfRange, Stale
-from adlro.events import Clock, ClockMode, EventKind
-from adlro.jobs import JobSpec, JobType, SimulatedWork
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.events import Clock, ClockMode, EventKind
+from adlro.records.jobs import JobSpec, JobType, SimulatedWork
+from adlro.services.simcluster.runtime import ClusterRuntime
 from adlro.sim.simulator import ClusterSimulator
-from services.simcluster.runtime import ClusterRuntime
 from tests.unit.simcluster.walltime import HandTimers
 
 CLUSTER = Cluster(

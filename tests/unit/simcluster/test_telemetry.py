@@ -6,9 +6,9 @@ import asyncio
 
 import numpy as np
 
-from adlro.sim.scenario import load_scenario
+from adlro.services.simcluster.telemetry import Outbox, Sampler
 from adlro.sim.simulator import ClusterSimulator
-from services.simcluster.telemetry import Outbox, Sampler
+from adlro.workload.scenario import load_scenario
 
 CLUSTER = load_scenario("paper").cluster
 

@@ -12,22 +12,22 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from adlro.errors import DataLoss, InvalidInput, Stale, Unavailable
-from adlro.events import Clock, ClockMode
-from adlro.jobs import JobSpec, JobType, SimulatedWork
 from adlro.kit.channel import open_channel
 from adlro.kit.redis import connect
 from adlro.kit.testing import ServiceEnded, serve
-from adlro.sim.scenario import load_cluster
+from adlro.records.events import Clock, ClockMode
+from adlro.records.jobs import JobSpec, JobType, SimulatedWork
+from adlro.services.simcluster import timekeeping
+from adlro.services.simcluster.clock_store import ClockStore
+from adlro.services.simcluster.runtime import CEILING_AHEAD_S, ClusterRuntime
+from adlro.services.simcluster.server import SimclusterServer
+from adlro.services.simcluster.settings import SimclusterSettings
+from adlro.services.simcluster.timekeeping import Timekeeper
 from adlro.sim.simulator import ClusterSimulator
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 from adlro.v1.cluster_pb2 import CLOCK_MODE_SCALED
-from services.simcluster import timekeeping
-from services.simcluster.clock_store import ClockStore
-from services.simcluster.runtime import CEILING_AHEAD_S, ClusterRuntime
-from services.simcluster.server import SimclusterServer
-from services.simcluster.settings import SimclusterSettings
-from services.simcluster.timekeeping import Timekeeper
+from adlro.workload.scenario import load_cluster
 from tests.unit.simcluster.walltime import HandTimers
 
 REAL = Clock(ClockMode.REAL, 1.0, False, 0.0)

@@ -15,20 +15,35 @@ ROOT = Path(__file__).resolve().parents[3]
 
 # Contract, module in which to plant, what it imports there.
 PLANTED = [
-    ("services-independent", "services.decompose.planted_1", "services.ingest"),
-    ("adlro-below-services", "adlro.planted_2", "services.ingest"),
-    ("wire-at-the-edge", "services.orchestrator.planted_3", "grpc"),
-    ("wire-at-the-edge", "services.ingest.planted_4", "adlro.v1.job_pb2"),
-    ("wire-at-the-edge", "adlro.cli.planted_5", "google.protobuf.message"),
-    ("plain-records", "adlro.jobs", "numpy"),
-    ("plain-records", "adlro.telemetry", "numpy"),
-    ("sim-arrays-only", "adlro.sim.planted_6", "redis"),
-    ("sim-arrays-only", "adlro.sim.planted_7", "adlro.wire"),
-    ("policies-arrays-only", "services.orchestrator.policies.planted_8", "services.orchestrator.clients"),
-    ("planes-arrays-only", "services.orchestrator.planes.planted_12", "torch"),
-    ("cli-through-the-client", "adlro.cli.planted_9", "redis"),
-    ("scipy-in-capacity-only", "adlro.sim.planted_10", "scipy"),
-    ("learning-in-learn-only", "services.orchestrator.planted_11", "gymnasium"),
+    ("rooms", "adlro.kit.planted_1", "adlro.services.ingest"),
+    ("rooms", "adlro.decide.planted_2", "adlro.services.orchestrator.clients"),
+    ("rooms", "adlro.services.orchestrator.session.planted_21", "adlro.lab.learn"),
+    ("rooms", "adlro.store.planted_3", "adlro.client"),
+    ("rooms", "adlro.workload.planted_4", "adlro.sim.kernel"),
+    ("rooms", "adlro.records.planted_5", "adlro.numeric"),
+    ("services-independent", "adlro.services.decompose.speeds", "adlro.services.ingest"),
+    ("orchestrator-rooms", "adlro.services.orchestrator.ledger.planted_6", "adlro.services.orchestrator.session"),
+    ("orchestrator-rooms", "adlro.services.orchestrator.deciding.planted_7", "adlro.services.orchestrator.explain"),
+    ("ingest-rooms", "adlro.services.ingest.units", "adlro.services.ingest.watch"),
+    ("decompose-rooms", "adlro.services.decompose.kernel", "adlro.services.decompose.predict"),
+    ("simcluster-rooms", "adlro.services.simcluster.clock", "adlro.services.simcluster.runtime"),
+    ("no-circles", "adlro.kit.addresses", "adlro.kit.channel"),
+    ("wire-at-the-edge", "adlro.services.orchestrator.session.planted_8", "grpc"),
+    ("wire-at-the-edge", "adlro.services.ingest.units", "adlro.v1.job_pb2"),
+    ("wire-at-the-edge", "adlro.cli.planted_9", "google.protobuf.message"),
+    ("plain-records", "adlro.records.jobs", "numpy"),
+    ("plain-records", "adlro.records.telemetry", "numpy"),
+    ("arrays-only", "adlro.sim.planted_10", "redis"),
+    ("arrays-only", "adlro.state.planted_11", "adlro.wire"),
+    ("decide-arrays-only", "adlro.decide.policies.planted_12", "adlro.wire"),
+    ("decide-arrays-only", "adlro.decide.planes.planted_13", "torch"),
+    ("decide-without-time", "adlro.decide.policies.planted_14", "time"),
+    ("decide-without-time", "adlro.decide.planted_15", "asyncio"),
+    ("simulator-in-simulations-only", "adlro.services.orchestrator.ledger.planted_16", "adlro.sim.kernel"),
+    ("simulator-in-simulations-only", "adlro.decide.policies.planted_17", "adlro.sim"),
+    ("cli-through-the-client", "adlro.cli.planted_18", "redis"),
+    ("scipy-in-capacity-only", "adlro.sim.planted_19", "scipy"),
+    ("learning-in-learn-only", "adlro.services.orchestrator.deciding.planted_20", "gymnasium"),
 ]
 CONTRACTS = {
     contract["id"]: contract["name"]
@@ -51,7 +66,8 @@ def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tree")
     for package in ("adlro", "services"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, folder / package, symlinks=True, ignore=ignored)
     (folder / "tools").mkdir()
     shutil.copy(ROOT / "tools" / "import_contracts.py", folder / "tools")
     shutil.copy(ROOT / "pyproject.toml", folder)
@@ -79,6 +95,9 @@ def test_a_planted_import_breaks_its_contract(
     complaints: dict[str, str], contract: str, module: str, imported: str
 ) -> None:
     lines = complaints[CONTRACTS[contract]].splitlines()
+    if contract == "no-circles":  # told by the package in which the circle is
+        assert f"No cycles are allowed in {module.rpartition('.')[0]}." in lines
+        return
     # An external package is told by its first part.
     names = {imported, imported.partition(".")[0]}
     assert any(module in line and any(name in line for name in names) for line in lines), lines

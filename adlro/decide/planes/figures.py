@@ -1,0 +1,297 @@
+"""The planes of one cluster, compiled. numpy and numba only.
+
+Raw figures, in the units and the order of table.py, which also says how they are normalised: a plane is added or taken
+away in both files.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adlro.decide.hold_rule import HoldRule, score_job
+from adlro.decide.planes.layout import Float32s, Looked, Planes, Scratch
+from adlro.decide.planes.table import normalised
+from adlro.decide.planes.window import choose_window, look_at_machines, rank_jobs
+from adlro.numeric.compiled import compiled, compiled_part
+from adlro.numeric.exact_compiled import exp, log
+from adlro.state.observation import Floats
+
+NEAR = 1.1
+"""A GPU is about as fast as a job's fastest up to this many times the duration there."""
+
+LEAST_REMAINING = 0.1
+"""Of the mean: what is about to end does not pull down the typical duration."""
+
+_MIB = 1.0 / 1024.0
+
+
+@compiled
+def fill_planes(
+    rule: HoldRule,
+    looked: Looked,
+    gpu_rules: Floats,
+    job_rules: Floats,
+    pair_rules: Floats,
+    cluster_rules: Floats,
+    scratch: Scratch,
+    out: Planes,
+) -> None:
+    """Fills in all planes; `out` has room for all pairs, and zeros in its matrices."""
+    count = 0
+    for n in range(looked.time_s.shape[0]):
+        out.first_pair[n] = count
+        look_at_machines(looked, n, scratch)
+        waiting, base_job, base_gpu = rank_jobs(rule, looked, n, scratch)
+        size = choose_window(looked, n, waiting, base_job, scratch, out.rows[n])
+        scale_s = _typical_s(looked, n, scratch)
+        out.scale_s[n] = scale_s
+        out.hold_allowed[n] = looked.hold_allowed[n] and not scratch.too_long_to_hold[0]
+        out.clipped[n] = _fill_jobs(rule, looked, n, size, waiting, scale_s, job_rules, scratch, out)
+        out.clipped[n] += _fill_gpus(looked, n, size, scale_s, gpu_rules, scratch, out)
+        out.clipped[n] += _fill_cluster(looked, n, waiting, base_job, scale_s, cluster_rules, scratch, out)
+        before = count
+        count = _fill_pairs(looked, n, size, count, base_job, base_gpu, scale_s, pair_rules, scratch, out)
+        for pair in range(before, count):
+            out.pair_cluster[pair] = n
+    out.first_pair[looked.time_s.shape[0]] = count
+
+
+@compiled_part
+def _typical_s(looked: Looked, n: int, scratch: Scratch) -> float:
+    """Geometric mean of the waiting jobs' best durations and the remaining times; 1 where there is nothing."""
+    total, count = 0.0, 0
+    for job in range(looked.job_waiting.shape[1]):
+        if scratch.best_s[job] < np.inf:
+            total += scratch.best_s[job]
+            count += 1
+    for gpu in range(looked.gpu_idle.shape[1]):
+        if scratch.usable[gpu] and not looked.gpu_idle[n, gpu]:
+            total += looked.gpu_remaining_s[n, gpu]
+            count += 1
+    if count == 0 or total <= 0.0:
+        return 1.0
+    least_s, logs = LEAST_REMAINING * total / count, 0.0
+    for job in range(looked.job_waiting.shape[1]):
+        if scratch.best_s[job] < np.inf:
+            logs += log(scratch.best_s[job])
+    for gpu in range(looked.gpu_idle.shape[1]):
+        if scratch.usable[gpu] and not looked.gpu_idle[n, gpu]:
+            logs += log(max(looked.gpu_remaining_s[n, gpu], least_s))
+    return float(exp(logs / count))
+
+
+@compiled_part
+def _put(values: Float32s, plane: int, raw: float, rules: Floats) -> int:
+    """Fills in one figure; 1 where it is outside the plane's range."""
+    value, clipped = normalised(raw, rules, plane)
+    values[plane] = value
+    return clipped
+
+
+@compiled_part
+def _fill_jobs(
+    rule: HoldRule,
+    looked: Looked,
+    n: int,
+    size: int,
+    waiting: int,
+    scale_s: float,
+    rules: Floats,
+    scratch: Scratch,
+    out: Planes,
+) -> int:
+    """The window's jobs; in passing the scores of their pairs, and how they stand to each GPU."""
+    gpus, clipped, usable = looked.gpu_node.shape[1], 0, 0
+    for gpu in range(gpus):
+        scratch.speed[gpu] = scratch.wanted[gpu] = scratch.fitting[gpu] = scratch.rivals[gpu] = 0.0
+        scratch.cheapest[gpu] = -np.inf
+        usable += scratch.usable[gpu]
+    for w in range(size):
+        job = out.rows[n, w]
+        duration_s, fits, best_s = looked.duration_s[n, job], looked.fits_now[n, job], scratch.best_s[job]
+        waited_s = max(looked.time_s[n] - looked.job_submit_s[n, job], 0.0)
+        completion_s, best_wait_s, possible, somewhere = np.inf, np.inf, 0, False
+        for gpu in range(gpus):
+            somewhere |= fits[gpu]
+            if not scratch.usable[gpu] or duration_s[gpu] == np.inf:
+                continue
+            possible += 1
+            wait_s = 0.0 if fits[gpu] else scratch.surroundings.gpu_wait_s[gpu]
+            completion_s = min(completion_s, wait_s + duration_s[gpu])
+            scratch.speed[gpu] += best_s / duration_s[gpu]
+            scratch.fitting[gpu] += fits[gpu]
+            if duration_s[gpu] <= NEAR * best_s:
+                best_wait_s = min(best_wait_s, wait_s)
+                scratch.wanted[gpu] += 1.0
+                scratch.rivals[gpu] += fits[gpu]
+        if somewhere:
+            cores, around, drain_s = looked.job_cores[n, job], scratch.surroundings, scratch.drain_s[0]
+            score_job(rule, around, duration_s, fits, cores, waited_s, np.inf, scratch.scores[w])
+            score_job(rule, around, duration_s, fits, cores, waited_s, drain_s, scratch.refused_scores[w])
+            for gpu in range(gpus):
+                scratch.cheapest[gpu] = max(scratch.cheapest[gpu], scratch.scores[w, gpu])
+        shorter = 0
+        for other in range(looked.job_waiting.shape[1]):
+            shorter += scratch.best_s[other] < best_s
+        known = best_s < np.inf
+        values, job_type = out.jobs[n, w], looked.job_type[n, job]
+        clipped += _put(values, 0, 1.0, rules)
+        clipped += _put(values, 1, best_s / scale_s, rules)
+        clipped += _put(values, 2, looked.job_priority[n, job], rules)
+        for each in range(3):
+            clipped += _put(values, 3 + each, 1.0 if job_type == each + 1 else 0.0, rules)
+        clipped += _put(values, 6, looked.job_cores[n, job], rules)
+        clipped += _put(values, 7, looked.job_memory_mib[n, job] * _MIB, rules)
+        clipped += _put(values, 8, looked.job_gpu_memory_mib[n, job] * _MIB, rules)
+        clipped += _put(values, 9, waited_s / best_s, rules)
+        clipped += _put(values, 10, waited_s / scale_s, rules)
+        clipped += _put(values, 11, completion_s / best_s if known else 1.0, rules)
+        clipped += _put(values, 12, best_wait_s / best_s if known else 0.0, rules)
+        clipped += _put(values, 13, possible / max(usable, 1), rules)
+        clipped += _put(values, 14, shorter / max(waiting - 1, 1), rules)
+        clipped += _put(values, 15, 1.0 if somewhere else 0.0, rules)
+    return clipped
+
+
+@compiled_part
+def _fill_gpus(looked: Looked, n: int, size: int, scale_s: float, rules: Floats, scratch: Scratch, out: Planes) -> int:
+    clipped, around, share = 0, scratch.surroundings, 1.0 / max(size, 1)
+    for gpu in range(looked.gpu_node.shape[1]):
+        if not scratch.usable[gpu]:
+            continue
+        node, idle = looked.gpu_node[n, gpu], looked.gpu_idle[n, gpu]
+        cores, memory_mib = looked.node_cores_free[n, node], looked.node_memory_free_mib[n, node]
+        node_idle = around.node_idle[node]
+        values = out.gpus[n, :, node, scratch.slot[gpu]]
+        clipped += _put(values, 0, 1.0, rules)
+        clipped += _put(values, 1, 0.0 if idle else 1.0, rules)
+        clipped += _put(values, 2, 0.0 if idle else looked.gpu_remaining_s[n, gpu] / scale_s, rules)
+        next_end_s = around.node_next_end_s[node]
+        clipped += _put(values, 3, 0.0 if node_idle > 0 or next_end_s == np.inf else next_end_s / scale_s, rules)
+        clipped += _put(values, 4, looked.gpu_memory_mib[n, gpu] * _MIB, rules)
+        clipped += _put(values, 5, cores, rules)
+        clipped += _put(values, 6, cores / max(scratch.node_cores[node], 1), rules)
+        clipped += _put(values, 7, looked.gpu_cores_held[n, gpu], rules)
+        clipped += _put(values, 8, cores / max(node_idle, 1.0), rules)
+        clipped += _put(values, 9, memory_mib / max(scratch.node_memory_mib[node], 1), rules)
+        clipped += _put(values, 10, node_idle / scratch.node_gpus[node], rules)
+        clipped += _put(values, 11, scratch.speed[gpu] * share, rules)
+        clipped += _put(values, 12, scratch.wanted[gpu] * share, rules)
+        clipped += _put(values, 13, scratch.fitting[gpu] * share, rules)
+    return clipped
+
+
+@compiled_part
+def _fill_cluster(
+    looked: Looked,
+    n: int,
+    waiting: int,
+    base_job: int,
+    scale_s: float,
+    rules: Floats,
+    scratch: Scratch,
+    out: Planes,
+) -> int:
+    usable, busy, work_s = 0, 0, 0.0
+    for gpu in range(looked.gpu_node.shape[1]):
+        usable += scratch.usable[gpu]
+        if scratch.usable[gpu] and not looked.gpu_idle[n, gpu]:
+            busy += 1
+            work_s += looked.gpu_remaining_s[n, gpu]
+    fitting, oldest_s, priority = 0, 0.0, 0.0
+    for job in range(looked.job_waiting.shape[1]):
+        if not looked.job_waiting[n, job]:
+            continue
+        somewhere = False
+        for gpu in range(looked.gpu_node.shape[1]):
+            somewhere |= looked.fits_now[n, job, gpu]
+        fitting += somewhere
+        oldest_s = max(oldest_s, looked.time_s[n] - looked.job_submit_s[n, job])
+        priority += looked.job_priority[n, job]
+        if scratch.best_s[job] < np.inf:
+            work_s += scratch.best_s[job]
+    values, clipped, jobs = out.cluster[n], 0, max(waiting, 1)
+    gpus = max(usable, 1)
+    clipped += _put(values, 0, waiting, rules)
+    clipped += _put(values, 1, waiting / gpus, rules)
+    clipped += _put(values, 2, busy / gpus, rules)
+    clipped += _put(values, 3, work_s / scale_s / gpus, rules)
+    clipped += _put(values, 4, fitting / jobs, rules)
+    clipped += _put(values, 5, oldest_s / scale_s, rules)
+    clipped += _put(values, 6, priority / jobs, rules)
+    clipped += _put(values, 7, scratch.queue_drain_s[0] / scale_s, rules)
+    clipped += _put(values, 8, 1.0 if base_job < 0 else 0.0, rules)
+    return clipped
+
+
+@compiled_part
+def _fill_pairs(
+    looked: Looked,
+    n: int,
+    size: int,
+    first: int,
+    base_job: int,
+    base_gpu: int,
+    scale_s: float,
+    rules: Floats,
+    scratch: Scratch,
+    out: Planes,
+) -> int:
+    """The pairs of cluster n from place `first` on; returns the place behind them."""
+    gpus, window, slots = looked.gpu_node.shape[1], out.rows.shape[1], out.gpus.shape[3]
+    nodes, around, count, best = out.gpus.shape[2], scratch.surroundings, first, -np.inf
+    for gpu in range(gpus):
+        best = max(best, scratch.cheapest[gpu])
+    out.base[n] = -1
+    for w in range(size):
+        job = out.rows[n, w]
+        duration_s, fits, best_s = looked.duration_s[n, job], looked.fits_now[n, job], scratch.best_s[job]
+        completion_s, cheapest, previous, twins = np.inf, -np.inf, -1, 0
+        for gpu in range(gpus):
+            if scratch.usable[gpu]:
+                wait_s = 0.0 if fits[gpu] else around.gpu_wait_s[gpu]
+                completion_s = min(completion_s, wait_s + duration_s[gpu])
+            if fits[gpu]:
+                cheapest = max(cheapest, scratch.scores[w, gpu])
+        for gpu in range(gpus):
+            if not fits[gpu]:
+                continue
+            if (
+                previous >= 0
+                and looked.gpu_node[n, gpu] == looked.gpu_node[n, previous]
+                and looked.gpu_model[n, gpu] == looked.gpu_model[n, previous]
+                and looked.gpu_memory_mib[n, gpu] == looked.gpu_memory_mib[n, previous]
+                and duration_s[gpu] == duration_s[previous]
+            ):
+                twins += 1
+                out.clipped[n] += _put(out.pairs[count - 1], 10, twins, rules)
+                continue
+            previous, twins = gpu, 0
+            node = looked.gpu_node[n, gpu]
+            out.pair_job[count] = n * window + w
+            out.pair_place[count] = (n * nodes + node) * slots + scratch.slot[gpu]
+            out.pair_queue[count] = job
+            out.pair_gpu[count] = gpu
+            is_base = job == base_job and gpu == base_gpu
+            if is_base:
+                out.base[n] = count
+            score, cores, others = scratch.scores[w, gpu], looked.job_cores[n, job], around.node_idle[node] - 1.0
+            share, near = around.gpu_core_share[gpu], duration_s[gpu] <= NEAR * best_s
+            values, clipped = out.pairs[count], 0
+            clipped += _put(values, 0, duration_s[gpu] / best_s, rules)
+            clipped += _put(values, 1, duration_s[gpu] / scale_s, rules)
+            clipped += _put(values, 2, duration_s[gpu] / completion_s, rules)
+            clipped += _put(values, 3, scratch.queue_drain_s[0] / duration_s[gpu], rules)
+            clipped += _put(values, 4, best - score, rules)
+            clipped += _put(values, 5, 1.0 if scratch.refused_scores[w, gpu] == -np.inf else 0.0, rules)
+            clipped += _put(values, 6, 1.0 if is_base else 0.0, rules)
+            clipped += _put(values, 7, (cores - share) / max(share, 1.0), rules)
+            clipped += _put(values, 8, (looked.node_cores_free[n, node] - cores) / max(others, 1.0), rules)
+            clipped += _put(values, 9, 1.0 if others == 0.0 else 0.0, rules)
+            clipped += _put(values, 10, 0.0, rules)
+            clipped += _put(values, 11, scratch.rivals[gpu] - (1.0 if near else 0.0), rules)
+            clipped += _put(values, 12, 1.0 if score == cheapest else 0.0, rules)
+            clipped += _put(values, 13, 1.0 if score == scratch.cheapest[gpu] else 0.0, rules)
+            out.clipped[n] += clipped
+            count += 1
+    return count

@@ -1,0 +1,258 @@
+"""The learned policy: a Q-network's choice, gated by a margin over `hold_greedy_fixed`. Arrays; ONNX Runtime, no torch.
+
+The network sees planes (adlro/decide/planes) and says what each (job, GPU) pair of a window of the queue, and
+to hold, is worth. Its base's choice stands unless something else is worth more by the margin that the checkpoint names:
+values are estimates, and the best of many is mostly the luckiest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import math
+import threading
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from adlro.decide.policies.base import Basis, Judgement, Policy
+from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
+from adlro.errors import AdlroError, InvalidInput, Unsupported
+from adlro.state.observation import Bools, Floats, Observation
+
+if TYPE_CHECKING:
+    from adlro.decide.planes.choice import Margins
+    from adlro.decide.planes.fill import PlaneFiller
+    from adlro.decide.planes.layout import Planes
+    from adlro.decide.planes.model import OnnxModel
+    from adlro.decide.planes.ranges import Ranges
+
+SHIPPED = Path(__file__).with_name("dqn.onnx")
+"""The checkpoint that comes with ADLRO."""
+
+CHECKPOINT_MISSING = "CHECKPOINT_MISSING"
+
+_COLUMNS = tuple(field.name for field in fields(Observation) if field.name != "gpu_models")
+
+
+class _Loaded(NamedTuple):
+    """A checkpoint: the network, a digest of it, its base, and what it was trained with, where it says that."""
+
+    model: OnnxModel
+    version: str
+    base: Policy
+    ranges: Ranges | None
+
+
+class Dqn(Policy):
+    """Decides by a checkpoint; may be used by several threads at once.
+
+    Where a figure of the cluster is outside the range that it had in training (`planes.ranges`, of the checkpoint's
+    metadata; any figure outside its plane's own where that does not say), or where an answer is no number, its base
+    decides, `hold_greedy_fixed` as a rule; so in the simulator as in service. A pair with such a figure, its own or its
+    job's, is left to the base: it replaces no other choice, and where it is the base's it is not replaced.
+
+    Each decision goes through the network alone: the last bits of a sum of floats depend on the shape of a batch, and
+    a list is to go the same way in a simulator of thousands of clusters and in a service of one.
+
+    Args:
+        checkpoint: an ONNX file with metadata (`planes.model`), read when it is first needed; the shipped one where
+            left out.
+    """
+
+    name = "dqn"
+    description = (
+        "the learned policy: a Q-network's choice where it beats hold_greedy_fixed's by a margin; "
+        "score: Q, job-seconds saved in units of the decision's typical duration"
+    )
+    guarded = True
+
+    def __init__(self, checkpoint: Path | None = None) -> None:
+        self.checkpoint = SHIPPED if checkpoint is None else checkpoint
+        self._loaded: _Loaded | None = None
+        self._of_thread = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with contextlib.suppress(AdlroError):
+            self.load()
+        return {"checkpoint": self.checkpoint, "wait_ratio": self.wait_ratio, "version": self.version}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["checkpoint"])  # type: ignore[misc]
+        self.wait_ratio = state["wait_ratio"]
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        """A digest of the checkpoint; empty before it is read."""
+        return "" if self._loaded is None else self._loaded.version
+
+    def take(self, content: bytes) -> Dqn:
+        """Decides by what was read of the checkpoint before, whatever is in its place now.
+
+        Raises:
+            Unsupported, InvalidInput: as `load`.
+        """
+        self._loaded = _model(content, str(self.checkpoint))
+        return self
+
+    def load(self) -> Dqn:
+        """Reads the checkpoint now, if that has not been done.
+
+        Raises:
+            Unsupported: CHECKPOINT_MISSING: there is no such file, or no ONNX Runtime.
+            InvalidInput: it is damaged, or of other planes or units than this version of ADLRO; the message says which.
+        """
+        self._now_loaded()
+        return self
+
+    def try_out(self, observation: Observation) -> None:
+        """Asks the network about one decision, whatever its range: memory that it needs is there from then on.
+
+        Raises:
+            Unsupported, InvalidInput: as `load`, or its answers are no numbers.
+        """
+        model = self._now_loaded().model
+        if not all(np.isfinite(found).all() for found in model.q(self._filler(model).fill(observation))):
+            raise InvalidInput(f"checkpoint {self.checkpoint}: its answer is no number", field="checkpoint")
+
+    def stop(self) -> None:
+        """Ends the decisions that are under way, in other threads: they raise."""
+        if self._loaded is not None:
+            self._loaded.model.stop()
+
+    def _now_loaded(self) -> _Loaded:
+        if self._loaded is None:
+            self._loaded = _load(self.checkpoint)
+        return self._loaded
+
+    def preferences(self, observation: Observation) -> Floats:
+        """(N, J, G) Q of the pairs that are looked at, less the margin but for the base's choice."""
+        return self.weigh(observation).scores
+
+    def weigh(self, observation: Observation) -> Judgement:
+        """The preferences, with Q where it is asked for one decision alone."""
+        count = len(observation.fits_now)
+        judgement = Judgement(np.full(observation.fits_now.shape, -np.inf))
+        if count == 1:
+            judgement.values, judgement.hold_value = np.full(observation.fits_now.shape, np.nan), np.full(1, np.nan)
+        for row in range(count):
+            self._weigh_one(observation if count == 1 else _row(observation, row), row, judgement)
+        return judgement
+
+    def _weigh_one(self, observation: Observation, row: int, judgement: Judgement) -> None:
+        model, _, base, ranges = self._now_loaded()
+        planes = self._filler(model).fill(observation)
+        if not len(planes.pairs):
+            return
+        strange: Bools | None = None
+        if ranges is None:
+            outside = int(planes.clipped[0])
+        else:
+            outside, strange = ranges.bring_in(planes)
+            strange = strange if strange.any() else None  # as nearly always
+        if outside or (strange is not None and planes.base[0] >= 0 and strange[planes.base[0]]):
+            self._fall_back(Basis.OUT_OF_RANGE, base, observation, row, judgement)
+            told = f"{outside} figures of the observation are" if outside else "figures of the job that comes next are"
+            judgement.notes[row] = f"{told} outside the range of its training"
+            return
+        q_pairs, q_holds = model.q(planes)
+        q, q_hold = q_pairs.astype(np.float64), float(q_holds[0])
+        if not math.isfinite(float(q.sum()) + q_hold):
+            self._fall_back(Basis.FAILED, base, observation, row, judgement)
+            judgement.notes[row] = "its answer is no number"
+            return
+        if strange is not None:
+            q[strange] = -np.inf
+        _score(model.metadata.margins, planes, q, q_hold, row, judgement)
+        if strange is not None and judgement.values is not None:
+            place = planes.pair_queue * judgement.values.shape[2] + planes.pair_gpu
+            judgement.values[row].reshape(-1)[place[strange]] = np.nan  # nothing to be relied on
+
+    def _fall_back(self, reason: Basis, base: Policy, observation: Observation, row: int, judgement: Judgement) -> None:
+        judgement.scores[row] = base.preferences(observation)[0]
+        judgement.basis[row] = reason
+
+    def _filler(self, model: OnnxModel) -> PlaneFiller:
+        """It has room to work in: one a thread."""
+        from adlro.decide.planes.fill import PlaneFiller
+
+        filler: PlaneFiller | None = getattr(self._of_thread, "filler", None)
+        if filler is None:
+            filler = self._of_thread.filler = PlaneFiller(model.metadata.rule, model.metadata.window)
+        return filler
+
+
+def _score(margins: Margins, planes: Planes, q: Floats, q_hold: float, row: int, judgement: Judgement) -> None:
+    """Fills in one decision: scores whose best is what `planes.choice.choose` chooses, and values.
+
+    That is compiled for batches: for one decision the way there and back takes longer than the few figures do here.
+    """
+    from adlro.decide.planes.choice import less_margins
+
+    base, may_hold = int(planes.base[0]), bool(planes.hold_allowed[0])
+    scores = less_margins(planes, q, margins)
+    best = highest = int(scores.argmax())
+    if base >= 0 and scores[base] >= scores[best]:
+        best = base
+    if may_hold and (q_hold >= scores[best] if base < 0 else q_hold - margins.hold > scores[best]):
+        best = -1
+    place = planes.pair_queue * judgement.scores.shape[2] + planes.pair_gpu
+    if judgement.values is not None and judgement.hold_value is not None:
+        judgement.values[row].reshape(-1)[place] = q
+        if may_hold:
+            judgement.hold_value[row] = q_hold
+    if best >= 0:
+        if best != highest:  # of equals the base's choice is taken, and not the earlier job
+            scores[best] = np.nextafter(scores[best], np.inf)
+        judgement.scores[row].reshape(-1)[place] = scores
+    if best == base:
+        most = float(q.max())
+        gain = (max(most, q_hold) if may_hold else most) - (q_hold if base < 0 else float(q[base]))
+        if gain > 0.0:
+            judgement.basis[row] = Basis.MARGIN
+            judgement.notes[row] = f"the most that another choice would gain, {gain:.3g}, is within the margin"
+
+
+def _row(observation: Observation, row: int) -> Observation:
+    return Observation(
+        **{name: getattr(observation, name)[row : row + 1] for name in _COLUMNS}, gpu_models=observation.gpu_models
+    )
+
+
+def _load(path: Path) -> _Loaded:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise Unsupported(
+            f"the policy dqn has no checkpoint: {path}: {error.strerror}; `adlro train` makes one, or take "
+            "hold_greedy_fixed, which needs none",
+            field="checkpoint",
+            reason=CHECKPOINT_MISSING,
+        ) from error
+    return _model(content, str(path))
+
+
+@functools.lru_cache(maxsize=4)
+def _model(content: bytes, source: str) -> _Loaded:
+    """Kept, since evaluations make a policy anew for each task."""
+    try:
+        from adlro.decide.planes.model import OnnxModel
+        from adlro.decide.planes.ranges import ranges_from_json
+    except ModuleNotFoundError as error:
+        raise Unsupported(
+            f"the policy dqn needs onnxruntime: {error}; `pip install onnxruntime`, or take hold_greedy_fixed",
+            field="checkpoint",
+            reason=CHECKPOINT_MISSING,
+        ) from error
+    try:
+        model = OnnxModel(content)
+        said = model.metadata.training.get("ranges")
+        ranges = None if said is None else ranges_from_json(said)
+    except InvalidInput as error:
+        raise InvalidInput(f"checkpoint {source}: {error.message}", field=error.field, reason=error.reason) from error
+    settings = HoldGreedySettings(**model.metadata.rule._asdict())
+    version = hashlib.blake2b(content, digest_size=6).hexdigest()
+    return _Loaded(model, version, HoldGreedy(settings=settings), ranges)

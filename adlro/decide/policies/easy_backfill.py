@@ -1,0 +1,121 @@
+"""EASY backfilling. Arrays only."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from adlro.decide.policies.base import Policy, first_waiting
+from adlro.state.observation import Bools, Floats, Ints, Observation
+
+_SAME_INSTANT_S = 1e-6
+"""Ends that lie no further apart are one instant: sums of floats differ by where a cluster's clock stands."""
+
+
+class Reservation(NamedTuple):
+    """Where and when the head of N queues is expected to start, if nothing else is started.
+
+    Attributes:
+        shadow_s: (N,) time until then; inf where the head can never start.
+        gpu: (N,) the GPU.
+        cores_spare, memory_spare_mib: (N,) what its node then has free beside the head.
+    """
+
+    shadow_s: Floats
+    gpu: Ints
+    cores_spare: Ints
+    memory_spare_mib: Ints
+
+
+class EasyBackfill(Policy):
+    """First come, first served; while the head waits, others may start that do not delay its expected start.
+
+    The head, where it does not fit now, has a reservation: as the running jobs end when they are expected to, their
+    GPUs, cores and memory come free; the head gets the GPU where that is first enough for it (the faster GPU on a tie),
+    and that moment is its shadow time. Behind it, in order of submission, a job may start on a GPU of another node; on
+    the reserved GPU's node if it is expected to end by the shadow time, or if it takes another GPU and no more cores
+    and memory than are free beside the head by then. Each job takes the GPU that is fastest for it.
+
+    Nothing that is started moves the earliest start of the head: reckoned anew at each decision, the shadow time can
+    only come nearer, and where durations are what was expected, the head starts by the first of them.
+
+    A job whose GPUs are all lost or drained has no shadow time and is not the head: the next one is.
+
+    Source: Lifka, "The ANL/IBM SP scheduling system" (1995); Mu'alem and Feitelson, "Utilization, predictability,
+    workloads, and user runtime estimates in scheduling the IBM SP2 with backfilling" (2001), section 2.
+    """
+
+    name = "easy_backfill"
+    description = (
+        "the head of the queue on its fastest GPU, and behind a head that waits what does not delay it; "
+        "score: minus the expected duration in s"
+    )
+
+    def preferences(self, observation: Observation) -> Floats:
+        """(N, J, G) minus the expected duration, for the head or else the first job that may be backfilled."""
+        fits, waiting = observation.fits_now, observation.job_waiting
+        if not waiting.shape[1]:
+            return np.full(fits.shape, -np.inf)
+        batch = np.arange(len(fits))
+        present = np.isfinite(observation.gpu_remaining_s)
+        able = waiting & (np.isfinite(observation.duration_s) & present[:, None, :]).any(axis=2)
+        head = np.argmax(able, axis=1)  # (N,)
+        reserved = reservation(observation, head)
+
+        node = observation.gpu_node
+        elsewhere = node != node[batch, reserved.gpu][:, None]  # (N, G)
+        in_time = observation.duration_s <= reserved.shadow_s[:, None, None] + _SAME_INSTANT_S
+        other_gpu = np.arange(node.shape[1]) != reserved.gpu[:, None]  # (N, G)
+        modest = (observation.job_cores <= reserved.cores_spare[:, None]) & (
+            observation.job_memory_mib <= reserved.memory_spare_mib[:, None]
+        )  # (N, J)
+        may = fits & (elsewhere[:, None, :] | in_time | (modest[:, :, None] & other_gpu[:, None, :]))
+        may[batch, head] = fits[batch, head]
+        job = first_waiting(may.any(axis=2))
+        return np.where(job[:, :, None] & may, -observation.duration_s, -np.inf)
+
+
+def reservation(observation: Observation, head: Ints) -> Reservation:
+    """The reservation of the jobs `head` (N,), by what runs and the expected ends."""
+    batch = np.arange(len(head))
+    rows = batch[:, None]
+    remaining_s, node = observation.gpu_remaining_s, observation.gpu_node
+    cores, memory_mib = observation.job_cores[batch, head], observation.job_memory_mib[batch, head]
+    order = np.lexsort((remaining_s, node))  # (N, G) node by node, in the order of the expected ends
+    room = _enough_by(observation.gpu_cores_held, observation.node_cores_free, node, order, cores)
+    room &= _enough_by(observation.gpu_memory_held_mib, observation.node_memory_free_mib, node, order, memory_mib)
+    # Ends at one instant: the earliest of them that is enough, with those before it in `order`, has its time.
+    room_s = np.full(observation.node_cores_free.shape, np.inf)
+    np.minimum.at(room_s, (rows, node[rows, order]), np.where(room, remaining_s[rows, order], np.inf))
+    duration_s = observation.duration_s[batch, head]
+    start_s = np.where(np.isfinite(duration_s), np.maximum(remaining_s, room_s[rows, node]), np.inf)  # (N, G)
+    shadow_s = start_s.min(axis=1)
+    at_once = start_s <= shadow_s[:, None] + _SAME_INSTANT_S
+    gpu = np.argmin(np.where(at_once, duration_s, np.inf), axis=1)
+
+    its_node = node[batch, gpu]
+    ended = (node == its_node[:, None]) & (remaining_s <= shadow_s[:, None] + _SAME_INSTANT_S)
+    cores_by_then = observation.node_cores_free[batch, its_node] + (ended * observation.gpu_cores_held).sum(axis=1)
+    memory_by_then = observation.node_memory_free_mib[batch, its_node] + (ended * observation.gpu_memory_held_mib).sum(
+        axis=1
+    )
+    return Reservation(shadow_s, gpu, cores_by_then - cores, memory_by_then - memory_mib)
+
+
+def _enough_by(held: Ints, free: Ints, node: Ints, order: Ints, asked: Ints) -> Bools:
+    """(N, G) at each place of `order`, once that GPU's job and those before it on its node have ended, is it enough?
+
+    Args:
+        held: (N, G) what the job on each GPU holds.
+        free: (N, M) what the nodes have free now.
+        asked: (N,) what is to fit.
+    """
+    rows = np.arange(len(order))[:, None]
+    in_order, node_in_order = held[rows, order], node[rows, order]
+    freed = np.cumsum(in_order, axis=1)
+    of_node = np.zeros_like(free)
+    np.add.at(of_node, (rows, node), held)
+    before = np.cumsum(of_node, axis=1) - of_node  # (N, M) held on the nodes of lower numbers, which stand before
+    enough: Bools = free[rows, node_in_order] + freed - before[rows, node_in_order] >= asked[:, None]
+    return enough

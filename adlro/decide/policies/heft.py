@@ -1,0 +1,31 @@
+"""HEFT for jobs without precedence. Arrays only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adlro.decide.policies.list_schedule import ListSchedule
+from adlro.state.observation import Floats, Observation
+
+
+class Heft(ListSchedule):
+    """By falling upward rank, each job to the GPU with its earliest expected completion.
+
+    A job without successors has as upward rank its mean duration, here over the GPUs that can hold it.
+
+    Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for heterogeneous
+    computing" (2002), section 4.1 and equation 3.
+    """
+
+    name = "heft"
+    description = (
+        "longest mean duration first, each job to the GPU where it should end first; "
+        "score: minus the expected completion in s"
+    )
+
+    def order(self, observation: Observation) -> Floats:
+        """(N, J) minus the mean expected duration over the GPUs that can hold the job."""
+        possible = np.isfinite(observation.duration_s)
+        total_s = np.where(possible, observation.duration_s, 0.0).sum(axis=2)
+        rank: Floats = total_s / np.maximum(possible.sum(axis=2), 1)
+        return -rank

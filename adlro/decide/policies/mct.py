@@ -1,0 +1,20 @@
+"""Minimum completion time. Arrays only."""
+
+from __future__ import annotations
+
+from adlro.decide.policies.list_schedule import ListSchedule
+
+
+class Mct(ListSchedule):
+    """In the order of submission, each job to the GPU with its earliest expected completion.
+
+    Source: MCT of Maheswaran, Ali, Siegel, Hensgen and Freund, "Dynamic mapping of a class of independent tasks onto
+    heterogeneous computing systems" (1999), section 3.2; Braun et al., "A comparison of eleven static heuristics for
+    mapping a class of independent tasks" (2001), section 3.3. A mapping here binds nobody until the job starts.
+    """
+
+    name = "mct"
+    description = (
+        "in order of submission, each job to the GPU where it should end first, be it busy; "
+        "score: minus the expected completion in s"
+    )

@@ -1,0 +1,54 @@
+"""A pair at random. Arrays only."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.decide.policies.base import Policy
+from adlro.state.observation import Floats, Observation
+
+Words = NDArray[np.uint64]
+
+_OFF_GRID = 0.381966011250105
+"""Times are often whole parts of a millisecond; those beside which this is rounded are not."""
+
+
+class Random(Policy):
+    """Any pair that fits now, each as likely as the other.
+
+    The score is a hash of the decision point (how long the first job of the queue has waited, its expected duration,
+    the length of the queue, the idle GPUs), of the job's place in the queue and of the GPU's number: the same decision
+    has the same outcome in every process, without a generator to keep. The time itself plays no part: a list of jobs
+    goes the same way wherever the clock begins.
+    """
+
+    name = "random"
+    description = "any pair that fits now; score: a number from 0 to 1, by a hash of queue, idle GPUs and pair"
+
+    def preferences(self, observation: Observation) -> Floats:
+        """(N, J, G) uniform in [0, 1)."""
+        waiting = observation.job_waiting
+        if waiting.shape[1] == 0:
+            return np.zeros(observation.fits_now.shape)
+        rows, first = np.arange(len(waiting)), np.argmax(waiting, axis=1)
+        # In whole milliseconds: the same number however times were summed.
+        waited_s = observation.time_s - observation.job_submit_s[rows, first]
+        waited_ms = np.floor(waited_s * 1000.0 + _OFF_GRID).astype(np.int64)
+        place = np.cumsum(waiting, axis=1).astype(np.uint64)  # (N, J) not the row: there may be padding between
+        gpu = np.arange(observation.fits_now.shape[2], dtype=np.uint64)
+        word = _mixed(waited_ms.view(np.uint64))
+        word = _mixed(word ^ observation.duration_s[rows, first].min(axis=1).view(np.uint64))
+        word = _mixed(word ^ waiting.sum(axis=1).astype(np.uint64))
+        word = _mixed(word ^ np.where(observation.gpu_idle, _mixed(gpu), np.uint64(0)).sum(axis=1, dtype=np.uint64))
+        words = _mixed(word[:, None] ^ place)
+        bits = _mixed(words[:, :, None] ^ gpu)
+        return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mixed(words: Words) -> Words:
+    """The finalizer of SplitMix64 (Steele, Lea and Flood 2014): every bit depends on all."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

@@ -1,0 +1,17 @@
+"""Shortest job first. Arrays only."""
+
+from __future__ import annotations
+
+from adlro.decide.policies.base import Policy
+from adlro.state.observation import Floats, Observation
+
+
+class Sjf(Policy):
+    """Of all jobs that fit somewhere now, the one whose shortest fitting duration is least, on that GPU."""
+
+    name = "sjf"
+    description = "the shortest (job, GPU) pair that fits now; score: minus the expected duration in s"
+
+    def preferences(self, observation: Observation) -> Floats:
+        """(N, J, G) minus the expected duration."""
+        return -observation.duration_s

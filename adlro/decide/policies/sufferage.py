@@ -1,0 +1,34 @@
+"""Sufferage. Arrays only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adlro.decide.policies.list_schedule import ListSchedule
+from adlro.state.observation import Floats
+
+
+class Sufferage(ListSchedule):
+    """Next in the plan is the job that would lose most if it did not get the GPU where it ends first.
+
+    What it would lose is the earliest completion on any other GPU less the earliest one; a job that only one GPU can
+    hold loses without bound.
+
+    Source: Maheswaran et al. (1999), section 3.3, in the form of Casanova, Legrand, Zagorodnov and Berman, "Heuristics
+    for scheduling parameter sweep applications in grid environments" (2000): one job at a time, the greatest sufferage
+    of all first, where the original settles one job a machine in each pass.
+    """
+
+    name = "sufferage"
+    description = (
+        "plans the whole queue, the job that loses most on its second-best GPU first; "
+        "score: minus the expected completion in s"
+    )
+    uses_second = True
+
+    def urgency(self, order: Floats, best_s: Floats, second_s: Floats) -> Floats:
+        """(n, J) minus the sufferage, in whole microseconds: jobs whose two best GPUs are alike lose the same.
+
+        Differences of sums that should be equal are not, and which is greater depends on how late it is.
+        """
+        return np.round(best_s - second_s, 6)

@@ -1,0 +1,28 @@
+"""Weighted shortest processing time. Arrays only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adlro.decide.policies.base import Policy
+from adlro.state.observation import Floats, Observation
+
+LEAST_WEIGHT = 1e-6
+"""Jobs of priority 0 come last, in the order of their durations."""
+
+
+class Wspt(Policy):
+    """Of all pairs that fit now, the one with the greatest priority per second.
+
+    Source: Smith, "Various optimizers for single-stage production" (1956): on one machine this order has the least
+    weighted sum of completion times.
+    """
+
+    name = "wspt"
+    description = "the pair with the greatest priority per second that fits now; score: priority / expected duration"
+
+    def preferences(self, observation: Observation) -> Floats:
+        """(N, J, G) priority over expected duration, 1/s."""
+        weight = np.maximum(observation.job_priority, LEAST_WEIGHT)
+        rate: Floats = weight[:, :, None] / observation.duration_s
+        return rate

@@ -1,0 +1,225 @@
+"""Honest rollouts: leave the base's choice only where the gain over sampled futures is certain enough.
+
+Each candidate is played in the same F imagined futures (common random numbers), with the base policy to their end.
+Taking the best mean would take the luckiest of the candidates: the gain must clear a gate of two standard errors.
+Arrays only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from adlro.decide.policies.hold_greedy import HoldGreedySettings
+from adlro.decide.rollouts.candidates import Candidates, find_candidates, room_for_candidates
+from adlro.decide.rollouts.continuation import cost_of
+from adlro.decide.rollouts.futures import (
+    Draws,
+    History,
+    Imagination,
+    draw,
+    imagine_arrivals,
+    imagine_now,
+    room_to_imagine,
+)
+from adlro.decide.rollouts.rule import Base, base_policy
+from adlro.numeric.compiled import compiled, compiled_part
+from adlro.sim.course import Course, place_in_order
+from adlro.state.job_arrays import JobArrays
+from adlro.state.machines import Hardware, Machines
+from adlro.state.observation import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """How much is looked at, and how certain a gain must be.
+
+    Attributes:
+        futures: sampled for each decision.
+        ahead: arrivals in each.
+        candidates: actions tried, the base's own among them.
+        standard_errors: that a candidate's mean gain must clear.
+        first_look: after so many futures, and after each as many again, candidates without a gain so far are dropped.
+            With fewer (or than `futures`, where those are fewer) nothing is known.
+        glance: after so many, and after each as many again, those that lose by more than a standard error are; 0: none,
+            else 2 or more.
+        most_work: in pairs that the base scores (`rule.Base.work`); no future begins behind it.
+    """
+
+    futures: int = 48
+    ahead: int = 32
+    candidates: int = 6
+    standard_errors: float = 2.0
+    first_look: int = 12
+    glance: int = 0
+    most_work: int = np.iinfo(np.int64).max
+
+
+class GatedRollouts:
+    """Chooses actions for clusters of one hardware that stand at decisions; holds scratch room, and no other state.
+
+    Args:
+        hardware: of the clusters; all are like cluster 0.
+        jobs: the lists that they run.
+        settings: of the base policy.
+        gate: how much is looked at.
+    """
+
+    def __init__(
+        self, hardware: Hardware, jobs: JobArrays, settings: HoldGreedySettings, gate: Gate | None = None
+    ) -> None:
+        self._gate = Gate() if gate is None else gate
+        self._base = base_policy(settings, hardware)
+        self._candidates = room_for_candidates(self._gate.candidates)
+        self._gains = np.zeros((self._gate.candidates, self._gate.futures))
+        models = jobs.expected_s.shape[2]
+        self._imagination = room_to_imagine(hardware, jobs.submit_s.shape[1], models, self._gate.ahead)
+
+    def choose(
+        self,
+        hardware: Hardware,
+        machines: Machines,
+        jobs: JobArrays,
+        course: Course,
+        n: int,
+        history: History,
+        rng: np.random.Generator,
+    ) -> tuple[int, int]:
+        """The action for cluster n: (job, GPU), or (HOLD, HOLD).
+
+        Args:
+            hardware, machines, jobs, course: the simulator's arrays; of the jobs only those that have arrived are read.
+            n: the cluster.
+            history: jobs seen before.
+            rng: for the futures.
+        """
+        count = find_candidates(hardware, machines, jobs, course, n, self._base, self._candidates)
+        chosen = 0
+        if count > 1:
+            draws = draw(rng, self._gate.futures, self._gate.ahead)
+            imagine_now(machines, jobs, course, n, self._imagination)
+            chosen = best_certain(
+                machines,
+                jobs,
+                course,
+                n,
+                self._base,
+                history,
+                draws,
+                self._imagination,
+                self._candidates,
+                count,
+                self._gains,
+                self._gate.standard_errors,
+                self._gate.first_look,
+                self._gate.glance,
+                self._gate.most_work,
+            )
+        return int(self._candidates.job[chosen]), int(self._candidates.gpu[chosen])
+
+
+@compiled_part
+def mean_gain(gains: Floats, c: int, played: int) -> float:
+    """Of a candidate, over the futures played."""
+    total = 0.0
+    for future in range(played):
+        total += gains[c, future]
+    return total / played
+
+
+@compiled_part
+def error_of(gains: Floats, c: int, played: int, mean: float) -> float:
+    """Standard error of a mean over the futures played."""
+    squares = 0.0
+    for future in range(played):
+        off = gains[c, future] - mean
+        squares += off * off
+    return math.sqrt(squares / max(played - 1, 1) / played)
+
+
+@compiled
+def best_certain(
+    machines: Machines,
+    jobs: JobArrays,
+    course: Course,
+    n: int,
+    base: Base,
+    history: History,
+    draws: Draws,
+    imagination: Imagination,
+    candidates: Candidates,
+    count: int,
+    gains: Floats,
+    standard_errors: float,
+    first_look: int,
+    glance: int,
+    most_work: int,
+) -> int:
+    """The candidate with the greatest mean gain that clears the gate; 0, the base's choice, where none does.
+
+    Args:
+        imagination: row 0 stands at the decision (`imagine_now`).
+        candidates: with the job numbers of cluster n.
+        count: candidates.
+        gains: (C, F) scratch: seconds of total completion time saved against the base's choice.
+        standard_errors, first_look, glance, most_work: of the gate.
+    """
+    futures, alive = draws.gap.shape[0], count - 1
+    work_ends = base.work[0] + min(most_work, np.iinfo(np.int64).max - base.work[0])
+    # Rows of the imagined cluster; as constants they would compile the simulator once more for each.
+    now = 0 * count
+    played_on = now + 1
+    for c in range(count):
+        gains[c, 0] = 0.0  # nan from here on: dropped
+    played = 0
+    while played < futures and alive > 0 and base.work[0] < work_ends:
+        imagine_arrivals(machines, jobs, course, n, history, draws, played, imagination)
+        base_cost = 0.0
+        for c in range(count):
+            if c > 0 and math.isnan(gains[c, 0]):
+                continue
+            job = candidates.job[c]
+            if job >= 0:
+                place = place_in_order(course.waiting[n], course.waiting_count[n], job)
+                job = imagination.course.waiting[0, place]
+            cost = cost_of(
+                imagination.hardware,
+                imagination.machines,
+                imagination.jobs,
+                imagination.changes,
+                imagination.course,
+                now,
+                job,
+                candidates.gpu[c],
+                base,
+                imagination.hardware,
+                imagination.machines,
+                imagination.course,
+                played_on,
+            )
+            if c == 0:
+                base_cost = cost
+            else:
+                gains[c, played] = base_cost - cost
+        played += 1
+        at_look = played % first_look == 0
+        if at_look or (glance > 0 and played % glance == 0):
+            for c in range(1, count):
+                if math.isnan(gains[c, 0]):
+                    continue
+                mean = mean_gain(gains, c, played)
+                if not mean > (0.0 if at_look else -error_of(gains, c, played, mean)):
+                    gains[c, 0] = np.nan
+                    alive -= 1
+    best, best_gain = 0, 0.0
+    if played < min(first_look, futures):
+        return best
+    for c in range(1, count):
+        if math.isnan(gains[c, 0]):
+            continue
+        mean = mean_gain(gains, c, played)
+        if mean > standard_errors * error_of(gains, c, played, mean) and mean > best_gain:
+            best, best_gain = c, mean
+    return best

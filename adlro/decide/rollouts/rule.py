@@ -1,0 +1,226 @@
+"""The base policy of rollouts: `hold_greedy`, compiled, on the simulator's own arrays. numpy and numba only.
+
+The rule is that of adlro/decide/hold_rule.py, as the policy's. Here it gets the figures that the policy finds in its
+observation (adlro/state/scene.py); a test holds both to the same choices.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from adlro.decide.hold_rule import (
+    HoldRule,
+    Surroundings,
+    look_around,
+    look_at_job,
+    plan_job,
+    room_to_look,
+    score_job,
+)
+from adlro.decide.policies.hold_greedy import HoldGreedySettings
+from adlro.numeric.compiled import compiled_part
+from adlro.sim.course import Course
+from adlro.sim.kernel import hold_is_allowed
+from adlro.state.job_arrays import JobArrays
+from adlro.state.machines import IDLE, Hardware, Machines
+from adlro.state.machines import remaining_s as run_remaining_s
+from adlro.state.observation import HOLD, Bools, Floats, Ints
+
+
+class Base(NamedTuple):
+    """The rule's figures, with room to work in: one a thread.
+
+    Attributes:
+        rule: figures.
+        surroundings: filled by `look_at_cluster`.
+        idle: (G,) scratch: numbers of the GPUs that are there and idle, as many as there are.
+        gpu_idle: (G,) scratch: the GPU is one of them.
+        gpu_remaining_s: (G,) scratch: expected time until it is idle.
+        duration_s: (G,) scratch: of one job on each GPU.
+        fits: (G,) scratch: that job can start there now.
+        scores: (G,) of that job's pairs, the higher the sooner; -inf: does not fit, or refused.
+        work: (1,) what its decisions have taken so far, in pairs of waiting jobs and GPUs, scored or planned.
+    """
+
+    rule: HoldRule
+    surroundings: Surroundings
+    idle: Ints
+    gpu_idle: Bools
+    gpu_remaining_s: Floats
+    duration_s: Floats
+    fits: Bools
+    scores: Floats
+    work: Ints
+
+
+DECISION_WORK = 8
+"""What a decision and the events before it take beside the scoring, as so many waiting jobs."""
+
+
+def base_policy(settings: HoldGreedySettings, hardware: Hardware) -> Base:
+    """The base policy for clusters of up to as many GPUs and nodes as these."""
+    gpus, nodes = hardware.gpu_model.shape[1], hardware.node_cores.shape[1]
+    return Base(
+        rule=settings.rule(),
+        surroundings=room_to_look(gpus, nodes),
+        idle=np.zeros(gpus, dtype=np.int64),
+        gpu_idle=np.zeros(gpus, dtype=np.bool_),
+        gpu_remaining_s=np.zeros(gpus),
+        duration_s=np.zeros(gpus),
+        fits=np.zeros(gpus, dtype=np.bool_),
+        scores=np.zeros(gpus),
+        work=np.zeros(1, dtype=np.int64),
+    )
+
+
+@compiled_part
+def remaining_s(machines: Machines, n: int, gpu: int) -> float:
+    """Expected time until a GPU that is busy or lost could take a job."""
+    if machines.gpu_speed[n, gpu] == 0.0:
+        return np.inf
+    return run_remaining_s(machines.time_s[n], machines.gpu_start_s[n, gpu], machines.gpu_expected_end_s[n, gpu])
+
+
+@compiled_part
+def look_at_cluster(hardware: Hardware, machines: Machines, n: int, base: Base) -> None:
+    """Fills in what the rule needs to know of cluster n; comes before `score_waiting`."""
+    count, idle_count = hardware.gpu_count[n], 0
+    for gpu in range(count):
+        idle = machines.gpu_job[n, gpu] == IDLE and machines.gpu_speed[n, gpu] > 0.0
+        base.gpu_idle[gpu], base.fits[gpu] = idle, False
+        base.gpu_remaining_s[gpu] = 0.0 if idle else remaining_s(machines, n, gpu)
+        if idle:
+            base.idle[idle_count] = gpu
+            idle_count += 1
+    look_around(
+        hardware.gpu_node[n, :count],
+        base.gpu_idle[:count],
+        base.gpu_remaining_s[:count],
+        machines.cores_free[n],
+        base.surroundings,
+    )
+
+
+@compiled_part
+def fits_somewhere(
+    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, base: Base
+) -> bool:
+    """Fills in on which GPUs a waiting job of cluster n can start now; False: on none."""
+    number = course.list_of[n]
+    cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
+    gpu_memory_mib = jobs.gpu_memory_mib[number, job]
+    somewhere = False
+    for i in range(machines.idle_count[n]):  # mostly few
+        gpu = base.idle[i]
+        node = hardware.gpu_node[n, gpu]
+        base.fits[gpu] = (
+            cores <= machines.cores_free[n, node]
+            and memory_mib <= machines.memory_free_mib[n, node]
+            and gpu_memory_mib <= hardware.gpu_memory_mib[n, gpu]
+            and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
+        )
+        somewhere |= base.fits[gpu]
+    return somewhere
+
+
+@compiled_part
+def fill_durations(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: int, base: Base) -> None:
+    """Fills in what a job is expected to take on each GPU of cluster n; inf where that, or its node, is too small."""
+    number = course.list_of[n]
+    cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
+    gpu_memory_mib = jobs.gpu_memory_mib[number, job]
+    for gpu in range(hardware.gpu_count[n]):
+        node = hardware.gpu_node[n, gpu]
+        possible = (
+            (gpu_memory_mib <= hardware.gpu_memory_mib[n, gpu])
+            & (cores <= hardware.node_cores[n, node])
+            & (memory_mib <= hardware.node_memory_mib[n, node])
+        )
+        expected_s = jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] / course.known_speed[n, gpu]
+        base.duration_s[gpu] = expected_s if possible else np.inf
+
+
+@compiled_part
+def queue_drain_s(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, base: Base) -> float:
+    """The drain of cluster n's queue (adlro/decide/hold_rule.py), as far as it matters to the rule."""
+    count, longest_s = hardware.gpu_count[n], 0.0
+    fits, duration_s = base.fits[:count], base.duration_s[:count]
+    for i in range(course.waiting_count[n]):
+        job = course.waiting[n, i]
+        fits_somewhere(hardware, machines, jobs, course, n, job, base)
+        fill_durations(hardware, jobs, course, n, job, base)
+        longest_s = look_at_job(base.surroundings, duration_s, fits, longest_s)
+    base.work[0] += course.waiting_count[n] * count  # with the plan it takes about as long as the scoring
+    drain_s, i = 0.0, 0
+    while i < course.waiting_count[n] and drain_s < longest_s:
+        job = course.waiting[n, i]
+        fits_somewhere(hardware, machines, jobs, course, n, job, base)
+        fill_durations(hardware, jobs, course, n, job, base)
+        drain_s = max(drain_s, plan_job(base.surroundings, duration_s, fits))
+        i += 1
+    return drain_s
+
+
+@compiled_part
+def score_waiting(
+    hardware: Hardware,
+    machines: Machines,
+    jobs: JobArrays,
+    course: Course,
+    n: int,
+    job: int,
+    drain_s: float,
+    base: Base,
+) -> bool:
+    """Fills in the scores of a waiting job of cluster n; False: it fits nowhere now, and nothing is filled in.
+
+    Pairs that take no longer than `drain_s` are not refused.
+    """
+    if not fits_somewhere(hardware, machines, jobs, course, n, job, base):
+        return False
+    fill_durations(hardware, jobs, course, n, job, base)
+    number, count = course.list_of[n], hardware.gpu_count[n]
+    waited_s = machines.time_s[n] - jobs.submit_s[number, job]
+    duration_s, fits, cores = base.duration_s[:count], base.fits[:count], jobs.cores[number, job]
+    score_job(base.rule, base.surroundings, duration_s, fits, cores, waited_s, drain_s, base.scores)
+    return True
+
+
+@compiled_part
+def like_the_one_before(hardware: Hardware, machines: Machines, course: Course, n: int, gpu: int) -> bool:
+    """The GPU with the next lower number is idle too, and the same in everything: that one counts for both."""
+    return bool(
+        gpu > 0
+        and machines.gpu_job[n, gpu - 1] == IDLE
+        and machines.gpu_speed[n, gpu - 1] == machines.gpu_speed[n, gpu]
+        and course.known_speed[n, gpu - 1] == course.known_speed[n, gpu]
+        and hardware.gpu_node[n, gpu - 1] == hardware.gpu_node[n, gpu]
+        and hardware.gpu_model[n, gpu - 1] == hardware.gpu_model[n, gpu]
+        and hardware.gpu_memory_mib[n, gpu - 1] == hardware.gpu_memory_mib[n, gpu]
+    )
+
+
+@compiled_part
+def hold_greedy(
+    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, base: Base
+) -> tuple[int, int]:
+    """The base's action for cluster n, which stands at a decision: (job, GPU), or (HOLD, HOLD).
+
+    Ties: the earlier submitted job, then the lower-numbered GPU. Where a hold is not allowed nothing is refused.
+    """
+    may_hold = hold_is_allowed(machines, jobs, course, n)
+    base.work[0] += (course.waiting_count[n] + DECISION_WORK) * hardware.gpu_count[n]
+    look_at_cluster(hardware, machines, n, base)
+    drain_s = queue_drain_s(hardware, machines, jobs, course, n, base) if may_hold else np.inf
+    best_job, best_gpu, best = HOLD, HOLD, -np.inf
+    for i in range(course.waiting_count[n]):
+        job = course.waiting[n, i]
+        if not score_waiting(hardware, machines, jobs, course, n, job, drain_s, base):
+            continue
+        for k in range(machines.idle_count[n]):
+            gpu = base.idle[k]
+            if base.scores[gpu] > best:
+                best_job, best_gpu, best = job, gpu, base.scores[gpu]
+    return best_job, best_gpu

@@ -1,0 +1,288 @@
+"""The command line of an evaluation: options, where partial results lie, files, exit codes.
+
+Exit codes: 0 all right, 1 an error or a policy that got stuck, 2 wrong input, 130 interrupted, 143 terminated.
+stdout carries the tables, stderr the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from adlro.errors import AdlroError, InvalidInput, NotFound, with_extra
+from adlro.lab.evaluate.cases import Case, build_cases
+from adlro.lab.evaluate.document import build_document
+from adlro.lab.evaluate.evaluation import Evaluation, evaluate
+from adlro.lab.evaluate.hyperscore import Weights
+from adlro.lab.evaluate.partial import (
+    PartialResults,
+    is_stream,
+    require_writable,
+    same_file,
+    target_of,
+    write_whole,
+)
+from adlro.lab.evaluate.request import (
+    DEFAULT_LISTS,
+    TRACE,
+    Request,
+    parse_loads,
+    parse_policies,
+    parse_scenarios,
+)
+from adlro.lab.evaluate.tables import ProgressBar, print_tables
+from adlro.terminal import PlainConsole, escape, escape_lines
+from adlro.text import to_json
+
+EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+EXTRAS = ("scipy", "jinja2", "plotly")
+
+_PIPED_WIDTH = 10_000
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM."""
+
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def run(
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            help="paper, paper_roomy, batch, surge, gavel, ... or trace; several with commas. "
+            "Default: paper, or trace where --trace is given.",
+            show_default=False,
+        ),
+    ] = None,
+    load: Annotated[
+        str | None,
+        typer.Option(
+            help="Arrivals as shares of what the cluster can carry, such as 0.6,0.9,1.1. Default: the scenario's "
+            "loads; a trace's own times.",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Jobs of a list. Of a trace: its first so many; for several lists, so many in a row from places drawn "
+            "at random. Default: 256; a whole trace.",
+            show_default=False,
+        ),
+    ] = None,
+    policies: Annotated[
+        str, typer.Option(help="Policies with commas; all: every one; all,-hungarian: all but that one.")
+    ] = "all",
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Job lists for each load. Default: {DEFAULT_LISTS}; 1 of a whole trace.", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the job lists, of noise, and of the bootstrap.")] = 0,
+    trace: Annotated[str | None, typer.Option(metavar="FILE", help="A job list or trace to take jobs from.")] = None,
+    trace_format: Annotated[
+        str | None,
+        typer.Option(help="swf, philly, alibaba, gavel or paper; needed where the file does not tell."),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A cluster in TOML, in place of the scenario's.")
+    ] = None,
+    runtime: Annotated[
+        str,
+        typer.Option(
+            help="What policies know of runtimes: true, noise:SIGMA, group, type, none, or learned: what a decompose "
+            "that begins with nothing has learned from the list's own ended jobs."
+        ),
+    ] = "true",
+    decompose: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="For learned: a running decompose to ask, which must forget with its store. Default: an own one.",
+            show_default=False,
+        ),
+    ] = None,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The store of that decompose; it must be empty.", show_default=False),
+    ] = None,
+    json_path: Annotated[str | None, typer.Option("--json", metavar="OUT", help="Write the results there.")] = None,
+    html_path: Annotated[
+        str | None, typer.Option("--html", metavar="OUT", help="Write a page with tables and plots there.")
+    ] = None,
+    weights: Annotated[
+        str, typer.Option(help="Of JCT, throughput and useful utilization in the HyperScore.")
+    ] = "1,1,1",
+    wait_ratio: Annotated[
+        float | None,
+        typer.Option(
+            help="The same limit on waits for every policy, as ADLRO_ORCHESTRATOR_WAIT_RATIO; 0: none. Default: each "
+            "policy's own.",
+            show_default=False,
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Worker processes. Default: one a core.", show_default=False)
+    ] = None,
+) -> None:
+    """Judge policies on simulated clusters: the same job lists for each, paired comparisons, 95 % intervals.
+
+    An interrupted run goes on where it stopped when the same command is given again.
+    """
+    if processes is not None and processes < 1:
+        raise InvalidInput(f"processes: must be at least 1, not {processes}", field="processes")
+    request = Request(
+        policies=parse_policies(policies),
+        scenarios=((TRACE,) if trace is not None else ("paper",)) if scenario is None else parse_scenarios(scenario),
+        loads=None if load is None else parse_loads(load),
+        jobs=jobs,
+        lists=seeds,
+        seed=seed,
+        trace=trace,
+        trace_format=trace_format,
+        cluster=cluster,
+        runtime=runtime,
+        decompose=decompose,
+        redis_url=redis_url,
+        weights=_weights(weights),
+        wait_ratio=wait_ratio,
+    )
+    outputs = []
+    for named, option in ((json_path, "json"), (html_path, "html")):
+        if named is not None:
+            require_writable(Path(named), option)
+            outputs.append(Path(named))
+    if len(outputs) == 2 and same_file(*outputs):
+        raise InvalidInput(f"html: {html_path}: the same file as --json {json_path}", field="html")
+    cases, notes = build_cases(request)
+    for note in notes:
+        _say(f"[yellow]{escape(note)}[/]")
+    partial = PartialResults(_partial_folder(request, cases, outputs))
+    partial.prepare()
+    try:
+        evaluation = _evaluated(request, (cases, notes), partial, processes)
+        document = build_document(evaluation)
+        if json_path is not None:
+            text = to_json(document, indent=1, allow_nan=False) + "\n"
+            write_whole(Path(json_path), text.encode())
+        if html_path is not None:
+            from adlro.lab.evaluate.page import build_page
+
+            write_whole(Path(html_path), build_page(evaluation, document).encode())
+        # A document that is piped on stays one document.
+        print_tables(_console(stderr=any(is_stream(path) for path in outputs)), document)
+        for path in outputs:
+            _say(f"[dim]written: {escape(str(path))}[/]")
+        partial.clear()
+    finally:
+        partial.release()
+    if evaluation.stuck:
+        for stuck in evaluation.stuck[:10]:
+            _say(f"[bold red]error:[/] {escape(stuck.sentence)}")
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _evaluated(
+    request: Request, prepared: tuple[list[Case], list[str]], partial: PartialResults, processes: int | None
+) -> Evaluation:
+    _say(f"[dim]partial results: {escape(str(partial.folder))} (removed at the end)[/]")
+    try:
+        with ProgressBar(_console(stderr=True)) as progress:
+            return evaluate(request, processes=processes, partial=partial, progress=progress, prepared=prepared)
+    except (KeyboardInterrupt, _TerminatedError):
+        kept = sum(1 for path in partial.folder.glob("*.npz"))
+        _say(
+            f"[yellow]interrupted[/]; {kept} finished parts are kept in {escape(str(partial.folder))}: the same "
+            "command goes on from there"
+        )
+        raise
+
+
+def _partial_folder(request: Request, cases: Sequence[Case], outputs: Sequence[Path]) -> Path:
+    """Beside the first file that is written; where none is, in the user's cache, by what is evaluated."""
+    files = [target_of(path) for path in outputs if not is_stream(path)]
+    if files:
+        return files[0].with_name(files[0].name + ".partial")
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    what = repr((request.names, [(case.digest, case.lists) for case in cases]))
+    return Path(root) / "adlro" / "evaluate" / hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
+
+
+def _weights(text: str) -> Weights:
+    try:
+        jct, throughput, useful = (float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidInput(f"weights: must be three numbers, such as 1,1,1, not '{text}'", field="weights") from None
+    return Weights(jct, throughput, useful)
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
+    return PlainConsole(stderr=stderr, width=width, highlight=False, emoji=False)
+
+
+def _say(text: str) -> None:
+    _console(stderr=True).print(text, soft_wrap=True)  # so that a path or message can be searched for
+
+
+def _message(error: AdlroError) -> str:
+    """A message that begins with a field begins with its option."""
+    if error.field and error.message.startswith(f"{error.field}:"):
+        return f"--{error.field.replace('_', '-')}{error.message.removeprefix(error.field)}"
+    return error.message
+
+
+def _end(number: int, _: Any) -> NoReturn:
+    # Once: a second Ctrl-C, or one that came by two ways, does not disturb the end.
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    if number == signal.SIGTERM:
+        raise _TerminatedError
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Runs the command line."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
+    missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
+    if missing and not {"-h", "--help"} & set(sys.argv[1:]):
+        _say(
+            f"[bold red]error:[/] adlro evaluate needs {', '.join(missing)}; "
+            f"install it {escape(with_extra('evaluate'))}"
+        )
+        sys.exit(EXIT_ERROR)
+    try:
+        app(prog_name="adlro evaluate", standalone_mode=True)
+    except (InvalidInput, NotFound) as error:
+        _say(f"[bold red]error:[/] {escape_lines(_message(error))}")
+        sys.exit(EXIT_USAGE)
+    except AdlroError as error:
+        _say(f"[bold red]error:[/] {escape_lines(_message(error))}")
+        sys.exit(EXIT_ERROR)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(EXIT_INTERRUPTED)
+    except _TerminatedError:
+        sys.exit(EXIT_TERMINATED)
+    except OSError as error:
+        _say(f"[bold red]error:[/] {escape_lines(str(error))}")
+        sys.exit(EXIT_ERROR)

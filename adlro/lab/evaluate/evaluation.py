@@ -1,0 +1,228 @@
+"""Runs an evaluation: all tasks on all cores, then decision times; gives figures by (policy, case).
+
+    from adlro.lab.evaluate import Request, evaluate
+    build_document(evaluate(Request(policies=("sjf",), own={"mine": MyPolicy()}, loads=(0.9,))))["rows"]
+
+Where several processes are used they are spawned: a script that calls this needs `if __name__ == "__main__"`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+import numpy as np
+
+from adlro.errors import InternalError
+from adlro.lab.evaluate.cases import Case, build_cases
+from adlro.lab.evaluate.measure import Figures
+from adlro.lab.evaluate.partial import PartialResults
+from adlro.lab.evaluate.request import LEARNED, REFERENCE, Request
+from adlro.lab.evaluate.tasks import Setup, Task, begin_worker, cut, from_bytes, key_of, to_bytes, work
+from adlro.lab.evaluate.timing import decision_times_us
+from adlro.sim.batch import simulate
+from adlro.state.observation import Floats
+
+Progress = Callable[[str, int, int], None]
+"""Told of (phase, done, total): phase "simulating" in lists, "timing decisions" in measurements."""
+
+SIMULATING, TIMING = "simulating", "timing decisions"
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A list that a policy did not bring to its end."""
+
+    policy: str
+    case: Case
+    number: int
+    jobs_left: int
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return (
+            f"policy {self.policy} got stuck in {self.case.text}, list {self.number} of seed {self.case.seed}: "
+            f"{self.jobs_left} jobs never ended, nothing ran and nothing was to come"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What came out.
+
+    Attributes:
+        request: what was asked for.
+        cases: in the order of scenarios, then of loads.
+        figures: by (policy, number of the case), all lists; the reference policy always among them.
+        decision_us: times of single decisions, for the policies that were asked for; empty without measurements.
+        stuck: lists that did not end; their policies have no row in that case.
+        notes: what to tell people.
+        processes: that simulated.
+    """
+
+    request: Request
+    cases: tuple[Case, ...]
+    figures: dict[tuple[str, int], Figures]
+    decision_us: dict[tuple[str, int], Floats]
+    stuck: tuple[Stuck, ...]
+    notes: tuple[str, ...]
+    processes: int
+
+
+def evaluate(
+    request: Request,
+    *,
+    processes: int | None = None,
+    partial: PartialResults | None = None,
+    progress: Progress | None = None,
+    time_decisions: bool = True,
+    prepared: tuple[list[Case], list[str]] | None = None,
+) -> Evaluation:
+    """Evaluates policies.
+
+    Args:
+        request: what.
+        processes: workers; None: one for each core that this process may use; 1: none, everything runs here. The result
+            is the same.
+        partial: where finished tasks are kept and looked for.
+        progress: told how far it is.
+        time_decisions: measure decision times at the end.
+        prepared: what `build_cases` gave for the request, where it has been called already.
+
+    Raises:
+        InvalidInput: the request cannot be met; said before anything runs.
+        InternalError: Little's law does not hold, or a policy did what cannot be done.
+        Unsupported: runtimes are to be learned, no decompose is named, and none is installed here.
+        AdlroError: the decompose that learns them, or its store, does not do its part.
+    """
+    cases, notes = prepared or build_cases(request)
+    given = None
+    if request.decompose is not None:
+        from adlro.lab.evaluate.own_decompose import GivenDecompose
+
+        given = GivenDecompose(request.decompose, request.redis_url or "")
+        processes = 1  # it has one memory: lists take turns
+        partial = None  # nobody knows whether it will still be the same one
+    elif request.runtime == LEARNED:
+        from adlro.lab.evaluate.own_decompose import require_decompose
+
+        require_decompose()
+    setup = Setup(tuple(cases), dict(request.own), given, request.wait_ratio)
+    names = tuple(dict.fromkeys([REFERENCE, *request.names]))
+    tasks = cut(cases, names)
+    keys = {task: key_of(setup, task) for task in tasks} if partial else {}
+    done: dict[Task, Figures] = {}
+    if partial is not None:
+        done = {task: found for task in tasks if (found := partial.get(keys[task])) is not None}
+    left = [task for task in tasks if task not in done]
+    tell = progress or (lambda *_: None)
+    total = sum(task.last - task.first for task in tasks)
+    finished = sum(task.last - task.first for task in done)
+    tell(SIMULATING, finished, total)
+    count = min(processes or cores(), max(1, len(left)))
+    with contextlib.closing(setup):
+        for task, content in _results(setup, left, count, kept=partial is not None):
+            figures = from_bytes(content)
+            assert figures is not None
+            done[task] = figures
+            if partial is not None:
+                partial.put(keys[task], content)
+            finished += task.last - task.first
+            tell(SIMULATING, finished, total)
+    figures_by = {
+        (name, number): _joined([done[t] for t in tasks if t.policy == name and t.case == number])
+        for name in names
+        for number in range(len(cases))
+    }
+    stuck = [
+        Stuck(name, cases[number], int(place), int(found.stuck[place]))
+        for (name, number), found in figures_by.items()
+        for place in np.flatnonzero(found.stuck)
+    ]
+    timed = [(name, number) for name in request.names for number in range(len(cases))] if time_decisions else []
+    decision_us = {}
+    for i, (name, number) in enumerate(timed):
+        tell(TIMING, i, len(timed))
+        decision_us[name, number] = decision_times_us(setup, name, number)
+    tell(TIMING if timed else SIMULATING, len(timed) if timed else total, len(timed) if timed else total)
+    return Evaluation(request, tuple(cases), figures_by, decision_us, tuple(stuck), tuple(notes), count)
+
+
+def cores() -> int:
+    """That this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+def _results(setup: Setup, tasks: Sequence[Task], processes: int, *, kept: bool) -> Iterator[tuple[Task, bytes]]:
+    """Each task's figures, as they come."""
+    if not tasks:
+        return
+    # Compiled once here, so that workers find the compiled code on disk instead of compiling it all at once.
+    case = setup.cases[0]
+    simulate(case.cluster, setup.cases[0].arrays(0, 1), setup.policy(REFERENCE, case).act)
+    if processes == 1:
+        for task in tasks:
+            yield task, to_bytes(setup.run(task))
+        return
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(
+        processes, mp_context=multiprocessing.get_context("spawn"), initializer=begin_worker, initargs=(setup,)
+    )
+    waiting = iter(tasks)
+    running: set[Future[tuple[Task, bytes]]] = set()
+    try:
+        with _one_thread_each():
+            # One task ahead of each worker, no more: an interrupted run should not have to wait for a long list.
+            running = {pool.submit(work, task) for _, task in zip(range(2 * processes), waiting, strict=False)}
+        while running:
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                yield future.result()
+                running |= {pool.submit(work, task) for _, task in zip(range(1), waiting, strict=False)}
+    except BrokenProcessPool:
+        raise InternalError(
+            "a worker process was killed, perhaps for want of memory; try fewer processes (--processes), or "
+            "shorter lists" + ("; what is finished is kept: the same command goes on from there" if kept else "")
+        ) from None
+    finally:
+        for child in set(multiprocessing.active_children()) - before:
+            if running:
+                child.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Workers are spawned in here: each takes one core, so their numerical libraries should use one thread."""
+    names = [name for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name not in os.environ]
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+
+
+def _joined(parts: Sequence[Figures]) -> Figures:
+    """Chunks of lists put together, in their order."""
+    jct_counts, gpu_busy = parts[0].jct_counts.copy(), parts[0].gpu_busy.copy()
+    for part in parts[1:]:
+        jct_counts += part.jct_counts
+        gpu_busy += part.gpu_busy
+    return Figures(
+        metrics=np.concatenate([part.metrics for part in parts]),
+        stuck=np.concatenate([part.stuck for part in parts]),
+        jct_counts=jct_counts,
+        gpu_busy=gpu_busy,
+        gantt=parts[0].gantt,
+        basis_counts=np.concatenate([part.basis_counts for part in parts]),
+    )

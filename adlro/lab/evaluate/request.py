@@ -1,0 +1,245 @@
+"""What is to be evaluated, as it is asked for, and the text of options brought to it. Plain values only."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from adlro.decide.policies import POLICIES, Policy
+from adlro.decide.rollouts.policy import DqnLookahead
+from adlro.errors import InvalidInput
+from adlro.kit.addresses import split_address
+from adlro.lab.evaluate.hyperscore import EQUAL, Weights
+from adlro.workload.estimates import parse_runtime
+from adlro.workload.scenario import SCENARIO_NAMES
+from adlro.workload.traces import TRACE_FORMATS
+
+DEFAULT_LISTS = 100
+LOWEST_LOAD, HIGHEST_LOAD = 1e-6, 1e6
+"""Beyond them submission times are lost to rounding, or to the longest time of a simulation."""
+HIGHEST_WAIT_RATIO = 1e9
+"""As the orchestrator's setting has it."""
+TRACE = "trace"
+KNOWN: Mapping[str, type[Policy]] = {**POLICIES, DqnLookahead.name: DqnLookahead}
+"""By name. What looks ahead is not among "all": it takes a hundred times as long, and one object a cluster."""
+REFERENCE = "fcfs"
+"""HyperScore compares with it, so it is always simulated."""
+LEARNED = "learned"
+"""Of `runtime`: what a decompose has learned from a list's own ended jobs, beginning with nothing (`learning`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to evaluate.
+
+    Attributes:
+        policies: names of registered policies.
+        own: policies of one's own by name; evaluated like the registered ones. They must be picklable.
+        scenarios: names; "trace" takes its jobs from `trace`.
+        loads: arrival rates as shares of the capacity; None: the scenario's own, for a trace its own times.
+        jobs: of a list; None: the scenario's number, for a trace all of it.
+        lists: job lists for each scenario and load; the same for every policy. None: 100, or 1 of a whole trace.
+        seed: of lists, noise and bootstrap.
+        trace, trace_format: a job list file; None: no trace, or a format that the file tells.
+        cluster: a TOML file in place of the scenario's cluster.
+        runtime: what policies know of runtimes, as `adlro.workload.estimates` has it, or "learned".
+        decompose, redis_url: address and store of a running decompose for "learned"; None: one of our own.
+        weights: of HyperScore.
+        wait_ratio: of the limit on waits (policies/bounded_wait.py) of every policy, own ones too, 0 for none; None: as
+            each policy has it.
+
+    Raises:
+        InvalidInput: naming the field.
+    """
+
+    policies: tuple[str, ...] = ()
+    own: Mapping[str, Policy] = field(default_factory=dict)
+    scenarios: tuple[str, ...] = ("paper",)
+    loads: tuple[float, ...] | None = None
+    jobs: int | None = None
+    lists: int | None = None
+    seed: int = 0
+    trace: str | None = None
+    trace_format: str | None = None
+    cluster: str | None = None
+    runtime: str = "true"
+    decompose: str | None = None
+    redis_url: str | None = None
+    weights: Weights = EQUAL
+    wait_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.policies:
+            require_known(name, tuple(KNOWN), "policies", "policy")
+        for name in self.own:
+            if name in KNOWN:
+                raise InvalidInput(f"policies: '{name}' is a registered policy; choose another name", field="policies")
+        if not self.names:
+            raise InvalidInput("policies: none is named", field="policies")
+        if not self.scenarios:
+            raise InvalidInput("scenario: none is named", field="scenario")
+        for name in self.scenarios:
+            require_known(name, SCENARIO_NAMES, "scenario", "scenario")
+        for load in self.loads or ():
+            require_load(load, f"{load:g}")
+        if self.loads is not None and not self.loads:
+            raise InvalidInput("load: none is given", field="load")
+        for name, count in (("jobs", self.jobs), ("seeds", self.lists)):
+            if count is not None and count < 1:
+                raise InvalidInput(f"{name}: must be at least 1, not {count}", field=name)
+        if self.seed < 0:
+            raise InvalidInput(f"seed: must be a whole number from 0, not {self.seed}", field="seed")
+        if self.wait_ratio is not None and not 0 <= self.wait_ratio <= HIGHEST_WAIT_RATIO:
+            raise InvalidInput(
+                f"wait_ratio: must be a number from 0 to {HIGHEST_WAIT_RATIO:g} (0: no limit), not {self.wait_ratio:g}",
+                field="wait_ratio",
+            )
+        if TRACE in self.scenarios and self.trace is None:
+            raise InvalidInput(
+                "trace: the scenario trace takes its jobs from a file; name it with --trace", field="trace"
+            )
+        if self.trace is not None and TRACE not in self.scenarios:
+            raise InvalidInput(
+                f"trace: a trace is the scenario {TRACE}, not {', '.join(self.scenarios)}; leave --scenario out",
+                field="trace",
+            )
+        if self.trace_format is not None:
+            if self.trace is None:
+                raise InvalidInput("trace_format: a format without a file; name it with --trace", field="trace_format")
+            require_known(self.trace_format, TRACE_FORMATS, "trace_format", "trace format")
+        self._check_runtime()
+
+    def _check_runtime(self) -> None:
+        if self.runtime != LEARNED:
+            try:
+                parse_runtime(self.runtime)
+            except InvalidInput as error:
+                raise InvalidInput(
+                    f"{error.message}; or {LEARNED}, which asks a decompose that learns on the way", field="runtime"
+                ) from None
+            for name, value in (("decompose", self.decompose), ("redis_url", self.redis_url)):
+                if value is not None:
+                    option = f"--{name.replace('_', '-')}"
+                    raise InvalidInput(f"{name}: {option} goes with --runtime {LEARNED}", field=name)
+            return
+        if self.decompose is None and self.redis_url is not None:
+            raise InvalidInput(
+                "redis_url: the store of a running decompose; name that with --decompose, or leave both out",
+                field="redis_url",
+            )
+        if self.decompose is not None:
+            if self.redis_url is None:
+                raise InvalidInput(
+                    "decompose: it learns from what its store holds; name that store with --redis-url",
+                    field="decompose",
+                )
+            if not self.redis_url.startswith(("redis://", "rediss://", "unix://")):
+                raise InvalidInput(
+                    "redis_url: must be a URL such as redis://127.0.0.1:6379/1 (also rediss:// and unix://)",
+                    field="redis_url",
+                )
+            try:
+                split_address(self.decompose)
+            except ValueError as error:
+                raise InvalidInput(f"decompose: {error}, not '{self.decompose}'", field="decompose") from None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All policies that are asked for."""
+        return (*self.policies, *self.own)
+
+    @property
+    def wait_ratios(self) -> dict[str, float]:
+        """Of the limit on waits that each policy has here, the reference's too; 0: it has none."""
+        names = dict.fromkeys((REFERENCE, *self.names))
+        if self.wait_ratio is not None:
+            return dict.fromkeys(names, self.wait_ratio)
+        ratios = {name: (self.own[name] if name in self.own else KNOWN[name]()).wait_ratio for name in names}
+        return {name: ratio if math.isfinite(ratio) else 0.0 for name, ratio in ratios.items()}
+
+    @property
+    def wait_limit(self) -> str:
+        """The same in words: `no limit on waits`, `limit on waits of ratio 20`, or who differs."""
+        by_ratio: dict[float, list[str]] = {}
+        for name, ratio in self.wait_ratios.items():
+            by_ratio.setdefault(ratio, []).append(name)
+        if len(by_ratio) > 1:
+            told = (
+                f"{', '.join(names)} {ratio:g}" if ratio else f"{', '.join(names)} none"
+                for ratio, names in by_ratio.items()
+            )
+            return f"different limits on waits ({'; '.join(told)})"
+        (ratio,) = by_ratio
+        return f"limit on waits of ratio {ratio:g}" if ratio else "no limit on waits"
+
+
+def require_load(load: float, text: str) -> None:
+    """Raises InvalidInput, with the load as `text`, where no list can be brought to a load."""
+    if not 0 < load < math.inf:
+        raise InvalidInput(f"load: must be a finite number above 0, not {text}", field="load")
+    if not LOWEST_LOAD <= load <= HIGHEST_LOAD:
+        raise InvalidInput(
+            f"load: must be from {LOWEST_LOAD:g} to {HIGHEST_LOAD:g} (1: what the cluster can carry), not {text}",
+            field="load",
+        )
+
+
+def require_known(name: str, known: Sequence[str], field_name: str, what: str) -> None:
+    """Raises InvalidInput where `name` is not known, with the nearest and all names."""
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ";"
+    raise InvalidInput(f"{field_name}: unknown {what} '{name}'{meant} there are {', '.join(known)}", field=field_name)
+
+
+def parse_policies(text: str) -> tuple[str, ...]:
+    """`fcfs,sjf`; `all` stands for every registered policy, `-name` after it leaves one out.
+
+    Raises:
+        InvalidInput: an unknown name, or nothing is left.
+    """
+    chosen: dict[str, None] = {}
+    for part in _parts(text):
+        if part == "all":
+            chosen |= dict.fromkeys(POLICIES)
+            continue
+        name = part.removeprefix("-")
+        require_known(name, ("all", *KNOWN), "policies", "policy")
+        if part.startswith("-"):
+            chosen.pop(name, None)
+        else:
+            chosen[name] = None
+    if not chosen:
+        raise InvalidInput("policies: none is left", field="policies")
+    return tuple(chosen)
+
+
+def parse_loads(text: str) -> tuple[float, ...]:
+    """`0.6,0.9`, ascending, each once.
+
+    Raises:
+        InvalidInput: something that is not a number above 0.
+    """
+    loads = set()
+    for part in _parts(text):
+        try:
+            load = float(part)
+        except ValueError:
+            load = math.nan
+        require_load(load, f"'{part}'")
+        loads.add(load)
+    if not loads:
+        raise InvalidInput("load: none is given", field="load")
+    return tuple(sorted(loads))
+
+
+def parse_scenarios(text: str) -> tuple[str, ...]:
+    """`paper,surge`; each once."""
+    return tuple(dict.fromkeys(_parts(text)))
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

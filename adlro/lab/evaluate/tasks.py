@@ -1,0 +1,283 @@
+"""A task: one policy on some lists of one case; what a worker process does. Arrays and plain records only."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import hashlib
+import importlib.util
+import io
+import json
+import math
+import multiprocessing.util
+import os
+import pickle
+import threading
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import adlro.records.cluster
+import adlro.records.jobs
+import adlro.sim
+from adlro.decide import policies as policies_package
+from adlro.decide.policies import Policy
+from adlro.errors import InternalError, InvalidInput
+from adlro.lab.evaluate.cases import Case
+from adlro.lab.evaluate.measure import Figures, figures_of
+from adlro.lab.evaluate.request import KNOWN, REFERENCE
+from adlro.lab.evaluate.tally import Tally
+from adlro.sim.batch import BatchSimulator, Outcome
+from adlro.state.job_arrays import JobArrays
+
+if TYPE_CHECKING:
+    from adlro.lab.evaluate.own_decompose import GivenDecompose, Source
+
+RESULTS_FORMAT = 3
+"""Changes when what a task's file holds changes its meaning."""
+
+_WIDE = 50 * 256
+"""Jobs in a task: wide enough for numpy, small enough for a processor's cache and for work to spread over cores."""
+_CASES_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Lists `first` to `last` - 1 of a case, by number, under a policy."""
+
+    policy: str
+    case: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all tasks share: sent to each worker once.
+
+    `decompose`: the one that cases whose runtimes are learned ask; None: each process starts its own.
+    `wait_ratio`: of every policy's limit on waits, 0 for none; None: each policy's own.
+    """
+
+    cases: tuple[Case, ...]
+    own: Mapping[str, Policy]
+    decompose: GivenDecompose | None = None
+    wait_ratio: float | None = None
+
+    def policy(self, name: str, case: Case) -> Policy:
+        """The policy as it is set for a case."""
+        if name in self.own:
+            policy = self.own[name] if self.wait_ratio is None else copy.copy(self.own[name])
+        else:
+            policy = KNOWN[name]() if case.load is None else KNOWN[name].for_load(case.load)
+        if self.wait_ratio is not None:
+            policy.wait_ratio = self.wait_ratio or math.inf
+        return policy
+
+    def run(self, task: Task) -> Figures:
+        """Simulates a task.
+
+        Raises:
+            InternalError: Little's law does not hold, or the policy's action cannot be carried out.
+            AdlroError: runtimes are learned, and decompose or its store does not do its part.
+        """
+        case = self.cases[task.case]
+        arrays = self.arrays(task.case, task.first, task.last)
+        tally = Tally(self.policy(task.policy, case), task.last - task.first)
+        try:
+            outcome = self._simulated(task, arrays, tally)
+            return figures_of(
+                case.cluster, outcome, policy=task.policy, first_list=task.first, basis_counts=tally.counts
+            )
+        except ValueError as error:
+            raise InternalError(
+                f"policy {task.policy} on lists {task.first} to {task.last - 1} of {case.text}: {error}"
+            ) from error
+        except InternalError as error:
+            raise InternalError(f"{case.text}, seed {case.seed}: {error.message}") from error
+
+    def _simulated(self, task: Task, arrays: JobArrays, tally: Tally) -> Outcome:
+        case = self.cases[task.case]
+        # The reference looks at no runtime: nobody has to learn one for it.
+        if not case.is_learned or task.policy == REFERENCE:
+            simulator = BatchSimulator(case.cluster, arrays)
+            while len(simulator.active):
+                simulator.act(tally.act(simulator.observe(), simulator.active))
+            return simulator.outcome()
+        return asyncio.run(self._simulated_learned(case, task.first, arrays, tally))
+
+    async def _simulated_learned(self, case: Case, number: int, arrays: JobArrays, tally: Tally) -> Outcome:
+        from adlro.lab.evaluate.learning import simulate_learned
+
+        the_list = np.zeros(1, dtype=np.int64)
+        async with self._source.fresh() as decompose:
+            return await simulate_learned(
+                case.cluster, case.job_list(number), arrays, lambda seen: tally.act(seen, the_list), decompose
+            )
+
+    @functools.cached_property
+    def _source(self) -> Source:
+        # Redis and gRPC: only where something is learned.
+        from adlro.lab.evaluate.own_decompose import OwnDecompose
+
+        return self.decompose or OwnDecompose()
+
+    def close(self) -> None:
+        """Ends the processes that were started for tasks."""
+        source: Source | None = self.__dict__.pop("_source", None)
+        if source is not None:
+            source.close()
+
+    def arrays(self, case: int, first: int, last: int) -> JobArrays:
+        """Lists of a case; the last few are kept, since the policies take turns on them."""
+        return self._kept(case, first, last)
+
+    @functools.cached_property
+    def _kept(self) -> functools._lru_cache_wrapper[JobArrays]:
+        @functools.lru_cache(maxsize=_CASES_KEPT)
+        def arrays(case: int, first: int, last: int) -> JobArrays:
+            return self.cases[case].arrays(first, last)
+
+        return arrays
+
+    def __getstate__(self) -> dict[str, object]:
+        return {
+            "cases": self.cases,
+            "own": self.own,
+            "decompose": self.decompose,
+            "wait_ratio": self.wait_ratio,
+        }
+
+
+def cut(cases: Sequence[Case], names: Sequence[str]) -> list[Task]:
+    """All tasks, those on the same lists one after the other. Does not depend on the machine, so a run can go on."""
+    tasks = []
+    for number, case in enumerate(cases):
+        # A memory that begins with nothing learns from one list alone.
+        wide = 1 if case.is_learned else max(1, min(50, _WIDE // case.jobs))
+        for first in range(0, case.lists, wide):
+            last = min(first + wide, case.lists)
+            for name in names:
+                # One that remembers a cluster's jobs gets a list to itself, and is made anew for each.
+                own = 1 if name in KNOWN and KNOWN[name].one_cluster else last - first
+                tasks += [Task(name, number, each, min(each + own, last)) for each in range(first, last, own)]
+    return tasks
+
+
+def key_of(setup: Setup, task: Task) -> str:
+    """A digest of everything on which a task's figures depend: a file of it never serves another question."""
+    case = setup.cases[task.case]
+    question = {
+        "format": RESULTS_FORMAT,
+        "code": code_digest(),
+        "policy": task.policy,
+        "wait_ratio": setup.wait_ratio,
+        "own": _pickle_digest(task.policy, setup.own[task.policy]) if task.policy in setup.own else None,
+        "case": case.digest,
+        "lists": [task.first, task.last],
+        "learns": learning_digest() if case.is_learned else None,
+    }
+    return hashlib.blake2b(json.dumps(question).encode(), digest_size=16).hexdigest()
+
+
+@functools.cache
+def code_digest() -> str:
+    """A digest of the simulator's, the policies' and this package's files, and of the packages they compute with."""
+    digest = hashlib.blake2b(digest_size=16)
+    here = Path(__file__).parent
+    # What the learned policy sees, and what looks ahead, decide too.
+    deciding = [Path(str(policies_package.__file__)).parent, here.parent / "planes", here.parent / "rollouts"]
+    for root in [Path(str(adlro.sim.__file__)).parent, *deciding, here]:
+        _add_files(digest, root.rglob("*"), root)
+    for module in (adlro.records.cluster, adlro.records.jobs):
+        digest.update(Path(str(module.__file__)).read_bytes())
+    for package in ("numpy", "numba", "scipy", "onnxruntime"):
+        digest.update(metadata.version(package).encode())
+    return digest.hexdigest()
+
+
+@functools.cache
+def learning_digest() -> str:
+    """A digest of the files by which an own decompose learns, and of those by which it is asked."""
+    digest = hashlib.blake2b(digest_size=16)
+    asking = Path(__file__).parent.parent
+    _add_files(digest, asking.glob("*"), asking)
+    found = importlib.util.find_spec("adlro.services.decompose")
+    for place in (found.submodule_search_locations or []) if found is not None else []:
+        _add_files(digest, Path(place).rglob("*"), Path(place))
+    return digest.hexdigest()
+
+
+def _add_files(digest: hashlib.blake2b, files: Iterable[Path], root: Path) -> None:
+    for file in sorted(files):
+        if file.suffix in (".py", ".toml", ".csv", ".onnx", ".json"):
+            digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
+
+
+def _pickle_digest(name: str, policy: Policy) -> str:
+    try:
+        return hashlib.blake2b(pickle.dumps(policy), digest_size=16).hexdigest()
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise InvalidInput(
+            f"policies: '{name}' cannot be sent to a worker process: {error}", field="policies"
+        ) from None
+
+
+def to_bytes(figures: Figures) -> bytes:
+    """Figures as a file."""
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        metrics=figures.metrics,
+        stuck=figures.stuck,
+        jct_counts=figures.jct_counts,
+        gpu_busy=figures.gpu_busy,
+        gantt=figures.gantt,
+        basis_counts=figures.basis_counts,
+    )
+    return buffer.getvalue()
+
+
+def from_bytes(content: bytes) -> Figures | None:
+    """Figures of a file; None where it is damaged."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as found:
+            return Figures(**{name: found[name] for name in Figures.__slots__})
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+_setup: Setup | None = None
+
+
+def begin_worker(setup: Setup) -> None:
+    """Makes this process a worker: it ends when its parent does, and leaves Ctrl-C to it."""
+    import signal
+
+    global _setup
+    _setup = setup
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Where the worker ends in any other way, its child processes see to it themselves.
+    multiprocessing.util.Finalize(None, setup.close, exitpriority=0)
+
+
+def work(task: Task) -> tuple[Task, bytes]:
+    """A task in a worker process."""
+    assert _setup is not None
+    return task, to_bytes(_setup.run(task))
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,42 @@
+"""How long a policy takes to decide, measured as in service: one cluster's observation at a time.
+
+Measured in one process after the simulations, so that no workers take its cores: over the first lists of a case, the
+time of `policy.act` (scores and choice) on an observation that is already built, as the orchestrator calls it. The
+first decisions of each list warm the caches and do not count. Where a list takes long, the measurement ends within it:
+the queue was then shorter than later on.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from adlro.lab.evaluate.tasks import Setup
+from adlro.sim.batch import BatchSimulator
+from adlro.state.observation import Floats
+
+LISTS = 3
+BUDGET_S = 2.0
+WARM_UP = 10
+
+
+def decision_times_us(setup: Setup, policy_name: str, case_number: int) -> Floats:
+    """(D,) times of single decisions, microseconds of wall time; at least one."""
+    case = setup.cases[case_number]
+    policy = setup.policy(policy_name, case)
+    times_us: list[float] = []
+    ends_s = time.monotonic() + BUDGET_S
+    for number in range(min(LISTS, case.lists)):
+        simulator = BatchSimulator(case.cluster, setup.arrays(case_number, number, number + 1))
+        seen = 0
+        while len(simulator.active) and time.monotonic() < ends_s:
+            observation = simulator.observe()
+            begin_ns = time.perf_counter_ns()
+            actions = policy.act(observation)
+            took_us = (time.perf_counter_ns() - begin_ns) / 1000.0
+            simulator.act(actions)
+            seen += 1
+            if seen > WARM_UP or case.jobs <= WARM_UP:
+                times_us.append(took_us)
+    return np.array(times_us or [np.nan])

@@ -1,0 +1,188 @@
+"""Runs a generation of job lists under a network, with some random actions, and says what it was paid. numpy and torch.
+
+Rewards, in job-seconds (docs/learning.md):
+
+- "jobs": minus the integral of the jobs in the system until the next decision. Over a list it sums to minus the total
+  completion time (Little's law).
+- "waits": minus the integral of the waiting jobs, and where a job is started on another GPU than its fastest, minus the
+  seconds that it is expected to run longer there. It sums to the same, but for what no policy can change
+  (potential-based shaping: Ng, Harada and Russell 1999): what a start costs counts at once, and not as the job runs.
+  The generation's mean, by time, is taken off: values stay near 0.
+
+Both subtract lambda times the idle GPU time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from adlro.decide.planes.choice import Margins, actions_of, best_of
+from adlro.decide.planes.fill import PlaneFiller
+from adlro.decide.planes.layout import Float32s, Planes, fullest_window
+from adlro.decide.planes.ranges import Ranges
+from adlro.decide.planes.session import INPUTS
+from adlro.lab.learn.network import PairNetwork
+from adlro.lab.learn.recipes import Recipe
+from adlro.lab.learn.replay import Decisions, halved, pack
+from adlro.lab.learn.worlds import World
+from adlro.numeric.exact import exp_array
+from adlro.sim.batch import BatchSimulator
+from adlro.sim.course import FEASIBLE_IDLE_S, IDLE_S, JOBS_S, PRIORITY_S
+from adlro.state.observation import Floats, Ints, Observation
+
+RANGES_EVERY = 8
+"""Steps of a generation: what planes can be shows in a part of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What came of it.
+
+    Attributes:
+        decisions: to learn from.
+        mean_jct_s: mean job completion time.
+        holds: share of the decisions that held.
+        explored: share of the decisions that were made at random.
+        ranges: of planes, at a part of the decisions.
+    """
+
+    decisions: Decisions
+    mean_jct_s: float
+    holds: float
+    explored: float
+    ranges: Ranges
+
+
+def network_q(network: PairNetwork, planes: Planes, device: torch.device) -> tuple[Float32s, Float32s]:
+    """(P,) Q of the pairs, (N,) of holding, by torch."""
+    window, used = planes.jobs.shape[1], fullest_window(planes.jobs)
+    # Most windows are nearly empty: their padding would be most of the work.
+    planes = planes._replace(jobs=planes.jobs[:, :used], pair_job=planes.pair_cluster * used + planes.pair_job % window)
+    with torch.no_grad():
+        q_pairs, q_hold = network(*(torch.from_numpy(getattr(planes, name)).to(device) for name in INPUTS))
+    return q_pairs.cpu().numpy(), q_hold.cpu().numpy()
+
+
+def run_generation(
+    world: World,
+    network: PairNetwork,
+    recipe: Recipe,
+    filler: PlaneFiller,
+    rng: np.random.Generator,
+    epsilon: float,
+    device: torch.device,
+) -> Generation:
+    """Runs a world's lists to their end."""
+    simulator = BatchSimulator(world.cluster, world.jobs)
+    lists = len(world.jobs.job_count)
+    last_arrival_s = world.jobs.submit_s[np.arange(lists), world.jobs.job_count - 1]
+    rate = 1.0 / (recipe.horizon * _mean_s(world))
+    gpus = sum(1 for _ in world.cluster.gpus())
+    seen: list[Planes] = []
+    chosen: list[Ints] = []
+    longer_s: list[Floats] = []
+    clusters: list[Ints] = []
+    times: list[Floats] = []
+    totals: list[Floats] = []
+    explored, ranges = 0, Ranges()
+    while len(active := simulator.active):
+        observation = simulator.observe()
+        planes = filler.fill(observation)
+        index = best_of(planes, *network_q(network, planes, device), recipe.margins)
+        explored += _explore(planes, index, rng, epsilon, recipe.random_hold)
+        if len(seen) % RANGES_EVERY == 0:
+            ranges.see(planes)
+        seen.append(halved(planes))
+        chosen.append(index)
+        clusters.append(active)
+        times.append(simulator.time_s[active].copy())
+        totals.append(simulator.totals[active].copy())
+        longer_s.append(_longer_s(observation, planes, index))
+        simulator.act(actions_of(planes, index))
+    outcome = simulator.outcome()
+    cluster, time_s = np.concatenate(clusters), np.concatenate(times)
+    following = _following(cluster)
+    # Behind the last arrival a list is like no cluster in service: decisions from there on are not learned from.
+    within = time_s[following] <= last_arrival_s[cluster]
+    following = np.where((following >= 0) & within, following, -1)
+    dt_s = np.where(following >= 0, time_s[following] - time_s, 0.0)
+    passed = np.concatenate(totals)
+    parts = np.where((following >= 0)[:, None], passed[following] - passed, 0.0)
+    idle_s = parts[:, FEASIBLE_IDLE_S if recipe.feasible_idle_only else IDLE_S]
+    if recipe.by_priority:
+        reward_s = -parts[:, PRIORITY_S]
+    elif recipe.reward == "jobs":
+        reward_s = -parts[:, JOBS_S]
+    else:
+        busy_s = gpus * dt_s - parts[:, IDLE_S]
+        reward_s = -(parts[:, JOBS_S] - busy_s) - np.concatenate(longer_s)
+    reward_s = np.where(following >= 0, reward_s - recipe.idle * idle_s, 0.0)
+    if recipe.reward == "waits":
+        reward_s -= reward_s.sum() / max(dt_s.sum(), 1e-9) * dt_s
+    discount = exp_array(-rate * dt_s) if recipe.discount_per_decision == 0.0 else recipe.discount_per_decision
+    held = np.concatenate(chosen) < 0
+    decisions = Decisions(
+        **pack(seen, chosen),  # type: ignore[arg-type]
+        following=following,
+        reward_s=reward_s,
+        discount=np.broadcast_to(discount, dt_s.shape).copy(),
+    )
+    completion_s = outcome.end_s - world.jobs.submit_s
+    there = np.arange(completion_s.shape[1]) < world.jobs.job_count[:, None]
+    return Generation(
+        decisions, float(np.nanmean(completion_s[there])), float(held.mean()), explored / len(held), ranges
+    )
+
+
+def _mean_s(world: World) -> float:
+    """Mean expected duration on the best model."""
+    there = np.arange(world.jobs.submit_s.shape[1]) < world.jobs.job_count[:, None]
+    best_s = world.jobs.expected_s.min(axis=2)[there]
+    return float(best_s[np.isfinite(best_s)].mean())
+
+
+def _longer_s(observation: Observation, planes: Planes, index: Ints) -> Floats:
+    """(N,) by how much what is started is expected to take longer than on the job's fastest GPU."""
+    starts = np.flatnonzero(index >= 0)
+    row, gpu = planes.pair_queue[index[starts]], planes.pair_gpu[index[starts]]
+    duration_s = observation.duration_s[starts, row]
+    longer_s = np.zeros(len(index))
+    longer_s[starts] = duration_s[np.arange(len(starts)), gpu] - duration_s.min(axis=1)
+    return longer_s
+
+
+def _explore(planes: Planes, index: Ints, rng: np.random.Generator, epsilon: float, random_hold: float) -> int:
+    """Replaces some choices by random ones that are allowed."""
+    count = len(index)
+    at_random, hold, pick = rng.random(count) < epsilon, rng.random(count) < random_hold, rng.random(count)
+    pairs = np.diff(planes.first_pair)
+    hold &= planes.hold_allowed
+    start = at_random & ~hold & (pairs > 0)
+    index[start] = (planes.first_pair[:-1] + (pick * pairs).astype(np.int64))[start]
+    index[at_random & hold] = -1
+    return int(at_random.sum())
+
+
+def _following(cluster: Ints) -> Ints:
+    """(D,) the next decision of the same cluster; -1: none."""
+    following = np.full(len(cluster), -1, dtype=np.int64)
+    order = np.argsort(cluster, kind="stable")
+    same = cluster[order[1:]] == cluster[order[:-1]]
+    following[order[:-1][same]] = order[1:][same]
+    return following
+
+
+def greedy(
+    network: PairNetwork, filler: PlaneFiller, margins: Margins, device: torch.device
+) -> Callable[[Observation], Ints]:
+    """A policy: observations to actions."""
+
+    def act(observation: Observation) -> Ints:
+        planes = filler.fill(observation)
+        return actions_of(planes, best_of(planes, *network_q(network, planes, device), margins))
+
+    return act

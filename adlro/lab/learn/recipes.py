@@ -1,0 +1,148 @@
+"""How a DQN is trained: named recipes and their settings. Plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from adlro.decide.planes.choice import Margins
+from adlro.errors import InvalidInput
+from adlro.lab.learn.sizes import NetworkSettings
+
+REWARDS = ("waits", "jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Settings of a training.
+
+    A generation is a batch of job lists that run side by side to their end under one set of weights, while the learner
+    goes on with the generations before.
+
+    Attributes:
+        name: of the recipe.
+        randomised: a world drawn for each generation (`worlds.py`: loads, populations, sizes, shapes of clusters,
+            errors of runtime estimates); False: the scenario `paper` at `loads`.
+        loads: where not randomised.
+        lists, jobs: of a generation.
+        repeats: generations that run the same lists (drawing them takes as long as simulating them).
+        replay: decisions that are kept, in whole generations.
+        reward: "jobs", as the paper's, or "waits", which sums to the same with less noise (`episodes.py`).
+        idle: lambda, what an idle GPU costs against a job in the system.
+        feasible_idle_only: an idle GPU counts only while a hold leaves it idle though a job fits.
+        by_priority: jobs count by their priority.
+        horizon: discount exp(-dt / (horizon x typical duration)): decisions are not equally spaced.
+        discount_per_decision: a fixed factor instead; 0: none.
+        learning_rate: of Adam.
+        batch: decisions of an update.
+        replay_ratio: decisions learned from for each one made.
+        target_every: updates after which the target network is brought up to date.
+        double: the online network chooses, the target network judges (van Hasselt et al. 2016).
+        huber: loss linear from 1 on; else squared.
+        epsilon_first, epsilon_last: share of random actions, falling linearly over `epsilon_decisions`.
+        random_hold: of the random actions, so many hold.
+        margins: of the behaviour and of the model, in units of Q.
+        network: its sizes.
+        validate_every: generations.
+    """
+
+    name: str
+    randomised: bool = True
+    loads: tuple[float, ...] = (0.6, 0.9, 1.1)
+    lists: int = 256
+    jobs: int = 64
+    repeats: int = 2
+    replay: int = 60_000
+    reward: str = "waits"
+    idle: float = 0.1
+    feasible_idle_only: bool = True
+    by_priority: bool = False
+    horizon: float = 30.0
+    discount_per_decision: float = 0.0
+    learning_rate: float = 1e-4
+    batch: int = 256
+    replay_ratio: float = 1.0
+    target_every: int = 200
+    double: bool = True
+    huber: bool = True
+    epsilon_first: float = 0.1
+    epsilon_last: float = 0.02
+    epsilon_decisions: int = 2_000_000
+    random_hold: float = 0.1
+    margins: Margins = field(default_factory=Margins)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    validate_every: int = 20
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput for settings that cannot be."""
+        for name in (
+            "lists",
+            "jobs",
+            "repeats",
+            "replay",
+            "batch",
+            "target_every",
+            "epsilon_decisions",
+            "validate_every",
+        ):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} must be at least 1, not {getattr(self, name)}", field=name)
+        for name in ("horizon", "learning_rate", "replay_ratio"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise InvalidInput(f"{name} must be a number above 0, not {getattr(self, name)}", field=name)
+        for name in ("epsilon_first", "epsilon_last", "random_hold"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise InvalidInput(f"{name} must be between 0 and 1, not {getattr(self, name)}", field=name)
+        if not 0.0 < self.idle < 1.0:
+            raise InvalidInput(f"idle (lambda) must be above 0 and below 1, not {self.idle}", field="idle")
+        if not 0.0 <= self.discount_per_decision < 1.0:
+            raise InvalidInput("discount_per_decision must be from 0 and below 1", field="discount_per_decision")
+        if self.reward not in REWARDS:
+            raise InvalidInput(f"reward must be one of {', '.join(REWARDS)}, not '{self.reward}'", field="reward")
+        if not self.loads or min(self.loads) <= 0:
+            raise InvalidInput("loads must be above 0", field="loads")
+
+    def epsilon(self, decisions: int) -> float:
+        """Share of random actions after so many decisions."""
+        done = min(decisions / self.epsilon_decisions, 1.0)
+        return self.epsilon_first + (self.epsilon_last - self.epsilon_first) * done
+
+
+RECIPES: Mapping[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        # From the policy that it starts with (`--start`, else the base's choices), never far from it: the margins keep
+        # the base's choice where nothing is clearly better.
+        Recipe("adlro", margins=Margins(start=0.5, hold=1.0)),
+        # What the paper says, and what a plain DQN (Mnih et al. 2015) is where it says nothing: its own scenario, its
+        # reward over all idle GPUs, a fixed discount, no double Q, much exploration, the highest Q wins.
+        Recipe(
+            "paper",
+            randomised=False,
+            loads=(0.9,),
+            repeats=4,
+            reward="jobs",
+            feasible_idle_only=False,
+            discount_per_decision=0.99,
+            double=False,
+            huber=False,
+            epsilon_first=1.0,
+            epsilon_last=0.05,
+            epsilon_decisions=1_000_000,
+            random_hold=0.2,
+        ),
+    )
+}
+
+
+def recipe_named(name: str, **changes: object) -> Recipe:
+    """A recipe, with some settings changed.
+
+    Raises:
+        InvalidInput: no such recipe, or a setting that cannot be.
+    """
+    if name not in RECIPES:
+        raise InvalidInput(f"no recipe '{name}'; there are {', '.join(RECIPES)}", field="recipe")
+    return dataclasses.replace(RECIPES[name], **changes)  # type: ignore[arg-type]

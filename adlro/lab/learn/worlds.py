@@ -1,0 +1,210 @@
+"""Worlds to train in: what scenario, cluster, load and knowledge of runtimes, drawn at random. numpy only.
+
+A policy that has seen one cluster at one load is tuned to it; what it learns here must hold for the clusters, mixes and
+loads of people nobody knows. Shares are this project's choice. A world differs from the scenarios of the comparison in
+one or more ways: load, population, a single application, shape of the cluster, GPU models up to ten times apart, jobs
+that wait already when the list begins, error of the runtimes that are expected, jobs that end long before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from adlro.errors import InvalidInput
+from adlro.numeric.exact import exp_array, log
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import JobType
+from adlro.state.job_arrays import JobArrays, pack_jobs
+from adlro.state.observation import Floats
+from adlro.workload.capacity import scenario_on
+from adlro.workload.estimates import expected_s
+from adlro.workload.job_lists import WorkloadJob, draw_groups, draw_jobs
+from adlro.workload.scenario import Group, Scenario, load_scenario
+
+LOWEST_LOAD, HIGHEST_LOAD = 0.3, 1.6
+WIDEST_SPEEDUP = 10.0
+_TRIES = 20
+
+
+@dataclass(frozen=True)
+class World:
+    """Lists of jobs for clusters that are all alike.
+
+    Attributes:
+        text: for logs.
+        cluster: each list has one of its own.
+        jobs: L lists.
+        mean_gap_s: between submissions at ordinary times.
+        load: share of what the cluster can carry.
+        runtime: what is known of runtimes (`adlro.workload.estimates`).
+    """
+
+    text: str
+    cluster: Cluster
+    jobs: JobArrays
+    mean_gap_s: float
+    load: float
+    runtime: str
+
+
+def draw_world(rng: np.random.Generator, *, lists: int, jobs: int) -> World:
+    """Draws a world, and `lists` lists of `jobs` jobs for it."""
+    for _ in range(_TRIES):
+        try:
+            return _draw(rng, lists, jobs)
+        except InvalidInput:
+            continue  # the cluster drawn has no GPU for some of the scenario's jobs
+    raise InvalidInput(f"none of {_TRIES} clusters drawn could hold all of the jobs drawn for it")
+
+
+def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
+    load = LOWEST_LOAD + (HIGHEST_LOAD - LOWEST_LOAD) * rng.random()
+    name = str(rng.choice(["paper", "paper_roomy", "diurnal", "surge", "heavy_tails", "gavel"], p=_SCENARIOS))
+    scenario = load_scenario(name)
+    groups: tuple[Group, ...] | None = None
+    if rng.random() < 0.15:
+        scenario, groups = _of_one_application(scenario, rng)
+    elif name != "gavel" and rng.random() < 0.4:
+        groups = draw_groups(scenario, rng)
+    cluster = scenario.cluster
+    if rng.random() < 0.35:
+        cluster = _draw_cluster(rng, scenario.cluster)
+        if rng.random() < 0.4:
+            scenario, cluster = _with_more_memory(scenario, cluster, float(rng.choice([1.5, 2.5, 5.0])), rng)
+    if cluster is not scenario.cluster or groups is not None:
+        scenario = scenario_on(scenario, cluster, groups=groups)
+    speedup = np.ones(len(cluster.gpu_models))
+    if rng.random() < 0.25:
+        speedup = exp_array(log(WIDEST_SPEEDUP) * rng.random(len(speedup)))
+    backlog = int(jobs * 0.75 * rng.random()) if rng.random() < 0.2 else 0
+    early = 0.4 * rng.random() if rng.random() < 0.08 else 0.0
+    runtime = _draw_runtime(rng)
+    return world_of(
+        scenario, load, runtime, rng, lists=lists, jobs=jobs, speedup=speedup, backlog=backlog, early_share=early
+    )
+
+
+def _of_one_application(scenario: Scenario, rng: np.random.Generator) -> tuple[Scenario, tuple[Group, ...]]:
+    """One of the scenario's applications alone, with a population of its own."""
+    names = list(scenario.job_types)
+    name = names[int(rng.integers(len(names)))]
+    job_types = {name: scenario.job_types[name]}
+    mix = {job_type: float(job_type is job_types[name]) for job_type in JobType}
+    alone = dataclasses.replace(scenario, job_types=job_types, mix=mix, groups=())
+    return alone, draw_groups(alone, rng)
+
+
+def world_of(
+    scenario: Scenario,
+    load: float,
+    runtime: str,
+    rng: np.random.Generator,
+    *,
+    lists: int,
+    jobs: int,
+    speedup: Floats | None = None,
+    backlog: int = 0,
+    early_share: float = 0.0,
+) -> World:
+    """Lists of a scenario at a load.
+
+    Args:
+        scenario: its rules.
+        load: share of what the cluster can carry.
+        runtime: what is known of runtimes.
+        rng: for everything by chance.
+        lists, jobs: how many.
+        speedup: (K,) by which the cluster's GPU models are faster than in the scenario; the load is brought to what the
+            cluster then carries, roughly: as if each GPU did the same share of the work.
+        backlog: jobs of each list that are there when it begins.
+        early_share: of the jobs, that end after 2 to 30 % of their time; nobody expects it.
+    """
+    models = scenario.cluster.gpu_models
+    speedup = np.ones(len(models)) if speedup is None else speedup
+    faster = float(np.mean([speedup[models.index(gpu.gpu_model)] for _, gpu in scenario.cluster.gpus()]))
+    drawn = [draw_jobs(scenario, load=load * faster, rng=rng, count=jobs) for _ in range(lists)]
+    if backlog:
+        drawn = [_with_backlog(each, backlog) for each in drawn]
+    packed = pack_jobs(drawn, models)
+    if runtime != "true":
+        believed = [expected_s(each, models, runtime, scenario, seed=int(rng.integers(2**31))) for each in drawn]
+        packed = pack_jobs(drawn, models, believed)
+    packed = packed._replace(duration_s=packed.duration_s / speedup, expected_s=packed.expected_s / speedup)
+    if early_share:
+        ends = rng.random((lists, jobs)) < early_share
+        share = np.where(ends, 0.02 + 0.28 * rng.random((lists, jobs)), 1.0)
+        packed = packed._replace(duration_s=packed.duration_s * share[:, :, None])
+    gpus = sum(1 for _ in scenario.cluster.gpus())
+    more = "" if faster == 1.0 else f" models sped up by factors {speedup.max() / speedup.min():.1f} apart"
+    return World(
+        text=f"{scenario.name} load {load:.2f} {runtime} {gpus} GPUs{more} backlog {backlog} early {early_share:.2f}",
+        cluster=scenario.cluster,
+        jobs=packed,
+        mean_gap_s=3600.0 / (load * faster * scenario.capacity_jobs_per_h),
+        load=load,
+        runtime=runtime,
+    )
+
+
+def _with_backlog(jobs: list[WorkloadJob], count: int) -> list[WorkloadJob]:
+    """The list as it stands once so many jobs have come and none has started."""
+    begin_s = jobs[count - 1].submit_s
+    return [dataclasses.replace(job, submit_s=max(round(job.submit_s - begin_s, 3), 0.0)) for job in jobs]
+
+
+_SCENARIOS = (0.46, 0.22, 0.06, 0.05, 0.09, 0.12)
+
+
+def _with_more_memory(
+    scenario: Scenario, cluster: Cluster, factor: float, rng: np.random.Generator
+) -> tuple[Scenario, Cluster]:
+    """GPUs with so much more memory, in half of the worlds for jobs that ask for as much more."""
+    nodes = tuple(
+        dataclasses.replace(
+            node,
+            gpus=tuple(dataclasses.replace(gpu, memory_mib=int(gpu.memory_mib * factor)) for gpu in node.gpus),
+        )
+        for node in cluster.nodes
+    )
+    if rng.random() < 0.5:
+        asked = {key: tuple(int(size * factor) for size in sizes) for key, sizes in scenario.gpu_memory_mib.items()}
+        scenario = dataclasses.replace(scenario, gpu_memory_mib=asked)
+    return scenario, dataclasses.replace(cluster, nodes=nodes)
+
+
+def _draw_runtime(rng: np.random.Generator) -> str:
+    kind = str(rng.choice(["true", "noise", "group", "type", "none"], p=(0.5, 0.2, 0.14, 0.13, 0.03)))
+    return f"noise:{0.1 + 0.9 * rng.random():.2f}" if kind == "noise" else kind
+
+
+def _draw_cluster(rng: np.random.Generator, like: Cluster) -> Cluster:
+    """Nodes of another cluster's kinds in other numbers, with other cores; sometimes one model is missing."""
+    kinds = list({node.gpus[0].gpu_model: node for node in like.nodes}.values())
+    if len(kinds) > 1 and rng.random() < 0.3:
+        kinds.pop(int(rng.integers(len(kinds))))
+    nodes = int(rng.choice([2, 3, 4, 5, 6, 8, 12, 16], p=(0.12, 0.14, 0.2, 0.16, 0.14, 0.12, 0.07, 0.05)))
+    share = rng.dirichlet(np.full(len(kinds), 2.0))
+    chosen: Sequence[Node] = [kinds[int(number)] for number in np.sort(rng.choice(len(kinds), size=nodes, p=share))]
+    slots = int(rng.choice([2, 4, 8], p=(0.15, 0.7, 0.15)))
+    if slots == 8:
+        chosen = chosen[: max(1, len(chosen) // 2)]
+    cores = int(rng.choice([4, 5, 6, 8])) * slots
+    return Cluster(
+        "drawn",
+        tuple(
+            dataclasses.replace(
+                node,
+                node_id=f"node-{number}",
+                cpu_cores=max(cores, 16),
+                gpus=tuple(
+                    Gpu(f"node-{number}-{slot}", node.gpus[0].gpu_model, node.gpus[0].memory_mib)
+                    for slot in range(slots)
+                ),
+            )
+            for number, node in enumerate(chosen)
+        ),
+    )

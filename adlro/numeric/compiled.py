@@ -1,0 +1,165 @@
+"""Compiles the simulator's inner loops with numba; compiled code is kept on disk wherever that is possible.
+
+Exact arithmetic: no fast-math, so that a run gives the same floats on every machine and beside plain Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+from numba.core import event
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_R = TypeVar("_R")
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+_KEPT_S = 7 * 86_400.0
+
+_SHARED = ("compiled.py", "exact.py", "observation.py")
+"""Files whose constants are in compiled code, beside those with compiled functions."""
+
+
+@functools.cache
+def _cache_folder(sources: Path) -> str | None:
+    """Where compiled code of a folder's files is kept; None: nowhere can be written.
+
+    Its name has a digest of the files with compiled functions, there, in the package's other folders and in this one,
+    and of the constants that they share: numba looks only at a function's own file, and would go on using compiled code
+    that holds an older form of what it calls.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    beside = {file.parent for file in sources.parent.glob("*/__init__.py")}
+    beside = beside if (sources.parent / "__init__.py").exists() else set()
+    for folder in sorted({Path(__file__).parent, sources, *beside}):
+        for file in sorted(folder.glob("*.py")):
+            text = file.read_bytes()
+            if b"adlro.numeric.compiled" in text or file.name in _SHARED:
+                digest.update(text)
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    places = [Path(named)] if named else [sources / "__pycache__", Path(user) / "adlro"]
+    for place in places:
+        folder = place / f"numba-{digest.hexdigest()}"
+        if _writable(folder):
+            _sweep(folder)
+            return str(folder)
+    return None
+
+
+def _sweep(folder: Path) -> None:
+    """Marks a folder as used now, and drops its likes that nobody has used for a week."""
+    try:
+        os.utime(folder)
+        for other in folder.parent.glob("numba-*"):
+            if other.stat().st_mtime < time.time() - _KEPT_S:
+                shutil.rmtree(other, ignore_errors=True)
+    except OSError:
+        return  # another process sweeps too
+
+
+class _Notice(event.Listener):
+    """Says once in a process that code is being compiled: that takes long, and looks like standing still.
+
+    Attributes:
+        told: it has been said.
+        kept: the compiled code is kept.
+    """
+
+    def __init__(self) -> None:
+        self.told = False
+        self.kept = True
+
+    def on_start(self, event: Any) -> None:
+        """A function is compiled, not fetched from where it is kept."""
+        if self.told:
+            return
+        self.told = True
+        if self.kept:
+            _LOG.info("compiling, first start only")
+        else:
+            _LOG.info(
+                "compiling, at every start: there is no folder to keep compiled code in; "
+                "set NUMBA_CACHE_DIR to one that can be written"
+            )
+
+    def on_end(self, event: Any) -> None:
+        """Of no interest."""
+
+
+_LOG = logging.getLogger(__name__)
+_NOTICE = _Notice()
+event.register("numba:compile", _NOTICE)  # type: ignore[no-untyped-call]  # numba has few types
+
+
+def _compile(function: _F, **options: Any) -> _F:
+    folder = _cache_folder(Path(function.__code__.co_filename).resolve().parent)
+    _NOTICE.kept &= folder is not None
+    before = _CONFIG.CACHE_DIR
+    _CONFIG.CACHE_DIR = folder or before
+    try:
+        return cast("_F", numba.njit(cache=folder is not None, nogil=True, error_model="numpy", **options)(function))
+    finally:
+        _CONFIG.CACHE_DIR = before
+
+
+_CONFIG: Any = numba.config
+
+# Without numba's reference counts: what is compiled here makes no arrays, and counting the references to the dozens of
+# arrays of a simulation took two thirds of its time. The options are numba's own (numba.core.options), and missing in
+# its type information.
+_WAY_IN: dict[str, Any] = {"_nrt": False}
+_CALL: dict[str, Any] = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_PART: dict[str, Any] = {**_CALL, "forceinline": True}
+
+
+def compiled(function: _F) -> _F:
+    """Compiles a function of arrays and numbers at its first call for each combination of types.
+
+    It may make views of the arrays, but no new ones.
+    """
+    return _compile(function, **_WAY_IN)
+
+
+def compiled_part(function: _F) -> _F:
+    """The same for a function that only compiled ones call: no way in from Python, which takes long to compile.
+
+    Give it variables, not constants: numba compiles it anew for each constant.
+    """
+    return _compile(function, **_PART)
+
+
+def compiled_call(function: _F) -> _F:
+    """The same as `compiled_part`, called instead of copied in: for what is long and used in many places."""
+    return _compile(function, **_CALL)
+
+
+def fixed(function: Callable[..., _R], *arguments: object) -> Callable[..., _R]:
+    """A compiled function for arguments of exactly these types, compiled or loaded now.
+
+    Looking at the types of so many arrays takes longer (13 us) than a step of one cluster (1 us): a caller whose
+    arguments never change their types does it once. It is unsafe to call with others: nothing checks them.
+    """
+    dispatcher = cast("Any", function)
+    typeof: Callable[[object], object] = numba.typeof
+    signature = tuple(typeof(argument) for argument in arguments)
+    dispatcher.compile(signature)
+    return cast("Callable[..., _R]", dispatcher.overloads[signature].entry_point)

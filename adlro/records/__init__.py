@@ -1,0 +1,1 @@
+"""Jobs, clusters, events, telemetry as plain records: each record once. The standard library only."""

@@ -1,0 +1,98 @@
+"""What a cluster tells its orchestrator, as plain data: its clock, its events, what runs. Knows no gRPC.
+
+Times named `*_s` are seconds of cluster time.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from adlro.records.cluster import Cluster
+
+
+class ClockMode(enum.IntEnum):
+    """How cluster time passes; numbers as in cluster.proto."""
+
+    REAL = 1
+    SCALED = 2
+    VIRTUAL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A cluster's clock at one moment. `scale`: cluster seconds a second (in VIRTUAL the most; 0 = no limit)."""
+
+    mode: ClockMode
+    scale: float
+    paused: bool
+    time_s: float
+
+
+class EventKind(enum.IntEnum):
+    """What happened; numbers as in cluster_service.proto."""
+
+    STARTED = 1
+    FINISHED = 2
+    FAILED = 3
+    STOPPED = 4
+    LOST = 5
+    WAKE_UP = 6
+    GPU_LOST = 7
+    GPU_BACK = 8
+    CLOCK_SET = 9
+
+
+# Events that change nothing of what could be started: a virtual clock does not wait for their acknowledgement.
+NOT_BLOCKING = frozenset((EventKind.STARTED, EventKind.CLOCK_SET))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """One entry of a cluster's event log; fields that a kind does not use are empty."""
+
+    revision: int
+    kind: EventKind
+    time_s: float
+    job_id: str = ""
+    attempt: int = 0
+    gpu_id: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """The events of one moment, and the clock right after them."""
+
+    incarnation: str
+    events: tuple[ClusterEvent, ...]
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """An attempt that runs."""
+
+    job_id: str
+    attempt: int
+    gpu_id: str
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """A cluster at one moment.
+
+    Attributes:
+        revision: of its newest event; `oldest_revision`: of the oldest still kept.
+        fencing_token: the newest that was used there, or is older than one that was given; 0: none.
+    """
+
+    cluster: Cluster
+    running: tuple[RunningJob, ...]
+    lost_gpu_ids: tuple[str, ...]
+    clock: Clock
+    incarnation: str
+    revision: int
+    oldest_revision: int
+    fencing_token: int = 0

@@ -1,0 +1,146 @@
+"""Job records as plain data. Knows no gRPC and no Redis: `adlro.store` keeps them, `adlro.wire` translates.
+
+Times named `*_s` are seconds of cluster time, `*_unix_s` seconds of wall time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class JobType(enum.IntEnum):
+    """The three kinds of work; numbers as in job.proto."""
+
+    SIMULATION = 1
+    MACHINE_LEARNING = 2
+    DATA_PROCESSING = 3
+
+    @property
+    def label(self) -> str:
+        """Lower-case name, as in tables and traces: `machine_learning`."""
+        return self.name.lower()
+
+
+class JobState(enum.IntEnum):
+    """Where a job stands; numbers as in job.proto."""
+
+    PENDING = 1
+    RUNNING = 2
+    SUCCEEDED = 3
+    FAILED = 4
+    CANCELLED = 5
+
+    @property
+    def final(self) -> bool:
+        """Nothing changes a job in this state any more."""
+        return self >= JobState.SUCCEEDED
+
+
+class PendingReason(enum.IntEnum):
+    """Why a pending job waits; numbers as in job.proto. NONE for jobs that are not pending."""
+
+    NONE = 0
+    SUBMITTED = 1
+    BEGIN_TIME = 2
+    RESOURCES = 3
+    POLICY = 4
+    LAUNCHING = 5
+    NO_FITTING_GPU = 6
+    CLUSTER_UNAVAILABLE = 7
+    NODES_DRAINED = 8
+    LAUNCH_REFUSED = 9
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRuntime:
+    """A user's estimate: `runtime_s` seconds on `gpu_model`."""
+
+    gpu_model: str
+    runtime_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedWork:
+    """What a simulated cluster runs: seconds on the reference GPU; optionally fails after a share of it."""
+
+    work_s: float
+    fails_at_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a user asks for, defaults filled in."""
+
+    name: str
+    user: str
+    job_type: JobType
+    application: str = ""
+    priority: float = 0.5
+    cpu_cores: int = 1
+    memory_mib: int = 4096
+    gpu_memory_mib: int = 0
+    gpu_count: int = 1
+    expected_runtime: ExpectedRuntime | None = None
+    time_limit_s: float | None = None
+    begin_time_s: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    simulated_work: SimulatedWork | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizedJob:
+    """A job's fields brought to 0..1 by ingest's table."""
+
+    priority: float = 0.0
+    cpu_cores: float = 0.0
+    memory: float = 0.0
+    gpu_memory: float = 0.0
+    expected_runtime: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobAttempt:
+    """One try to run a job. `outcome` is empty while it runs; `excused`: it was lost to a restart of the cluster."""
+
+    attempt: int
+    gpu_id: str
+    gpu_model: str
+    start_s: float | None = None
+    end_s: float | None = None
+    outcome: str = ""
+    excused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job and what became of it; changed only by `dataclasses.replace`."""
+
+    job_id: str
+    spec: JobSpec
+    state: JobState = JobState.PENDING
+    pending_reason: PendingReason = PendingReason.SUBMITTED
+    message: str = "recorded; the orchestrator has not taken it up yet"
+    created_unix_s: float = 0.0
+    submit_s: float | None = None
+    start_s: float | None = None
+    end_s: float | None = None
+    gpu_id: str = ""
+    gpu_model: str = ""
+    attempts: tuple[JobAttempt, ...] = ()
+    revision: int = 0
+    cancel_requested: bool = False
+    normalized: NormalizedJob = NormalizedJob()
+
+    @property
+    def attempt_count(self) -> int:
+        """Tries so far."""
+        return len(self.attempts)
+
+    @property
+    def jct_s(self) -> float | None:
+        """Job completion time: submission (or begin time) to end; None while it has not ended, or ended before that."""
+        if self.end_s is None or self.submit_s is None or self.end_s < self.submit_s:
+            return None
+        return self.end_s - self.submit_s

@@ -1,0 +1,128 @@
+"""Job lists as arrays: what the batched simulator runs. numpy only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from adlro.errors import InvalidInput
+from adlro.hardware.speeds import SHIPPED, SpeedTable
+from adlro.records.cluster import Cluster
+from adlro.state.observation import Floats, Ints
+from adlro.workload.job_lists import WorkloadJob
+
+
+class JobArrays(NamedTuple):
+    """L lists of up to J jobs for GPUs of K models; the rows of a list from `job_count` on are padding.
+
+    Attributes:
+        job_count: (L,) jobs of each list.
+        submit_s: (L, J) ascending; inf in padding.
+        duration_s: (L, J, K) true seconds on each model, at its own speed; inf where the job cannot run on the model.
+        expected_s: (L, J, K) the seconds that a scheduler believes.
+        expected_spread: (L, J) how unsure it is of them: standard deviation of ln(true / expected); 0: exact.
+        cores: (L, J) CPU cores.
+        memory_mib: (L, J) main memory.
+        gpu_memory_mib: (L, J) GPU memory.
+        job_type: (L, J) adlro.records.jobs.JobType.
+        priority: (L, J) 0..1.
+        user: (L, J) the user's number.
+    """
+
+    job_count: Ints
+    submit_s: Floats
+    duration_s: Floats
+    expected_s: Floats
+    expected_spread: Floats
+    cores: Ints
+    memory_mib: Ints
+    gpu_memory_mib: Ints
+    job_type: Ints
+    priority: Floats
+    user: Ints
+
+
+def empty_job_arrays(lists: int, jobs: int, models: int) -> JobArrays:
+    """Padding only, to be filled in."""
+    return JobArrays(
+        job_count=np.zeros(lists, dtype=np.int64),
+        submit_s=np.full((lists, jobs), np.inf),
+        duration_s=np.full((lists, jobs, models), np.inf),
+        expected_s=np.full((lists, jobs, models), np.inf),
+        expected_spread=np.zeros((lists, jobs)),
+        cores=np.zeros((lists, jobs), dtype=np.int64),
+        memory_mib=np.zeros((lists, jobs), dtype=np.int64),
+        gpu_memory_mib=np.zeros((lists, jobs), dtype=np.int64),
+        job_type=np.zeros((lists, jobs), dtype=np.int64),
+        priority=np.zeros((lists, jobs)),
+        user=np.zeros((lists, jobs), dtype=np.int64),
+    )
+
+
+def pack_jobs(
+    lists: Sequence[Sequence[WorkloadJob]],
+    gpu_models: Sequence[str] | Cluster,
+    expected_s: Sequence[Floats] | None = None,
+    *,
+    expected_spread: Sequence[Floats] | None = None,
+    speed_table: SpeedTable = SHIPPED,
+) -> JobArrays:
+    """Job lists as arrays.
+
+    Args:
+        lists: jobs in the order of submission.
+        gpu_models: the models to run on, or a cluster with them.
+        expected_s: for each list (jobs, K), what a scheduler believes; the truth where left out.
+        expected_spread: for each list (jobs,), how unsure of it the scheduler is; not at all where left out.
+        speed_table: how fast applications run on the models.
+
+    Raises:
+        InvalidInput: submissions out of order, a model without speeds, expectations of another shape or not above 0,
+            or a spread of another shape or not a number from 0.
+    """
+    models = tuple(gpu_models.gpu_models if isinstance(gpu_models, Cluster) else gpu_models)
+    arrays = empty_job_arrays(len(lists), max((len(jobs) for jobs in lists), default=0), len(models))
+    for number, jobs in enumerate(lists):
+        size = len(jobs)
+        row = (number, slice(0, size))
+        arrays.job_count[number] = size
+        arrays.submit_s[row] = [job.submit_s for job in jobs]
+        if size and not (np.diff(arrays.submit_s[row]) >= 0).all():
+            late = int(np.argmax(np.diff(arrays.submit_s[row]) < 0)) + 1
+            raise InvalidInput(
+                f"list {number}: job {late} is submitted at {jobs[late].submit_s} s, before the job in front of it; "
+                "sort the jobs by submit_s",
+                field="submit_s",
+            )
+        work_s = np.array([job.work_s for job in jobs])
+        ratio = speed_table.speeds([job.application for job in jobs], [job.job_type for job in jobs], models)
+        arrays.duration_s[row] = work_s[:, None] / ratio
+        arrays.expected_s[row] = arrays.duration_s[row]
+        if expected_s is not None:
+            believed = expected_s[number]
+            if believed.shape != (size, len(models)) or not (believed > 0).all():
+                raise InvalidInput(
+                    f"list {number}: expected runtimes must be above 0, of shape {(size, len(models))}, not "
+                    f"{believed.shape}",
+                    field="expected_s",
+                )
+            arrays.expected_s[row] = believed
+        if expected_spread is not None:
+            spread = expected_spread[number]
+            if spread.shape != (size,) or not ((spread >= 0) & (spread < np.inf)).all():
+                raise InvalidInput(
+                    f"list {number}: the spread of expected runtimes must be numbers from 0, of shape {(size,)}, not "
+                    f"{spread.shape}",
+                    field="expected_spread",
+                )
+            arrays.expected_spread[row] = spread
+        arrays.cores[row] = [job.cpu_cores for job in jobs]
+        arrays.memory_mib[row] = [job.memory_mib for job in jobs]
+        arrays.gpu_memory_mib[row] = [job.gpu_memory_mib for job in jobs]
+        arrays.job_type[row] = [int(job.job_type) for job in jobs]
+        arrays.priority[row] = [job.priority for job in jobs]
+        users: dict[str, int] = {}
+        arrays.user[row] = [users.setdefault(job.user, len(users)) for job in jobs]
+    return arrays

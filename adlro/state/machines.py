@@ -1,0 +1,256 @@
+"""The physics of GPUs: what runs where, until when, and what it holds. Arrays over N clusters; numpy and numba only.
+
+simcluster's one cluster (adlro/sim/simulator.py) and the thousands of a training (adlro/sim/kernel.py) both run on
+these functions. A GPU holds one job. Gangs and shared GPUs would need no other shape: a gang is one job number on
+several GPUs with one end, a shared GPU is several GPUs with parts of its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from adlro.errors import InvalidInput
+from adlro.numeric.compiled import compiled, compiled_part
+from adlro.records.cluster import Cluster
+from adlro.state.observation import Floats, Ints
+
+IDLE = -1
+"""Stands for a job's number where a GPU has none."""
+
+OVERRUN_SHARE = 0.5
+"""Where runtimes scatter by a lognormal of sigma s around an estimate m that is their median, those that outlast it go
+on for (exp(s^2 / 2) Phi(s) / Phi(0) - 1) m on average: 0.42 m at s = 0.4, as the jobs of one user and application
+do in the scenario `paper`, 0.57 m at s = 0.5."""
+
+_ROUNDING_S = 1e-6
+"""A job that ends when it was expected to has not outlasted it, whatever the sums of floats say."""
+
+
+class Hardware(NamedTuple):
+    """The fixed figures of N clusters with up to G GPUs and M nodes. Padding: memory -1, node 0.
+
+    Attributes:
+        gpu_count: (N,) GPUs that there are.
+        gpu_model: (N, G) the model's number in `models` of the batch.
+        gpu_memory_mib: (N, G).
+        gpu_node: (N, G) the node's number.
+        node_cores: (N, M).
+        node_memory_mib: (N, M).
+        node_first_gpu: (N, M + 1) number of each node's first GPU; a node's GPUs stand together.
+        shape_count: (N,) different kinds of (model, GPU memory, node's cores, node's memory).
+        shape: (N, S, 4) these.
+    """
+
+    gpu_count: Ints
+    gpu_model: Ints
+    gpu_memory_mib: Ints
+    gpu_node: Ints
+    node_cores: Ints
+    node_memory_mib: Ints
+    node_first_gpu: Ints
+    shape_count: Ints
+    shape: Ints
+
+
+class Machines(NamedTuple):
+    """The state of N clusters' machines.
+
+    Attributes:
+        time_s: (N,) cluster time.
+        gpu_job: (N, G) number of the job that holds the GPU, or IDLE.
+        gpu_start_s, gpu_end_s: (N, G) of that job; the end is inf where the GPU is idle.
+        gpu_expected_end_s: (N, G) the end that a scheduler expects; inf where idle.
+        gpu_launch: (N, G) how many launches the cluster had before that job's.
+        gpu_cores, gpu_memory_mib: (N, G) what that job holds of the node.
+        gpu_speed: (N, G) speed against the model's own: 1 as it should be, 0 lost.
+        idle_count: (N,) GPUs that are there and idle.
+        running_count: (N,) jobs that run.
+        launch_count: (N,) launches so far.
+        cores_free, memory_free_mib: (N, M) what nodes have left.
+    """
+
+    time_s: Floats
+    gpu_job: Ints
+    gpu_start_s: Floats
+    gpu_end_s: Floats
+    gpu_expected_end_s: Floats
+    gpu_launch: Ints
+    gpu_cores: Ints
+    gpu_memory_mib: Ints
+    gpu_speed: Floats
+    idle_count: Ints
+    running_count: Ints
+    launch_count: Ints
+    cores_free: Ints
+    memory_free_mib: Ints
+
+
+def hardware_of(clusters: Sequence[Cluster], gpu_models: Sequence[str]) -> Hardware:
+    """The arrays of N clusters; their models are numbered as in `gpu_models`.
+
+    Raises:
+        InvalidInput: no cluster, one without GPUs, or one with a model that is not in `gpu_models`.
+    """
+    batch = len(clusters)
+    if not clusters:
+        raise InvalidInput("at least one cluster, with one job list, is needed", field="cluster")
+    for cluster in clusters:
+        if not any(node.gpus for node in cluster.nodes):
+            raise InvalidInput(f"cluster '{cluster.name}' has no GPU", field="cluster")
+        missing = [model for model in cluster.gpu_models if model not in gpu_models]
+        if missing:
+            raise InvalidInput(
+                f"cluster '{cluster.name}' has GPU model '{missing[0]}', and the jobs' durations are for "
+                f"{', '.join(gpu_models)}: pack the jobs for the models of all clusters, and name them in gpu_models",
+                field="gpu_models",
+            )
+    gpus = max(sum(1 for _ in cluster.gpus()) for cluster in clusters)
+    nodes = max(len(cluster.nodes) for cluster in clusters)
+    hardware = Hardware(
+        gpu_count=np.zeros(batch, dtype=np.int64),
+        gpu_model=np.zeros((batch, gpus), dtype=np.int64),
+        gpu_memory_mib=np.full((batch, gpus), -1, dtype=np.int64),
+        gpu_node=np.zeros((batch, gpus), dtype=np.int64),
+        node_cores=np.zeros((batch, nodes), dtype=np.int64),
+        node_memory_mib=np.zeros((batch, nodes), dtype=np.int64),
+        node_first_gpu=np.zeros((batch, nodes + 1), dtype=np.int64),
+        shape_count=np.zeros(batch, dtype=np.int64),
+        shape=np.zeros((batch, gpus, 4), dtype=np.int64),
+    )
+    numbers = {model: number for number, model in enumerate(gpu_models)}
+    first: dict[int, int] = {}
+    for n, cluster in enumerate(clusters):
+        same = first.setdefault(id(cluster), n)
+        if same != n:
+            for column in hardware:
+                column[n] = column[same]
+            continue
+        gpu = 0
+        shapes: dict[tuple[int, int, int, int], None] = {}
+        for number, node in enumerate(cluster.nodes):
+            hardware.node_cores[n, number] = node.cpu_cores
+            hardware.node_memory_mib[n, number] = node.memory_mib
+            for item in node.gpus:
+                hardware.gpu_model[n, gpu] = numbers[item.gpu_model]
+                hardware.gpu_memory_mib[n, gpu] = item.memory_mib
+                hardware.gpu_node[n, gpu] = number
+                shapes[numbers[item.gpu_model], item.memory_mib, node.cpu_cores, node.memory_mib] = None
+                gpu += 1
+            hardware.node_first_gpu[n, number + 1 :] = gpu
+        hardware.gpu_count[n] = gpu
+        hardware.shape_count[n] = len(shapes)
+        hardware.shape[n, : len(shapes)] = list(shapes)
+    return hardware
+
+
+def empty_machines(hardware: Hardware) -> Machines:
+    """Nothing runs, at time 0."""
+    batch, gpus = hardware.gpu_model.shape
+    return Machines(
+        time_s=np.zeros(batch),
+        gpu_job=np.full((batch, gpus), IDLE, dtype=np.int64),
+        gpu_start_s=np.zeros((batch, gpus)),
+        gpu_end_s=np.full((batch, gpus), np.inf),
+        gpu_expected_end_s=np.full((batch, gpus), np.inf),
+        gpu_launch=np.zeros((batch, gpus), dtype=np.int64),
+        gpu_cores=np.zeros((batch, gpus), dtype=np.int64),
+        gpu_memory_mib=np.zeros((batch, gpus), dtype=np.int64),
+        gpu_speed=(hardware.gpu_memory_mib >= 0).astype(np.float64),
+        idle_count=hardware.gpu_count.copy(),
+        running_count=np.zeros(batch, dtype=np.int64),
+        launch_count=np.zeros(batch, dtype=np.int64),
+        cores_free=hardware.node_cores.copy(),
+        memory_free_mib=hardware.node_memory_mib.copy(),
+    )
+
+
+@compiled
+def occupy(
+    hardware: Hardware,
+    machines: Machines,
+    n: int,
+    gpu: int,
+    job: int,
+    duration_s: float,
+    start_cost_s: float,
+    expected_s: float,
+    cores: int,
+    memory_mib: int,
+) -> None:
+    """Starts a job now on an idle GPU of cluster n.
+
+    It ends after `start_cost_s`, then `duration_s` at the model's own speed; a scheduler expects `expected_s` in all.
+    """
+    time_s = machines.time_s[n]
+    node = hardware.gpu_node[n, gpu]
+    machines.gpu_job[n, gpu] = job
+    machines.gpu_start_s[n, gpu] = time_s
+    machines.gpu_end_s[n, gpu] = time_s + (start_cost_s + duration_s / machines.gpu_speed[n, gpu])
+    machines.gpu_expected_end_s[n, gpu] = time_s + expected_s
+    machines.gpu_launch[n, gpu] = machines.launch_count[n]
+    machines.gpu_cores[n, gpu] = cores
+    machines.gpu_memory_mib[n, gpu] = memory_mib
+    machines.cores_free[n, node] -= cores
+    machines.memory_free_mib[n, node] -= memory_mib
+    machines.launch_count[n] += 1
+    machines.running_count[n] += 1
+    machines.idle_count[n] -= 1
+
+
+@compiled
+def vacate(hardware: Hardware, machines: Machines, n: int, gpu: int) -> None:
+    """Takes the job off a GPU of cluster n, now; the GPU stays there."""
+    node = hardware.gpu_node[n, gpu]
+    machines.cores_free[n, node] += machines.gpu_cores[n, gpu]
+    machines.memory_free_mib[n, node] += machines.gpu_memory_mib[n, gpu]
+    machines.gpu_job[n, gpu] = IDLE
+    machines.gpu_end_s[n, gpu] = np.inf
+    machines.gpu_expected_end_s[n, gpu] = np.inf
+    machines.running_count[n] -= 1
+    machines.idle_count[n] += 1
+
+
+@compiled
+def set_speed(machines: Machines, n: int, gpu: int, speed: float) -> None:
+    """Changes a GPU's speed now; what runs there (the GPU is not lost, before or after) ends sooner or later for it.
+
+    A GPU that is lost (0) must be idle.
+    """
+    before = machines.gpu_speed[n, gpu]
+    machines.gpu_speed[n, gpu] = speed
+    if before == speed:
+        return  # nor must a rounding error move an end
+    if machines.gpu_job[n, gpu] != IDLE:
+        time_s = machines.time_s[n]
+        machines.gpu_end_s[n, gpu] = time_s + (machines.gpu_end_s[n, gpu] - time_s) * (before / speed)
+    elif before == 0.0 and speed > 0.0:
+        machines.idle_count[n] += 1
+    elif before > 0.0 and speed == 0.0:
+        machines.idle_count[n] -= 1
+
+
+@compiled_part
+def remaining_s(time_s: float, start_s: float, expected_end_s: float) -> float:
+    """How much longer a running job is expected to hold its GPU.
+
+    One that outlasts what was expected of it is not about to end: it is expected to go on for OVERRUN_SHARE of what it
+    has run.
+    """
+    left_s = expected_end_s - time_s
+    if left_s >= -_ROUNDING_S:
+        return max(left_s, 0.0)
+    return OVERRUN_SHARE * (time_s - start_s)
+
+
+@compiled
+def next_end_s(machines: Machines, n: int) -> float:
+    """When the next job of cluster n ends; inf where none runs."""
+    end_s = np.inf
+    if machines.running_count[n] > 0:
+        ends = machines.gpu_end_s[n]
+        for gpu in range(ends.shape[0]):
+            end_s = min(end_s, ends[gpu])
+    return end_s

@@ -1,0 +1,213 @@
+"""What the store takes and gives, and how it is written: plain dataclasses, and the bytes that Redis holds."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from adlro.errors import DataLoss
+from adlro.records.jobs import Job, JobSpec, NormalizedJob
+from adlro.v1 import job_pb2, stream_pb2
+from adlro.wire import job_from_proto, spec_to_proto
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be recorded; `request_id` empty: no protection against a repeated call."""
+
+    spec: JobSpec
+    normalized: NormalizedJob
+    request_id: str
+    created_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What `create` answers: the job, as it goes over the wire, and whether its request id was known."""
+
+    message: job_pb2.Job
+    existing: bool
+
+    @property
+    def job(self) -> Job:
+        """The job as a plain record."""
+        return job_from_proto(self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitLimits:
+    """What one user may submit; 0: no limit of that kind.
+
+    Attributes:
+        max_jobs: that have not ended.
+        rate_per_s: jobs a second, in the long run.
+        burst: jobs at once, while he has been quiet; at least 1 where the rate is limited.
+    """
+
+    max_jobs: int = 0
+    rate_per_s: float = 0.0
+    burst: int = 1
+
+
+class JobChange(enum.IntEnum):
+    """Who changed a job, and how; numbers as in stream.proto (and in the scripts above)."""
+
+    SUBMITTED = 1
+    CANCEL_REQUESTED = 2
+    MOVED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """One change of a job."""
+
+    revision: int
+    change: JobChange
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is learned from a job that ended by itself; `cluster` is where, empty the default one."""
+
+    runtime_s: float
+    succeeded: bool
+    cluster: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The orchestrator's next record of a job; `version` is the one it replaces.
+
+    `attained_s`: where an attempt ends with this, what the job's user has had of GPU time, in all his ended attempts.
+    """
+
+    job: Job
+    version: int
+    outcome: Outcome | None = None
+    attained_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far the cluster's events have been applied, and how things stood then.
+
+    Attributes:
+        last_event_s: when a job last joined the queue or ended, or a GPU last changed.
+        hold_until_s: until then the policy is not asked, unless something happens; None: it holds nothing.
+    """
+
+    incarnation: str
+    revision: int
+    time_s: float
+    last_event_s: float = 0.0
+    hold_until_s: float | None = None
+
+
+def sequence_of(job_id: str) -> int:
+    """The number in a job id: jobs are ordered by it."""
+    return int(job_id.rpartition("-")[2])
+
+
+def digest_of(message: job_pb2.JobSpec) -> str:
+    """Tells two payloads under one request id apart."""
+    return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
+
+
+def outcome_entry(job: Job, outcome: Outcome) -> bytes:
+    """An OutcomeStreamEntry."""
+    return stream_pb2.OutcomeStreamEntry(
+        job_id=job.job_id,
+        spec=spec_to_proto(job.spec),
+        gpu_id=job.gpu_id,
+        gpu_model=job.gpu_model,
+        runtime_s=outcome.runtime_s,
+        end_s=job.end_s or 0.0,
+        succeeded=outcome.succeeded,
+        cluster=outcome.cluster,
+    ).SerializeToString()
+
+
+# How a serialised JobStreamEntry with change = MOVED begins.
+MOVED_PREFIX = b"\x08\x03"
+
+
+def decode_event(revision: int, body: bytes) -> JobEvent:
+    """What a JobStreamEntry tells, at its revision.
+
+    Raises:
+        DataLoss: it can't be read, or what it says can't be.
+    """
+    try:
+        entry = stream_pb2.JobStreamEntry.FromString(body)
+        entry.job.revision = revision
+        event = JobEvent(revision, JobChange(entry.change), job_from_proto(entry.job))
+        problem = _contradiction(event.job)
+    except _UNREADABLE as error:
+        problem = f"{type(error).__name__}: {error}"
+    if problem:
+        raise DataLoss(f"the change with revision {revision} can't be read ({problem})", reason="REVISION_UNREADABLE")
+    return event
+
+
+def decode_job(job_id: str, body: bytes, revision: bytes | int | None) -> Job:
+    """A job from its record, which is kept without the revision.
+
+    Raises:
+        DataLoss: it can't be read, or what it says can't be.
+    """
+    try:
+        message = job_pb2.Job.FromString(body)
+        message.revision = whole_number(job_id, revision)
+        job = job_from_proto(message)
+    except _UNREADABLE as error:
+        raise unreadable(job_id, f"{type(error).__name__}: {error}") from error
+    problem = f"it is that of {job.job_id!r}" if job.job_id != job_id else _contradiction(job)
+    if problem:
+        raise unreadable(job_id, problem)
+    return job
+
+
+def whole_number(job_id: str, text: bytes | int | None) -> int:
+    """A number that stands beside a record.
+
+    Raises:
+        DataLoss: it is none.
+    """
+    try:
+        return int(text)  # type: ignore[arg-type]  # None: TypeError
+    except (ValueError, TypeError) as error:
+        raise unreadable(job_id, f"{text!r} is no version or revision") from error
+
+
+def unreadable(job_id: str, why: str) -> DataLoss:
+    """What to tell where a record can't be read."""
+    return DataLoss(
+        f"job_id: the record of {job_id} in Redis can't be read ({why}), so nobody acts on it; bring back "
+        f"adlro:job:{job_id} from a backup, or submit the job again",
+        field="job_id",
+        reason="JOB_RECORD_UNREADABLE",
+        metadata={"job_id": job_id},
+    )
+
+
+# What bytes that nobody wrote as a record may raise while they are read.
+_UNREADABLE = (DecodeError, ValueError, TypeError, OverflowError)
+
+
+def _contradiction(job: Job) -> str:
+    """Why no job can be like this; empty where one can. What is built on records relies on it."""
+    spec = job.spec
+    for each in (job.submit_s, job.start_s, job.end_s, spec.begin_time_s, spec.priority):
+        if each is not None and not math.isfinite(each):
+            return "one of its times, or its priority, is no number"
+    runtime = spec.expected_runtime
+    if runtime is not None and not 0.0 < runtime.runtime_s < math.inf:
+        return f"its expected runtime is {runtime.runtime_s}"
+    if min(spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib) < 0:
+        return "it asks for less than nothing"
+    return ""

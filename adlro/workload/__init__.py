@@ -1,0 +1,4 @@
+"""Job populations: scenarios, arrivals, work, what is believed about runtimes, capacity, traces.
+
+Nothing is simulated here.
+"""

@@ -1,0 +1,100 @@
+"""Job lists read from files: the lists of the scenario `paper`, and traces in four formats, also gzipped.
+
+Each reader gives the jobs in the order of submission and notes of what was made of the trace. What a trace lacks is
+drawn from a scenario's distributions with a seed. Bad input is an InvalidInput that names file, line and field.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from adlro.errors import InvalidInput
+from adlro.workload.job_lists import WorkloadJob
+from adlro.workload.scenario import Scenario
+from adlro.workload.traces.alibaba import ALIBABA_COLUMNS, read_alibaba
+from adlro.workload.traces.complete import TraceNotes
+from adlro.workload.traces.gavel import GAVEL_COLUMNS, read_gavel
+from adlro.workload.traces.paper import PAPER_COLUMNS, read_paper_csv
+from adlro.workload.traces.philly import PHILLY_COLUMNS, read_philly
+from adlro.workload.traces.rows import read_text
+from adlro.workload.traces.swf import SWF_FIELDS, read_swf
+
+__all__ = [
+    "ALIBABA_COLUMNS",
+    "GAVEL_COLUMNS",
+    "PAPER_COLUMNS",
+    "PHILLY_COLUMNS",
+    "SWF_FIELDS",
+    "TRACE_FORMATS",
+    "TraceNotes",
+    "format_of",
+    "read_alibaba",
+    "read_gavel",
+    "read_paper_csv",
+    "read_philly",
+    "read_swf",
+    "read_trace",
+]
+
+_READERS = {"swf": read_swf, "philly": read_philly, "alibaba": read_alibaba, "gavel": read_gavel}
+TRACE_FORMATS = (*_READERS, "paper")
+_COLUMNS = {
+    "philly": PHILLY_COLUMNS,
+    "alibaba": ALIBABA_COLUMNS,
+    "gavel": GAVEL_COLUMNS,
+    "paper": PAPER_COLUMNS,
+}
+
+
+def format_of(path: str | Path) -> str | None:
+    """The format that a file's name and, for CSV, its header tell; None where the name tells nothing.
+
+    A CSV file without all columns of any format counts as the one with which it shares most, whose reader says what is
+    missing; with none, as `paper`.
+
+    Raises:
+        InvalidInput: a CSV file that cannot be read.
+    """
+    stem = Path(path).name.lower().removesuffix(".gz")
+    if stem.endswith(".swf"):
+        return "swf"
+    if not stem.endswith(".csv"):
+        return None
+    header = {name.strip() for name in read_text(path, lenient=True).partition("\n")[0].split(",")}
+    shared = {name: len(header.intersection(columns)) for name, columns in _COLUMNS.items()}
+    if not any(shared.values()):
+        return "paper"
+    # All of a format's columns first; then how many, and which part of the format they are.
+    return max(shared, key=lambda name: (shared[name] == len(_COLUMNS[name]), shared[name], -len(_COLUMNS[name])))
+
+
+def read_trace(
+    path: str | Path,
+    trace_format: str,
+    *,
+    seed: int = 0,
+    limit: int | None = None,
+    scenario: Scenario | None = None,
+) -> tuple[list[WorkloadJob], TraceNotes]:
+    """Reads a job list in one of `TRACE_FORMATS`.
+
+    Args:
+        path: the file.
+        trace_format: its format.
+        seed: of what is drawn where the format lacks it.
+        limit: only the first so many jobs by submission.
+        scenario: where that comes from; `gavel` for that format and `paper` for others where left out.
+
+    Raises:
+        InvalidInput: no such format, a limit below 1, or naming file, line and field.
+    """
+    if limit is not None and limit < 1:
+        raise InvalidInput(f"the number of jobs must be at least 1, not {limit}", field="jobs")
+    if trace_format == "paper":
+        jobs = read_paper_csv(path)
+        return jobs[:limit], TraceNotes(str(path), "paper", len(jobs[:limit]), len(jobs[:limit]), len(jobs))
+    if trace_format not in _READERS:
+        raise InvalidInput(
+            f"trace_format: must be one of {', '.join(TRACE_FORMATS)}, not '{trace_format}'", field="trace_format"
+        )
+    return _READERS[trace_format](path, seed=seed, limit=limit, scenario=scenario)

@@ -1,0 +1,195 @@
+"""From what a trace says of its jobs to a job list, and notes of what was made of the trace. numpy only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from adlro.errors import InvalidInput
+from adlro.records.jobs import JobType
+from adlro.workload.job_lists import WorkloadJob, draw_application, draw_demand, draw_user
+from adlro.workload.scenario import Scenario
+from adlro.workload.traces.rows import LARGEST
+
+TEXTS = {
+    "without_run_time": "have no run time and were left out",
+    "cancelled": "were cancelled before they ran to their end and were left out",
+    "parts": "are parts of a checkpointed job that has a line of its own and were left out",
+    "never_ran": "never ran and were left out",
+    "without_gpu": "ask for no GPU and were left out",
+    "out_of_order": "are earlier than the line before; jobs are taken in the order of submission",
+    "several_processors": "ran on several processors; each became a job of one GPU",
+    "several_gpus": "ran on several GPUs; each became a job of one GPU",
+    "several_gpus_shared": "ran on several GPUs; each became a job of one GPU with its share of cores and memory",
+    "part_of_a_gpu": "shared a GPU with others; each became a job of a whole one",
+    "gpu_models_asked_for": "asked for GPU models that are not this cluster's; they may run on any",
+    "failed": "failed in the trace; they run here for the same time and succeed",
+    "ended_while_running": "still ran when they were deleted or the trace ended; they run for as long as until then",
+    "without_user": "have no user; one was drawn",
+    "without_requested_time": "have no requested time; they are submitted without an expected runtime",
+}
+"""What the keys of `TraceNotes.counts` mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceNotes:
+    """What was made of a trace, for the report.
+
+    Attributes:
+        path: the file.
+        trace_format: as in `TRACE_FORMATS`.
+        lines: job lines that were taken or left out; with a limit, up to the last one that was taken.
+        jobs: of the list.
+        jobs_in_file: the list's, and those beyond a limit.
+        counts: of how many lines (left out) or jobs (changed) each of `TEXTS` holds; 0 is left out.
+        drawn: fields that the trace lacks for all jobs, drawn for each in turn.
+        scenario: from whose distributions.
+        seed: of the draws.
+        remarks: rules that hold for every job.
+        first_lines: of `out_of_order`, the first line that is.
+    """
+
+    path: str
+    trace_format: str
+    lines: int
+    jobs: int
+    jobs_in_file: int
+    counts: Mapping[str, int] = field(default_factory=dict)
+    drawn: tuple[str, ...] = ()
+    scenario: str = ""
+    seed: int = 0
+    remarks: tuple[str, ...] = ()
+    first_lines: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The notes for people."""
+        said = [
+            f"{count} of {self.lines} lines"
+            + (f" (the first: line {self.first_lines[key]})" if key in self.first_lines else "")
+            + f": {TEXTS[key]}"
+            for key, count in self.counts.items()
+        ]
+        if self.jobs < self.jobs_in_file:
+            said.append(f"the first {self.jobs} of {self.jobs_in_file} jobs by submission")
+        said += self.remarks
+        if self.drawn:
+            said.append(
+                f"{', '.join(self.drawn[:-1])} and {self.drawn[-1]} are not in the trace: drawn for each job from the "
+                f"distributions of the scenario {self.scenario} with seed {self.seed}"
+            )
+        return tuple(said)
+
+
+@dataclass(slots=True)
+class TraceJob:
+    """What a trace says of a job; None where it says nothing. `flags` are keys of `TEXTS`."""
+
+    line: int
+    submit_s: float
+    work_s: float
+    user: str | None = None
+    application: str | None = None
+    job_type: JobType | None = None
+    cpu_cores: int | None = None
+    memory_mib: int | None = None
+    gpu_memory_mib: int | None = None
+    priority: float | None = None
+    expected_runtime_s: float | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Found:
+    """What a reader found in a file: how many job lines, the jobs among them, and lines it left out with the reason."""
+
+    lines: int = 0
+    jobs: list[TraceJob] = field(default_factory=list)
+    left_out: list[tuple[int, str]] = field(default_factory=list)
+
+
+def complete(
+    found: Found,
+    *,
+    path: str | Path,
+    trace_format: str,
+    drawn: Sequence[str],
+    scenario: Scenario,
+    seed: int,
+    limit: int | None,
+    remarks: Sequence[str] = (),
+) -> tuple[list[WorkloadJob], TraceNotes]:
+    """The job list: in the order of submission, counted from the first, with what the trace lacks drawn.
+
+    Args:
+        found: what is in the file.
+        path: the file.
+        trace_format: its format.
+        drawn: names of the fields that the format lacks, for the notes.
+        scenario: where they come from.
+        seed: of the draws. Every job takes the same count of random numbers, so a limit changes nothing about the jobs
+            that are left.
+        limit: only the first so many jobs by submission.
+        remarks: for the notes.
+
+    Raises:
+        InvalidInput: no job is left.
+    """
+    ordered = sorted(found.jobs, key=lambda job: job.submit_s)[:limit]
+    if not ordered:
+        reasons = Counter(key for _, key in found.left_out)
+        why = "; ".join(f"{count} {TEXTS[key]}" for key, count in reasons.items())
+        raise InvalidInput(
+            f"{path}: holds no job that can run: {found.lines} job lines" + (f", of which {why}" if why else ""),
+            field="path",
+        )
+    rng = np.random.default_rng(seed)
+    first_s = ordered[0].submit_s
+    jobs = [_filled(job, first_s, scenario, rng) for job in ordered]
+    last_line = max(job.line for job in ordered) if len(ordered) < len(found.jobs) else LARGEST
+    left_out = [key for line, key in found.left_out if line <= last_line]
+    said = Counter([*left_out, *(flag for job in ordered for flag in job.flags)])
+    disordered = [job.line for job in ordered if "out_of_order" in job.flags]
+    notes = TraceNotes(
+        path=str(path),
+        trace_format=trace_format,
+        lines=len(ordered) + len(left_out),
+        jobs=len(jobs),
+        jobs_in_file=len(found.jobs),
+        counts={key: said[key] for key in TEXTS if said[key]},
+        drawn=tuple(drawn),
+        scenario=scenario.name,
+        seed=seed,
+        remarks=tuple(remarks),
+        first_lines={"out_of_order": min(disordered)} if disordered else {},
+    )
+    return jobs, notes
+
+
+def _filled(job: TraceJob, first_s: float, scenario: Scenario, rng: np.random.Generator) -> WorkloadJob:
+    job_type, application = draw_application(scenario, rng)
+    if job.job_type is not None:
+        job_type = job.job_type
+    known = application
+    if job.application is not None and job.application in scenario.job_types:
+        known = job.application
+    user = draw_user(scenario, known, rng)
+    demand = draw_demand(scenario, job_type, rng)
+    cpu_cores = demand.cpu_cores if job.cpu_cores is None else job.cpu_cores
+    return WorkloadJob(
+        submit_s=job.submit_s - first_s,
+        user=user if job.user is None else job.user,
+        application=application if job.application is None else job.application,
+        job_type=job_type,
+        work_s=job.work_s,
+        gpu_memory_mib=demand.gpu_memory_mib if job.gpu_memory_mib is None else job.gpu_memory_mib,
+        cpu_cores=cpu_cores,
+        memory_mib=demand.memory_mib if job.memory_mib is None else job.memory_mib,
+        priority=demand.priority if job.priority is None else job.priority,
+        expected_runtime_s=job.expected_runtime_s,
+        source_line=job.line,
+    )

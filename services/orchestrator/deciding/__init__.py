@@ -1,0 +1,1 @@
+"""Which policy decides, its checkpoint, its guard and its shadow, and what was decided."""

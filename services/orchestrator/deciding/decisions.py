@@ -1,0 +1,320 @@
+"""What was decided and why: a bounded log of decisions, and its watchers. Plain data."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from adlro.decide.policies.base import Basis, Judgement, Policy
+from adlro.decide.policies.hold_greedy import HoldGreedyFixed
+from adlro.errors import NotFound
+from adlro.records.jobs import JobSpec
+from adlro.services.orchestrator.deciding.shadow import ShadowDecision
+from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
+from adlro.services.orchestrator.ledger.occupancy import Occupancy
+from adlro.state.observation import Floats
+
+FALLBACK = HoldGreedyFixed.name
+WAIT_LIMIT = "the limit on waits"
+"""Who decides where a job is overdue, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A GPU that the job could start on."""
+
+    gpu_id: str
+    gpu_model: str
+    expected_runtime_s: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """A GPU that was out of the question."""
+
+    gpu_id: str
+    gpu_model: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """The next best of all that could have been done; both ids empty: to hold."""
+
+    job_id: str
+    gpu_id: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One placement (`gpu_id` set), or why a job is not placed now.
+
+    Attributes:
+        basis: what it rests on, and in words where the policy did not simply choose.
+        deciding_policy: who decided: `policy`, or the fallback in its place.
+        hold_score: the policy's figure for starting nothing; None: it has none.
+        shadow: what the policy in the shadow would have done; None: there is none, or it has not answered (yet).
+    """
+
+    decision_id: str
+    job_id: str
+    gpu_id: str
+    policy: str
+    time_s: float
+    queue_length: int
+    candidates: tuple[Candidate, ...]
+    masked: tuple[Masked, ...]
+    decision_us: float
+    attempt: int = 0
+    summary: str = ""
+    basis: Basis = Basis.POLICY
+    basis_text: str = ""
+    policy_version: str = ""
+    runner_up: RunnerUp | None = None
+    hold_score: float | None = None
+    shadow: ShadowDecision | None = None
+    deciding_policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A decision as it is kept: what its explanation is made from, when somebody asks.
+
+    Attributes:
+        spec: the job's.
+        chosen: number of the GPU; -1: not placed.
+        scores: (G,) the policy's, before the placement; -inf: the policy does not want the pair.
+        values: (G,) what the policy reckons with, where that is something else; nan: the pair is not looked at.
+        durations_s: (G,) expected.
+        occupancy: before the placement.
+    """
+
+    decision_id: str
+    job_id: str
+    spec: JobSpec
+    chosen: int
+    policy: str
+    time_s: float
+    queue_length: int
+    attempt: int
+    decision_us: float
+    scores: Floats
+    durations_s: Floats
+    occupancy: Occupancy
+    summary: str
+    values: Floats | None = None
+    hold_score: float | None = None
+    basis: Basis = Basis.POLICY
+    note: str = ""
+    version: str = ""
+    runner_up: RunnerUp | None = None
+    shadow: ShadowDecision | None = None
+
+    @classmethod
+    def now(cls, decision_id: str, entry: Entry, policy: Policy, ledger: Ledger, time_s: float) -> Made:
+        """How things stand for a waiting job, before anybody has judged them."""
+        return cls(
+            decision_id=decision_id,
+            job_id=entry.job.job_id,
+            spec=entry.job.spec,
+            chosen=-1,
+            policy=policy.name,
+            time_s=time_s,
+            queue_length=ledger.queue_length,
+            attempt=entry.job.attempt_count,
+            decision_us=0.0,
+            scores=np.empty(0),
+            durations_s=ledger.durations_s(entry),
+            occupancy=ledger.occupancy.copy(),
+            summary="",
+            version=policy.version,
+        )
+
+    def judged(self, judgement: Judgement, row: int, **more: Any) -> Made:
+        """The same with what was made of it.
+
+        Args:
+            judgement: of one observation,
+            row: in which the job stands.
+            more: other fields.
+        """
+        basis = judgement.basis_of(0)
+        values, hold = (None, None) if basis.fallback else (judgement.values, judgement.hold_value)
+        return replace(
+            self,
+            scores=judgement.scores[0, row].copy(),
+            values=None if values is None else values[0, row].copy(),
+            hold_score=None if hold is None or not np.isfinite(hold[0]) else float(hold[0]),
+            basis=basis,
+            note=judgement.notes.get(0, ""),
+            **more,
+        )
+
+    def placed(
+        self, gpu: int, judgement: Judgement, row: int, attempt: int, runner_up: RunnerUp | None, decision_us: float
+    ) -> Made:
+        """The same with what was made of it, and the GPU that was chosen."""
+        layout = self.occupancy.layout
+        basis = judgement.basis_of(0)
+        who = FALLBACK if basis.fallback else WAIT_LIMIT if basis is Basis.OVERDUE else self.policy
+        summary = (
+            f"{who} starts {self.job_id} on {layout.gpu_ids[gpu]} ({layout.model_of(gpu)}), "
+            f"where {self.durations_s[gpu]:.4g} s are expected"
+        )
+        return self.judged(
+            judgement,
+            row,
+            chosen=gpu,
+            attempt=attempt,
+            decision_us=decision_us,
+            summary=summary,
+            runner_up=runner_up,
+        )
+
+    def explained(self) -> Decision:
+        """With every GPU of the cluster, either as a candidate (best first, the chosen one in front) or masked."""
+        layout = self.occupancy.layout
+        candidates: list[tuple[int, Candidate]] = []
+        masked: list[Masked] = []
+        for gpu, gpu_id in enumerate(layout.gpu_ids):
+            model = layout.model_of(gpu)
+            reason = self.occupancy.mask_reason(self.spec, gpu, self.time_s)
+            score = float(self.scores[gpu] if self.values is None else self.values[gpu])
+            if gpu == self.chosen and not np.isfinite(score):
+                # It went first for its age, and the network has not looked at it.
+                score = float(self.scores[gpu])
+            if not reason and (not np.isfinite(score) or self._overdue_first(gpu)):
+                reason = self._unwanted(gpu)
+            if reason:
+                masked.append(Masked(gpu_id, model, reason))
+            else:
+                duration_s = float(self.durations_s[gpu])
+                candidates.append((gpu, Candidate(gpu_id, model, duration_s, score)))
+        candidates.sort(key=lambda pair: (pair[0] != self.chosen, -pair[1].score, pair[0]))
+        return Decision(
+            decision_id=self.decision_id,
+            job_id=self.job_id,
+            gpu_id=layout.gpu_ids[self.chosen] if self.chosen >= 0 else "",
+            policy=self.policy,
+            time_s=self.time_s,
+            queue_length=self.queue_length,
+            candidates=tuple(candidate for _, candidate in candidates),
+            masked=tuple(masked),
+            decision_us=self.decision_us,
+            attempt=self.attempt,
+            summary=self.summary,
+            basis=self.basis,
+            basis_text=self._basis_text(),
+            policy_version=self.version,
+            runner_up=self.runner_up,
+            hold_score=self.hold_score,
+            shadow=self.shadow,
+            deciding_policy=self._decider,
+        )
+
+    @property
+    def _decider(self) -> str:
+        return FALLBACK if self.basis.fallback else self.policy
+
+    def _overdue_first(self, gpu: int) -> bool:
+        """The limit on waits keeps the pair from the job, whatever the network thinks of it."""
+        looked_at = self.values is None or bool(np.isfinite(self.values[gpu]))
+        return self.basis is Basis.OVERDUE and self.scores[gpu] == -np.inf and (self.chosen < 0 or looked_at)
+
+    def _unwanted(self, gpu: int) -> str:
+        if self._overdue_first(gpu):
+            return (
+                "a job that has waited too long goes first" if self.chosen < 0 else f"{WAIT_LIMIT} does not take it now"
+            )
+        if self.values is None:
+            return f"{self._decider} does not take this pair now"
+        if np.isfinite(self.values).any():
+            return "counts as one with another idle GPU of its node"
+        return "not among the jobs that the policy looks at"
+
+    def _basis_text(self) -> str:
+        match self.basis:
+            case Basis.POLICY:
+                return ""
+            case Basis.MARGIN:
+                return f"its base's choice: {self.note}"
+            case Basis.OVERDUE:
+                return f"{WAIT_LIMIT} decided in place of {self.policy}: a job has waited too long, and goes first"
+            case _:
+                return f"{FALLBACK} decided in place of {self.policy}: {self.note}"
+
+
+class DecisionLog:
+    """The newest decisions, by id and by job; watchers see each as it is made.
+
+    Args:
+        kept: how many are remembered, in a cluster of up to 200 GPUs; fewer in a larger one.
+    """
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self._by_id: OrderedDict[str, Made] = OrderedDict()
+        self._newest_of_job: dict[str, str] = {}
+        self._watchers: set[asyncio.Queue[Made]] = set()
+        self.count = 0
+
+    def add(self, decision: Made) -> None:
+        """Remembers a decision; `tell` follows."""
+        self.count += 1
+        self._by_id[decision.decision_id] = decision
+        self._newest_of_job[decision.job_id] = decision.decision_id
+        # A decision's size grows with the cluster: 10,000 of 1,000 GPUs would be half a gigabyte.
+        while len(self._by_id) > max(1, min(self._kept, self._kept * 200 // len(decision.durations_s))):
+            dropped_id, dropped = self._by_id.popitem(last=False)
+            if self._newest_of_job.get(dropped.job_id) == dropped_id:
+                del self._newest_of_job[dropped.job_id]
+
+    def tell(self, decision: Made, shadow: ShadowDecision | None) -> None:
+        """Tells the watchers of a decision, with what the policy in the shadow would have done."""
+        if shadow is not None:
+            decision = replace(decision, shadow=shadow)
+            if decision.decision_id in self._by_id:
+                self._by_id[decision.decision_id] = decision
+        for watcher in self._watchers:
+            if watcher.full():
+                watcher.get_nowait()  # a slow watcher misses the oldest: decisions are for looking, not for keeping
+            watcher.put_nowait(decision)
+
+    def get(self, decision_id: str) -> Made:
+        """A decision by its id.
+
+        Raises:
+            NotFound: unknown, or no longer kept.
+        """
+        if decision_id not in self._by_id:
+            raise NotFound(
+                f"decision_id: {decision_id!r} is not known here; the last {self._kept} decisions since the "
+                "orchestrator's start are kept",
+                field="decision_id",
+            )
+        return self._by_id[decision_id]
+
+    def of_job(self, job_id: str) -> Made | None:
+        """A job's newest decision; None where none is kept."""
+        decision_id = self._newest_of_job.get(job_id)
+        return None if decision_id is None else self._by_id[decision_id]
+
+    def last(self, number: int) -> list[Made]:
+        """The newest decisions, oldest first."""
+        return list(deque(self._by_id.values(), maxlen=number)) if number > 0 else []
+
+    def watch(self, queue_size: int = 1000) -> asyncio.Queue[Made]:
+        """A queue that gets each new decision, until `unwatch`."""
+        watcher: asyncio.Queue[Made] = asyncio.Queue(queue_size)
+        self._watchers.add(watcher)
+        return watcher
+
+    def unwatch(self, watcher: asyncio.Queue[Made]) -> None:
+        """Ends a watch."""
+        self._watchers.discard(watcher)

@@ -1,0 +1,238 @@
+"""Decides with a policy, and with `hold_greedy_fixed` where the policy can't be relied on. Arrays; no I/O.
+
+The policy is missing (it has no checkpoint), fails (raises, or answers with what is no number), is late, or says that
+what it sees is out of the range that it was trained in: each is counted by reason and told, and none of it holds up a
+decision for longer than the deadline. Where time goes on, a policy that is not trusted (`guarded`, the learned ones)
+always decides beside the event loop, in a thread: the lease, health and callers go on, and a policy that hangs hangs
+alone, however quick it was before. So does any other whose decisions take long.
+
+In virtual time the clock waits for the decision, so none is late there, but one that hangs; who was quick so far
+decides on the event loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import structlog
+
+from adlro.decide.policies.base import Basis, Judgement, Policy
+from adlro.decide.policies.dqn import CHECKPOINT_MISSING, Dqn
+from adlro.decide.policies.hold_greedy import HoldGreedyFixed
+from adlro.errors import AdlroError
+from adlro.services.orchestrator.deciding.side_thread import LateError, Worker
+from adlro.state.observation import Observation
+
+INLINE_PAIRS = 16_384
+"""(job, GPU) pairs up to which a decision may be made on the event loop, which saves the way to the thread and back."""
+INLINE_S = 0.005
+"""How long decisions on the event loop may take; a policy that takes longer decides beside it."""
+DEADLINE_PAIRS = 16_384
+"""Pairs up to which the deadline holds as it is set; above it grows in proportion."""
+HANGS_S = 60.0
+"""After so long a decision in virtual time counts as late."""
+LOG_EVERY_S = 10.0
+NO_NUMBER = "its answer is no number"
+_DECAY = 0.8
+
+
+class Guard:
+    """What stands between the ledger and a policy.
+
+    Args:
+        deadline_s: for decisions of up to DEADLINE_PAIRS pairs, where time is not virtual.
+        log: a structlog logger.
+        on_fallback: called with the reason of each fallback.
+        on_overdue: called where a job that has waited too long changed what is done.
+
+    Attributes:
+        counts: fallbacks by reason, whichever policy acted.
+        problem: why the policy did not decide last time; empty: it did.
+        basis: of the last decision.
+    """
+
+    def __init__(
+        self,
+        deadline_s: float,
+        log: structlog.typing.FilteringBoundLogger,
+        on_fallback: Callable[[Basis], None] = lambda _: None,
+        on_overdue: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.counts: Counter[Basis] = Counter()
+        self.problem = ""
+        self.basis = Basis.POLICY
+        self._deadline_s = deadline_s
+        self._log = log
+        self._on_fallback = on_fallback
+        self._on_overdue = on_overdue
+        self._fallback = HoldGreedyFixed()
+        self._worker, self._explainer = Worker("decide"), Worker("explain")
+        self._decisions: Counter[Basis] = Counter()  # of the policy of this name, in this session
+        self._counted = ""
+        self._of: Policy | None = None  # whom the recent time is of
+        self._recent_s = np.inf
+        self._hangs, self._late = False, ""
+        self._told_s = -np.inf
+        self._told: Basis | None = None
+
+    def basis_of(self, policy: Policy) -> Basis:
+        """What a policy's last decision rests on; one that has decided nothing yet is trusted to decide itself."""
+        return self.basis if policy is self._of else Basis.POLICY
+
+    def begin_session(self) -> None:
+        """Decisions are counted from 0."""
+        self._decisions.clear()
+
+    def decisions_of(self, policy: Policy) -> Mapping[Basis, int]:
+        """What decisions under a policy rest on, since the session began or the policy was set, if that was later."""
+        return self._decisions if policy.name == self._counted else {}
+
+    def deadline_s(self, observation: Observation) -> float:
+        """How long a decision of this size may take."""
+        return self._deadline_s * max(1.0, observation.fits_now.size / DEADLINE_PAIRS)
+
+    async def judge(self, policy: Policy, observation: Observation, *, virtual: bool) -> Judgement:
+        """The policy's judgement, or the fallback's. Nobody else may change the observation meanwhile.
+
+        Args:
+            virtual: the cluster's clock waits for the decision.
+        """
+        if policy is not self._of:  # of a policy that has not decided yet nobody knows how long it takes
+            before, self._of, self._recent_s = self._of, policy, np.inf
+            if policy.name != self._counted:
+                self._counted, self._decisions = policy.name, Counter()
+            if self._worker.busy:  # perhaps the one before hangs: that is no reason for this one to be late
+                if isinstance(before, Dqn):
+                    before.stop()
+                self._worker.close()
+                self._worker, self._hangs = Worker("decide"), False
+        try:
+            quick = observation.fits_now.size <= INLINE_PAIRS and self._recent_s < INLINE_S
+            if quick and (virtual or not policy.guarded):
+                judgement = self._timed(policy, observation)
+            else:
+                judgement = await self._aside(policy, observation, virtual)
+            sound = _sound(observation, judgement)
+        except LateError:
+            self._late = f"no decision within {self._limit(observation, virtual):.3g} s"
+            return self._instead(Basis.LATE, policy, observation, self._late)
+        except AdlroError as error:
+            return self._instead(_reason_of(error), policy, observation, error.message)
+        except Exception as error:  # whatever a policy does, jobs are placed
+            return self._instead(Basis.FAILED, policy, observation, f"{type(error).__name__}: {error}", error)
+        basis = judgement.basis_of(0)
+        if basis.fallback:  # it has fallen back by itself
+            self._note(basis, policy, judgement.notes.get(0, ""))
+        elif not sound:
+            return self._instead(Basis.FAILED, policy, observation, NO_NUMBER)
+        else:
+            self.problem, self.basis = "", basis
+            self._decisions[basis] += 1
+            if basis is Basis.OVERDUE:
+                self._on_overdue()
+        return judgement
+
+    async def look(self, policy: Policy, observation: Observation) -> Judgement:
+        """What would be decided, for an explanation: nothing is counted, and no decision waits for it.
+
+        A policy that was late with its last decision would be again: the fallback is looked at.
+        """
+        if self.basis_of(policy) is Basis.LATE:
+            return self._looked_at_fallback(policy, observation, Basis.LATE, self._late)
+        try:
+            # Who remembers a cluster must not be asked out of turn: its preferences without that serve.
+            judge = policy.judge
+            if policy.one_cluster and isinstance(policy, Dqn):
+                judge = functools.partial(Dqn.weigh, policy)
+            judgement = await self._explainer.run(lambda: judge(observation), HANGS_S)
+            if _sound(observation, judgement):
+                return judgement
+            reason, why = Basis.FAILED, NO_NUMBER
+        except LateError as error:
+            reason, why = Basis.LATE, str(error)
+        except AdlroError as error:
+            reason, why = _reason_of(error), error.message
+        except Exception as error:
+            reason, why = Basis.FAILED, f"{type(error).__name__}: {error}"
+        return self._looked_at_fallback(policy, observation, reason, why)
+
+    def _looked_at_fallback(self, policy: Policy, observation: Observation, reason: Basis, why: str) -> Judgement:
+        return Judgement(self._fallback_of(policy).judge(observation).scores, {0: reason}, notes={0: why})
+
+    def close(self) -> None:
+        """Lets the threads end."""
+        self._worker.close()
+        self._explainer.close()
+
+    async def _aside(self, policy: Policy, observation: Observation, virtual: bool) -> Judgement:
+        if self._hangs and self._worker.busy:
+            raise LateError("it is still at an earlier decision")  # one wait for what hangs is enough
+        self._hangs = False
+        limit_s = self._limit(observation, virtual) if policy.guarded else None
+        try:
+            return await self._worker.run(lambda: self._timed(policy, observation), limit_s)
+        except LateError:
+            self._hangs = True
+            raise
+
+    def _limit(self, observation: Observation, virtual: bool) -> float:
+        return HANGS_S if virtual else self.deadline_s(observation)
+
+    def _timed(self, policy: Policy, observation: Observation) -> Judgement:
+        began = time.perf_counter()
+        judgement = policy.judge(observation)
+        took_s = time.perf_counter() - began
+        # The slowest of late, so that one that is slow now and then is not let back too soon.
+        self._recent_s = took_s if np.isinf(self._recent_s) else max(took_s, self._recent_s * _DECAY)
+        return judgement
+
+    def _instead(
+        self, reason: Basis, policy: Policy, observation: Observation, why: str, error: Exception | None = None
+    ) -> Judgement:
+        self._note(reason, policy, why, error)
+        judgement = self._fallback_of(policy).judge(observation)
+        judgement.basis[0] = reason
+        judgement.notes = {0: why}
+        return judgement
+
+    def _fallback_of(self, policy: Policy) -> Policy:
+        self._fallback.wait_ratio = policy.wait_ratio
+        return self._fallback
+
+    def _note(self, reason: Basis, policy: Policy, why: str, error: Exception | None = None) -> None:
+        self.counts[reason] += 1
+        self._decisions[reason] += 1
+        self.basis = reason
+        self._on_fallback(reason)
+        self.problem = f"{policy.name} is not used: {why}"
+        now_s = time.monotonic()
+        if reason is not self._told or now_s >= self._told_s + LOG_EVERY_S:
+            self._told, self._told_s = reason, now_s
+            self._log.warning(
+                "the policy did not decide; hold_greedy_fixed did",
+                policy=policy.name,
+                reason=str(reason),
+                problem=why,
+                so_far=self.counts[reason],
+                # Not as `exc_info`: to render that with all arrays may take longer than the lease lasts.
+                raised_at="".join(traceback.format_exception(error, limit=-4)) if error is not None else None,
+            )
+
+
+def _reason_of(error: AdlroError) -> Basis:
+    return Basis.MISSING if error.reason == CHECKPOINT_MISSING else Basis.FAILED
+
+
+def _sound(observation: Observation, judgement: Judgement) -> bool:
+    """Scores of the right shape, and of pairs that fit each a number or -inf."""
+    scores = judgement.scores
+    if scores.shape != observation.fits_now.shape:
+        return False
+    # A maximum is nan where one of the numbers is.
+    best = float(np.max(scores, initial=-np.inf, where=observation.fits_now))
+    return best < np.inf

@@ -1,0 +1,188 @@
+"""Another policy beside the acting one: it sees each decision a little later, and says what it would have done.
+
+It works in a thread of its own on copies, off the way from an event to a launch, and places nothing. Where it can't
+keep up, decisions are left out, and counted. No I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import structlog
+
+from adlro.decide.policies import Policy
+from adlro.services.orchestrator.deciding.side_thread import LateError, Worker
+from adlro.state.observation import HOLD, Observation
+
+WAITING = 256
+"""Decisions that may wait for the shadow's answer,"""
+WAITING_PAIRS = 4_000_000
+"""and (job, GPU) pairs in all of them: a pair takes 9 bytes."""
+MOST_PAIRS = 500_000
+"""of one decision: to copy more takes longer than a millisecond."""
+OUTCOMES = ("agreed", "differed", "failed", "skipped")
+PATIENCE_S = 2.0
+"""One that takes longer for a decision counts as failed, and is asked again when it is done with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowDecision:
+    """What the shadow would have done: a job and a GPU, both empty to hold."""
+
+    policy: str
+    job_id: str
+    gpu_id: str
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowStatus:
+    """Counts of decisions, holds included, since the shadow was set."""
+
+    policy: str
+    agreed: int = 0
+    differed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+@dataclass(slots=True)
+class _Task:
+    observation: Observation | None  # None: left out
+    job_ids: tuple[str, ...]
+    gpu_ids: Sequence[str]
+    action: tuple[int, int]
+    answered: Callable[[ShadowDecision | None], None]
+
+    @property
+    def pairs(self) -> int:
+        return 0 if self.observation is None else self.observation.fits_now.size
+
+
+class Shadow:
+    """Runs a policy beside the acting one.
+
+    Args:
+        log: a structlog logger.
+        on_outcome: called with `agreed`, `differed`, `failed` or `skipped` for each decision.
+    """
+
+    def __init__(
+        self, log: structlog.typing.FilteringBoundLogger, on_outcome: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.policy: Policy | None = None
+        self._status = ShadowStatus("")
+        self._log = log
+        self._on_outcome = on_outcome
+        self._tasks: deque[_Task] = deque()
+        self._pairs = 0
+        self._worker = Worker("shadow")
+        self._working: asyncio.Task[None] | None = None
+        self._told = False
+
+    @property
+    def status(self) -> ShadowStatus | None:
+        """None: no policy runs in the shadow."""
+        return None if self.policy is None else replace(self._status, policy=self.policy.name)
+
+    def set(self, policy: Policy | None) -> None:
+        """Another policy, or another version of it, or none; where the name changes it is counted from 0."""
+        before = self.policy.name if self.policy is not None else ""
+        if (policy.name if policy is not None else "") != before:
+            self._status = ShadowStatus(policy.name if policy is not None else "")
+        self.policy, self._told = policy, False
+        if self._worker.busy:  # perhaps with one that hangs
+            self._worker.close()
+            self._worker = Worker("shadow")
+
+    def decided(
+        self,
+        observation: Observation,
+        job_ids: Callable[[], tuple[str, ...]],
+        gpu_ids: Sequence[str],
+        action: tuple[int, int],
+        answered: Callable[[ShadowDecision | None], None],
+    ) -> None:
+        """A decision was made; comes before anything of the observation is changed.
+
+        Args:
+            job_ids: of the observation's rows, asked for only where a shadow runs.
+            gpu_ids: of the cluster.
+            action: the row and the GPU, or (HOLD, HOLD).
+            answered: called, in the order of the decisions, with what the shadow would have done; None: it can't say.
+        """
+        if self.policy is None and not self._tasks:
+            answered(None)
+            return
+        pairs = observation.fits_now.size
+        full = len(self._tasks) >= WAITING or self._pairs + pairs > WAITING_PAIRS
+        if self.policy is None or full or pairs > MOST_PAIRS:
+            # In its turn, behind those that wait.
+            self._enqueue(_Task(None, (), gpu_ids, action, answered))
+            return
+        self._enqueue(_Task(_copy(observation), job_ids(), gpu_ids, action, answered))
+
+    async def settled(self) -> None:
+        """Waits until all that was asked is answered; for tests and a clean end."""
+        if self._working is not None:
+            await asyncio.wait([self._working])
+
+    def close(self) -> None:
+        """Lets the thread end, and what waits is left out."""
+        if self._working is not None:
+            self._working.cancel()
+        self._worker.close()
+
+    def _enqueue(self, task: _Task) -> None:
+        self._tasks.append(task)
+        self._pairs += task.pairs
+        if self._working is None or self._working.done():
+            self._working = asyncio.get_running_loop().create_task(self._work(), name="shadow")
+
+    async def _work(self) -> None:
+        while self._tasks:
+            task = self._tasks.popleft()
+            self._pairs -= task.pairs
+            policy, observation = self.policy, task.observation
+            found: ShadowDecision | None = None
+            if policy is None or observation is None:
+                self._count("skipped")
+            else:
+                found = await self._ask(policy, observation, task)
+            task.answered(found)
+
+    async def _ask(self, policy: Policy, observation: Observation, task: _Task) -> ShadowDecision | None:
+        try:
+            if self._worker.busy:
+                raise LateError("it is still at an earlier decision")  # who watches decisions has waited once
+            action = await self._worker.run(lambda: policy.act(observation)[0], PATIENCE_S)
+        except Exception as error:  # it is only looked at
+            self._count("failed")
+            if not self._told:
+                self._told = True
+                self._log.warning("the policy in the shadow fails", policy=policy.name, problem=str(error))
+            return None
+        job, gpu = (int(number) for number in action)
+        agrees = (job, gpu) == task.action
+        self._count("agreed" if agrees else "differed")
+        if job == HOLD:
+            return ShadowDecision(policy.name, "", "", agrees)
+        return ShadowDecision(policy.name, task.job_ids[job], task.gpu_ids[gpu], agrees)
+
+    def _count(self, outcome: str) -> None:
+        if self.policy is not None:
+            self._status = replace(self._status, **{outcome: getattr(self._status, outcome) + 1})
+            self._on_outcome(outcome)
+
+
+def _copy(observation: Observation) -> Observation:
+    columns: dict[str, Any] = {
+        field.name: value.copy() if isinstance(value := getattr(observation, field.name), np.ndarray) else value
+        for field in fields(observation)
+    }
+    return Observation(**columns)

@@ -1,0 +1,1 @@
+"""Explanations: why a job waits, and what the next best action was."""

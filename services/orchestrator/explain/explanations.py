@@ -1,0 +1,68 @@
+"""What explanations alone look at: the next best action, and why a job of the queue waits. Plain data and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import numpy as np
+
+from adlro.decide.policies.base import Judgement, Policy
+from adlro.services.orchestrator.deciding.decisions import Decision, Made, RunnerUp
+from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
+from adlro.state.observation import HOLD, Observation
+
+
+def best_two(judgement: Judgement, observation: Observation) -> tuple[tuple[int, int], tuple[int, int] | None]:
+    """The action of a judgement of one observation, as `Policy.choose` has it, and the next best (job, GPU), if any."""
+    fits, scores = observation.fits_now[0], judgement.scores[0]
+    if not fits.size:
+        return (HOLD, HOLD), None
+    allowed = np.where(fits, scores, -np.inf)
+    found: list[tuple[int, int]] = []
+    for _ in range(2):
+        job, gpu = divmod(int(np.argmax(allowed)), fits.shape[1])
+        if not allowed[job, gpu] > -np.inf:
+            break
+        allowed[job, gpu] = -np.inf
+        found.append((job, gpu))
+    return (found[0] if found else (HOLD, HOLD)), (found[1] if len(found) > 1 else None)
+
+
+def runner_up(
+    judgement: Judgement, pair: tuple[int, int] | None, queue: Sequence[Entry], ledger: Ledger
+) -> RunnerUp | None:
+    """The next best pair, or to hold, where the policy has a figure for that, and it is better.
+
+    Args:
+        judgement: of one observation,
+        pair: its next best pair,
+        queue: and its rows.
+    """
+    values, hold = (None, None) if judgement.basis_of(0).fallback else (judgement.values, judgement.hold_value)
+    hold_score = float(hold[0]) if hold is not None and np.isfinite(hold[0]) else -np.inf
+    score = float((judgement.scores if values is None else values)[0][pair]) if pair is not None else -np.inf
+    if pair is not None and score >= hold_score:
+        return RunnerUp(queue[pair[0]].job.job_id, ledger.layout.gpu_ids[pair[1]], score)
+    return RunnerUp("", "", hold_score) if hold_score > -np.inf else None
+
+
+async def explain_waiting(
+    ledger: Ledger,
+    policy: Policy,
+    look: Callable[[Policy, Observation], Awaitable[Judgement]],
+    time_s: float,
+    job_id: str,
+) -> Decision | None:
+    """Why a job of the queue is not placed now, by who would decide; None where it does not wait in it.
+
+    Args:
+        look: has an observation judged; the ledger is not looked at after that.
+    """
+    entry = ledger.entries.get(job_id)
+    if entry is None or entry.phase is not Phase.QUEUED:
+        return None
+    place = ledger.queued().index(entry)
+    summary = f"{job_id} is number {place + 1} in the queue: {entry.job.message}"
+    made = Made.now("", entry, policy, ledger, time_s)
+    judgement = await look(policy, ledger.observe(time_s))
+    return made.judged(judgement, place, summary=summary).explained()

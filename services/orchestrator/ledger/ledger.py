@@ -1,0 +1,321 @@
+"""What the orchestrator placed where, and what waits: the one source of occupancy and masks. Plain data and arrays.
+
+Telemetry is late by nature, so it plays no part here. No gRPC, no Redis, no clock: times are handed in.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from adlro.decide.policies.hold_greedy import HoldGreedy
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import Job, JobState, PendingReason
+from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
+from adlro.services.orchestrator.ledger.queue_columns import Columns
+from adlro.services.orchestrator.ledger.user_service import AttainedService
+from adlro.state.observation import Bools, Floats, Ints, Observation
+from adlro.state.scene import whole_queue
+from adlro.store import sequence_of
+
+_REASONS_SHOWN = 3
+"""Nodes whose drains are explained to one job."""
+
+
+class Phase(enum.Enum):
+    """Where an entry is in the orchestrator's own bookkeeping."""
+
+    ARRIVING = "arriving"  # known, but the cluster has not been asked for the time yet
+    BEGIN = "begin"  # its begin time has not come
+    PAUSED = "paused"  # its launch was refused, and the time of the next one has not come
+    QUEUED = "queued"
+    PLACED = "placed"  # being launched, or running
+    GONE = "gone"  # final
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A job that is not final. `version` is that of its newest record, written or about to be written."""
+
+    job: Job
+    version: int
+    expected_s: Floats  # (K,) expected duration on each of the cluster's GPU models
+    phase: Phase = Phase.ARRIVING
+    row: int = -1
+    gpu: int = -1
+    spread: float = 0.0  # how unsure that is: standard deviation of ln(true / expected)
+    generation: int = 0  # of the predictions (`Predictions.generation`) that these are from
+    arrived_s: float = 0.0  # cluster time at which it was taken up, where it has no begin time to come
+
+    def is_placed(self, attempt: int) -> bool:
+        """The attempt is the job's newest, and has not ended."""
+        return self.phase is Phase.PLACED and self.job.attempt_count == attempt
+
+    def is_open(self, attempt: int) -> bool:
+        """Nothing is known of the attempt yet: neither that it runs, nor that it has ended."""
+        return self.is_placed(attempt) and self.job.state is JobState.PENDING
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """Place in the queue: by submission (or begin) time, then by number."""
+        return (self.job.submit_s or 0.0, sequence_of(self.job.job_id))
+
+
+class Ledger:
+    """Occupancy of one cluster and the queue before it.
+
+    Args:
+        cluster: what there is; GPUs are numbered in its order.
+        drained: nodes on which nothing more is started; a mapping says why.
+        attained_s: by user, the GPU time that ended attempts took so far.
+    """
+
+    def __init__(
+        self, cluster: Cluster, drained: Iterable[str] = (), attained_s: Mapping[str, float] | None = None
+    ) -> None:
+        self.layout = Layout(cluster)
+        self.occupancy = Occupancy.empty(self.layout)
+        self.entries: dict[str, Entry] = {}
+        # Grows when GPUs or nodes come or go, or durations are expected anew: observations made before are old.
+        self.changes = 0
+        # The queue in order: who waits, by what each has its place, and its row of the columns. All of it is looked at
+        # for each round of decisions, so nothing is looked up for each job.
+        self._waiting: list[Entry] = []
+        self._places: list[tuple[float, int]] = []
+        self._rows = array("q")
+        self.attained = AttainedService(attained_s or {})
+        self._columns = Columns(len(self.layout.gpu_models))
+        # Who holds each GPU (-1: nobody), since when, and when that job was submitted.
+        self._holder_user: Ints = np.full(len(self.layout.gpu_ids), -1, dtype=np.int64)
+        self._since_s: Floats = np.zeros(len(self.layout.gpu_ids))
+        self._holder_submit_s: Floats = np.zeros(len(self.layout.gpu_ids))
+        self.set_drained(drained)
+
+    # ---- jobs
+
+    def enter(self, job: Job, version: int, expected_s: Floats, spread: float = 0.0, generation: int = 0) -> Entry:
+        """Takes up a job that is not final.
+
+        Args:
+            expected_s: (K,) expected duration on each of the cluster's GPU models.
+            spread: how unsure that is: standard deviation of ln(true / expected).
+            generation: of the predictions that these are from.
+        """
+        entry = Entry(job, version, expected_s, spread=spread, generation=generation)
+        self.entries[job.job_id] = entry
+        return entry
+
+    def expect(self, entry: Entry, expected_s: Floats, spread: float = 0.0) -> None:
+        """Other durations, (K,), are expected of a job that is not placed, so unsure."""
+        entry.expected_s, entry.spread = expected_s, spread
+        if entry.row >= 0:
+            self._columns.jobs.expected_s[0, entry.row] = expected_s
+            self._columns.jobs.expected_spread[0, entry.row] = spread
+            self.changes += 1
+
+    def durations_s(self, entry: Entry) -> Floats:
+        """(G,) a job's expected duration on each GPU; inf where the GPU can never hold it."""
+        able = self.layout.can_ever_hold(entry.job.spec)
+        return np.where(able, entry.expected_s[self.layout.gpu_model] / self.occupancy.speed, np.inf)
+
+    def enqueue(self, entry: Entry) -> None:
+        """Puts a job into the queue, at its place by `Entry.order`."""
+        entry.phase = Phase.QUEUED
+        user = self.attained.number_of(entry.job.spec.user)
+        entry.row = self._columns.add(entry.job.spec, entry.job.submit_s or 0.0, user, entry.expected_s, entry.spread)
+        place, at = entry.order, len(self._places)
+        if self._places and place < self._places[-1]:  # hardly ever, and never where a session loads
+            at = bisect.bisect_left(self._places, place)
+        self._waiting.insert(at, entry)
+        self._places.insert(at, place)
+        self._rows.insert(at, entry.row)
+
+    def place(self, entry: Entry, gpu: int, time_s: float) -> None:
+        """Takes a GPU, cores and memory for a job; it leaves the queue if it stood there."""
+        duration_s = float(entry.expected_s[self.layout.gpu_model[gpu]] / self.occupancy.speed[gpu])
+        self.occupancy.take(gpu, entry.job.job_id, entry.job.spec, time_s + duration_s)
+        self._leave_queue(entry)
+        entry.phase, entry.gpu = Phase.PLACED, gpu
+        self._holder_user[gpu] = self.attained.number_of(entry.job.spec.user)
+        self._since_s[gpu] = time_s
+        self._holder_submit_s[gpu] = entry.job.submit_s or 0.0
+
+    def runs_since(self, entry: Entry, start_s: float) -> None:
+        """The cluster tells when a placed job began."""
+        self._since_s[entry.gpu] = start_s
+
+    def release(self, entry: Entry) -> None:
+        """Gives back what a placed job holds; the entry stays."""
+        if entry.gpu >= 0:
+            self.occupancy.give_back(entry.gpu, entry.job.spec)
+            self._holder_user[entry.gpu] = -1
+            entry.gpu = -1
+
+    def forget(self, entry: Entry) -> None:
+        """Drops a job that is final."""
+        self._leave_queue(entry)
+        self.release(entry)
+        del self.entries[entry.job.job_id]
+        entry.phase = Phase.GONE
+
+    def _leave_queue(self, entry: Entry) -> None:
+        if entry.row < 0:
+            return
+        at = bisect.bisect_left(self._places, entry.order)
+        assert self._waiting[at] is entry
+        del self._waiting[at], self._places[at], self._rows[at]
+        self._columns.remove(entry.row)
+        entry.row = -1
+
+    # ---- GPUs
+
+    def set_lost(self, gpu_ids: Iterable[str], lost: bool) -> None:
+        """Takes GPUs away or gives them back."""
+        self.changes += 1
+        for gpu_id in gpu_ids:
+            if gpu_id in self.layout.gpu_number:
+                self.occupancy.lost[self.layout.gpu_number[gpu_id]] = lost
+
+    def set_speeds(self, speed_of: Mapping[str, float]) -> None:
+        """Exactly these GPUs, by id, are believed to run at such shares of their model's speed."""
+        speeds = np.array([speed_of.get(gpu_id, 1.0) for gpu_id in self.layout.gpu_ids])
+        if not np.array_equal(speeds, self.occupancy.speed):
+            self.changes += 1
+            self.occupancy.speed[:] = speeds
+
+    def set_drained(self, node_ids: Iterable[str]) -> None:
+        """Exactly these nodes are drained; a mapping says why."""
+        self.changes += 1
+        names = set(node_ids)
+        self.occupancy.drain_reasons = dict(node_ids) if isinstance(node_ids, Mapping) else {}
+        self.occupancy.drained[:] = [node_id in names for node_id in self.layout.node_ids]
+
+    def _drain_reasons(self) -> str:
+        """Of the first nodes, for people."""
+        said = [f"{node_id}: {reason}" for node_id, reason in self.occupancy.drain_reasons.items() if reason]
+        return f" ({'; '.join(said[:_REASONS_SHOWN])}{'; ...' if len(said) > _REASONS_SHOWN else ''})" if said else ""
+
+    # ---- looking
+
+    @property
+    def queue_length(self) -> int:
+        """Waiting jobs whose begin time has come."""
+        return len(self._waiting)
+
+    @property
+    def waiting_count(self) -> int:
+        """The queue, and the jobs whose next launch has a time to come."""
+        return self.queue_length + self.count(Phase.PAUSED)
+
+    def count(self, phase: Phase) -> int:
+        """Entries in a phase."""
+        # list() first: a metrics thread may ask while the loop changes the entries.
+        return sum(entry.phase is phase for entry in list(self.entries.values()))
+
+    def queued(self, start: int = 0, end: int | None = None) -> list[Entry]:
+        """The queue, or a part of it, in order."""
+        return self._waiting[start:end]
+
+    @property
+    def can_start_something(self) -> bool:
+        """There is a waiting job and an idle GPU; cheap to ask."""
+        return bool(self._waiting) and bool(np.any(self.occupancy.usable & self.occupancy.idle))
+
+    @property
+    def hold_allowed(self) -> bool:
+        """Something runs, or a job is known that is still to come: it will end a hold.
+
+        What users will yet submit is unknown, so it is nothing to hold for.
+        """
+        return len(self.entries) > len(self._waiting)  # what does not stand in the queue is placed, or to come
+
+    def observe(self, time_s: float) -> Observation:
+        """The decision point as a policy sees it, N = 1. Row j is the j-th job of the queue."""
+        return self._observe(time_s, np.array(self._rows, dtype=np.int64))
+
+    def _observe(self, time_s: float, rows: Ints) -> Observation:
+        held = self._holder_user >= 0
+        return whole_queue(
+            self.layout.hardware,
+            self.occupancy.scene(time_s, self._since_s),
+            self._columns.jobs,
+            rows[None],
+            np.array([len(rows)]),
+            gpu_submit_s=self._holder_submit_s[None],
+            user_service_s=self.attained.at(time_s, self._holder_user[held], self._since_s[held])[None],
+            hold_allowed=np.array([self.hold_allowed]),
+            gpu_models=self.layout.gpu_models,
+        )
+
+    def reflect(self, observation: Observation, job: int, gpu: int) -> None:
+        """Brings an observation of this ledger up to date after its job was placed; the job stays as padding."""
+        node = self.layout.gpu_node[gpu]
+        on_node = np.flatnonzero(self.layout.gpu_node == node)
+        cores, memory = self.occupancy.cores_free[node], self.occupancy.memory_free_mib[node]
+        observation.job_waiting[0, job] = False
+        observation.gpu_idle[0, gpu] = False
+        time_s = float(observation.time_s[0])
+        # As an observation made anew would have it, to the last bit: ties are decided by it.
+        observation.gpu_remaining_s[0, gpu] = (time_s + observation.duration_s[0, job, gpu]) - time_s
+        observation.gpu_submit_s[0, gpu] = observation.job_submit_s[0, job]
+        observation.gpu_cores_held[0, gpu] = observation.job_cores[0, job]
+        observation.gpu_memory_held_mib[0, gpu] = observation.job_memory_mib[0, job]
+        observation.node_cores_free[0, node] = cores
+        observation.node_memory_free_mib[0, node] = memory
+        still = (observation.job_cores[0] <= cores) & (observation.job_memory_mib[0] <= memory)
+        observation.fits_now[0][:, on_node] &= still[:, None]
+        observation.fits_now[0, :, gpu] = False
+        observation.fits_now[0, job, :] = False
+        observation.hold_allowed[0] = True
+
+    def reasons(self, entries: Sequence[Entry], holds_back: str) -> list[tuple[Entry, PendingReason, str]]:
+        """Why jobs of the queue wait.
+
+        Args:
+            holds_back: why those that could start don't, as a clause.
+        """
+        seen = self._observe(0.0, np.array([entry.row for entry in entries], dtype=np.int64))
+        possible: Bools = np.isfinite(seen.duration_s[0])
+        ever: Bools = seen.job_waiting[0]
+        fits: Bools = np.logical_or.reduce(seen.fits_now[0], axis=1)
+        usable: Bools = np.logical_or.reduce(possible & self.occupancy.usable, axis=1)
+        out = []
+        for entry, fits_now, fits_ever, fits_usable in zip(entries, fits, ever, usable, strict=True):
+            if not fits_ever:
+                reason, text = (
+                    PendingReason.NO_FITTING_GPU,
+                    f"the cluster lacks {needs(entry)}; cancel it and ask for less",
+                )
+            elif not fits_usable:
+                reason, text = (
+                    PendingReason.NODES_DRAINED,
+                    "every GPU that could hold it is lost or on a drained node" + self._drain_reasons(),
+                )
+            elif fits_now:
+                reason, text = PendingReason.POLICY, f"could start, but {holds_back}"
+            else:
+                reason, text = PendingReason.RESOURCES, f"waits for {needs(entry)}"
+            if entry.job.attempts:
+                text += f" (attempt {len(entry.job.attempts)} {entry.job.attempts[-1].outcome})"
+            out.append((entry, reason, text))
+        return out
+
+
+def needs(entry: Entry) -> str:
+    """What a job asks for, in words."""
+    spec = entry.job.spec
+    memory = f"{spec.gpu_memory_mib} MiB of memory, " if spec.gpu_memory_mib else ""
+    cores = "1 core" if spec.cpu_cores == 1 else f"{spec.cpu_cores} cores"
+    return f"a GPU with {memory}{cores} and {spec.memory_mib} MiB on its node"
+
+
+def warm() -> None:
+    """Compiles what decisions are made with, or fetches it from where numba keeps it: no decision is to wait."""
+    cluster = Cluster("warm", (Node("node", 1, 1, (Gpu("gpu", "any", 1),)),))
+    # The one policy that is compiled; which policy acts may change at any time.
+    HoldGreedy().scores(Ledger(cluster).observe(0.0))

@@ -1,0 +1,190 @@
+"""Who holds what of a cluster: the fixed layout, and the state that placements change. Plain data and arrays.
+
+An `Occupancy` is small and copied whole with each decision, so that the decision can be explained later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import JobSpec
+from adlro.state.machines import IDLE, hardware_of
+from adlro.state.observation import Bools, Floats, Ints
+from adlro.state.scene import Scene
+
+
+class Layout:
+    """A cluster's fixed figures as arrays over G GPUs and M nodes, in the order of its description.
+
+    Attributes:
+        gpu_ids, gpu_models, node_ids: names.
+        hardware: the figures as the simulator has them, a batch of one cluster; the others are views of it.
+        gpu_model, gpu_memory_mib, gpu_node: (G,) the model's number, memory, the node's number.
+        node_cores, node_memory_mib: (M,) what each node has.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.gpu_ids = [gpu.gpu_id for _, gpu in cluster.gpus()]
+        self.gpu_number = {gpu_id: number for number, gpu_id in enumerate(self.gpu_ids)}
+        self.gpu_models = cluster.gpu_models
+        self.node_ids = [node.node_id for node in cluster.nodes]
+        self.hardware = hardware_of([cluster], self.gpu_models)
+        self.gpu_model: Ints = self.hardware.gpu_model[0]
+        self.gpu_memory_mib: Ints = self.hardware.gpu_memory_mib[0]
+        self.gpu_node: Ints = self.hardware.gpu_node[0]
+        self.node_cores: Ints = self.hardware.node_cores[0]
+        self.node_memory_mib: Ints = self.hardware.node_memory_mib[0]
+
+    def model_of(self, gpu: int) -> str:
+        """The model's name of a GPU."""
+        return self.gpu_models[int(self.gpu_model[gpu])]
+
+    def can_ever_hold(self, spec: JobSpec) -> Bools:
+        """(G,) the GPU, with its node empty, is big enough for the job."""
+        able: Bools = (
+            (self.gpu_memory_mib >= spec.gpu_memory_mib)
+            & (self.node_cores[self.gpu_node] >= spec.cpu_cores)
+            & (self.node_memory_mib[self.gpu_node] >= spec.memory_mib)
+        )
+        return able
+
+
+@dataclass(slots=True)
+class Occupancy:
+    """What is taken at one moment.
+
+    Attributes:
+        holder: (G,) id of the job that holds the GPU; "" where it is idle.
+        expected_end_s: (G,) cluster time at which the holder is expected to end.
+        cores_held, memory_held_mib: (G,) what the holder takes of the GPU's node; 0 where it is idle.
+        lost: (G,) the GPU is away.
+        speed: (G,) speed relative to its model, as believed; 1 unless it was found slower than its kind.
+        drained: (M,) nothing more is started on the node.
+        cores_free, memory_free_mib: (M,) what the node has left.
+        drain_reasons: by node id, why it is drained, where that was said.
+    """
+
+    layout: Layout
+    holder: NDArray[Any]
+    expected_end_s: Floats
+    cores_held: Ints
+    memory_held_mib: Ints
+    lost: Bools
+    speed: Floats
+    drained: Bools
+    cores_free: Ints
+    memory_free_mib: Ints
+    drain_reasons: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, layout: Layout) -> Occupancy:
+        """Nothing is taken."""
+        gpus, nodes = len(layout.gpu_ids), len(layout.node_ids)
+        return cls(
+            layout,
+            np.full(gpus, "", dtype=object),
+            np.zeros(gpus),
+            np.zeros(gpus, dtype=np.int64),
+            np.zeros(gpus, dtype=np.int64),
+            np.zeros(gpus, dtype=np.bool_),
+            np.ones(gpus),
+            np.zeros(nodes, dtype=np.bool_),
+            layout.node_cores.copy(),
+            layout.node_memory_mib.copy(),
+        )
+
+    def copy(self) -> Occupancy:
+        """The same, apart from what changes later."""
+        return Occupancy(
+            self.layout,
+            self.holder.copy(),
+            self.expected_end_s.copy(),
+            self.cores_held.copy(),
+            self.memory_held_mib.copy(),
+            self.lost.copy(),
+            self.speed.copy(),
+            self.drained.copy(),
+            self.cores_free.copy(),
+            self.memory_free_mib.copy(),
+            self.drain_reasons,
+        )
+
+    def take(self, gpu: int, job_id: str, spec: JobSpec, expected_end_s: float) -> None:
+        """Gives a GPU, cores and memory to a job."""
+        if self.holder[gpu]:
+            raise AssertionError(f"{self.layout.gpu_ids[gpu]} already holds {self.holder[gpu]}")
+        self.holder[gpu] = job_id
+        self.expected_end_s[gpu] = expected_end_s
+        self.cores_held[gpu] = spec.cpu_cores
+        self.memory_held_mib[gpu] = spec.memory_mib
+        self.cores_free[self.layout.gpu_node[gpu]] -= spec.cpu_cores
+        self.memory_free_mib[self.layout.gpu_node[gpu]] -= spec.memory_mib
+
+    def give_back(self, gpu: int, spec: JobSpec) -> None:
+        """Takes them back."""
+        self.holder[gpu] = ""
+        self.cores_held[gpu] = 0
+        self.memory_held_mib[gpu] = 0
+        self.cores_free[self.layout.gpu_node[gpu]] += spec.cpu_cores
+        self.memory_free_mib[self.layout.gpu_node[gpu]] += spec.memory_mib
+
+    @property
+    def idle(self) -> Bools:
+        """(G,) nobody holds the GPU."""
+        free: Bools = self.holder == ""
+        return free
+
+    @property
+    def usable(self) -> Bools:
+        """(G,) the GPU is there and its node takes jobs."""
+        return ~self.lost & ~self.drained[self.layout.gpu_node]
+
+    def scene(self, time_s: float, start_s: Floats) -> Scene:
+        """What of this an observation at a time is built from, a batch of one cluster; free cores and memory copied.
+
+        Args:
+            start_s: (G,) when the holders began.
+        """
+        return Scene(
+            time_s=np.array([time_s]),
+            list_of=np.zeros(1, dtype=np.int64),
+            gpu_speed=self.usable[None].astype(np.float64),
+            gpu_job=np.where(self.idle, IDLE, 0)[None],
+            gpu_start_s=start_s[None],
+            gpu_expected_end_s=self.expected_end_s[None],
+            known_speed=self.speed[None].copy(),
+            cores_free=self.cores_free[None].copy(),
+            memory_free_mib=self.memory_free_mib[None].copy(),
+            gpu_cores=self.cores_held[None],
+            gpu_memory_mib=self.memory_held_mib[None],
+        )
+
+    def mask_reason(self, spec: JobSpec, gpu: int, time_s: float) -> str:
+        """Why a job cannot start on a GPU at this moment; empty where it can."""
+        layout = self.layout
+        node = int(layout.gpu_node[gpu])
+        node_id = layout.node_ids[node]
+        if self.lost[gpu]:
+            return "the GPU is lost"
+        if self.drained[node]:
+            reason = self.drain_reasons.get(node_id)
+            return f"{node_id} is drained" + (f": {reason}" if reason else "")
+        if spec.gpu_memory_mib > layout.gpu_memory_mib[gpu]:
+            return f"needs {spec.gpu_memory_mib} MiB of GPU memory, it has {layout.gpu_memory_mib[gpu]}"
+        if self.holder[gpu]:
+            left_s = float(self.expected_end_s[gpu]) - time_s
+            if left_s < 0:
+                return f"busy with {self.holder[gpu]}, which has run {-left_s:.3g} s longer than expected"
+            return f"busy with {self.holder[gpu]} for about {left_s:.3g} s"
+        if spec.cpu_cores > self.cores_free[node]:
+            return f"needs {spec.cpu_cores} cores, {self.cores_free[node]} are free on {node_id}"
+        if spec.memory_mib > self.memory_free_mib[node]:
+            return f"needs {spec.memory_mib} MiB, {self.memory_free_mib[node]} are free on {node_id}"
+        return ""

@@ -1,0 +1,62 @@
+"""Columns of the queued jobs, so that an observation is a few array look-ups. Plain data and arrays."""
+
+from __future__ import annotations
+
+from adlro.records.jobs import JobSpec
+from adlro.state.job_arrays import JobArrays, empty_job_arrays
+from adlro.state.observation import Floats
+
+FIRST_SIZE = 256
+
+
+class Columns:
+    """Job arrays whose rows come and go; a row that was given back is used again.
+
+    Args:
+        models: GPU models of the cluster.
+
+    Attributes:
+        jobs: one list (L = 1), its rows in no order.
+    """
+
+    def __init__(self, models: int) -> None:
+        self.jobs: JobArrays = empty_job_arrays(1, FIRST_SIZE, models)
+        self._free = list(range(FIRST_SIZE - 1, -1, -1))
+
+    def add(self, spec: JobSpec, submit_s: float, user: int, expected_s: Floats, spread: float = 0.0) -> int:
+        """Takes up a job.
+
+        Args:
+            submit_s: time from which its completion time counts.
+            user: the user's number.
+            expected_s: (K,) expected duration on each GPU model.
+            spread: how unsure that is.
+
+        Returns:
+            Its row.
+        """
+        if not self._free:
+            self._grow()
+        row, jobs = self._free.pop(), self.jobs
+        jobs.submit_s[0, row] = submit_s
+        jobs.expected_s[0, row] = expected_s
+        jobs.expected_spread[0, row] = spread
+        jobs.cores[0, row] = spec.cpu_cores
+        jobs.memory_mib[0, row] = spec.memory_mib
+        jobs.gpu_memory_mib[0, row] = spec.gpu_memory_mib
+        jobs.job_type[0, row] = int(spec.job_type)
+        jobs.priority[0, row] = spec.priority
+        jobs.user[0, row] = user
+        return row
+
+    def remove(self, row: int) -> None:
+        """Gives a row back."""
+        self._free.append(row)
+
+    def _grow(self) -> None:
+        old = self.jobs
+        _, rows, models = old.expected_s.shape
+        self.jobs = empty_job_arrays(1, 2 * rows, models)
+        for column, before in zip(self.jobs[1:], old[1:], strict=True):
+            column[:, :rows] = before
+        self._free = list(range(2 * rows - 1, rows - 1, -1))

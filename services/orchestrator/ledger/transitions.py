@@ -1,0 +1,209 @@
+"""How a job's record moves on: pure functions from a record and what happened to the next record.
+
+The orchestrator is the only one that moves records on; every state change of a job is one of these. Nothing ends before
+it began, whatever time an end is given: where a loss is found out after the fact, that time may be an old one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from adlro.records.jobs import Job, JobAttempt, JobState, PendingReason
+
+_REFUSED = "refused by the cluster: "
+_GIVEN_UP = "given up: "
+
+
+def cancel_requested(job: Job) -> Job:
+    """Its user wants its end (ingest has written that down)."""
+    return replace(job, cancel_requested=True)
+
+
+def taken_up(job: Job, submit_s: float, reason: PendingReason, message: str) -> Job:
+    """The orchestrator knows the job; its completion time counts from `submit_s`."""
+    return replace(job, submit_s=submit_s, pending_reason=reason, message=message)
+
+
+def waiting(job: Job, reason: PendingReason, message: str) -> Job:
+    """It still waits, for another reason."""
+    return replace(job, pending_reason=reason, message=message)
+
+
+def launching_message(gpu_id: str) -> str:
+    """Of a job whose launch has been asked for, and nothing else is known of it."""
+    return f"being launched on {gpu_id}"
+
+
+def launching(job: Job, gpu_id: str, gpu_model: str) -> Job:
+    """A GPU is chosen and the attempt is written down, before the cluster is asked."""
+    attempt = JobAttempt(job.attempt_count + 1, gpu_id, gpu_model)
+    return replace(
+        job,
+        pending_reason=PendingReason.LAUNCHING,
+        message=launching_message(gpu_id),
+        gpu_id=gpu_id,
+        gpu_model=gpu_model,
+        attempts=(*job.attempts, attempt),
+    )
+
+
+def unanswered(job: Job, why: str, *, given_up: bool = False) -> Job:
+    """The cluster was asked to launch its last attempt, and has not said whether it did.
+
+    Args:
+        job: that is being launched.
+        why: for people.
+        given_up: the attempt will be stopped. That stands in the attempt's outcome until it has another one.
+    """
+    told = replace(job, message=f"{launching_message(job.gpu_id)}: {why}")
+    return _with_last_attempt(told, outcome=f"{_GIVEN_UP}{why}") if given_up else told
+
+
+def is_given_up(job: Job) -> bool:
+    """Its last attempt is stopped because its launch got no answer."""
+    return bool(job.attempts) and job.attempts[-1].outcome.startswith(_GIVEN_UP)
+
+
+def started(job: Job, start_s: float) -> Job:
+    """The cluster runs its last attempt."""
+    return replace(
+        _with_last_attempt(job, start_s=start_s, outcome=job.attempts[-1].outcome),
+        state=JobState.RUNNING,
+        pending_reason=PendingReason.NONE,
+        message=f"running on {job.gpu_id}",
+        start_s=start_s,
+    )
+
+
+def succeeded(job: Job, end_s: float) -> Job:
+    """It ended by itself, without error."""
+    return _ended(job, JobState.SUCCEEDED, end_s, "succeeded", "")
+
+
+def failed(job: Job, end_s: float, why: str) -> Job:
+    """It ended by itself with an error, or by its time limit."""
+    return _ended(job, JobState.FAILED, end_s, f"failed: {why}", why)
+
+
+def stopped(job: Job, end_s: float) -> Job:
+    """Its run was ended on request."""
+    why = "cancelled on request" if job.cancel_requested else "stopped on the cluster, not through ADLRO"
+    return _ended(job, JobState.CANCELLED, end_s, "stopped", why)
+
+
+def cancelled_while_waiting(job: Job, end_s: float) -> Job:
+    """It was cancelled before it ran."""
+    return replace(
+        job,
+        state=JobState.CANCELLED,
+        pending_reason=PendingReason.NONE,
+        message=f"cancelled on request {'while it waited for another attempt' if job.attempts else 'before it ran'}",
+        end_s=_not_before_last_attempt(job, end_s),
+    )
+
+
+def lost(job: Job, end_s: float, why: str, max_attempts: int, *, excused: bool = False) -> Job:
+    """Its attempt was lost with a GPU or the cluster: it waits for another one, or fails when it had enough.
+
+    Args:
+        job: with the attempt.
+        end_s: when that was.
+        why: for people.
+        max_attempts: lost attempts after which the job fails.
+        excused: this one is not counted among them.
+    """
+    ended = _with_last_attempt(job, end_s=end_s, outcome=f"lost: {why}", excused=excused)
+    if job.cancel_requested:
+        return _final(ended, JobState.CANCELLED, "cancelled on request")
+    excused_count = sum(each.excused for each in ended.attempts)
+    counted = ended.attempt_count - excused_count
+    if counted >= max_attempts and not excused:
+        message = f"attempt {counted} of at most {max_attempts} was lost: {why}"
+        if excused_count:
+            message += f" (those lost to restarts of the cluster, {excused_count}, are not counted)"
+        return _final(ended, JobState.FAILED, message)
+    return replace(
+        ended,
+        state=JobState.PENDING,
+        pending_reason=PendingReason.RESOURCES,
+        message=f"attempt {job.attempt_count} was lost ({why}); waits for another one",
+        start_s=None,
+        gpu_id="",
+        gpu_model="",
+    )
+
+
+def forgotten(job: Job, gpu_id: str, gpu_model: str, start_s: float, end_s: float, max_attempts: int) -> Job:
+    """The cluster runs an attempt that the store has lost: its number is taken, and it counts as lost."""
+    return lost(started(launching(job, gpu_id, gpu_model), start_s), end_s, "the store forgot it", max_attempts)
+
+
+def refused(
+    job: Job, end_s: float, why: str, max_attempts: int, *, retry_s: float | None = None, final: bool = False
+) -> Job:
+    """The cluster did not take the attempt: it waits for another one, or fails when it had enough.
+
+    Args:
+        job: with the attempt.
+        end_s: when that was.
+        why: for people.
+        max_attempts: lost attempts after which the job fails.
+        retry_s: cluster time of the next attempt; None: as soon as can be.
+        final: the job itself is why: another attempt would be refused as well.
+    """
+    next_job = lost(job, end_s, f"{_REFUSED}{why}", max_attempts)
+    if next_job.state is not JobState.PENDING:
+        return next_job
+    if final:
+        return _final(next_job, JobState.FAILED, f"attempt {job.attempt_count} was {_REFUSED}{why}")
+    if retry_s is None or retry_s <= end_s:
+        return next_job
+    message = f"attempt {job.attempt_count} was {_REFUSED}{why}; the next one is at {retry_s:.6g} s of cluster time"
+    return replace(next_job, pending_reason=PendingReason.LAUNCH_REFUSED, message=message)
+
+
+def refusals_in_a_row(job: Job) -> int:
+    """How many of its last attempts before the present one were refused."""
+    outcomes = [each.outcome for each in job.attempts[:-1]]
+    ran = [number for number, outcome in enumerate(outcomes) if not outcome.startswith(f"lost: {_REFUSED}")]
+    return len(outcomes) - (ran[-1] + 1 if ran else 0)
+
+
+def attempt_took_s(before: Job, after: Job) -> float:
+    """GPU seconds of the attempt that ended between two records of a job; 0 where none did, or it never started."""
+    if not after.attempts:
+        return 0.0
+    last = after.attempts[-1]
+    ended_before = before.attempt_count == after.attempt_count and before.attempts[-1].end_s is not None
+    if ended_before or last.start_s is None or last.end_s is None:
+        return 0.0
+    return max(last.end_s - last.start_s, 0.0)
+
+
+def _ended(job: Job, state: JobState, end_s: float, outcome: str, message: str) -> Job:
+    return _final(_with_last_attempt(job, end_s=end_s, outcome=outcome), state, message)
+
+
+def _final(job: Job, state: JobState, message: str) -> Job:
+    """Its last record, where its last attempt has ended."""
+    end_s = job.attempts[-1].end_s
+    return replace(job, state=state, pending_reason=PendingReason.NONE, message=message, end_s=end_s)
+
+
+def _with_last_attempt(
+    job: Job, *, start_s: float | None = None, end_s: float | None = None, outcome: str = "", excused: bool = False
+) -> Job:
+    last = job.attempts[-1]
+    last = replace(
+        last,
+        start_s=last.start_s if start_s is None else start_s,
+        end_s=None if end_s is None else _not_before_last_attempt(job, end_s),
+        outcome=outcome,
+        excused=excused,
+    )
+    return replace(job, attempts=(*job.attempts[:-1], last))
+
+
+def _not_before_last_attempt(job: Job, time_s: float) -> float:
+    """A time that is none before the last attempt's start or end."""
+    return max([time_s, *(t for each in job.attempts[-1:] for t in (each.start_s, each.end_s) if t is not None)])

@@ -1,0 +1,1 @@
+"""An acting session: from the lease to the first failure that nothing can mend."""

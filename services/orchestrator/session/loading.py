@@ -1,0 +1,159 @@
+"""What a session begins with, read a page at a time: the loop, and with it callers and health, goes on between.
+
+However many jobs wait, predictions are asked for so many of them only, and while the rest is read: of the others what
+was declared serves until `Expectations` has asked, while the session acts already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from adlro.records.events import ClusterDescription
+from adlro.records.jobs import Job, JobSpec
+from adlro.services.orchestrator.runtimes.predictions import Expected, Predictions, declared
+from adlro.services.orchestrator.session.reconcile import Reconciled, begin, is_launched, newest_time_s, take
+from adlro.store import Cursor, JobStore, sequence_of
+
+# Waiting jobs, from the first of the queue on, of which decompose is asked before the session acts.
+PREDICTED_FIRST = 5000
+RECONCILED_AT_ONCE = 1000
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What a session begins with.
+
+    Attributes:
+        found: the ledger, and what has to be done about the cluster.
+        cursor: how far the cluster's events were applied; None before the first.
+        job_revision: changes of jobs after it are to be followed.
+        newest: number of the newest job that was read.
+        cancelling: jobs whose end was asked for.
+        unreadable_count: records of jobs that are not final, and that can't be read.
+        generation: of the oldest of the predictions.
+    """
+
+    found: Reconciled
+    cursor: Cursor | None
+    job_revision: int
+    newest: int
+    cancelling: list[str]
+    unreadable_count: int
+    generation: int
+
+
+async def load(
+    store: JobStore,
+    predictions: Predictions,
+    description: ClusterDescription,
+    drained: Iterable[str],
+    max_attempts: int,
+) -> Loaded:
+    """Reads every record that is not final, and reconciles it with the cluster.
+
+    Args:
+        store: job records.
+        predictions: expected durations.
+        description: the cluster as it is.
+        drained: nodes on which nothing more is started.
+        max_attempts: lost attempts after which a job fails.
+    """
+    with _without_collections():
+        return await _load(store, predictions, description, drained, max_attempts)
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Python would go through all that is loaded again and again, for cycles that are not in it.
+
+    It takes a quarter of the time, with everything else, the thread that keeps the lease included, at a halt.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+async def _load(
+    store: JobStore,
+    predictions: Predictions,
+    description: ClusterDescription,
+    drained: Iterable[str],
+    max_attempts: int,
+) -> Loaded:
+    # Before the records: what changes while they are read is followed.
+    job_revision = await store.revision()
+    cursor, attained_s = await store.cursor(), await store.attained_s()
+    models = description.cluster.gpu_models
+    questions: asyncio.Queue[list[JobSpec]] = asyncio.Queue()
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(_ask(predictions, models, questions), name="ask for first")
+        read = await _read(store, models, questions)
+        questions.put_nowait([])
+    answers = iter(asking.result())
+    known_s = max((newest_time_s(job) for _, job, _ in read.records), default=0.0)
+    found = begin(description, cursor, known_s, drained, max_attempts, attained_s)
+    generation = predictions.generation
+    for number, (version, job, said) in enumerate(read.records, start=1):
+        if not number % RECONCILED_AT_ONCE:
+            await asyncio.sleep(0)
+        expected = next(answers) if said is None else said
+        generation = min(generation, expected.generation)
+        take(found, version, job, expected)
+    return Loaded(
+        found=found,
+        cursor=cursor,
+        job_revision=job_revision,
+        newest=sequence_of(read.records[-1][1].job_id) if read.records else 0,
+        cancelling=[job.job_id for _, job, _ in read.records if job.cancel_requested],
+        unreadable_count=read.unreadable_count,
+        generation=generation,
+    )
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was read: records in order, as (version, job, expected; None: decompose is asked)."""
+
+    records: list[tuple[int, Job, Expected | None]]
+    unreadable_count: int
+
+
+async def _read(store: JobStore, models: Sequence[str], questions: asyncio.Queue[list[JobSpec]]) -> _Read:
+    """Reads all records; whose durations count now is put into `questions`, page by page."""
+    read, ahead = _Read([], 0), PREDICTED_FIRST
+    async for page in store.active_pages():
+        read.unreadable_count += page.unreadable_count
+        asked: list[JobSpec] = []
+        for version, job in page.jobs:
+            launched = is_launched(job)
+            if launched and not (job.attempts and job.gpu_id and job.submit_s is not None):
+                # Its record contradicts itself: nothing can be told of an attempt that is not there.
+                store.unreadable.add(job.job_id, "it runs by its record, and has no attempt")
+                read.unreadable_count += 1
+            elif launched or ahead:
+                ahead -= not launched
+                asked.append(job.spec)
+                read.records.append((version, job, None))
+            else:
+                read.records.append((version, job, declared(job.spec, models)))
+        if asked:
+            questions.put_nowait(asked)
+    return read
+
+
+async def _ask(
+    predictions: Predictions, models: Sequence[str], questions: asyncio.Queue[list[JobSpec]]
+) -> list[Expected]:
+    """What is expected of all that are in `questions`, in order, up to an empty one."""
+    answers: list[Expected] = []
+    while specs := await questions.get():
+        answers += await predictions.predict(specs, models)
+    return answers

@@ -1,0 +1,243 @@
+"""Runtimes that are learned while a list runs: when decompose is told and asked, what policies see, what goes wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from adlro.decide.policies import POLICIES
+from adlro.errors import AdlroError, Unavailable
+from adlro.lab.evaluate import Request, evaluate, own_decompose
+from adlro.lab.evaluate import tasks as tasks_module
+from adlro.lab.evaluate.cases import build_cases
+from adlro.lab.evaluate.document import build_document
+from adlro.lab.evaluate.learning import simulate_learned
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import JobSpec, JobState
+from adlro.services.orchestrator.ports import Predicted
+from adlro.sim.batch import Outcome, simulate
+from adlro.state.job_arrays import JobArrays, pack_jobs
+from adlro.state.observation import Floats, Ints, Observation
+from adlro.store import Move
+from adlro.workload.estimates import expected_s
+from adlro.workload.job_lists import WorkloadJob, draw_jobs
+from adlro.workload.scenario import load_scenario
+
+SCENARIO = load_scenario("paper")
+CLUSTER = SCENARIO.cluster
+JOBS = draw_jobs(SCENARIO, load=1.1, rng=np.random.default_rng(7), count=60)
+TRUE_S = expected_s(JOBS, CLUSTER.gpu_models, "true", SCENARIO, 0)
+
+
+class FakeDecompose:
+    """Says `says(number, learned)` of the job with that number, after so many ends; notes all that it is told."""
+
+    def __init__(self, says: Callable[[int, int], Floats]) -> None:
+        self.says = says
+        self.learned: list[Move] = []
+        self.asked: list[tuple[int, list[int]]] = []  # how many ends it knew, and about which jobs
+        self.specs: Sequence[JobSpec] = ()
+        self.error: AdlroError | None = None
+        self.revision = 1
+
+    async def begin(self, cluster: Cluster, specs: Sequence[JobSpec]) -> list[str]:
+        self.specs = specs
+        return [f"job-{number + 1}" for number in range(len(specs))]
+
+    async def learn(self, moves: Sequence[Move]) -> None:
+        self.learned += [move for move in moves if move.outcome is not None]
+        if self.error is not None:
+            raise self.error
+
+    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
+        numbers = [self.specs.index(spec) for spec in specs]
+        self.asked.append((len(self.learned), numbers))
+        return Predicted(np.array([self.says(number, len(self.learned)) for number in numbers]), self.revision)
+
+    async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
+        return {}
+
+
+def arrays(jobs: Sequence[WorkloadJob] = JOBS) -> JobArrays:
+    return pack_jobs([jobs], CLUSTER)
+
+
+async def ran(decompose: FakeDecompose, act: Callable[[Observation], Ints] | None = None) -> Outcome:
+    return await simulate_learned(CLUSTER, JOBS, arrays(), act or POLICIES["mct"]().act, decompose)
+
+
+@pytest.mark.parametrize("name", ["mct", "hold_greedy_fixed"])
+async def test_a_decompose_that_knows_the_truth_gives_the_schedule_of_the_truth(name: str) -> None:
+    policy = POLICIES[name]()
+    learned = await ran(FakeDecompose(lambda number, _: TRUE_S[number]), policy.act)
+    assert learned.end_s.tolist() == simulate(CLUSTER, arrays(), policy.act).end_s.tolist()
+
+
+async def test_jobs_are_asked_about_as_they_join_and_no_earlier_decision_sees_them() -> None:
+    decompose = FakeDecompose(lambda number, _: np.full(3, number + 1.0))
+    seen: list[set[float]] = []
+    policy = POLICIES["mct"]()
+
+    def act(observation: Observation) -> Ints:
+        finite = observation.duration_s[0][observation.job_waiting[0]]
+        seen.append({float(value) for value in finite[np.isfinite(finite)]})
+        return policy.act(observation)
+
+    await ran(decompose, act)
+    # Whatever waits at a decision has been asked about by then: its own number stands there, not a placeholder.
+    assert set().union(*seen) == {float(number) for number in range(1, len(JOBS) + 1)}
+    first_asked = [number for _, numbers in decompose.asked for number in numbers]
+    assert list(dict.fromkeys(first_asked)) == list(range(len(JOBS)))
+    assert len(decompose.asked) < 3 * len(JOBS)
+
+
+async def test_all_that_ended_is_learned_before_a_decision_in_the_order_of_the_ends() -> None:
+    decompose = FakeDecompose(lambda number, _: TRUE_S[number])
+    policy = POLICIES["mct"]()
+    known: list[tuple[float, int]] = []
+
+    def act(observation: Observation) -> Ints:
+        known.append((float(observation.time_s[0]), len(decompose.learned)))
+        return policy.act(observation)
+
+    outcome = await ran(decompose, act)
+    for time_s, count in known:
+        assert count == np.count_nonzero(outcome.end_s[0] <= time_s)
+    ends = [move.job.end_s or 0.0 for move in decompose.learned]
+    assert len(ends) > len(JOBS) / 2
+    assert ends == sorted(ends)
+
+
+async def test_outcomes_are_those_of_the_simulation_and_tell_no_truth_beforehand() -> None:
+    decompose = FakeDecompose(lambda number, _: TRUE_S[number])
+    outcome = await ran(decompose)
+    gpus = [gpu for _, gpu in CLUSTER.gpus()]
+    for move in decompose.learned:
+        number = int(move.job.job_id.removeprefix("job-")) - 1
+        gpu = gpus[int(outcome.gpu[0, number])]
+        assert (move.job.gpu_id, move.job.gpu_model) == (gpu.gpu_id, gpu.gpu_model)
+        assert move.job.state is JobState.SUCCEEDED
+        assert move.job.attempt_count == 1
+        assert move.outcome is not None
+        assert move.outcome.runtime_s == outcome.end_s[0, number] - outcome.start_s[0, number]
+        assert move.outcome.succeeded
+    assert all(spec.simulated_work is None for spec in decompose.specs)
+    wanted = [dataclasses.replace(job.spec(""), simulated_work=None) for job in JOBS]
+    assert [dataclasses.replace(spec, name="") for spec in decompose.specs] == wanted
+
+
+async def test_waiting_jobs_are_asked_about_again_when_enough_was_learned() -> None:
+    decompose = FakeDecompose(lambda number, learned: TRUE_S[number] * (1.0 if learned < 20 else 3.0))
+    policy = POLICIES["mct"]()
+    old = 0
+
+    def act(observation: Observation) -> Ints:
+        nonlocal old
+        decompose.revision = 1 + (len(decompose.learned) >= 20)
+        if len(decompose.asked) and decompose.asked[-1][0] >= 21:
+            waiting = observation.duration_s[0][observation.job_waiting[0]]
+            believed = {round(float(row[np.isfinite(row)].min()), 6) for row in waiting}
+            tripled = {round(3 * float(value), 6) for value in TRUE_S.ravel()}
+            old += len(believed - tripled)
+        return policy.act(observation)
+
+    await ran(decompose, act)
+    assert old == 0
+    repeated = [number for learned, numbers in decompose.asked if learned >= 20 for number in numbers]
+    assert len(repeated) > len(JOBS) - 20  # some of them had been asked about before
+
+
+@pytest.mark.parametrize("when", ["predict", "learn"])
+async def test_an_error_ends_the_run_instead_of_something_else_being_believed(when: str) -> None:
+    def says(number: int, learned: int) -> Floats:
+        if when == "predict" and number >= 30:
+            raise Unavailable("decompose is gone")
+        known: Floats = TRUE_S[number]
+        return known
+
+    decompose = FakeDecompose(says)
+    if when == "learn":
+        decompose.error = Unavailable("decompose is gone")
+    with pytest.raises(Unavailable, match="decompose is gone"):
+        await ran(decompose)
+
+
+class FakeSource:
+    """Gives a decompose that knows the truth; counts."""
+
+    made: ClassVar[list[FakeSource]] = []
+
+    def __init__(self) -> None:
+        self.given = 0
+        self.closed = False
+        FakeSource.made.append(self)
+
+    @asynccontextmanager
+    async def fresh(self) -> AsyncIterator[FakeDecompose]:
+        self.given += 1
+        decompose = FakeDecompose(lambda number, _: self.true_s(decompose)[number])
+        yield decompose
+
+    def true_s(self, decompose: FakeDecompose) -> Floats:
+        case = build_cases(request())[0][0]
+        for number in range(case.lists):
+            jobs = case.job_list(number)
+            if [job.submit_s for job in jobs] == [spec.begin_time_s for spec in decompose.specs]:
+                return expected_s(jobs, case.cluster.gpu_models, "true", case.scenario, 0)
+        raise AssertionError("a list of no case")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def request(**changes: Any) -> Request:
+    wanted = {"policies": ("mct", "sjf"), "loads": (0.9,), "jobs": 20, "lists": 3, "runtime": "learned", **changes}
+    return Request(**wanted)
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> type[FakeSource]:
+    FakeSource.made = []
+    monkeypatch.setattr(own_decompose, "OwnDecompose", FakeSource)
+    return FakeSource
+
+
+def test_each_list_under_each_policy_has_a_decompose_of_its_own_and_the_reference_needs_none(
+    source: type[FakeSource],
+) -> None:
+    learned = evaluate(request(), processes=1)
+    true = evaluate(request(runtime="true"), processes=1)
+    (made,) = source.made
+    assert (made.given, made.closed) == (6, True)
+    for name in ("fcfs", "mct", "sjf"):
+        assert learned.figures[name, 0].metrics.tolist() == true.figures[name, 0].metrics.tolist()
+    document = build_document(learned)
+    assert document["meta"]["runtime"] == "learned"
+    assert any(text.startswith("Runtimes are learned") for text in document["meta"]["definitions"])
+    assert {"late_jct_s", "late_jct_s_ci95"} <= document["rows"][0].keys()
+
+
+def test_its_processes_end_when_something_goes_wrong(source: type[FakeSource], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: FakeSource, decompose: FakeDecompose) -> Floats:
+        raise Unavailable("gone")
+
+    monkeypatch.setattr(FakeSource, "true_s", fails)
+    with pytest.raises(Unavailable, match="gone"):
+        evaluate(request(), processes=1)
+    assert source.made[0].closed
+
+
+def test_what_is_kept_of_an_interrupted_run_depends_on_how_decompose_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for digest in ("one", "other"):
+        monkeypatch.setattr(tasks_module, "learning_digest", lambda digest=digest: digest)
+        for runtime in ("learned", "true"):
+            cases, _ = build_cases(request(runtime=runtime))
+            keys.append(tasks_module.key_of(tasks_module.Setup(tuple(cases), {}), tasks_module.Task("mct", 0, 0, 1)))
+    assert keys[0] != keys[2]
+    assert keys[1] == keys[3]

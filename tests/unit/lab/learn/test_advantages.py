@@ -1,0 +1,193 @@
+"""States with measured gains: what they are of, that nothing is known of the future, and what a network is given."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from adlro.decide.planes.choice import Margins
+from adlro.decide.planes.fill import PlaneFiller
+from adlro.decide.planes.model import OnnxModel
+from adlro.decide.planes.ranges import ranges_from_json
+from adlro.decide.policies.hold_greedy import FIXED, HoldGreedyFixed
+from adlro.errors import InvalidInput
+from adlro.lab.learn import iterate, margins, playing
+from adlro.lab.learn.advantages import Sampling, States, collect, collect_worlds
+from adlro.lab.learn.dataset import Dataset, batch_of, chunks_of
+from adlro.lab.learn.export import load_network
+from adlro.lab.learn.improve import Fit, fit, gains_by_margin, predicted_gain
+from adlro.lab.learn.network import PairNetwork
+from adlro.lab.learn.worlds import draw_world, world_of
+from adlro.workload.scenario import load_scenario
+
+pytestmark = pytest.mark.slow
+
+SMALL = Sampling(lists=4, jobs=40, share=1.0, futures=3, ahead=8)
+
+
+@pytest.fixture(scope="module")
+def states() -> States:
+    world = world_of(load_scenario("paper"), 1.0, "noise:0.5", np.random.default_rng(5), lists=4, jobs=40)
+    return collect(world, np.random.default_rng(6), SMALL)
+
+
+def filler() -> PlaneFiller:
+    return PlaneFiller(FIXED.rule())
+
+
+def test_the_first_candidate_is_what_the_base_does_there_and_gains_nothing(states: States) -> None:
+    observation = states.observation_of(states.numbers)
+    sampled = states.sampled
+    actions = HoldGreedyFixed().act(observation)
+    np.testing.assert_array_equal(sampled.place[:, 0], actions[:, 0])
+    np.testing.assert_array_equal(sampled.gpu[:, 0], actions[:, 1])
+    assert (sampled.gain_s[:, 0] == 0).all()
+    assert (sampled.error_s[:, 0] == 0).all()
+    assert (sampled.played >= 2).all()
+    assert len(states) > 50
+
+
+def test_every_candidate_can_be_carried_out(states: States) -> None:
+    observation = states.observation_of(states.numbers)
+    for n in range(len(states)):
+        seen = set()
+        for c in range(int(states.sampled.played[n])):
+            place, gpu = int(states.sampled.place[n, c]), int(states.sampled.gpu[n, c])
+            assert (place, gpu) == (-1, -1) or observation.fits_now[n, place, gpu]
+            seen.add((place, gpu))
+        assert len(seen) == states.sampled.played[n]
+
+
+def test_gains_do_not_depend_on_how_many_jobs_the_list_still_has() -> None:
+    # The first jobs of a longer list are the same; what is drawn for futures comes from other lists of the world.
+    scenario, few = load_scenario("paper"), Sampling(lists=1, jobs=1, share=1.0, futures=2, ahead=0)
+    long = world_of(scenario, 1.0, "true", np.random.default_rng(1), lists=1, jobs=60)
+    found = []
+    for jobs in (60, 40):
+        cut = long.jobs._replace(
+            job_count=np.array([jobs]), **{name: getattr(long.jobs, name)[:, :jobs] for name in long.jobs._fields[1:]}
+        )
+        world = type(long)(long.text, long.cluster, cut, long.mean_gap_s, long.load, long.runtime)
+        found.append(collect(world, np.random.default_rng(2), few))
+    shorter = len(found[1])
+    early = found[1].time_s < cut.submit_s[0, -2]
+    assert early.sum() > 10
+    np.testing.assert_array_equal(found[0].time_s[:shorter][early], found[1].time_s[early])
+    np.testing.assert_array_equal(found[0].sampled.gain_s[:shorter][early], found[1].sampled.gain_s[early])
+
+
+def test_jobs_count_by_their_priority_where_that_is_asked_for() -> None:
+    world = world_of(load_scenario("paper"), 1.0, "true", np.random.default_rng(5), lists=2, jobs=40)
+    alike = dataclasses.replace(world, jobs=world.jobs._replace(priority=np.full_like(world.jobs.priority, 0.25)))
+    still = dataclasses.replace(SMALL, random_share=0.0, improved_share=0.0)  # all go the same way
+    by_priority = dataclasses.replace(still, by_priority=True)
+    gains = [
+        collect(each, np.random.default_rng(6), sampling).sampled.gain_s
+        for each, sampling in ((alike, still), (alike, by_priority), (world, still), (world, by_priority))
+    ]
+    # The base does not look at priorities, and where all are alike the unit is the same.
+    np.testing.assert_allclose(gains[0], gains[1], rtol=1e-4, atol=1e-2)
+    np.testing.assert_array_equal(gains[0], gains[2])
+    assert (np.sign(gains[3]) != np.sign(gains[2])).mean() > 0.02
+    assert np.corrcoef(gains[3].ravel(), gains[2].ravel())[0, 1] > 0.5
+
+
+def test_a_file_holds_all(states: States, tmp_path: Path) -> None:
+    states.save(tmp_path / "world.npz")
+    again = States.load(tmp_path / "world.npz")
+    before, after = states.observation_of(np.arange(5)), again.observation_of(np.arange(5))
+    np.testing.assert_array_equal(before.duration_s, after.duration_s)
+    np.testing.assert_array_equal(states.sampled.gain_s, again.sampled.gain_s)
+    assert [file.name for file in tmp_path.iterdir()] == ["world.npz"]
+
+
+def test_a_folder_goes_on_where_it_ended(tmp_path: Path) -> None:
+    first = [path.name for path, _, _ in collect_worlds(tmp_path, 3, range(1), SMALL)]
+    second = [path.name for path, _, _ in collect_worlds(tmp_path, 3, range(2), SMALL)]
+    assert first == ["world-3-00000.npz"]
+    assert second == ["world-3-00001.npz"]
+    whole = tmp_path / "whole"
+    for _ in collect_worlds(whole, 3, range(2), SMALL):
+        pass
+    for name in (*first, *second):
+        np.testing.assert_array_equal(
+            States.load(tmp_path / name).sampled.gain_s, States.load(whole / name).sampled.gain_s
+        )
+
+
+def test_a_batch_says_what_its_chunks_say_alone(states: States) -> None:
+    other = collect(draw_world(np.random.default_rng(8), lists=2, jobs=30), np.random.default_rng(9), SMALL)
+    chunks = chunks_of(states, filler(), np.random.default_rng(0)) + chunks_of(
+        other, filler(), np.random.default_rng(0)
+    )
+    torch.manual_seed(0)
+    network = PairNetwork()
+    for last in (network.advantage, network.hold):
+        torch.nn.init.normal_(last.weight)
+    with torch.no_grad():
+        together = predicted_gain(network, batch_of(chunks))
+        alone = torch.cat([predicted_gain(network, batch_of([chunk])) for chunk in chunks])
+    assert together.abs().max() > 0.1
+    torch.testing.assert_close(together, alone, atol=1e-4, rtol=1e-4)
+
+
+def test_regression_finds_gains(states: States) -> None:
+    chunks = chunks_of(states, filler(), np.random.default_rng(0))
+    untrained = gains_by_margin(PairNetwork(), chunks)
+    assert (untrained == 0.0).all()  # an untrained network is the base
+    _network, log = fit(Dataset(chunks, chunks), Fit(epochs=30, batch=64))
+    assert log[-1]["loss"] < 0.7 * log[0]["loss"]
+    # On the very states that it has learned it must beat the base, and by no more than knowing all gains would.
+    best = states.sampled.gain_s.max(axis=1) / filler().fill(states.observation_of(states.numbers)).scale_s
+    assert 0.0 < log[-1]["gain"] <= best.mean()
+
+
+def test_the_recipe_goes_from_nothing_to_a_model_and_makes_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(iterate, "Sampling", lambda **changes: dataclasses.replace(SMALL, **changes))
+    monkeypatch.setattr(margins, "MARGINS", (Margins(0.0, 0.0),))
+    monkeypatch.setattr(margins, "LISTS", 2)
+    monkeypatch.setattr(margins, "THROUGHPUT_LISTS", 2)
+    monkeypatch.setattr(playing, "CELLS", (("paper", 0.9, "true"),))
+    asked = [str(tmp_path), "--worlds", "2", "--further", "1", "--trainings", "1", "--epochs", "1"]
+    iterate.main(asked)
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")} | {
+        path: path.stat().st_mtime_ns for path in tmp_path.glob("*.pt")
+    }
+    assert len(made) == 3 + 2
+    policy = OnnxModel(tmp_path / "dqn.onnx")
+    scores = playing.paired(("paper", 0.9, "true"), policy.act, lists=2, seed=playing.VALIDATION_SEED)
+    assert f"{100 * scores.ratio:+.2f}" in capsys.readouterr().out
+    iterate.main(asked)
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    with pytest.raises(InvalidInput, match="gains of all jobs alike"):
+        iterate.main([*asked, "--by-priority"])
+    with pytest.raises(InvalidInput, match="began with other weights"):
+        iterate.main([*asked, "--start", str(tmp_path / "dqn.onnx")])
+    with pytest.raises(InvalidInput, match="No such file"):
+        iterate.main([*asked, "--start", str(tmp_path / "none.pt")])
+
+
+def test_a_training_that_begins_with_weights_has_seen_what_they_had_seen(tmp_path: Path) -> None:
+    sampling = SMALL
+    for place, seed in ("first", 1), ("second", 2):
+        iterate.collect_all(tmp_path / place, seed, 1, sampling)
+    before, after, new = tmp_path / "before.pt", tmp_path / "after.pt", tmp_path / "new.pt"
+    iterate.train([tmp_path / "first"], Fit(epochs=1), before)
+    iterate.train([tmp_path / "second"], Fit(epochs=1, rate=1e-9), after, start=before)
+    iterate.train([tmp_path / "second"], Fit(epochs=1, rate=1e-9), new)
+    (old, seen), (tuned, seen_by_both), (other, _) = (load_network(path) for path in (before, after, new))
+    for name, weights in old.state_dict().items():
+        torch.testing.assert_close(tuned.state_dict()[name], weights, rtol=0, atol=1e-5)
+    assert any(not torch.equal(other.state_dict()[name], weights) for name, weights in old.state_dict().items())
+    ranges = ranges_from_json(seen.training["ranges"])
+    ranges.include(iterate.ranges_of([tmp_path / "second"]))
+    assert seen_by_both.training["ranges"] == ranges.to_json()

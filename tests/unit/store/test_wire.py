@@ -1,0 +1,70 @@
+"""Records to messages and back."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adlro.records.jobs import (
+    ExpectedRuntime,
+    Job,
+    JobAttempt,
+    JobSpec,
+    JobState,
+    JobType,
+    PendingReason,
+    SimulatedWork,
+)
+from adlro.v1 import job_pb2
+from adlro.wire import job_from_proto, job_to_proto, spec_from_proto, spec_to_proto
+
+numbers = st.floats(0, 1e9)
+maybe = st.none() | numbers
+specs = st.builds(
+    JobSpec,
+    name=st.text(min_size=1, max_size=20),
+    user=st.just("ann"),
+    job_type=st.sampled_from(JobType),
+    application=st.text(max_size=10),
+    priority=st.floats(0, 1),
+    cpu_cores=st.integers(1, 64),
+    memory_mib=st.integers(1, 10**6),
+    gpu_memory_mib=st.integers(0, 10**6),
+    expected_runtime=st.none() | st.builds(ExpectedRuntime, st.just("t4"), numbers),
+    time_limit_s=maybe,
+    begin_time_s=maybe,
+    labels=st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=3),
+    simulated_work=st.none() | st.builds(SimulatedWork, numbers, maybe),
+)
+jobs = st.builds(
+    Job,
+    job_id=st.just("job-1"),
+    spec=specs,
+    state=st.sampled_from(JobState),
+    pending_reason=st.sampled_from(PendingReason),
+    submit_s=maybe,
+    start_s=maybe,
+    end_s=maybe,
+    attempts=st.lists(
+        st.builds(JobAttempt, st.integers(1, 5), st.text(max_size=5), st.text(max_size=5), maybe, maybe)
+    ).map(tuple),
+    revision=st.integers(0, 10**12),
+    cancel_requested=st.booleans(),
+)
+
+
+@given(jobs)
+def test_a_job_comes_back_as_it_went(job: Job) -> None:
+    assert job_from_proto(job_pb2.Job.FromString(job_to_proto(job).SerializeToString())) == job
+
+
+@given(specs)
+def test_a_spec_comes_back_as_it_went(spec: JobSpec) -> None:
+    assert spec_from_proto(spec_to_proto(spec)) == spec
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    spec = spec_from_proto(job_pb2.JobSpec(name="a", user="b", job_type=job_pb2.JOB_TYPE_SIMULATION, cpu_cores=2))
+    assert (spec.priority, spec.memory_mib, spec.gpu_memory_mib, spec.gpu_count) == (0.5, 8192, 0, 1)
+    assert spec_from_proto(job_pb2.JobSpec(job_type=job_pb2.JOB_TYPE_SIMULATION)).cpu_cores == 1
+    assert spec_from_proto(job_pb2.JobSpec(job_type=job_pb2.JOB_TYPE_SIMULATION, priority=0)).priority == 0.0

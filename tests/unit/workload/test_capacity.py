@@ -1,0 +1,158 @@
+"""Capacity by the linear program: hand-worked cases, the figures that ship, and loads of lists."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from adlro.errors import InvalidInput, Unsupported
+from adlro.hardware.speeds import SHIPPED, SpeedRow
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import JobType
+from adlro.workload.capacity import (
+    JobClass,
+    capacity_jobs_per_h,
+    list_classes,
+    offered_load,
+    scale_to_load,
+    scenario_capacity_jobs_per_h,
+    scenario_classes,
+    scenario_on,
+)
+from adlro.workload.job_lists import WorkloadJob, draw_jobs
+from adlro.workload.scenario import SCENARIO_NAMES, load_scenario
+
+
+def node(name: str, model: str, gpus: int = 1, memory_mib: int = 16000, cores: int = 100) -> Node:
+    return Node(name, cores, 10**6, tuple(Gpu(f"{name}/{i}", model, memory_mib) for i in range(gpus)))
+
+
+def job_class(name: str, share: float, work_s: float, *, memory_mib: int = 0, cores: int = 1) -> JobClass:
+    return JobClass(name, JobType.SIMULATION, memory_mib, cores, 1, share, work_s)
+
+
+TABLE = SHIPPED.extended(
+    [
+        SpeedRow("even", JobType.SIMULATION, {"fast": 1.0, "slow": 1.0}),
+        SpeedRow("picky", JobType.SIMULATION, {"fast": 1.0, "slow": 0.1}),
+    ]
+)
+
+
+def test_one_gpu_carries_an_hour_by_the_work():
+    cluster = Cluster("c", (node("a", "fast"),))
+    assert capacity_jobs_per_h(cluster, [job_class("even", 1.0, 36.0)], TABLE) == pytest.approx(100.0)
+
+
+def test_cores_bind_where_they_are_scarce():
+    # Four GPUs but cores for two jobs of three cores at a time (the program knows no packing: 7 / 3 of them).
+    cluster = Cluster("c", (node("a", "fast", gpus=4, cores=7),))
+    assert capacity_jobs_per_h(cluster, [job_class("even", 1.0, 36.0, cores=3)], TABLE) == pytest.approx(700.0 / 3)
+
+
+def test_jobs_go_where_they_are_relatively_fastest():
+    # Half of each. Picky jobs belong on the fast GPU; even ones fill what is left: 200 jobs/h, each GPU with one kind.
+    cluster = Cluster("c", (node("a", "fast"), node("b", "slow")))
+    classes = [job_class("even", 0.5, 36.0), job_class("picky", 0.5, 36.0)]
+    assert capacity_jobs_per_h(cluster, classes, TABLE) == pytest.approx(200.0)
+    # Nothing but picky jobs: the slow GPU adds a tenth.
+    assert capacity_jobs_per_h(cluster, [job_class("picky", 1.0, 36.0)], TABLE) == pytest.approx(110.0)
+
+
+def test_memory_keeps_jobs_off_small_gpus():
+    cluster = Cluster("c", (node("a", "fast"), node("b", "slow", memory_mib=8000)))
+    big = [job_class("even", 1.0, 36.0, memory_mib=12000)]
+    assert capacity_jobs_per_h(cluster, big, TABLE) == pytest.approx(100.0)
+    with pytest.raises(InvalidInput, match=r"jobs of even with 20000 MiB of GPU memory, 1 CPU cores .* fit on no GPU"):
+        capacity_jobs_per_h(cluster, [job_class("even", 1.0, 36.0, memory_mib=20000)], TABLE)
+
+
+@pytest.mark.parametrize("name", ["heavy_tails", "gavel"])
+def test_the_capacities_that_were_computed_come_out_again(name):
+    scenario = load_scenario(name)
+    assert scenario_capacity_jobs_per_h(scenario) == pytest.approx(scenario.capacity_jobs_per_h, rel=2e-6)
+
+
+def test_the_capacities_that_were_given_are_those_of_some_thousand_drawn_jobs():
+    paper, roomy = load_scenario("paper"), load_scenario("paper_roomy")
+    exact = {scenario.name: scenario_capacity_jobs_per_h(scenario) for scenario in (paper, roomy)}
+    assert exact == {"paper": pytest.approx(3009.90, abs=0.01), "paper_roomy": pytest.approx(3010.95, abs=0.01)}
+    # Both figures are off by the same share, so by the mean work and nothing else: nodes with more cores carry one more
+    # job an hour in both.
+    given = {"paper": 2977.0, "paper_roomy": 2978.0}
+    assert {scenario.name: scenario.capacity_jobs_per_h for scenario in (paper, roomy)} == given
+    ratios = [given[name] / exact[name] for name in given]
+    assert ratios[0] == pytest.approx(ratios[1], rel=2e-4)
+    # Capacities of lists of 4,000 jobs scatter by more than that.
+    lists = [draw_jobs(paper, load=0.9, rng=np.random.default_rng(seed), count=4000) for seed in range(6)]
+    drawn = [capacity_jobs_per_h(paper.cluster, list_classes(jobs, paper.cluster)) for jobs in lists]
+    assert np.std(drawn) > 0.5 * (1 - ratios[0]) * exact["paper"]
+    assert np.mean(drawn) == pytest.approx(exact["paper"], rel=0.02)
+
+
+def test_variants_of_arrivals_share_the_papers_capacity():
+    for name in ("batch", "surge", "diurnal", "trace"):
+        assert load_scenario(name).capacity_jobs_per_h == load_scenario("paper").capacity_jobs_per_h
+
+
+def test_shares_of_classes_sum_to_one():
+    for name in SCENARIO_NAMES:
+        assert sum(each.share for each in scenario_classes(load_scenario(name))) == pytest.approx(1.0)
+
+
+def test_a_drawn_list_offers_the_load_it_was_drawn_for_and_can_be_brought_to_another():
+    scenario = load_scenario("gavel")
+    jobs = draw_jobs(scenario, load=0.9, rng=np.random.default_rng(4), count=6000)
+    offered = offered_load(scenario.cluster, jobs)
+    assert offered == pytest.approx(0.9, rel=0.08)
+    scaled = scale_to_load(jobs, offered, 0.6)
+    assert offered_load(scenario.cluster, scaled) == pytest.approx(0.6, rel=1e-6)
+    assert scaled[0].submit_s == 0.0
+    assert [job.work_s for job in scaled] == [job.work_s for job in jobs]
+
+
+def test_a_scenario_moves_to_another_cluster_or_population_with_the_capacity_that_goes_with_it():
+    paper = load_scenario("paper")
+    half = Cluster("half", paper.cluster.nodes[::2])
+    moved = scenario_on(paper, half)
+    assert moved.cluster is half
+    assert moved.capacity_jobs_per_h < paper.capacity_jobs_per_h
+    groups = [replace(group, mean_work_s=2 * group.mean_work_s) for group in paper.groups]
+    slower = scenario_on(paper, paper.cluster, groups=groups)
+    assert slower.capacity_jobs_per_h == pytest.approx(0.5 * 3009.9, rel=0.01)
+    assert draw_jobs(slower, load=0.9, rng=np.random.default_rng(0), count=5)[0].work_s > 0
+    with pytest.raises(InvalidInput, match="fit on no GPU of the cluster"):
+        scenario_on(paper, Cluster("small", (node("a", "rtx_2080_ti", memory_mib=11264),)))
+
+
+def test_a_batch_has_no_rate():
+    scenario = load_scenario("batch")
+    jobs = draw_jobs(scenario, load=0.9, rng=np.random.default_rng(4), count=20)
+    assert offered_load(scenario.cluster, jobs) == float("inf")
+    with pytest.raises(InvalidInput, match="all jobs are submitted at once"):
+        scale_to_load(jobs, float("inf"), 0.6)
+    with pytest.raises(InvalidInput, match="load must be above 0"):
+        scale_to_load(jobs, 0.5, 0.0)
+    with pytest.raises(InvalidInput, match="a load needs two jobs"):
+        offered_load(scenario.cluster, jobs[:1])
+    with pytest.raises(InvalidInput, match="the job list is empty"):
+        list_classes([], scenario.cluster)
+
+
+def test_without_scipy_the_way_out_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(Unsupported, match=r"pip install '\.\[evaluate\]'"):
+        scenario_capacity_jobs_per_h(load_scenario("paper"))
+
+
+def test_lists_of_many_kinds_of_jobs_are_solved_in_seconds():
+    scenario = load_scenario("paper")
+    rng = np.random.default_rng(0)
+    jobs = [
+        WorkloadJob(float(i), "u", "neutral", JobType.SIMULATION, 5.0, 1000, int(rng.integers(1, 21)), m, 0.5)
+        for i, m in enumerate(rng.integers(1, 200_000, 800).tolist())
+    ]
+    assert offered_load(scenario.cluster, jobs) > 0
