@@ -55,7 +55,7 @@ fi
 
 log=$venv/setup.log
 case $kind in
-    runtime) what=. ;;
+    runtime) what=".[suite]" ;;
     test | dev) what=".[$kind]" ;;
     *) echo "runtime, test or dev, not '$kind'" >&2; exit 2 ;;
 esac

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from adlro.cli import render
 from adlro.cli.clusters import DEFAULT, SETTING, ClusterOption, chosen_cluster
+from adlro.cli.extras import require_suite
 from adlro.cli.shell import (
     Output,
     OutputOption,
@@ -73,6 +74,8 @@ def demo(
         raise typer.BadParameter("the demo starts a suite of its own; add --running", param_hint="--server")
     if cluster is not None and running:
         raise typer.BadParameter("the suite that runs has its cluster; leave out one of both", param_hint="--cluster")
+    if not running:
+        require_suite("adlro demo")
     scenario = DEFAULT if running else _scenario(cluster)
     report = asyncio.run(_demo(scenario, jobs, load, seed, fast=fast, running=running, server=server))
     if output is Output.JSON:

@@ -14,6 +14,7 @@ import typer
 
 from adlro.cli.cluster import ClockChoice
 from adlro.cli.clusters import SETTING, ClusterOption, ScenarioOption, chosen_cluster
+from adlro.cli.extras import require_suite
 from adlro.cli.shell import EXIT_ERROR, EXIT_USAGE, plain_table, say, stdout
 from adlro.errors import Conflict, InvalidInput
 from adlro.terminal import escape, escape_lines
@@ -64,6 +65,7 @@ def up(
     What ends by itself is started again; Ctrl-C drains and stops all. With ADLRO_REDIS_URL that Redis is used, and
     none is started.
     """
+    require_suite("adlro up")
     try:
         simulated = chosen_cluster(cluster, scenario)
     except InvalidInput as error:

@@ -1,0 +1,22 @@
+"""What parts of ADLRO an installation has: commands of the others say how to get them. Standard library only."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from adlro.errors import Unsupported, with_extra
+
+_SUITE = ("grpc_reflection", "numba", "onnxruntime", "prometheus_client", "protovalidate", "pydantic_settings", "redis")
+
+
+def require_suite(command: str) -> None:
+    """For commands that start services.
+
+    Raises:
+        Unsupported: this installation has the client and the command alone.
+    """
+    if missing := [package for package in _SUITE if find_spec(package) is None]:
+        raise Unsupported(
+            f"`{command}` needs the suite's packages ({', '.join(missing)} missing); install them "
+            f"{with_extra('suite')}. For a suite that runs elsewhere: ADLRO_SERVER=HOST:PORT"
+        )
