@@ -5,6 +5,8 @@ Messages that arrive have been validated by the rules in the .proto; these funct
 
 from __future__ import annotations
 
+from adlro.errors import InvalidInput
+from adlro.placement import NOWHERE, GpuShare, Placement
 from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
 from adlro.records.events import Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind, RunningJob
 from adlro.records.jobs import (
@@ -18,7 +20,7 @@ from adlro.records.jobs import (
     PendingReason,
     SimulatedWork,
 )
-from adlro.v1 import cluster_pb2, cluster_service_pb2, job_pb2
+from adlro.v1 import cluster_pb2, cluster_service_pb2, job_pb2, orchestrator_service_pb2, placement_pb2
 
 # Looked up: a session of the orchestrator reads each job that waits, and to call an enumeration takes longer.
 _JOB_TYPES = {int(each): each for each in JobType}
@@ -83,6 +85,56 @@ def spec_to_proto(spec: JobSpec) -> job_pb2.JobSpec:
     return message
 
 
+_Placed = (
+    job_pb2.Job
+    | job_pb2.JobAttempt
+    | cluster_service_pb2.ClusterEvent
+    | cluster_service_pb2.LaunchJobRequest
+    | cluster_service_pb2.RunningJob
+    | orchestrator_service_pb2.Decision
+)
+"""Messages with a placement, and its first GPU beside it."""
+
+
+def placement_from_proto(message: _Placed) -> Placement:
+    """Where something is placed, from the message that says so; one without a placement means all of its GPU.
+
+    Raises:
+        ValueError: it names a GPU twice, or a share is not above 0 and at most 1.
+    """
+    gpus = message.placement.gpus
+    if gpus:
+        return Placement(tuple([GpuShare(each.gpu_id, each.share) for each in gpus]))
+    return Placement.on(message.gpu_id) if message.gpu_id else NOWHERE
+
+
+def launch_placement(request: cluster_service_pb2.LaunchJobRequest) -> Placement:
+    """Where a launch is meant for.
+
+    Raises:
+        InvalidInput: the placement is none, or not that of `gpu_id`.
+    """
+    try:
+        placement = placement_from_proto(request)
+    except ValueError as error:
+        raise InvalidInput(f"placement: {error}", field="placement") from None
+    if placement.gpu_id != request.gpu_id:
+        raise InvalidInput(
+            f"placement: its first GPU is {placement.gpu_id!r} and gpu_id is {request.gpu_id!r}; name the same",
+            field="placement",
+        )
+    return placement
+
+
+def placement_to_proto(placement: Placement) -> placement_pb2.Placement | None:
+    """The message of a placement; None where there is none."""
+    if not placement.gpus:
+        return None
+    return placement_pb2.Placement(
+        gpus=[placement_pb2.GpuShare(gpu_id=each.gpu_id, share=each.share) for each in placement.gpus]
+    )
+
+
 def job_from_proto(message: job_pb2.Job) -> Job:
     """A job record from its message."""
     attempts, normalized = message.attempts, message.normalized
@@ -96,12 +148,12 @@ def job_from_proto(message: job_pb2.Job) -> Job:
         submit_s=message.submit_s if message.HasField("submit_s") else None,
         start_s=message.start_s if message.HasField("start_s") else None,
         end_s=message.end_s if message.HasField("end_s") else None,
-        gpu_id=message.gpu_id,
+        placement=placement_from_proto(message),
         gpu_model=message.gpu_model,
         attempts=tuple(
             JobAttempt(
                 attempt=each.attempt,
-                gpu_id=each.gpu_id,
+                placement=placement_from_proto(each),
                 gpu_model=each.gpu_model,
                 start_s=each.start_s if each.HasField("start_s") else None,
                 end_s=each.end_s if each.HasField("end_s") else None,
@@ -137,12 +189,14 @@ def job_to_proto(job: Job) -> job_pb2.Job:
         start_s=job.start_s,
         end_s=job.end_s,
         gpu_id=job.gpu_id,
+        placement=placement_to_proto(job.placement),
         gpu_model=job.gpu_model,
         attempt_count=job.attempt_count,
         attempts=[
             job_pb2.JobAttempt(
                 attempt=each.attempt,
                 gpu_id=each.gpu_id,
+                placement=placement_to_proto(each.placement),
                 gpu_model=each.gpu_model,
                 start_s=each.start_s,
                 end_s=each.end_s,
@@ -257,7 +311,7 @@ def batch_from_proto(message: cluster_service_pb2.WatchEventsResponse) -> EventB
                 each.time_s,
                 each.job_id,
                 each.attempt,
-                each.gpu_id,
+                placement_from_proto(each),
                 each.message,
             )
             for each in message.events
@@ -278,6 +332,7 @@ def batch_to_proto(batch: EventBatch) -> cluster_service_pb2.WatchEventsResponse
                 job_id=each.job_id,
                 attempt=each.attempt,
                 gpu_id=each.gpu_id,
+                placement=placement_to_proto(each.placement),
                 message=each.message,
             )
             for each in batch.events
@@ -290,7 +345,9 @@ def description_from_proto(message: cluster_service_pb2.DescribeClusterResponse)
     """A cluster's description from its message."""
     return ClusterDescription(
         cluster=cluster_from_proto(message.cluster),
-        running=tuple(RunningJob(each.job_id, each.attempt, each.gpu_id, each.start_s) for each in message.running),
+        running=tuple(
+            RunningJob(each.job_id, each.attempt, placement_from_proto(each), each.start_s) for each in message.running
+        ),
         lost_gpu_ids=tuple(message.lost_gpu_ids),
         clock=clock_from_proto(message.clock),
         incarnation=message.incarnation,
@@ -306,7 +363,11 @@ def description_to_proto(description: ClusterDescription) -> cluster_service_pb2
         cluster=cluster_to_proto(description.cluster),
         running=[
             cluster_service_pb2.RunningJob(
-                job_id=each.job_id, attempt=each.attempt, gpu_id=each.gpu_id, start_s=each.start_s
+                job_id=each.job_id,
+                attempt=each.attempt,
+                gpu_id=each.gpu_id,
+                placement=placement_to_proto(each.placement),
+                start_s=each.start_s,
             )
             for each in description.running
         ],

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adlro.placement import Placement
 from adlro.records.jobs import Job
 
 
@@ -20,6 +21,8 @@ def document(value: Any) -> Any:
         return value.name.lower()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         made = {each.name: document(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        if isinstance(getattr(value, "placement", None), Placement):
+            made["gpu_id"] = value.placement.gpu_id  # type: ignore[attr-defined]
         if isinstance(value, Job):
             if not made["pending_reason"] or made["pending_reason"] == "none":
                 made["pending_reason"] = None

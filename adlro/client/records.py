@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from adlro.placement import Placement
 from adlro.records.jobs import Job, JobSpec, JobState, JobType
 from adlro.records.telemetry import Metric, Unit
 
@@ -340,7 +341,7 @@ class ShadowDecision:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Why a job was placed where it was, or (`gpu_id` empty) why it is not placed now.
+    """Why a job was placed where it was, or (NOWHERE) why it is not placed now.
 
     `hold_score` is the policy's figure for starting nothing, None where it has none. `deciding_policy` is who decided:
     `policy`, or another in its place. `basis` None, and no `deciding_policy`, are of a server that doesn't say.
@@ -348,7 +349,7 @@ class Decision:
 
     decision_id: str
     job_id: str
-    gpu_id: str
+    placement: Placement
     policy: str
     time_s: float
     queue_length: int
@@ -364,3 +365,8 @@ class Decision:
     hold_score: float | None = None
     shadow: ShadowDecision | None = None
     deciding_policy: str = ""
+
+    @property
+    def gpu_id(self) -> str:
+        """The placement's first GPU; empty: not placed."""
+        return self.placement.gpu_id

@@ -43,7 +43,7 @@ from adlro.v1 import (
     telemetry_pb2,
     telemetry_service_pb2,
 )
-from adlro.wire import job_from_proto, spec_from_proto
+from adlro.wire import job_from_proto, placement_from_proto, spec_from_proto
 
 
 def filter_to_proto(job_filter: JobFilter | None) -> job_service_pb2.JobFilter | None:
@@ -229,7 +229,7 @@ def decision(message: orchestrator_service_pb2.Decision) -> Decision:
     return Decision(
         decision_id=message.decision_id,
         job_id=message.job_id,
-        gpu_id=message.gpu_id,
+        placement=placement_from_proto(message),
         policy=message.policy,
         time_s=message.time_s,
         queue_length=message.queue_length,

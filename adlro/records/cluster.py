@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from adlro.placement import Free, FreeGpu, FreeNode
+
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
@@ -49,6 +51,13 @@ class Cluster:
         for node in self.nodes:
             for gpu in node.gpus:
                 yield node, gpu
+
+    def free(self) -> Free:
+        """All that it has, while nothing runs."""
+        return Free(
+            {gpu.gpu_id: FreeGpu(node.node_id, gpu.memory_mib) for node, gpu in self.gpus()},
+            {node.node_id: FreeNode(node.cpu_cores, node.memory_mib) for node in self.nodes},
+        )
 
     @property
     def gpu_models(self) -> tuple[str, ...]:

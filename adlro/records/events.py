@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from adlro.placement import NOWHERE, Placement
 from adlro.records.cluster import Cluster
 
 
@@ -49,15 +50,23 @@ NOT_BLOCKING = frozenset((EventKind.STARTED, EventKind.CLOCK_SET))
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """One entry of a cluster's event log; fields that a kind does not use are empty."""
+    """One entry of a cluster's event log; fields that a kind does not use are empty.
+
+    `placement`: where an attempt runs; of a GPU's event, that GPU.
+    """
 
     revision: int
     kind: EventKind
     time_s: float
     job_id: str = ""
     attempt: int = 0
-    gpu_id: str = ""
+    placement: Placement = NOWHERE
     message: str = ""
+
+    @property
+    def gpu_id(self) -> str:
+        """The placement's first GPU; empty: none."""
+        return self.placement.gpu_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +84,13 @@ class RunningJob:
 
     job_id: str
     attempt: int
-    gpu_id: str
+    placement: Placement
     start_s: float
+
+    @property
+    def gpu_id(self) -> str:
+        """The placement's first GPU; empty: none."""
+        return self.placement.gpu_id
 
 
 @dataclass(frozen=True, slots=True)

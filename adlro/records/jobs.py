@@ -9,6 +9,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from adlro.placement import NOWHERE, Placement
+
 
 class JobType(enum.IntEnum):
     """The three kinds of work; numbers as in job.proto."""
@@ -105,12 +107,17 @@ class JobAttempt:
     """One try to run a job. `outcome` is empty while it runs; `excused`: it was lost to a restart of the cluster."""
 
     attempt: int
-    gpu_id: str
+    placement: Placement
     gpu_model: str
     start_s: float | None = None
     end_s: float | None = None
     outcome: str = ""
     excused: bool = False
+
+    @property
+    def gpu_id(self) -> str:
+        """The placement's first GPU; empty: none."""
+        return self.placement.gpu_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +133,17 @@ class Job:
     submit_s: float | None = None
     start_s: float | None = None
     end_s: float | None = None
-    gpu_id: str = ""
+    placement: Placement = NOWHERE
     gpu_model: str = ""
     attempts: tuple[JobAttempt, ...] = ()
     revision: int = 0
     cancel_requested: bool = False
     normalized: NormalizedJob = NormalizedJob()
+
+    @property
+    def gpu_id(self) -> str:
+        """The placement's first GPU; empty: none."""
+        return self.placement.gpu_id
 
     @property
     def attempt_count(self) -> int:

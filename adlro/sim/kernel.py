@@ -34,6 +34,7 @@ from adlro.sim.course import (
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import IDLE, Hardware, Machines, next_end_s, occupy, set_speed, vacate
 from adlro.state.observation import HOLD_LIMIT_S, HOLD_ROUNDING_MS, Ints
+from adlro.state.room import gpu_has_memory, has_room, node_has_room
 
 
 @compiled_part
@@ -94,9 +95,14 @@ def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Cours
         or machines.gpu_job[n, gpu] != IDLE
         or machines.gpu_speed[n, gpu] == 0.0
         or duration_s == np.inf
-        or jobs.gpu_memory_mib[number, job] > hardware.gpu_memory_mib[n, gpu]
-        or jobs.cores[number, job] > machines.cores_free[n, node]
-        or jobs.memory_mib[number, job] > machines.memory_free_mib[n, node]
+        or not has_room(
+            jobs.cores[number, job],
+            jobs.memory_mib[number, job],
+            jobs.gpu_memory_mib[number, job],
+            machines.cores_free[n, node],
+            machines.memory_free_mib[n, node],
+            hardware.gpu_memory_mib[n, gpu],
+        )
     ):
         return False
     cost_s = course.start_cost_s[n]
@@ -126,7 +132,7 @@ def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Cours
 def _takes(hardware: Hardware, jobs: JobArrays, n: int, number: int, job: int, gpu: int) -> bool:
     """The GPU has the memory for the job, and is of a model that it runs on."""
     return bool(
-        jobs.gpu_memory_mib[number, job] <= hardware.gpu_memory_mib[n, gpu]
+        gpu_has_memory(jobs.gpu_memory_mib[number, job], hardware.gpu_memory_mib[n, gpu])
         and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
     )
 
@@ -153,11 +159,12 @@ def hold(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course
         node = hardware.gpu_node[n, gpu]
         for i in range(course.waiting_count[n]):
             job = course.waiting[n, i]
-            if (
-                jobs.cores[number, job] <= machines.cores_free[n, node]
-                and jobs.memory_mib[number, job] <= machines.memory_free_mib[n, node]
-                and _takes(hardware, jobs, n, number, job, gpu)
-            ):
+            if node_has_room(
+                jobs.cores[number, job],
+                jobs.memory_mib[number, job],
+                machines.cores_free[n, node],
+                machines.memory_free_mib[n, node],
+            ) and _takes(hardware, jobs, n, number, job, gpu):
                 feasible += 1
                 break
     course.feasible_idle[n] = feasible
@@ -191,10 +198,9 @@ def _something_fits(
             return False
         cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
         for node in range(low, high):
-            if (
-                cores <= machines.cores_free[n, node]
-                and memory_mib <= machines.memory_free_mib[n, node]
-                and _fits_on_node(hardware, machines, jobs, n, number, job, node)
+            left, memory_left_mib = machines.cores_free[n, node], machines.memory_free_mib[n, node]
+            if node_has_room(cores, memory_mib, left, memory_left_mib) and _fits_on_node(
+                hardware, machines, jobs, n, number, job, node
             ):
                 return True
     return False

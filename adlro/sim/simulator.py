@@ -17,6 +17,7 @@ import numpy as np
 
 from adlro.errors import Conflict, InvalidInput, NotFound
 from adlro.hardware.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
+from adlro.placement import Placement, Resource, shortage
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import ClusterEvent, EventKind, RunningJob
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
@@ -133,7 +134,7 @@ class ClusterSimulator:
         gpu = self._gpu(gpu_id)
         self._check_fit(job_id, spec, gpu)
         plan = plan_run(job_id, spec, self._gpus[gpu].gpu_model, self._scenario, self._speeds)
-        job = RunningJob(job_id, attempt, gpu_id, self.now_s)
+        job = RunningJob(job_id, attempt, Placement.on(gpu_id), self.now_s)
         launch = int(self._machines.launch_count[0])
         occupy(
             self._hardware,
@@ -168,7 +169,7 @@ class ClusterSimulator:
         gpu = self._gpu(gpu_id)
         if self._machines.gpu_speed[0, gpu] == 0.0:
             return []
-        events = [ClusterEvent(0, EventKind.GPU_LOST, self.now_s, gpu_id=gpu_id)]
+        events = [ClusterEvent(0, EventKind.GPU_LOST, self.now_s, placement=Placement.on(gpu_id))]
         launch = int(self._machines.gpu_job[0, gpu])
         if launch != IDLE:
             events.append(self._end(launch, EventKind.LOST, f"GPU {gpu_id} was lost"))
@@ -187,7 +188,7 @@ class ClusterSimulator:
             return []
         set_speed(self._machines, 0, gpu, 1.0)
         self._metrics.restore(gpu, self.now_s)
-        return [ClusterEvent(0, EventKind.GPU_BACK, self.now_s, gpu_id=gpu_id)]
+        return [ClusterEvent(0, EventKind.GPU_BACK, self.now_s, placement=Placement.on(gpu_id))]
 
     def set_gpu_speed(self, gpu_id: str, speed: float) -> None:
         """Changes a GPU's speed now; what runs there ends sooner or later for it. No event: a cluster does not tell.
@@ -268,7 +269,7 @@ class ClusterSimulator:
         return self._event(kind, run.job, message)
 
     def _event(self, kind: EventKind, job: RunningJob, message: str = "") -> ClusterEvent:
-        return ClusterEvent(0, kind, self.now_s, job.job_id, job.attempt, job.gpu_id, message)
+        return ClusterEvent(0, kind, self.now_s, job.job_id, job.attempt, job.placement, message)
 
     def _state(self, gpu: int) -> GpuState:
         launch = int(self._machines.gpu_job[0, gpu])
@@ -303,23 +304,18 @@ class ClusterSimulator:
             raise _refused("GPU_LOST", f"GPU {gpu_id} is lost")
         if state.running is not None:
             raise _refused("GPU_BUSY", f"GPU {gpu_id} runs {state.running.job_id}")
-        if spec.gpu_memory_mib > state.gpu.memory_mib:
-            raise _refused(
-                "GPU_MEMORY_TOO_SMALL",
-                f"GPU {gpu_id} has {state.gpu.memory_mib} MiB, {job_id} needs {spec.gpu_memory_mib} MiB",
-            )
-        if spec.cpu_cores > cores_free:
-            raise _refused(
-                "NODE_CORES_EXHAUSTED",
-                f"node {node.node_id} has {cores_free} of {node.cpu_cores} CPU cores free, "
-                f"{job_id} needs {spec.cpu_cores}",
-            )
-        if spec.memory_mib > memory_free_mib:
-            raise _refused(
-                "NODE_MEMORY_EXHAUSTED",
-                f"node {node.node_id} has {memory_free_mib} of {node.memory_mib} MiB free, "
-                f"{job_id} needs {spec.memory_mib} MiB",
-            )
+        missing = shortage(spec, state.gpu.memory_mib, int(cores_free), int(memory_free_mib))
+        if missing is None:
+            return
+        if missing.resource is Resource.GPU_MEMORY:
+            reason, has, unit = "GPU_MEMORY_TOO_SMALL", f"GPU {gpu_id} has {missing.left} MiB", " MiB"
+        elif missing.resource is Resource.CPU_CORES:
+            reason, unit = "NODE_CORES_EXHAUSTED", ""
+            has = f"node {node.node_id} has {missing.left} of {node.cpu_cores} CPU cores free"
+        else:
+            reason, unit = "NODE_MEMORY_EXHAUSTED", " MiB"
+            has = f"node {node.node_id} has {missing.left} of {node.memory_mib} MiB free"
+        raise _refused(reason, f"{has}, {job_id} needs {missing.needed}{unit}")
 
 
 def warm() -> None:

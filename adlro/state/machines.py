@@ -16,6 +16,7 @@ from adlro.errors import InvalidInput
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.records.cluster import Cluster
 from adlro.state.observation import Floats, Ints
+from adlro.state.room import give_back, take
 
 IDLE = -1
 """Stands for a job's number where a GPU has none."""
@@ -193,8 +194,7 @@ def occupy(
     machines.gpu_launch[n, gpu] = machines.launch_count[n]
     machines.gpu_cores[n, gpu] = cores
     machines.gpu_memory_mib[n, gpu] = memory_mib
-    machines.cores_free[n, node] -= cores
-    machines.memory_free_mib[n, node] -= memory_mib
+    take(machines.cores_free, machines.memory_free_mib, n, node, cores, memory_mib)
     machines.launch_count[n] += 1
     machines.running_count[n] += 1
     machines.idle_count[n] -= 1
@@ -204,8 +204,8 @@ def occupy(
 def vacate(hardware: Hardware, machines: Machines, n: int, gpu: int) -> None:
     """Takes the job off a GPU of cluster n, now; the GPU stays there."""
     node = hardware.gpu_node[n, gpu]
-    machines.cores_free[n, node] += machines.gpu_cores[n, gpu]
-    machines.memory_free_mib[n, node] += machines.gpu_memory_mib[n, gpu]
+    cores, memory_mib = machines.gpu_cores[n, gpu], machines.gpu_memory_mib[n, gpu]
+    give_back(machines.cores_free, machines.memory_free_mib, n, node, cores, memory_mib)
     machines.gpu_job[n, gpu] = IDLE
     machines.gpu_end_s[n, gpu] = np.inf
     machines.gpu_expected_end_s[n, gpu] = np.inf

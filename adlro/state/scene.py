@@ -13,6 +13,7 @@ from adlro.numeric.compiled import compiled
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import IDLE, Hardware, remaining_s
 from adlro.state.observation import Bools, Floats, Ints, Observation
+from adlro.state.room import has_room, node_has_room
 
 
 class Scene(NamedTuple):
@@ -186,13 +187,12 @@ def _fill_pairs(
             cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
             gpu_memory_mib, expected_s = jobs.gpu_memory_mib[number, job], jobs.expected_s[number, job]
             shortest_s = np.inf
-            # Without branches, so that the compiler takes several GPUs at once. Padding has no memory.
             for gpu in range(model.shape[0]):
-                able = (gpu_memory_mib <= gpu_memory[gpu]) & (cores <= cores_of[gpu]) & (memory_mib <= memory_of[gpu])
+                able = has_room(cores, memory_mib, gpu_memory_mib, cores_of[gpu], memory_of[gpu], gpu_memory[gpu])
                 expected = expected_s[model[gpu]] / speed[gpu]
                 durations[gpu] = expected if able else np.inf
             for gpu in range(model.shape[0]):
                 able = durations[gpu] < np.inf
-                starts[gpu] = able & (cores <= cores_free[gpu]) & (memory_mib <= memory_free[gpu])
+                starts[gpu] = able & node_has_room(cores, memory_mib, cores_free[gpu], memory_free[gpu])
                 shortest_s = min(shortest_s, durations[gpu])
             possible[a, i] = shortest_s < np.inf

@@ -5,6 +5,7 @@ Served by simcluster, and by adapters to real clusters: run jobs, tell what happ
 
 from adlro.v1 import cluster_pb2 as _cluster_pb2
 from adlro.v1 import job_pb2 as _job_pb2
+from adlro.v1 import placement_pb2 as _placement_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -72,10 +73,15 @@ class RunningJob(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     GPU_ID_FIELD_NUMBER: _builtins.int
     START_S_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     gpu_id: _builtins.str
     start_s: _builtins.float
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """gpu_id is its first GPU."""
+
     def __init__(
         self,
         *,
@@ -83,10 +89,11 @@ class RunningJob(_message.Message):
         attempt: _builtins.int = ...,
         gpu_id: _builtins.str = ...,
         start_s: _builtins.float = ...,
+        placement: _placement_pb2.Placement | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "gpu_id", b"gpu_id", "job_id", b"job_id", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "gpu_id", b"gpu_id", "job_id", b"job_id", "placement", b"placement", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -167,6 +174,7 @@ class LaunchJobRequest(_message.Message):
     GPU_ID_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     gpu_id: _builtins.str
@@ -175,6 +183,10 @@ class LaunchJobRequest(_message.Message):
     """Of DescribeCluster: a launch meant for an earlier run of the cluster is refused with ABORTED. Empty: whatever runs now."""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """gpu_id is its first GPU. Not set: all of gpu_id."""
+
     def __init__(
         self,
         *,
@@ -184,10 +196,11 @@ class LaunchJobRequest(_message.Message):
         gpu_id: _builtins.str = ...,
         fencing_token: _builtins.int = ...,
         incarnation: _builtins.str = ...,
+        placement: _placement_pb2.Placement | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fencing_token", b"fencing_token", "gpu_id", b"gpu_id", "incarnation", b"incarnation", "job_id", b"job_id", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fencing_token", b"fencing_token", "gpu_id", b"gpu_id", "incarnation", b"incarnation", "job_id", b"job_id", "placement", b"placement", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -282,6 +295,7 @@ class ClusterEvent(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     GPU_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """1, 2, ... within an incarnation."""
     kind: Global___EventKind.ValueType
@@ -291,6 +305,10 @@ class ClusterEvent(_message.Message):
     attempt: _builtins.int
     gpu_id: _builtins.str
     message: _builtins.str
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """gpu_id is its first GPU. Of an attempt: where it runs; of a GPU: that one."""
+
     def __init__(
         self,
         *,
@@ -301,10 +319,11 @@ class ClusterEvent(_message.Message):
         attempt: _builtins.int = ...,
         gpu_id: _builtins.str = ...,
         message: _builtins.str = ...,
+        placement: _placement_pb2.Placement | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "gpu_id", b"gpu_id", "job_id", b"job_id", "kind", b"kind", "message", b"message", "revision", b"revision", "time_s", b"time_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "gpu_id", b"gpu_id", "job_id", b"job_id", "kind", b"kind", "message", b"message", "placement", b"placement", "revision", b"revision", "time_s", b"time_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

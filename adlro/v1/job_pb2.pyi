@@ -6,6 +6,7 @@ Times named *_s are seconds of cluster time (a simulated cluster's clock starts 
 times named *_unix_s are seconds of wall time since 1970.
 """
 
+from adlro.v1 import placement_pb2 as _placement_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -352,6 +353,7 @@ class JobAttempt(_message.Message):
     END_S_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     EXCUSED_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     """1, 2, ..."""
     gpu_id: _builtins.str
@@ -366,6 +368,10 @@ class JobAttempt(_message.Message):
     """It was lost to a restart of the cluster's service, which is nobody's failure: it does not count against the most
     attempts that a job may lose.
     """
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """gpu_id is its first GPU."""
+
     def __init__(
         self,
         *,
@@ -376,10 +382,11 @@ class JobAttempt(_message.Message):
         end_s: _builtins.float | None = ...,
         outcome: _builtins.str = ...,
         excused: _builtins.bool = ...,
+        placement: _placement_pb2.Placement | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "end_s", b"end_s", "start_s", b"start_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "end_s", b"end_s", "placement", b"placement", "start_s", b"start_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "attempt", b"attempt", "end_s", b"end_s", "excused", b"excused", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "outcome", b"outcome", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "attempt", b"attempt", "end_s", b"end_s", "excused", b"excused", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "outcome", b"outcome", "placement", b"placement", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_s: _TypeAlias = _typing.Literal["end_s"]  # noqa: Y015
     _WhichOneofArgType__end_s: _TypeAlias = _typing.Literal["_end_s", b"_end_s"]  # noqa: Y015
@@ -414,6 +421,7 @@ class Job(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     CANCEL_REQUESTED_FIELD_NUMBER: _builtins.int
     NORMALIZED_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Given by ingest, such as "job-17"."""
     state: Global___JobState.ValueType
@@ -446,6 +454,10 @@ class Job(_message.Message):
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobAttempt]: ...
     @_builtins.property
     def normalized(self) -> Global___NormalizedJob: ...
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """gpu_id is its first GPU."""
+
     def __init__(
         self,
         *,
@@ -465,10 +477,11 @@ class Job(_message.Message):
         revision: _builtins.int = ...,
         cancel_requested: _builtins.bool = ...,
         normalized: Global___NormalizedJob | None = ...,
+        placement: _placement_pb2.Placement | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "end_s", b"end_s", "normalized", b"normalized", "spec", b"spec", "start_s", b"start_s", "submit_s", b"submit_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "end_s", b"end_s", "normalized", b"normalized", "placement", b"placement", "spec", b"spec", "start_s", b"start_s", "submit_s", b"submit_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "attempt_count", b"attempt_count", "attempts", b"attempts", "cancel_requested", b"cancel_requested", "created_unix_s", b"created_unix_s", "end_s", b"end_s", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "message", b"message", "normalized", b"normalized", "pending_reason", b"pending_reason", "revision", b"revision", "spec", b"spec", "start_s", b"start_s", "state", b"state", "submit_s", b"submit_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "attempt_count", b"attempt_count", "attempts", b"attempts", "cancel_requested", b"cancel_requested", "created_unix_s", b"created_unix_s", "end_s", b"end_s", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "message", b"message", "normalized", b"normalized", "pending_reason", b"pending_reason", "placement", b"placement", "revision", b"revision", "spec", b"spec", "start_s", b"start_s", "state", b"state", "submit_s", b"submit_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_s: _TypeAlias = _typing.Literal["end_s"]  # noqa: Y015
     _WhichOneofArgType__end_s: _TypeAlias = _typing.Literal["_end_s", b"_end_s"]  # noqa: Y015

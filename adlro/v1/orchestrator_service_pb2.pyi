@@ -3,6 +3,7 @@
 isort:skip_file
 Served by orchestrator: who decides, what was decided and why; drains."""
 
+from adlro.v1 import placement_pb2 as _placement_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -544,6 +545,7 @@ class Decision(_message.Message):
     HOLD_SCORE_FIELD_NUMBER: _builtins.int
     SHADOW_FIELD_NUMBER: _builtins.int
     DECIDING_POLICY_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     decision_id: _builtins.str
     """Such as "d-17"; empty in the explanation of a job that is not placed."""
     job_id: _builtins.str
@@ -581,6 +583,10 @@ class Decision(_message.Message):
     def shadow(self) -> Global___ShadowDecision:
         """What the policy in the shadow would have done; unset: there is none, or it has not answered (yet)."""
 
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """gpu_id is its first GPU. Not set: not placed."""
+
     def __init__(
         self,
         *,
@@ -602,10 +608,11 @@ class Decision(_message.Message):
         hold_score: _builtins.float | None = ...,
         shadow: Global___ShadowDecision | None = ...,
         deciding_policy: _builtins.str = ...,
+        placement: _placement_pb2.Placement | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "hold_score", b"hold_score", "runner_up", b"runner_up", "shadow", b"shadow"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "hold_score", b"hold_score", "placement", b"placement", "runner_up", b"runner_up", "shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "attempt", b"attempt", "basis", b"basis", "basis_text", b"basis_text", "candidates", b"candidates", "deciding_policy", b"deciding_policy", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "hold_score", b"hold_score", "job_id", b"job_id", "masked", b"masked", "policy", b"policy", "policy_version", b"policy_version", "queue_length", b"queue_length", "runner_up", b"runner_up", "shadow", b"shadow", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "attempt", b"attempt", "basis", b"basis", "basis_text", b"basis_text", "candidates", b"candidates", "deciding_policy", b"deciding_policy", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "hold_score", b"hold_score", "job_id", b"job_id", "masked", b"masked", "placement", b"placement", "policy", b"policy", "policy_version", b"policy_version", "queue_length", b"queue_length", "runner_up", b"runner_up", "shadow", b"shadow", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__hold_score: _TypeAlias = _typing.Literal["hold_score"]  # noqa: Y015
     _WhichOneofArgType__hold_score: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score"]  # noqa: Y015

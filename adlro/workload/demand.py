@@ -5,26 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from adlro.placement import Demand, shortage
 from adlro.records.cluster import Cluster
 from adlro.workload.job_lists import WorkloadJob
-
-
-class Demand(Protocol):
-    """What a job asks for."""
-
-    @property
-    def gpu_memory_mib(self) -> int:
-        """On its GPU."""
-
-    @property
-    def cpu_cores(self) -> int:
-        """On the GPU's node."""
-
-    @property
-    def memory_mib(self) -> int:
-        """On the GPU's node."""
 
 
 class NodeKind(NamedTuple):
@@ -38,11 +23,7 @@ class NodeKind(NamedTuple):
 
     def holds(self, job: Demand) -> bool:
         """Whether an empty node of this kind can run such a job."""
-        return (
-            job.gpu_memory_mib <= self.gpu_memory_mib
-            and job.cpu_cores <= self.cpu_cores
-            and job.memory_mib <= self.memory_mib
-        )
+        return shortage(job, self.gpu_memory_mib, self.cpu_cores, self.memory_mib) is None
 
 
 @dataclass(frozen=True, slots=True)

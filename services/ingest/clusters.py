@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from adlro.errors import FieldViolation, InvalidInput
 from adlro.hardware.specs import GPU_SPECS, known_spec
+from adlro.placement import shortage
 from adlro.records.cluster import Cluster, Gpu
 from adlro.records.jobs import JobSpec
 from adlro.services.ingest.units import JOB_FIELD_RULES, FullScale, Scale
@@ -47,8 +48,7 @@ class ClusterView:
 
     def holds(self, spec: JobSpec) -> bool:
         """Whether some GPU, were it idle, could hold the job."""
-        cores, memory, gpu_memory = spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib
-        return any(cores <= place[0] and memory <= place[1] and gpu_memory <= place[2] for place in self.places)
+        return any(shortage(spec, gpu_memory, cores, memory) is None for cores, memory, gpu_memory in self.places)
 
     @cached_property
     def full_scales(self) -> dict[FullScale, NDArray[np.float32]]:

@@ -17,6 +17,7 @@ from adlro.kit.credentials import Credentials
 from adlro.kit.status import from_rpc_error, readable
 from adlro.numeric.exact import log
 from adlro.numeric.normal import quantile
+from adlro.placement import Placement
 from adlro.records.events import Clock, ClusterDescription, EventBatch
 from adlro.records.jobs import JobSpec
 from adlro.services.orchestrator.ports import Predicted
@@ -26,7 +27,7 @@ from adlro.v1 import (
     decompose_service_pb2,
     decompose_service_pb2_grpc,
 )
-from adlro.wire import batch_from_proto, clock_from_proto, description_from_proto, spec_to_proto
+from adlro.wire import batch_from_proto, clock_from_proto, description_from_proto, placement_to_proto, spec_to_proto
 
 T = TypeVar("T")
 
@@ -61,13 +62,16 @@ class ClusterClient:
         request = cluster_service_pb2.DescribeClusterRequest()
         return description_from_proto(await _answer(self._stub.DescribeCluster(request, timeout=CALL_TIMEOUT_S)))
 
-    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> int:
+    async def launch(
+        self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
+    ) -> int:
         """Starts an attempt; safe to repeat. Returns the revision of its start."""
         request = cluster_service_pb2.LaunchJobRequest(
             job_id=job_id,
             attempt=attempt,
             spec=spec_to_proto(spec),
-            gpu_id=gpu_id,
+            gpu_id=placement.gpu_id,
+            placement=placement_to_proto(placement),
             fencing_token=token,
             incarnation=incarnation,
         )

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 import redis.asyncio as aioredis
 
 from adlro.errors import AdlroError, DeadlineExceeded, Stale, Unavailable
+from adlro.placement import Placement
 from adlro.records.events import Clock, ClusterDescription, EventBatch
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.services.orchestrator.ledger.transitions import launching_message
@@ -71,12 +72,14 @@ class MeasuredCluster:
         """See ClusterPort."""
         return await self._cluster.describe()
 
-    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> int:
+    async def launch(
+        self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
+    ) -> int:
         """See ClusterPort."""
         began_s = time.perf_counter()
         result = "accepted"
         try:
-            return await self._cluster.launch(job_id, attempt, spec, gpu_id, token, incarnation)
+            return await self._cluster.launch(job_id, attempt, spec, placement, token, incarnation)
         except AdlroError as error:
             if error.reason in REFUSED_TOKEN:
                 result = "stale_token"

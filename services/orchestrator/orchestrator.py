@@ -19,6 +19,7 @@ import structlog
 from adlro.decide.policies.base import Basis
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, NotFound, Stale, Unavailable
 from adlro.kit.redis_errors import store_error
+from adlro.placement import NOWHERE
 from adlro.records.jobs import JobState, PendingReason
 from adlro.services.orchestrator.deciding.decisions import Decision
 from adlro.services.orchestrator.deciding.policy_selection import Choices, Choosing
@@ -412,7 +413,7 @@ class Orchestrator:
             return decision.explained()
         job = await self._store.get(job_id)
         if job.state is JobState.PENDING:
-            return Decision("", job_id, "", self.acting.policy.name, self._now_s(), 0, (), (), 0.0, 0, job.message)
+            return Decision("", job_id, NOWHERE, self.acting.policy.name, self._now_s(), 0, (), (), 0.0, 0, job.message)
         raise NotFound(
             f"job_id: no decision about {job_id} is kept: it was made before this orchestrator started, or too many "
             "came after it",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from adlro.placement import Placement
 from adlro.records.events import Clock, ClusterDescription, EventBatch
 from adlro.records.jobs import JobSpec
 from adlro.state.observation import Floats
@@ -19,7 +20,9 @@ class ClusterPort(Protocol):
     async def describe(self) -> ClusterDescription:
         """What the cluster is and what runs."""
 
-    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> int:
+    async def launch(
+        self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
+    ) -> int:
         """Starts an attempt; safe to repeat. Returns the revision of its start."""
 
     async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:

@@ -28,6 +28,7 @@ from adlro.services.orchestrator.orchestrator import Orchestrator
 from adlro.services.orchestrator.settings import OrchestratorSettings
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from adlro.wire import placement_to_proto
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -231,6 +232,7 @@ def _decision(decision: Decision) -> pb.Decision:
         decision_id=decision.decision_id,
         job_id=decision.job_id,
         gpu_id=decision.gpu_id,
+        placement=placement_to_proto(decision.placement),
         policy=decision.policy,
         time_s=decision.time_s,
         queue_length=decision.queue_length,

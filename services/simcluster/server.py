@@ -10,10 +10,11 @@ import grpc
 import redis.asyncio as aioredis
 from redis.exceptions import RedisError
 
-from adlro.errors import Unavailable
+from adlro.errors import Unavailable, Unsupported
 from adlro.kit.redis import redacted, watch_redis
 from adlro.kit.redis_scripts import connect_for_scripts
 from adlro.kit.server import ServiceContext
+from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
 from adlro.services.simcluster.clients import IngestClient
 from adlro.services.simcluster.clock import clock_scale
@@ -27,7 +28,7 @@ from adlro.sim.simulator import ClusterSimulator, warm
 from adlro.store import JobReads
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
-from adlro.wire import batch_to_proto, clock_to_proto, description_to_proto, spec_from_proto
+from adlro.wire import batch_to_proto, clock_to_proto, description_to_proto, launch_placement, spec_from_proto
 from adlro.workload.scenario import load_cluster, load_speeds
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -177,7 +178,11 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
             self._runtime.log.check_incarnation(request.incarnation)
         runtime = await self._fenced(request.fencing_token)
         launched = runtime.launch(
-            request.job_id, request.attempt, spec_from_proto(request.spec), request.gpu_id, request.fencing_token
+            request.job_id,
+            request.attempt,
+            spec_from_proto(request.spec),
+            _whole_gpu(launch_placement(request)),
+            request.fencing_token,
         )
         return pb.LaunchJobResponse(existing=launched.existing, start_s=launched.start_s, revision=launched.revision)
 
@@ -228,3 +233,16 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
         """Takes a GPU away or gives it back."""
         lost = self._runtime.set_gpu_availability(request.gpu_id, request.available)
         return pb.SetGpuAvailabilityResponse(lost_job_id=lost)
+
+
+def _whole_gpu(placement: Placement) -> str:
+    """The one GPU of a placement.
+
+    Raises:
+        Unsupported: several GPUs, or a share of one.
+    """
+    if len(placement.gpus) > 1 or placement.gpus[0].share < 1.0:
+        raise Unsupported(
+            "placement: this cluster gives an attempt one whole GPU: name one, with share 1", field="placement"
+        )
+    return placement.gpu_id

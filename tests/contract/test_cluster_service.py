@@ -16,11 +16,12 @@ import grpc
 import pytest
 import redis
 
-from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, OutOfRange, Stale
+from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, OutOfRange, Stale, Unsupported
 from adlro.kit.channel import open_channel
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import SpawnedService, serve, spawn_service
+from adlro.placement import Placement
 from adlro.records.events import ClockMode, ClusterDescription, ClusterEvent, EventKind
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from adlro.services.simcluster.server import SimclusterServer
@@ -28,7 +29,14 @@ from adlro.services.simcluster.settings import SimclusterSettings
 from adlro.store import TOKEN
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
-from adlro.wire import batch_from_proto, description_from_proto, spec_to_proto
+from adlro.v1 import placement_pb2
+from adlro.wire import (
+    batch_from_proto,
+    description_from_proto,
+    placement_from_proto,
+    placement_to_proto,
+    spec_to_proto,
+)
 
 TIMEOUT_S = 60.0
 """Bounds a hang; a busy machine takes its time."""
@@ -100,7 +108,7 @@ class ClusterCaller:
     async def describe(self) -> ClusterDescription:
         return description_from_proto(await self.call("DescribeCluster", pb.DescribeClusterRequest()))
 
-    async def launch(self, job_id: str, gpu_id: str, *, work_s=10.0, attempt=1, token=None, **fields):
+    async def launch(self, job_id: str, gpu_id: str, *, work_s=10.0, attempt=1, token=None, placement=None, **fields):
         spec = JobSpec("job", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(work_s), **fields)
         return await self.call(
             "LaunchJob",
@@ -109,6 +117,7 @@ class ClusterCaller:
                 attempt=attempt,
                 spec=spec_to_proto(spec),
                 gpu_id=gpu_id,
+                placement=placement_to_proto(placement) if isinstance(placement, Placement) else placement,
                 fencing_token=self.token if token is None else token,
             ),
         )
@@ -295,6 +304,29 @@ async def test_an_unknown_gpu_is_not_found_and_named(unchanged):
     assert isinstance(error, NotFound)
     assert "nowhere/0" in error.message
     assert "DescribeCluster" in error.message
+
+
+async def test_a_launch_says_its_placement_and_so_does_all_that_is_told_of_it(cluster):
+    first = gpu_ids(await cluster.describe())[0]
+    async with cluster.watch() as watch:
+        await cluster.launch("job-1", first, placement=Placement.on(first))
+        (event,) = await watch.next()
+    assert event.placement == Placement.on(first)
+    described = await cluster.call("DescribeCluster", pb.DescribeClusterRequest())
+    assert [(each.gpu_id, placement_from_proto(each)) for each in described.running] == [(first, Placement.on(first))]
+
+
+@pytest.mark.parametrize("gpus", [["other"], ["first", "other"], ["first", "first"], ["half of the first"]])
+async def test_a_placement_that_is_not_one_whole_gpu_and_the_named_one_is_refused_with_the_way_out(unchanged, gpus):
+    first, other, *_ = gpu_ids(await unchanged.describe())
+    shares = {"first": (first, 1.0), "other": (other, 1.0), "half of the first": (first, 0.5)}
+    message = placement_pb2.Placement(
+        gpus=[placement_pb2.GpuShare(gpu_id=shares[each][0], share=shares[each][1]) for each in gpus]
+    )
+    error = await refused(unchanged.launch("job-1", first, placement=message))
+    assert isinstance(error, InvalidInput | Unsupported)
+    assert error.message.startswith("placement: ")
+    assert not (await unchanged.describe()).running
 
 
 async def test_stopping_ends_a_job_once(cluster):

@@ -22,6 +22,7 @@ from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import ROOT, SpawnedService, spawn_service
+from adlro.placement import Placement
 from adlro.records.jobs import JobState, PendingReason
 from adlro.services.ingest.pages import encode
 from adlro.store import EVENTS, JobStore, Move
@@ -315,7 +316,7 @@ async def test_a_watch_begins_with_a_snapshot_and_goes_on_with_every_change(inge
         assert jobs[0] == await ingest.get("job-1")
         submitted = await ingest.submit()
         await ingest.cancel("job-1")
-        await move(redis_url, "job-2", state=RUNNING, gpu_id="volta-0/0")
+        await move(redis_url, "job-2", state=RUNNING, placement=Placement.on("volta-0/0"))
         changes = await watch.changes(3)
         assert changes[0] == submitted
         assert [(each.revision, each.job_id) for each in changes] == [(3, "job-3"), (4, "job-1"), (5, "job-2")]

@@ -21,6 +21,7 @@ import pytest
 from adlro.client import Client, ClockMode, JobFilter
 from adlro.client.health import wait_until_serving
 from adlro.errors import Conflict
+from adlro.placement import Placement
 from adlro.records.jobs import Job, JobSpec, JobState, JobType, SimulatedWork
 from adlro.services.orchestrator.clients import ClusterClient
 from adlro.workload.job_lists import draw_jobs
@@ -206,7 +207,7 @@ async def the_old_token_is_refused(suite: ComposeSuite, old_token: int) -> None:
         spec = JobSpec("late", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(1.0))
         incarnation = (await cluster.describe()).incarnation
         with pytest.raises(Conflict) as refused:
-            await cluster.launch("job-late", 1, spec, "volta-0/0", old_token, incarnation)
+            await cluster.launch("job-late", 1, spec, Placement.on("volta-0/0"), old_token, incarnation)
         assert refused.value.reason == "STALE_FENCING_TOKEN"
     finally:
         await cluster.close()

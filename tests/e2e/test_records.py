@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType
 from tests.e2e.records import check_placements, makespan_s, mean_jct_s, mean_jobs_in_system
@@ -16,7 +17,7 @@ CLUSTER = Cluster("default", (Node("node", 10, 100_000, GPUS),))
 
 def job(number: int, gpu: int, start_s: float, end_s: float, **spec) -> Job:
     asked = JobSpec(name=f"{number}", user="ada", job_type=JobType.SIMULATION, cpu_cores=4, memory_mib=10_000)
-    attempt = JobAttempt(1, f"node/{gpu}", "v100_sxm2", start_s, end_s, "succeeded")
+    attempt = JobAttempt(1, Placement.on(f"node/{gpu}"), "v100_sxm2", start_s, end_s, "succeeded")
     return Job(
         job_id=f"job-{number}",
         spec=replace(asked, **spec),
@@ -24,7 +25,7 @@ def job(number: int, gpu: int, start_s: float, end_s: float, **spec) -> Job:
         submit_s=0.0,
         start_s=start_s,
         end_s=end_s,
-        gpu_id=f"node/{gpu}",
+        placement=Placement.on(f"node/{gpu}"),
         gpu_model="v100_sxm2",
         attempts=(attempt,),
     )

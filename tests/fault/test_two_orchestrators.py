@@ -13,6 +13,7 @@ from adlro.client import AsyncClient, ClockMode, OrchestratorStatus
 from adlro.errors import Conflict, Stale
 from adlro.kit.redis import connect
 from adlro.kit.testing import SpawnedService
+from adlro.placement import Placement
 from adlro.records.jobs import JobSpec, JobState, JobType, SimulatedWork
 from adlro.services.orchestrator.clients import ClusterClient
 from adlro.services.orchestrator.lease import LEASE
@@ -131,7 +132,7 @@ async def _is_refused(stack: Stack, watched: JobFollower, old_token: int) -> Non
         for attempt in (1, 2):
             with pytest.raises(Conflict) as refused:
                 await cluster.launch(
-                    waiting.job_id, attempt, waiting.spec, "volta-0/0", old_token, described.incarnation
+                    waiting.job_id, attempt, waiting.spec, Placement.on("volta-0/0"), old_token, described.incarnation
                 )
             assert refused.value.reason == "STALE_FENCING_TOKEN"
         running = described.running

@@ -8,6 +8,7 @@ import numpy as np
 
 from adlro.decide.policies.base import Policy, first_waiting
 from adlro.state.observation import Bools, Floats, Ints, Observation
+from adlro.state.room import node_room
 
 _SAME_INSTANT_S = 1e-6
 """Ends that lie no further apart are one instant: sums of floats differ by where a cluster's clock stands."""
@@ -67,9 +68,8 @@ class EasyBackfill(Policy):
         elsewhere = node != node[batch, reserved.gpu][:, None]  # (N, G)
         in_time = observation.duration_s <= reserved.shadow_s[:, None, None] + _SAME_INSTANT_S
         other_gpu = np.arange(node.shape[1]) != reserved.gpu[:, None]  # (N, G)
-        modest = (observation.job_cores <= reserved.cores_spare[:, None]) & (
-            observation.job_memory_mib <= reserved.memory_spare_mib[:, None]
-        )  # (N, J)
+        spare = reserved.cores_spare[:, None], reserved.memory_spare_mib[:, None]
+        modest = node_room(observation.job_cores, observation.job_memory_mib, *spare)  # (N, J)
         may = fits & (elsewhere[:, None, :] | in_time | (modest[:, :, None] & other_gpu[:, None, :]))
         may[batch, head] = fits[batch, head]
         job = first_waiting(may.any(axis=2))

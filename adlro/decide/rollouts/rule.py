@@ -27,6 +27,7 @@ from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import IDLE, Hardware, Machines
 from adlro.state.machines import remaining_s as run_remaining_s
 from adlro.state.observation import HOLD, Bools, Floats, Ints
+from adlro.state.room import has_room
 
 
 class Base(NamedTuple):
@@ -116,9 +117,14 @@ def fits_somewhere(
         gpu = base.idle[i]
         node = hardware.gpu_node[n, gpu]
         base.fits[gpu] = (
-            cores <= machines.cores_free[n, node]
-            and memory_mib <= machines.memory_free_mib[n, node]
-            and gpu_memory_mib <= hardware.gpu_memory_mib[n, gpu]
+            has_room(
+                cores,
+                memory_mib,
+                gpu_memory_mib,
+                machines.cores_free[n, node],
+                machines.memory_free_mib[n, node],
+                hardware.gpu_memory_mib[n, gpu],
+            )
             and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
         )
         somewhere |= base.fits[gpu]
@@ -133,10 +139,13 @@ def fill_durations(hardware: Hardware, jobs: JobArrays, course: Course, n: int, 
     gpu_memory_mib = jobs.gpu_memory_mib[number, job]
     for gpu in range(hardware.gpu_count[n]):
         node = hardware.gpu_node[n, gpu]
-        possible = (
-            (gpu_memory_mib <= hardware.gpu_memory_mib[n, gpu])
-            & (cores <= hardware.node_cores[n, node])
-            & (memory_mib <= hardware.node_memory_mib[n, node])
+        possible = has_room(
+            cores,
+            memory_mib,
+            gpu_memory_mib,
+            hardware.node_cores[n, node],
+            hardware.node_memory_mib[n, node],
+            hardware.gpu_memory_mib[n, gpu],
         )
         expected_s = jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] / course.known_speed[n, gpu]
         base.duration_s[gpu] = expected_s if possible else np.inf

@@ -19,6 +19,7 @@ from adlro.client.health import wait_until_serving
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InvalidInput, Unavailable
 from adlro.kit.credentials import Credentials
 from adlro.kit.redis import connect, redacted, wait_until_up
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobSpec, NormalizedJob
 from adlro.services.orchestrator.clients import DecomposeClient
@@ -202,7 +203,7 @@ class RunningDecompose:
         revision = await self._revision(spec)
         job_id = (await self._store.create(spec, NormalizedJob(), "", 0.0)).message.job_id
         job = Job(job_id, spec)
-        started = transitions.started(transitions.launching(job, "gpu", self._models[0]), 0.0)
+        started = transitions.started(transitions.launching(job, Placement.on("gpu"), self._models[0]), 0.0)
         move = Move(transitions.succeeded(started, 1.0), 0, _ONE_SECOND)
         await self._store.move(_TOKEN, [move])
         await self._until_revision(spec, revision + 1, self._learn_timeout_s, self._not_learned)

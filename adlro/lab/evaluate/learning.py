@@ -15,6 +15,7 @@ from typing import NoReturn, Protocol
 import numpy as np
 
 from adlro.errors import AdlroError
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobSpec, PendingReason
 from adlro.services.orchestrator.ledger import transitions
@@ -149,7 +150,7 @@ class _Course:
 
     def _start(self, number: int, gpu: int, start_s: float) -> None:
         entry, layout = self._entries[number], self._ledger.layout
-        launching = transitions.launching(entry.job, layout.gpu_ids[gpu], layout.model_of(gpu))
+        launching = transitions.launching(entry.job, Placement.on(layout.gpu_ids[gpu]), layout.model_of(gpu))
         self._ledger.place(entry, gpu, start_s)
         self._book.record(entry, transitions.started(launching, start_s))
         self._waits[number], self._runs[number] = False, True

@@ -41,6 +41,7 @@ from adlro.records.cluster import Cluster
 from adlro.sim.batch import Outcome
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Floats, Ints
+from adlro.state.room import room
 
 METRICS = (
     "mean_jct_s",
@@ -96,7 +97,7 @@ def best_duration_s(cluster: Cluster, jobs: JobArrays) -> Floats:
     models = cluster.gpu_models
     kinds = {(g.gpu_model, g.memory_mib, n.cpu_cores, n.memory_mib) for n, g in cluster.gpus()}
     for model, gpu_memory_mib, cores, memory_mib in sorted(kinds):
-        holds = (jobs.gpu_memory_mib <= gpu_memory_mib) & (jobs.cores <= cores) & (jobs.memory_mib <= memory_mib)
+        holds = room(jobs.cores, jobs.memory_mib, jobs.gpu_memory_mib, cores, memory_mib, gpu_memory_mib)
         best = np.where(holds, np.minimum(best, jobs.duration_s[:, :, models.index(model)]), best)
     return best
 

@@ -12,6 +12,7 @@ import numpy as np
 from adlro.decide.policies.base import Basis, Judgement, Policy
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import NotFound
+from adlro.placement import NOWHERE, Placement
 from adlro.records.jobs import JobSpec
 from adlro.services.orchestrator.deciding.shadow import ShadowDecision
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
@@ -53,7 +54,7 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One placement (`gpu_id` set), or why a job is not placed now.
+    """One placement, or (NOWHERE) why a job is not placed now.
 
     Attributes:
         basis: what it rests on, and in words where the policy did not simply choose.
@@ -64,7 +65,7 @@ class Decision:
 
     decision_id: str
     job_id: str
-    gpu_id: str
+    placement: Placement
     policy: str
     time_s: float
     queue_length: int
@@ -80,6 +81,11 @@ class Decision:
     hold_score: float | None = None
     shadow: ShadowDecision | None = None
     deciding_policy: str = ""
+
+    @property
+    def gpu_id(self) -> str:
+        """The placement's first GPU; empty: not placed."""
+        return self.placement.gpu_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +206,7 @@ class Made:
         return Decision(
             decision_id=self.decision_id,
             job_id=self.job_id,
-            gpu_id=layout.gpu_ids[self.chosen] if self.chosen >= 0 else "",
+            placement=Placement.on(layout.gpu_ids[self.chosen]) if self.chosen >= 0 else NOWHERE,
             policy=self.policy,
             time_s=self.time_s,
             queue_length=self.queue_length,

@@ -20,6 +20,7 @@ from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
 from adlro.services.orchestrator.ledger.queue_columns import Columns
 from adlro.services.orchestrator.ledger.user_service import AttainedService
 from adlro.state.observation import Bools, Floats, Ints, Observation
+from adlro.state.room import node_room
 from adlro.state.scene import whole_queue
 from adlro.store import sequence_of
 
@@ -267,7 +268,7 @@ class Ledger:
         observation.gpu_memory_held_mib[0, gpu] = observation.job_memory_mib[0, job]
         observation.node_cores_free[0, node] = cores
         observation.node_memory_free_mib[0, node] = memory
-        still = (observation.job_cores[0] <= cores) & (observation.job_memory_mib[0] <= memory)
+        still = node_room(observation.job_cores[0], observation.job_memory_mib[0], cores, memory)
         observation.fits_now[0][:, on_node] &= still[:, None]
         observation.fits_now[0, :, gpu] = False
         observation.fits_now[0, job, :] = False

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adlro.placement import Resource, shortage
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobSpec
 from adlro.state.machines import IDLE, hardware_of
 from adlro.state.observation import Bools, Floats, Ints
+from adlro.state.room import room
 from adlro.state.scene import Scene
 
 
@@ -48,10 +50,13 @@ class Layout:
 
     def can_ever_hold(self, spec: JobSpec) -> Bools:
         """(G,) the GPU, with its node empty, is big enough for the job."""
-        able: Bools = (
-            (self.gpu_memory_mib >= spec.gpu_memory_mib)
-            & (self.node_cores[self.gpu_node] >= spec.cpu_cores)
-            & (self.node_memory_mib[self.gpu_node] >= spec.memory_mib)
+        able: Bools = room(
+            spec.cpu_cores,
+            spec.memory_mib,
+            spec.gpu_memory_mib,
+            self.node_cores[self.gpu_node],
+            self.node_memory_mib[self.gpu_node],
+            self.gpu_memory_mib,
         )
         return able
 
@@ -176,15 +181,17 @@ class Occupancy:
         if self.drained[node]:
             reason = self.drain_reasons.get(node_id)
             return f"{node_id} is drained" + (f": {reason}" if reason else "")
-        if spec.gpu_memory_mib > layout.gpu_memory_mib[gpu]:
-            return f"needs {spec.gpu_memory_mib} MiB of GPU memory, it has {layout.gpu_memory_mib[gpu]}"
+        missing = shortage(
+            spec, int(layout.gpu_memory_mib[gpu]), int(self.cores_free[node]), int(self.memory_free_mib[node])
+        )
+        if missing is not None and missing.resource is Resource.GPU_MEMORY:
+            return f"needs {missing.needed} MiB of GPU memory, it has {missing.left}"
         if self.holder[gpu]:
             left_s = float(self.expected_end_s[gpu]) - time_s
             if left_s < 0:
                 return f"busy with {self.holder[gpu]}, which has run {-left_s:.3g} s longer than expected"
             return f"busy with {self.holder[gpu]} for about {left_s:.3g} s"
-        if spec.cpu_cores > self.cores_free[node]:
-            return f"needs {spec.cpu_cores} cores, {self.cores_free[node]} are free on {node_id}"
-        if spec.memory_mib > self.memory_free_mib[node]:
-            return f"needs {spec.memory_mib} MiB, {self.memory_free_mib[node]} are free on {node_id}"
-        return ""
+        if missing is None:
+            return ""
+        unit = "cores" if missing.resource is Resource.CPU_CORES else "MiB"
+        return f"needs {missing.needed} {unit}, {missing.left} are free on {node_id}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from adlro.placement import NOWHERE, Placement
 from adlro.records.jobs import Job, JobAttempt, JobState, PendingReason
 
 _REFUSED = "refused by the cluster: "
@@ -34,14 +35,14 @@ def launching_message(gpu_id: str) -> str:
     return f"being launched on {gpu_id}"
 
 
-def launching(job: Job, gpu_id: str, gpu_model: str) -> Job:
-    """A GPU is chosen and the attempt is written down, before the cluster is asked."""
-    attempt = JobAttempt(job.attempt_count + 1, gpu_id, gpu_model)
+def launching(job: Job, placement: Placement, gpu_model: str) -> Job:
+    """Its placement is chosen and the attempt is written down, before the cluster is asked."""
+    attempt = JobAttempt(job.attempt_count + 1, placement, gpu_model)
     return replace(
         job,
         pending_reason=PendingReason.LAUNCHING,
-        message=launching_message(gpu_id),
-        gpu_id=gpu_id,
+        message=launching_message(placement.gpu_id),
+        placement=placement,
         gpu_model=gpu_model,
         attempts=(*job.attempts, attempt),
     )
@@ -128,14 +129,14 @@ def lost(job: Job, end_s: float, why: str, max_attempts: int, *, excused: bool =
         pending_reason=PendingReason.RESOURCES,
         message=f"attempt {job.attempt_count} was lost ({why}); waits for another one",
         start_s=None,
-        gpu_id="",
+        placement=NOWHERE,
         gpu_model="",
     )
 
 
-def forgotten(job: Job, gpu_id: str, gpu_model: str, start_s: float, end_s: float, max_attempts: int) -> Job:
+def forgotten(job: Job, placement: Placement, gpu_model: str, start_s: float, end_s: float, max_attempts: int) -> Job:
     """The cluster runs an attempt that the store has lost: its number is taken, and it counts as lost."""
-    return lost(started(launching(job, gpu_id, gpu_model), start_s), end_s, "the store forgot it", max_attempts)
+    return lost(started(launching(job, placement, gpu_model), start_s), end_s, "the store forgot it", max_attempts)
 
 
 def refused(

@@ -167,7 +167,7 @@ class Launches:
         key, incarnation = (job.job_id, job.attempt_count), self._acting.incarnation
         for tries in range(1, LAUNCH_TRIES + 1):
             try:
-                start_revision = await self._cluster.launch(*key, job.spec, job.gpu_id, self._token, incarnation)
+                start_revision = await self._cluster.launch(*key, job.spec, job.placement, self._token, incarnation)
                 break
             except Stale:
                 raise

@@ -104,7 +104,7 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
     if unknown is not None:
         # Redis came back without its last changes. It will be stopped, so the next attempt must be another one.
         model = layout.model_of(layout.gpu_number[unknown.gpu_id])
-        job = transitions.forgotten(record, unknown.gpu_id, model, unknown.start_s, found.now_s, found.max_attempts)
+        job = transitions.forgotten(record, unknown.placement, model, unknown.start_s, found.now_s, found.max_attempts)
         book.record_untracked(record, version, job)
         version += 1
         if job.state.final:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import structlog
 
 from adlro.errors import Conflict, Stale, Unavailable, Unsupported
+from adlro.placement import Placement
 from adlro.records.events import NOT_BLOCKING, Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
 from adlro.records.jobs import Job, JobState, PendingReason
 from adlro.services.orchestrator.deciding.acting import Acting
@@ -480,7 +481,7 @@ class Session:
             next_best = runner_up(judgement, second, queue, ledger)
             ledger.place(entry, gpu, self.now_s)
             gpu_id, model = ledger.layout.gpu_ids[gpu], ledger.layout.model_of(gpu)
-            self._book.record(entry, transitions.launching(entry.job, gpu_id, model))
+            self._book.record(entry, transitions.launching(entry.job, Placement.on(gpu_id), model))
             made = made.placed(gpu, judgement, job, entry.job.attempt_count, next_best, took_s * 1e6)
             acting.decisions.add(made)
             self._tell(observation, queue, (job, gpu), made)

@@ -16,6 +16,7 @@ from adlro.cli import shell
 from adlro.cli.app import app
 from adlro.client import transport
 from adlro.errors import FieldViolation, InternalError, InvalidInput, Unavailable
+from adlro.placement import Placement
 from adlro.records.events import ClockMode
 from adlro.records.jobs import Job, JobSpec, JobState, JobType, PendingReason
 from adlro.v1 import orchestrator_service_pb2
@@ -33,6 +34,8 @@ READING = [
     ["clock"],
 ]
 NOWHERE = {"ADLRO_SERVER": "127.0.0.1:1"}
+
+RUNNING = {"state": JobState.RUNNING, "pending_reason": PendingReason.NONE, "placement": Placement.on("volta-0/0")}
 
 
 def spec(name: str = "train", **fields: Any) -> JobSpec:
@@ -188,7 +191,13 @@ def test_queue_lists_what_is_asked_for(suite: FakeSuite, adlro: Run) -> None:
     for name in ("first", "second", "third"):
         suite.add(spec(name, labels={"name": name}))
     suite.change("job-1", state=JobState.SUCCEEDED, pending_reason=PendingReason.NONE, submit_s=1.0, end_s=9.5)
-    suite.change("job-2", state=JobState.RUNNING, pending_reason=PendingReason.NONE, gpu_id="volta-0/0", message="")
+    suite.change(
+        "job-2",
+        state=JobState.RUNNING,
+        pending_reason=PendingReason.NONE,
+        placement=Placement.on("volta-0/0"),
+        message="",
+    )
 
     def ids(*arguments: str) -> list[str]:
         return [job["job_id"] for job in json.loads(adlro("queue", *arguments, "-o", "json").stdout)["jobs"]]
@@ -279,7 +288,7 @@ def test_cancel_goes_on_after_a_job_that_cannot_be_cancelled(suite: FakeSuite, a
 
 def test_gpus_shows_what_each_reports_and_what_is_not_known(suite: FakeSuite, adlro: Run) -> None:
     suite.add(spec())
-    suite.change("job-1", state=JobState.RUNNING, pending_reason=PendingReason.NONE, gpu_id="volta-0/0")
+    suite.change("job-1", **RUNNING)
     suite.drained.append("turing-0")
     rows = {line.split()[0]: line for line in adlro("gpus").stdout.splitlines()}
     assert "job-1" in rows["volta-0/0"]

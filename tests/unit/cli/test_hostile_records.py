@@ -17,6 +17,7 @@ from adlro.cli.demo_view import gpu_grid
 from adlro.cli.gpus import gpu_table, gpu_views
 from adlro.cli.shell import stdout
 from adlro.errors import Conflict, FieldViolation, InvalidInput, Unavailable
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import ExpectedRuntime, Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
 from adlro.terminal import PlainConsole
@@ -55,9 +56,10 @@ def hostile(suite: FakeSuite, monkeypatch: pytest.MonkeyPatch) -> FakeSuite:
         labels={HOSTILE: HOSTILE, "k": "v"},
         expected_runtime=ExpectedRuntime(f"m{HOSTILE}", 3.0),
     )
-    attempt = JobAttempt(1, GPU, f"m{HOSTILE}", 1.0, 2.0, HOSTILE)
+    attempt = JobAttempt(1, Placement.on(GPU), f"m{HOSTILE}", 1.0, 2.0, HOSTILE)
     running = Job(
-        JOB, spec, JobState.RUNNING, message=HOSTILE, submit_s=0.0, start_s=1.0, gpu_id=GPU, gpu_model="m" + HOSTILE,
+        JOB, spec, JobState.RUNNING, message=HOSTILE, submit_s=0.0, start_s=1.0, placement=Placement.on(GPU),
+        gpu_model="m" + HOSTILE,
         attempts=(attempt, replace(attempt, attempt=2)),
     )  # fmt: skip
     states = [

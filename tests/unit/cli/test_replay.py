@@ -18,6 +18,7 @@ from adlro.cli.replaying import LABEL, Board, ReplayOptions, ReplayResult, repla
 from adlro.cli.report import build_report, placements
 from adlro.client import AsyncClient
 from adlro.errors import Conflict, DeadlineExceeded, InvalidInput, Unavailable
+from adlro.placement import Placement
 from adlro.records.events import ClockMode
 from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
 from adlro.workload.job_lists import WorkloadJob
@@ -315,14 +316,14 @@ def test_figures_of_a_report_worked_by_hand() -> None:
             submit_s=submit_s,
             start_s=start_s,
             end_s=end_s,
-            gpu_id=gpu_id,
+            placement=Placement.on(gpu_id),
             gpu_model=model,
-            attempts=(JobAttempt(1, gpu_id, model, start_s, end_s, "succeeded"),),
+            attempts=(JobAttempt(1, Placement.on(gpu_id), model, start_s, end_s, "succeeded"),),
         )
 
     first = job(1, JobType.SIMULATION, 10, 10, 30, "volta-0/0")
     second = job(2, JobType.SIMULATION, 20, 30, 50, "volta-0/0")
-    lost = JobAttempt(1, "turing-0/0", "rtx_2080_ti", 20, 30, "lost: its GPU was lost")
+    lost = JobAttempt(1, Placement.on("turing-0/0"), "rtx_2080_ti", 20, 30, "lost: its GPU was lost")
     third = job(3, JobType.MACHINE_LEARNING, 20, 35, 60, "turing-0/0")
     third = replace(third, attempts=(lost, replace(third.attempts[0], attempt=2)))
     never = Job("job-4", JobSpec("x", "ada", JobType.SIMULATION), state=JobState.CANCELLED)

@@ -27,6 +27,7 @@ from adlro.errors import (
     Unavailable,
 )
 from adlro.kit.status import to_status
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, PendingReason
@@ -154,8 +155,13 @@ class FakeSuite:
                 submit_s = job.spec.begin_time_s if job.spec.begin_time_s is not None else now_s
                 start_s = max(now_s, submit_s)
                 now_s = start_s + (job.spec.simulated_work.work_s if job.spec.simulated_work else 1.0)
-                attempt = JobAttempt(1, "volta-0/0", "v100_sxm2", start_s)
-                fields = {"submit_s": submit_s, "start_s": start_s, "gpu_id": "volta-0/0", "gpu_model": "v100_sxm2"}
+                attempt = JobAttempt(1, Placement.on("volta-0/0"), "v100_sxm2", start_s)
+                fields = {
+                    "submit_s": submit_s,
+                    "start_s": start_s,
+                    "placement": Placement.on("volta-0/0"),
+                    "gpu_model": "v100_sxm2",
+                }
                 self.change(
                     job.job_id,
                     state=JobState.RUNNING,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Stale, Unavailable
+from adlro.placement import NOWHERE, Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import (
     NOT_BLOCKING,
@@ -78,7 +79,10 @@ class FakeCluster:
             self.token,
         )
 
-    async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> int:
+    async def launch(
+        self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
+    ) -> int:
+        gpu_id = placement.gpu_id
         await self._called()
         self._meant_for(incarnation)
         self._fence(token)
@@ -101,7 +105,10 @@ class FakeCluster:
         assert spec.simulated_work is not None
         self.launches.append((job_id, attempt, gpu_id))
         start_s = self.clock.time_s
-        self.running[job_id] = (RunningJob(job_id, attempt, gpu_id, start_s), start_s + spec.simulated_work.work_s)
+        self.running[job_id] = (
+            RunningJob(job_id, attempt, Placement.on(gpu_id), start_s),
+            start_s + spec.simulated_work.work_s,
+        )
         self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
         self.known[job_id, attempt] = self.revision
         if self.unanswered.get(job_id):
@@ -188,7 +195,11 @@ class FakeCluster:
         made = []
         for kind, job_id, attempt, gpu_id in events:
             self.revision += 1
-            made.append(ClusterEvent(self.revision, kind, self.clock.time_s, job_id, attempt, gpu_id))
+            made.append(
+                ClusterEvent(
+                    self.revision, kind, self.clock.time_s, job_id, attempt, Placement.on(gpu_id) if gpu_id else NOWHERE
+                )
+            )
         self.batches.append(EventBatch(self.incarnation, tuple(made), self.clock))
         self._news.set()
 

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from adlro.errors import Conflict, InternalError, Stale, Unavailable
+from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
 from adlro.services.orchestrator.instrumented import MeasuredCluster
 from adlro.services.orchestrator.lease import LEASE
@@ -92,7 +93,7 @@ async def test_answers_to_launches_are_told_apart(error, result, cluster):
     registry = CollectorRegistry()
     measured = MeasuredCluster(Refusing(cluster), Metrics(registry))
     with pytest.raises(type(error)):
-        await measured.launch("job-1", 1, job(1).spec, "volta-0/0", 1, "")
+        await measured.launch("job-1", 1, job(1).spec, Placement.on("volta-0/0"), 1, "")
     for each in ("accepted", "refused", "stale_token", "unanswered"):
         assert value(registry, "launches_total", result=each) == (each == result)
 

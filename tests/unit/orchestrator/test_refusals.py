@@ -18,6 +18,7 @@ from adlro.errors import (
     Unavailable,
     Unsupported,
 )
+from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import Job, JobState, PendingReason
 from adlro.services.orchestrator.session import launching
@@ -180,7 +181,8 @@ async def test_what_starts_after_it_was_given_up_is_stopped(house: House) -> Non
         return "job-1" in house.cluster.running
 
     await house.until(runs)
-    await house.cluster.launch("job-9", 1, spec, "volta-0/1", house.cluster.token, house.cluster.incarnation)
+    on = Placement.on("volta-0/1")
+    await house.cluster.launch("job-9", 1, spec, on, house.cluster.token, house.cluster.incarnation)
 
     async def stopped() -> bool:
         return "job-9" not in house.cluster.running
@@ -203,7 +205,7 @@ async def carried_out_as_it_is_given_up(house: House, deaf: int = 0) -> Job:
         job = await house.store.get(job_id)
         if attempt == 1 and not cluster.known:
             assert job.attempts[0].outcome.startswith("given up: no answer to 3 of 3 launches")
-            await cluster.launch(job_id, attempt, job.spec, job.gpu_id, token, incarnation)
+            await cluster.launch(job_id, attempt, job.spec, job.placement, token, incarnation)
             await asyncio.sleep(0.2)  # the session hears of the start
         await stop(job_id, attempt, token, incarnation)
 

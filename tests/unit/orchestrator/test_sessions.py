@@ -18,6 +18,7 @@ from adlro.errors import (
     LimitExceeded,
     NotFound,
 )
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import JobState, PendingReason
@@ -434,7 +435,7 @@ async def test_an_attempt_that_the_store_has_forgotten_is_followed_by_another_on
     spec = (await house.submit(5.0)).spec
     key = ("job-1", 1)
     token, incarnation = house.cluster.token, house.cluster.incarnation
-    await house.cluster.launch(*key, spec, "volta-0/0", token, incarnation)
+    await house.cluster.launch(*key, spec, Placement.on("volta-0/0"), token, incarnation)
     if not runs:
         await house.cluster.stop(*key, token, incarnation)
     house.start("fcfs")
@@ -452,7 +453,8 @@ async def test_an_attempt_that_no_record_stands_for_is_stopped(house: House) -> 
     await house.kill()
     spec = (await house.submit(1000.0, name="stray")).spec
     await house.store.request_cancel("job-1")
-    await house.cluster.launch("job-1", 7, spec, "volta-0/0", house.cluster.token, house.cluster.incarnation)
+    on = Placement.on("volta-0/0")
+    await house.cluster.launch("job-1", 7, spec, on, house.cluster.token, house.cluster.incarnation)
     house.start()
     await house.submit(1.0)
     done = await house.until_final(2)

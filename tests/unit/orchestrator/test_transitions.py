@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adlro.placement import Placement
 from adlro.records.jobs import Job, JobState, PendingReason
 from adlro.services.orchestrator.ledger import transitions
 from adlro.v1 import job_pb2
@@ -18,7 +19,7 @@ MAX = 2
 
 def running() -> Job:
     taken = transitions.taken_up(job(1), 3.0, PendingReason.RESOURCES, "waits")
-    return transitions.started(transitions.launching(taken, "volta-0/0", "v100_sxm2"), 5.0)
+    return transitions.started(transitions.launching(taken, Placement.on("volta-0/0"), "v100_sxm2"), 5.0)
 
 
 def test_a_life_without_trouble() -> None:
@@ -29,7 +30,7 @@ def test_a_life_without_trouble() -> None:
 
 
 def test_an_intent_is_still_pending_and_has_a_reason() -> None:
-    intent = transitions.launching(job(1), "volta-0/0", "v100_sxm2")
+    intent = transitions.launching(job(1), Placement.on("volta-0/0"), "v100_sxm2")
     assert (intent.state, intent.pending_reason, intent.attempt_count) == (
         JobState.PENDING,
         PendingReason.LAUNCHING,
@@ -47,12 +48,12 @@ def test_a_lost_attempt_waits_for_another_one_and_keeps_its_place() -> None:
     assert (again.state, again.gpu_id, again.start_s, again.submit_s) == (JobState.PENDING, "", None, 3.0)
     assert again.pending_reason is not PendingReason.NONE
     assert again.attempts[0].outcome == "lost: volta-0/0 was lost"
-    assert transitions.launching(again, "volta-0/1", "v100_sxm2").attempts[1].attempt == 2
+    assert transitions.launching(again, Placement.on("volta-0/1"), "v100_sxm2").attempts[1].attempt == 2
 
 
 def test_too_many_lost_attempts_fail_with_the_reason() -> None:
     second = transitions.started(
-        transitions.launching(transitions.lost(running(), 7.0, "x", MAX), "volta-0/1", "v100_sxm2"), 8.0
+        transitions.launching(transitions.lost(running(), 7.0, "x", MAX), Placement.on("volta-0/1"), "v100_sxm2"), 8.0
     )
     failed = transitions.lost(second, 9.0, "volta-0/1 was lost", MAX)
     assert failed.state is JobState.FAILED
@@ -73,7 +74,7 @@ def test_who_stopped_it_is_told() -> None:
 
 def test_an_attempt_took_time_from_its_start_to_its_end_and_only_once() -> None:
     waits = job(1)
-    intended = transitions.launching(waits, "volta-0/0", "v100_sxm2")
+    intended = transitions.launching(waits, Placement.on("volta-0/0"), "v100_sxm2")
     runs = transitions.started(intended, 10.0)
     for ended in (
         transitions.succeeded(runs, 12.5),
@@ -85,10 +86,12 @@ def test_an_attempt_took_time_from_its_start_to_its_end_and_only_once() -> None:
         assert transitions.attempt_took_s(ended, ended) == 0.0
     again = transitions.lost(runs, 12.5, "why", 3)
     assert transitions.attempt_took_s(again, transitions.cancelled_while_waiting(again, 20.0)) == 0.0
-    assert transitions.attempt_took_s(again, transitions.launching(again, "volta-0/0", "v100_sxm2")) == 0.0
+    assert (
+        transitions.attempt_took_s(again, transitions.launching(again, Placement.on("volta-0/0"), "v100_sxm2")) == 0.0
+    )
     assert transitions.attempt_took_s(intended, transitions.refused(intended, 12.5, "no", 3)) == 0.0
     assert transitions.attempt_took_s(waits, waits) == 0.0
-    forgotten = transitions.forgotten(again, "volta-0/0", "v100_sxm2", 13.0, 14.0, 3)
+    forgotten = transitions.forgotten(again, Placement.on("volta-0/0"), "v100_sxm2", 13.0, 14.0, 3)
     assert transitions.attempt_took_s(again, forgotten) == 1.0
 
 
@@ -110,12 +113,12 @@ def test_nothing_ends_before_it_began_whatever_times_it_is_given(
     record = transitions.taken_up(job(1), 0.0, PendingReason.RESOURCES, "waits")
     for how, starts, start_s, end_s in courses:
         if how == "forgotten":
-            record = transitions.forgotten(record, "volta-0/0", "v100_sxm2", start_s, end_s, 100)
+            record = transitions.forgotten(record, Placement.on("volta-0/0"), "v100_sxm2", start_s, end_s, 100)
             continue
         if how == "cancelled":
             record = transitions.cancelled_while_waiting(record, end_s)
         else:
-            record = transitions.launching(record, "volta-0/0", "v100_sxm2")
+            record = transitions.launching(record, Placement.on("volta-0/0"), "v100_sxm2")
             record = transitions.started(record, start_s) if starts else record
         match how:
             case "succeeded":
@@ -145,10 +148,10 @@ def test_attempts_lost_to_restarts_of_the_cluster_are_not_counted() -> None:
     for _ in range(MAX + 3):
         record = transitions.lost(record, 7.0, "the cluster was restarted", MAX, excused=True)
         assert record.state is JobState.PENDING
-        record = transitions.started(transitions.launching(record, "volta-0/0", "v100_sxm2"), 7.0)
+        record = transitions.started(transitions.launching(record, Placement.on("volta-0/0"), "v100_sxm2"), 7.0)
     record = transitions.lost(record, 8.0, "volta-0/0 was lost", MAX)
     assert record.state is JobState.PENDING
-    record = transitions.started(transitions.launching(record, "volta-0/0", "v100_sxm2"), 8.0)
+    record = transitions.started(transitions.launching(record, Placement.on("volta-0/0"), "v100_sxm2"), 8.0)
     failed = transitions.lost(record, 9.0, "volta-0/0 was lost", MAX)
     assert failed.state is JobState.FAILED
     assert failed.message == (

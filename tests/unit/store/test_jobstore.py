@@ -12,6 +12,7 @@ import redis.asyncio as aioredis
 
 from adlro.errors import AlreadyExists, Conflict, NotFound, OutOfRange, Stale
 from adlro.kit.redis import connect, connect_blocking
+from adlro.placement import Placement
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, NormalizedJob, SimulatedWork
 from adlro.store import EVENTS, OUTCOMES, TOKEN, Created, Cursor, JobStore, Move, NewJob, Outcome
 from adlro.v1 import stream_pb2
@@ -31,6 +32,8 @@ SPEC = JobSpec(
     labels={"team": "vision"},
     simulated_work=SimulatedWork(12.5, 0.5),
 )
+
+ON_A: Any = {"placement": Placement.on("a/0"), "gpu_model": "v100_sxm2"}
 
 
 @pytest.fixture
@@ -125,7 +128,7 @@ async def test_moves_are_all_or_nothing(store: JobStore) -> None:
 
 async def test_several_moves_of_one_job_are_seen_one_by_one(store: JobStore) -> None:
     job = (await create(store)).job
-    running = replace(job, state=JobState.RUNNING, start_s=4.0, submit_s=3.0, gpu_id="a/0", gpu_model="v100_sxm2")
+    running = replace(job, state=JobState.RUNNING, start_s=4.0, submit_s=3.0, **ON_A)
     done = replace(running, state=JobState.SUCCEEDED, end_s=9.0)
     revisions = await store.move(1, [Move(running, 0), Move(done, 1, Outcome(5.0, True))], Cursor("i", 8, 9.0))
     assert revisions == [2, 3]
@@ -137,7 +140,7 @@ async def test_several_moves_of_one_job_are_seen_one_by_one(store: JobStore) -> 
 
 async def test_what_is_learned_is_written_with_the_end(store: JobStore, redis: aioredis.Redis) -> None:
     job = (await create(store)).job
-    done = replace(job, state=JobState.SUCCEEDED, start_s=4.0, end_s=9.0, gpu_id="a/0", gpu_model="v100_sxm2")
+    done = replace(job, state=JobState.SUCCEEDED, start_s=4.0, end_s=9.0, **ON_A)
     await store.move(1, [Move(done, 0, Outcome(5.0, True))])
     entries: Any = await redis.xrange(OUTCOMES)
     ((_, fields),) = entries

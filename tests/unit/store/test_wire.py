@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adlro.placement import NOWHERE, GpuShare, Placement
 from adlro.records.jobs import (
     ExpectedRuntime,
     Job,
@@ -36,6 +37,9 @@ specs = st.builds(
     labels=st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=3),
     simulated_work=st.none() | st.builds(SimulatedWork, numbers, maybe),
 )
+placements = st.dictionaries(st.text(min_size=1, max_size=5), st.floats(0, 1, exclude_min=True), max_size=3).map(
+    lambda shares: Placement(tuple(GpuShare(gpu_id, share) for gpu_id, share in shares.items()))
+)
 jobs = st.builds(
     Job,
     job_id=st.just("job-1"),
@@ -45,12 +49,34 @@ jobs = st.builds(
     submit_s=maybe,
     start_s=maybe,
     end_s=maybe,
-    attempts=st.lists(
-        st.builds(JobAttempt, st.integers(1, 5), st.text(max_size=5), st.text(max_size=5), maybe, maybe)
-    ).map(tuple),
+    placement=placements,
+    attempts=st.lists(st.builds(JobAttempt, st.integers(1, 5), placements, st.text(max_size=5), maybe, maybe)).map(
+        tuple
+    ),
     revision=st.integers(0, 10**12),
     cancel_requested=st.booleans(),
 )
+
+
+def test_what_an_older_version_wrote_has_all_of_its_one_gpu() -> None:
+    attempt = job_pb2.JobAttempt(attempt=1, gpu_id="volta-0/0")
+    old = job_pb2.Job(
+        job_id="job-1",
+        spec=spec_to_proto(JobSpec("n", "ann", JobType.SIMULATION)),
+        state=job_pb2.JOB_STATE_RUNNING,
+        gpu_id="volta-0/0",
+        attempts=[attempt],
+    )
+    job = job_from_proto(old)
+    assert job.placement == job.attempts[0].placement == Placement.on("volta-0/0")
+    assert job_from_proto(job_pb2.Job(spec=old.spec, state=old.state)).placement == NOWHERE
+
+
+@given(jobs)
+def test_the_first_gpu_stands_beside_the_placement_for_older_clients(job: Job) -> None:
+    message = job_to_proto(job)
+    assert message.gpu_id == job.placement.gpu_id == job.gpu_id
+    assert [each.gpu_id for each in message.attempts] == [each.placement.gpu_id for each in job.attempts]
 
 
 @given(jobs)
