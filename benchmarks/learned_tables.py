@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from adlro.decide.policies import POLICIES
 from adlro.lab.evaluate.measure import METRICS
 from adlro.lab.evaluate.resampling import change_of_means
 from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE
@@ -179,8 +180,10 @@ def _trainings(found: Found) -> str:
     lines: list[Line] = []
     for group, base in (("main", "hold_greedy_fixed"), ("guess", "hold_greedy_retuned")):
         for cell, policies in _rows(found, group):
-            names = [each for each in policies if each.startswith("seed")]
-            lines += [(cell, policies, name, base) for name in (("dqn", *names) if names else ())]
+            names = [each for each in policies if each not in POLICIES and "retuned" not in each]
+            if names:
+                lines += [(cell, policies, name, base) for name in ("dqn", *names)]
+                lines += [(cell, policies, name, "dqn") for name in names]
     return _table("trainings", lines)
 
 

@@ -105,7 +105,9 @@ def svg(curve: Sequence[dict[str, Any]], lists: int) -> str:
     parts += axis(top, range(lowest, highest + 1), y, "loss", lambda power: f"{10.0**power:g}")
     parts.append(line(((at, y(math.log10(loss))) for at, loss in losses), "#08519c"))
     for value in ticks(0.0, episodes[-1]):
-        parts.append(f'<text x="{x(value):.1f}" y="{top + PANEL + 16}" text-anchor="middle">{value:,.0f}</text>')
+        # The last one may stand at the picture's edge.
+        anchor = "end" if x(value) > WIDTH - 2 * RIGHT else "middle"
+        parts.append(f'<text x="{x(value):.1f}" y="{top + PANEL + 16}" text-anchor="{anchor}">{value:,.0f}</text>')
     parts.append(f'<text x="{WIDTH - RIGHT}" y="{top + PANEL + 34}" text-anchor="end">episodes</text>')
     return "\n".join([*parts, "</svg>", ""])
 
