@@ -101,6 +101,7 @@ imports: $(DEV)
 .PHONY: generated
 generated: $(DEV)
 	@$(WITH_VENV) $(BIN)/python tools/generate_protos.py --check
+	@$(BIN)/python tools/generate_blocking_client.py --check
 
 .PHONY: contracts
 contracts: $(DEV)
@@ -110,6 +111,10 @@ contracts: $(DEV)
 .PHONY: protos
 protos: $(DEV) ## generates adlro/v1 from protos/
 	$(WITH_VENV) $(BIN)/python tools/generate_protos.py
+
+.PHONY: client
+client: $(DEV) ## makes the blocking client from the one for asyncio
+	$(BIN)/python tools/generate_blocking_client.py
 
 .PHONY: protos-image
 protos-image: $(DEV) ## makes the contracts as they are now the ones that `make check` compares with

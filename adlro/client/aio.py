@@ -1,6 +1,7 @@
 """The asyncio client. Speaks gRPC; gives and takes plain records.
 
-`adlro.client.blocking` has the same surface without `async`; keep the two alike (a test compares them).
+`adlro.client.blocking` is made from this file by `make client`; what can't be the same in both is in
+`adlro.client.channels`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TypeVar
 import grpc
 
 from adlro.client import calls
+from adlro.client.channels import AsyncChannels
 from adlro.client.endpoints import Endpoints, ServiceName
 from adlro.client.follow import FinalJobs, Follow, FollowJobs, follow_cluster_state, follow_decisions
 from adlro.client.records import (
@@ -39,7 +41,6 @@ from adlro.client.transport import (
     to_error,
 )
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Unavailable
-from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import readable
 from adlro.records.cluster import Cluster
@@ -75,11 +76,10 @@ class AsyncClient:
         credentials: Credentials | None = None,
     ) -> None:
         self.endpoints = endpoints or Endpoints.resolve(server)
-        self._credentials = Credentials.from_environment() if credentials is None else credentials
         self._timeout_s = timeout_s
         self._patience_s = patience_s
-        self._channels: dict[str, grpc.aio.Channel] = {}
-        self._left: set[asyncio.Future[None]] = set()
+        shown = Credentials.from_environment() if credentials is None else credentials
+        self._channels = AsyncChannels(shown, grace_s=timeout_s)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -91,11 +91,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Ends open streams and closes the connections."""
-        channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
-            await channel.close(None)
-        for leaving in list(self._left):
-            leaving.cancel()
+        await self._channels.close()
 
     # Jobs (ingest)
 
@@ -269,7 +265,8 @@ class AsyncClient:
 
     async def clock(self) -> Clock:
         """The cluster's clock now."""
-        return (await self.describe_cluster()).clock
+        description = await self.describe_cluster()
+        return description.clock
 
     async def set_clock(
         self, mode: ClockMode | None = None, *, scale: float | None = None, paused: bool | None = None
@@ -317,10 +314,7 @@ class AsyncClient:
                 await asyncio.sleep(attempts.delay_after(failure))
 
     def _channel(self, service: ServiceName) -> grpc.aio.Channel:
-        address = self.endpoints.address(service)
-        if address not in self._channels:
-            self._channels[address] = open_channel(address, self._credentials)
-        return self._channels[address]
+        return self._channels.to(self.endpoints.address(service))
 
     def _failed(
         self, error: grpc.RpcError | Unavailable, service: ServiceName, channel: grpc.aio.Channel
@@ -332,16 +326,7 @@ class AsyncClient:
         return failure
 
     def _leave(self, service: ServiceName, channel: grpc.aio.Channel) -> None:
-        """The next call makes a connection of its own: of several replicas perhaps to another one.
-
-        Nothing happens where another call has left the channel already: what came after it may be the right one.
-        """
-        address = self.endpoints.address(service)
-        if self._channels.get(address) is channel:
-            del self._channels[address]
-            leaving = asyncio.ensure_future(channel.close(self._timeout_s))  # calls under way have their time
-            self._left.add(leaving)
-            leaving.add_done_callback(self._left.discard)
+        self._channels.leave(self.endpoints.address(service), channel)
 
     def _error(self, error: grpc.RpcError, service: ServiceName) -> AdlroError:
         return to_error(error, service, self.endpoints.address(service))

@@ -1,13 +1,11 @@
 """The blocking client. Speaks gRPC; gives and takes plain records. Safe to share between threads.
 
-`adlro.client.aio` has the same surface for asyncio; keep the two alike (a test compares them).
+Generated from adlro/client/aio.py by `make client`. Don't edit.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar
@@ -15,6 +13,7 @@ from typing import TypeVar
 import grpc
 
 from adlro.client import calls
+from adlro.client.channels import Channels
 from adlro.client.endpoints import Endpoints, ServiceName
 from adlro.client.follow import FinalJobs, Follow, FollowJobs, follow_cluster_state, follow_decisions
 from adlro.client.records import (
@@ -39,9 +38,9 @@ from adlro.client.transport import (
     stream_ended,
     to_error,
 )
-from adlro.errors import AdlroError, Conflict, DeadlineExceeded
-from adlro.kit.channel import open_blocking_channel
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Unavailable
 from adlro.kit.credentials import Credentials
+from adlro.kit.status import readable
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobSpec, JobState
@@ -75,12 +74,10 @@ class Client:
         credentials: Credentials | None = None,
     ) -> None:
         self.endpoints = endpoints or Endpoints.resolve(server)
-        self._credentials = Credentials.from_environment() if credentials is None else credentials
         self._timeout_s = timeout_s
         self._patience_s = patience_s
-        self._channels: dict[str, grpc.Channel] = {}
-        self._left: deque[grpc.Channel] = deque()
-        self._lock = threading.Lock()
+        shown = Credentials.from_environment() if credentials is None else credentials
+        self._channels = Channels(shown)
 
     def __enter__(self) -> Client:
         return self
@@ -92,11 +89,7 @@ class Client:
 
     def close(self) -> None:
         """Ends open streams and closes the connections."""
-        with self._lock:
-            channels = [*self._channels.values(), *self._left]
-            self._channels, self._left = {}, deque()
-        for channel in channels:
-            channel.close()
+        self._channels.close()
 
     # Jobs (ingest)
 
@@ -266,7 +259,8 @@ class Client:
 
     def clock(self) -> Clock:
         """The cluster's clock now."""
-        return (self.describe_cluster()).clock
+        description = self.describe_cluster()
+        return description.clock
 
     def set_clock(
         self, mode: ClockMode | None = None, *, scale: float | None = None, paused: bool | None = None
@@ -283,8 +277,8 @@ class Client:
             channel = self._channel(call.service)
             method = getattr(call.stub(channel), call.method)
             try:
-                answer = method(call.request(), timeout=attempts.timeout_s)
-            except grpc.RpcError as error:
+                answer = readable(method(call.request(), timeout=attempts.timeout_s))
+            except (grpc.RpcError, Unavailable) as error:
                 delay_s = attempts.delay_after(self._failed(error, call.service, channel))
             else:
                 return call.read(answer)
@@ -304,9 +298,9 @@ class Client:
             try:
                 for message in stream:
                     attempts.reset()
-                    yield follow.read(message)
+                    yield follow.read(readable(message))
                 failure = stream_ended(follow.service, self.endpoints.address(follow.service))
-            except grpc.RpcError as error:
+            except (grpc.RpcError, Unavailable) as error:
                 failure = self._failed(error, follow.service, channel)
             finally:
                 stream.cancel()
@@ -314,34 +308,17 @@ class Client:
                 time.sleep(attempts.delay_after(failure))
 
     def _channel(self, service: ServiceName) -> grpc.Channel:
-        address = self.endpoints.address(service)
-        with self._lock:
-            if address not in self._channels:
-                self._channels[address] = open_blocking_channel(address, self._credentials)
-            return self._channels[address]
+        return self._channels.to(self.endpoints.address(service))
 
-    def _failed(self, error: grpc.RpcError, service: ServiceName, channel: grpc.Channel) -> AdlroError:
+    def _failed(self, error: grpc.RpcError | Unavailable, service: ServiceName, channel: grpc.Channel) -> AdlroError:
         """What a try failed by; one that stands by is left, so that the next try may reach another one."""
-        failure = self._error(error, service)
+        failure = error if isinstance(error, Unavailable) else self._error(error, service)
         if failure.reason == STANDING_BY:
             self._leave(service, channel)
         return failure
 
     def _leave(self, service: ServiceName, channel: grpc.Channel) -> None:
-        """The next call makes a connection of its own: of several replicas perhaps to another one.
-
-        Nothing happens where another call has left the channel already: what came after it may be the right one.
-        """
-        with self._lock:
-            address = self.endpoints.address(service)
-            if self._channels.get(address) is not channel:
-                return
-            del self._channels[address]
-            # Calls of other threads may be under way on it; so some are kept for a while.
-            self._left.append(channel)
-            closing = self._left.popleft() if len(self._left) > STATUS_TRIES else None
-        if closing is not None:
-            closing.close()
+        self._channels.leave(self.endpoints.address(service), channel)
 
     def _error(self, error: grpc.RpcError, service: ServiceName) -> AdlroError:
         return to_error(error, service, self.endpoints.address(service))

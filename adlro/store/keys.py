@@ -1,20 +1,83 @@
-"""Names of what is kept in Redis; see the package's description."""
+"""The names of all that ADLRO keeps in Redis. Nothing else below adlro/ and services/ spells one; a test looks.
+
+Written by and read for: I ingest, O the acting orchestrator, D decompose, S simcluster, E an evaluation (which also
+writes jobs, outcomes and clusters into a store of its own, as I and O do). The jobs' record, which stands first, is
+touched by `adlro.store` alone; but O's lease makes the tokens, and D reads the outcomes itself.
+
+    key                                   type    by  for what it holds
+    adlro:jobs:sequence                   number  I   I   how many jobs there are; job n is `job-<n>`
+    adlro:jobs:revision                   number  IO  IO  how many changes of all jobs there were
+    adlro:jobs:events                     stream  IO  IO  entry `<revision>-0`: m = JobStreamEntry
+    adlro:job:<job_id>                    hash    IO  IO  m = Job (without revision), rev, version (of the
+                                                          orchestrator), state; cancel where its end was asked for
+    adlro:jobs:active                     set     IO  IO  ids of the jobs that are not final
+    adlro:jobs:active:users               hash    IO  I   user -> how many of his jobs are not final
+    adlro:jobs:user:<user>                zset    I   I   ids of all his jobs, by number; under `?` those of nobody
+                                                          knows whom
+    adlro:jobs:index                      hash    I   I   which jobs are in these sets: 1 to `done`, and `from` to
+                                                          `to`; made anew if deleted
+    adlro:jobs:buckets                    hash    I   I   user -> "<what is left of his burst> <Redis' time then>",
+                                                          where the rate is limited
+    adlro:jobs:requests                   hash    I   I   "<user> <request_id>" -> "<job_id> <digest of the payload>"
+    adlro:outcomes                        stream  O   D   m = OutcomeStreamEntry
+    adlro:orchestrator:token              number  O   OS  the newest fencing token: adlro.store refuses moves with
+                                                          another one, clusters an older one
+    adlro:orchestrator:cursor             hash    O   O   what of the cluster's events has been applied: incarnation,
+                                                          revision, time_s, last_event_s, hold_until_s
+    adlro:orchestrator:attained           hash    O   O   user -> GPU seconds of his ended attempts, written with the
+                                                          record of each end: nobody has to read all jobs that ever
+                                                          were
+
+    adlro:orchestrator:lease              string  O   O   the instance id of the one that acts; expires
+    adlro:orchestrator:policy             string  O   O   the name of the policy that was set
+    adlro:orchestrator:shadow             string  O   O   the name of the policy in its shadow; empty: none
+    adlro:orchestrator:drained            hash    O   O   node id -> why nothing starts there
+    adlro:clusters                        hash    I   ID  cluster -> Cluster
+    adlro:current_cluster                 string  I   ID  the cluster that was described last; who names none means
+                                                          that one
+    adlro:telemetry:<cluster>             stream  I   ID  m = TelemetryStreamEntry; the oldest entries go
+    adlro:telemetry:latest:<cluster>      hash    I   ID  source -> NormalizedBlock of one sample time
+    adlro:telemetry:latest_time:<cluster> hash    I   I   source -> that time, unix seconds
+    adlro:page_secret                     string  I   I   the key that page tokens are signed with: of all replicas
+    adlro:cluster:<cluster>:clock         hash    S   S   mode, scale, paused; time_s = no time beyond it was told to
+                                                          anybody; settings = the clock that the settings asked for
+                                                          when these were written; term, write = which process wrote
+                                                          it, and its how manieth time
+    adlro:evaluation                      string  E   E   "taken": an evaluation uses this store, and no other one may
+    adlro:probe                           none            never there: asked for to see whether Redis takes changes
+                                                          (adlro/kit/redis.py, which stands below this room)
+"""
 
 from __future__ import annotations
 
-PREFIX = "adlro:"
-SEQUENCE = PREFIX + "jobs:sequence"
-REVISION = PREFIX + "jobs:revision"
-EVENTS = PREFIX + "jobs:events"
-JOB = PREFIX + "job:"
-ACTIVE = PREFIX + "jobs:active"
-REQUESTS = PREFIX + "jobs:requests"
-INDEX = PREFIX + "jobs:index"
-USER = PREFIX + "jobs:user:"
-OUTCOMES = PREFIX + "outcomes"
-TOKEN = PREFIX + "orchestrator:token"
-CURSOR = PREFIX + "orchestrator:cursor"
-ATTAINED = PREFIX + "orchestrator:attained"
+SEQUENCE = "adlro:jobs:sequence"
+REVISION = "adlro:jobs:revision"
+EVENTS = "adlro:jobs:events"
+JOB = "adlro:job:"
+"""What stands before a job's id; see `job_key`."""
+ACTIVE = "adlro:jobs:active"
+ACTIVE_COUNTS = "adlro:jobs:active:users"
+USER = "adlro:jobs:user:"
+"""What stands before a user's name; see `user_key`."""
+INDEX = "adlro:jobs:index"
+BUCKETS = "adlro:jobs:buckets"
+REQUESTS = "adlro:jobs:requests"
+OUTCOMES = "adlro:outcomes"
+TOKEN = "adlro:orchestrator:token"
+CURSOR = "adlro:orchestrator:cursor"
+ATTAINED = "adlro:orchestrator:attained"
+
+LEASE = "adlro:orchestrator:lease"
+POLICY = "adlro:orchestrator:policy"
+SHADOW = "adlro:orchestrator:shadow"
+DRAINED = "adlro:orchestrator:drained"
+CLUSTERS = "adlro:clusters"
+CURRENT_CLUSTER = "adlro:current_cluster"
+PAGE_SECRET = "adlro:page_secret"
+EVALUATION = "adlro:evaluation"
+
+OF_JOBS = "adlro:job*"
+"""A pattern, not a key: what of the jobs' record is neither the outcomes nor the orchestrator's."""
 
 # Instead of a user's name: whose jobs these are could not be read when the index was made. No user is called so.
 UNKNOWN_USER = "?"
@@ -23,3 +86,33 @@ UNKNOWN_USER = "?"
 # finds a gap in the revisions reads them anew.
 EVENTS_KEPT = 500_000
 OUTCOMES_KEPT = 100_000
+
+
+def job_key(job_id: str) -> str:
+    """Of a job's record."""
+    return JOB + job_id
+
+
+def user_key(user: str) -> str:
+    """Of the index of a user's jobs."""
+    return USER + user
+
+
+def telemetry_key(cluster: str) -> str:
+    """Of the stream of a cluster's telemetry."""
+    return f"adlro:telemetry:{cluster}"
+
+
+def telemetry_latest_key(cluster: str) -> str:
+    """Of the newest sample of each source."""
+    return f"adlro:telemetry:latest:{cluster}"
+
+
+def telemetry_latest_time_key(cluster: str) -> str:
+    """Of the times of these samples."""
+    return f"adlro:telemetry:latest_time:{cluster}"
+
+
+def clock_key(cluster: str) -> str:
+    """Of a simulated cluster's clock."""
+    return f"adlro:cluster:{cluster}:clock"

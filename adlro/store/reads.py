@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from adlro.errors import DataLoss, NotFound, OutOfRange
 from adlro.records.jobs import Job
 from adlro.store import scripts
-from adlro.store.keys import ACTIVE, ATTAINED, CURSOR, EVENTS, JOB, REVISION, SEQUENCE, TOKEN, USER
+from adlro.store.keys import ACTIVE, ATTAINED, CURSOR, EVENTS, REVISION, SEQUENCE, TOKEN, job_key, user_key
 from adlro.store.records import (
     MOVED_PREFIX,
     Cursor,
@@ -117,7 +117,7 @@ class JobReads:
             DataLoss: its record can't be read.
         """
         try:
-            body, revision = await self._redis.hmget(JOB + job_id, "m", "rev")
+            body, revision = await self._redis.hmget(job_key(job_id), "m", "rev")
         except ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise
@@ -178,7 +178,7 @@ class JobReads:
         while True:
             ends = [int(reached) for reached, _ in found if reached]
             end = min(ends, default=indexed)
-            numbers = {number for _, ids in found for number in self._numbers(USER + user, ids)}
+            numbers = {number for _, ids in found for number in self._numbers(user_key(user), ids)}
             async for each in self.each(sorted(n for n in numbers if n <= end), page_bytes, turn, first):
                 yield each
             after = max(after, end)
@@ -247,7 +247,7 @@ class JobReads:
         if not user:
             return sorted(self._numbers(ACTIVE, await self._redis.smembers(ACTIVE)))
         indexed, last, *found = await self._read_active_of_user(args=[user])
-        numbers = {number for ids in found for number in self._numbers(USER + user, ids)}
+        numbers = {number for ids in found for number in self._numbers(user_key(user), ids)}
         if indexed < last:
             numbers.update(number for number in await self.active_sequences() if number > indexed)
         return sorted(numbers)

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from adlro.errors import DataLoss
 from adlro.records.jobs import Job, JobSpec, NormalizedJob
+from adlro.store.keys import job_key
 from adlro.v1 import job_pb2, stream_pb2
 from adlro.wire import job_from_proto, spec_to_proto
 
@@ -188,7 +189,7 @@ def unreadable(job_id: str, why: str) -> DataLoss:
     """What to tell where a record can't be read."""
     return DataLoss(
         f"job_id: the record of {job_id} in Redis can't be read ({why}), so nobody acts on it; bring back "
-        f"adlro:job:{job_id} from a backup, or submit the job again",
+        f"{job_key(job_id)} from a backup, or submit the job again",
         field="job_id",
         reason="JOB_RECORD_UNREADABLE",
         metadata={"job_id": job_id},

@@ -1,12 +1,21 @@
 """The scripts that change job records: each change and its stream entry in one atomic step. Lua, run by Redis.
 
 A serialised Job is extended inside them by appending fields, of which protobuf takes the last one (job_id,
-cancel_requested). What stands before each says what goes in and what comes out; adlro.store.jobs calls them.
+cancel_requested). What stands before each says what goes in and what comes out; adlro.store.jobs calls them. `$NAME`
+in them is that name of adlro.store.keys.
 """
 
 from __future__ import annotations
 
-from adlro.store.keys import EVENTS, EVENTS_KEPT, OUTCOMES_KEPT, UNKNOWN_USER
+from string import Template
+
+from adlro.store import keys
+
+
+def _named(script: str) -> str:
+    """The script with the names of adlro.store.keys; KeyError for one that is not there."""
+    return Template(script).substitute(vars(keys))
+
 
 _COMMON = """
 local function varint(n)
@@ -15,19 +24,19 @@ local function varint(n)
   return s .. string.char(n)
 end
 local function announce(change, job)
-  local rev = redis.call('INCR', 'adlro:jobs:revision')
+  local rev = redis.call('INCR', '$REVISION')
   -- JobStreamEntry: change = 1 (varint), job = 2 (bytes)
   local entry = '\\8' .. string.char(change) .. '\\18' .. varint(#job) .. job
-  redis.call('XADD', 'adlro:jobs:events', 'MAXLEN', '~', EVENTS_KEPT, rev .. '-0', 'm', entry)
+  redis.call('XADD', '$EVENTS', 'MAXLEN', '~', $EVENTS_KEPT, rev .. '-0', 'm', entry)
   return rev
 end
-""".replace("EVENTS_KEPT", str(EVENTS_KEPT))
+"""
 
 # Jobs 1 to `done` are in the index of users, and those from `from` to `to`: a job recorded by a process that knows no
 # index, of an older version, leaves a gap. `indexed` gives the number up to which there is none.
 _INDEXED = """
 local function indexed()
-  local found = redis.call('HMGET', 'adlro:jobs:index', 'done', 'from', 'to')
+  local found = redis.call('HMGET', '$INDEX', 'done', 'from', 'to')
   local done, from, to = tonumber(found[1] or 0), tonumber(found[2] or 1), tonumber(found[3] or 0)
   return from <= done + 1 and math.max(done, to) or done
 end
@@ -37,7 +46,7 @@ end
 # then four a job: request key (may be empty), digest, Job without job_id, user.
 # Returns {status, value, job_id} a job: 0 created, with its revision; 1 existing, with "job_id digest"; 2 refused, the
 # user has too many, with how many; 3 refused, he submits too fast, with the milliseconds to wait.
-CREATE = (
+CREATE = _named(
     _COMMON
     + _INDEXED
     + """
@@ -45,7 +54,7 @@ local most, rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]
 local now
 local function refused(user)
   if most > 0 then
-    local count = tonumber(redis.call('HGET', 'adlro:jobs:active:users', user) or 0)
+    local count = tonumber(redis.call('HGET', '$ACTIVE_COUNTS', user) or 0)
     if count >= most then return {2, count, ''} end
   end
   if rate > 0 then
@@ -54,38 +63,38 @@ local function refused(user)
       now = time[1] + time[2] / 1e6
     end
     -- A token bucket: what was left, and when.
-    local left, at = string.match(redis.call('HGET', 'adlro:jobs:buckets', user) or '', '(%S+) (%S+)')
+    local left, at = string.match(redis.call('HGET', '$BUCKETS', user) or '', '(%S+) (%S+)')
     left = left and math.min(burst, left + math.max(0, now - at) * rate) or burst
     if left < 1 then return {3, math.ceil((1 - left) / rate * 1000), ''} end
-    redis.call('HSET', 'adlro:jobs:buckets', user, string.format('%.6f %.6f', left - 1, now))
+    redis.call('HSET', '$BUCKETS', user, string.format('%.6f %.6f', left - 1, now))
   end
 end
 local out, last, count = {}, 0, 0
 for i = 4, #ARGV, 4 do
   local request, digest, body, user = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-  local known = request ~= '' and redis.call('HGET', 'adlro:jobs:requests', request)
+  local known = request ~= '' and redis.call('HGET', '$REQUESTS', request)
   local refusal = not known and refused(user)
   if known then
     out[#out + 1] = {1, 0, known}
   elseif refusal then
     out[#out + 1] = refusal
   else
-    last, count = redis.call('INCR', 'adlro:jobs:sequence'), count + 1
+    last, count = redis.call('INCR', '$SEQUENCE'), count + 1
     local id = 'job-' .. last
     local job = body .. '\\10' .. varint(#id) .. id
     local rev = announce(1, job)
-    redis.call('HSET', 'adlro:job:' .. id, 'm', job, 'rev', rev, 'version', 0, 'state', 1)
-    redis.call('SADD', 'adlro:jobs:active', id)
-    redis.call('HINCRBY', 'adlro:jobs:active:users', user, 1)
-    redis.call('ZADD', 'adlro:jobs:user:' .. user, last, id)
-    if request ~= '' then redis.call('HSET', 'adlro:jobs:requests', request, id .. ' ' .. digest) end
+    redis.call('HSET', '$JOB' .. id, 'm', job, 'rev', rev, 'version', 0, 'state', 1)
+    redis.call('SADD', '$ACTIVE', id)
+    redis.call('HINCRBY', '$ACTIVE_COUNTS', user, 1)
+    redis.call('ZADD', '$USER' .. user, last, id)
+    if request ~= '' then redis.call('HSET', '$REQUESTS', request, id .. ' ' .. digest) end
     out[#out + 1] = {0, rev, id}
   end
 end
-if count > 0 and redis.call('HINCRBY', 'adlro:jobs:index', 'to', count) ~= last then
+if count > 0 and redis.call('HINCRBY', '$INDEX', 'to', count) ~= last then
   -- There is a gap before these.
-  redis.call('HINCRBY', 'adlro:jobs:index', 'to', -count)
-  redis.call('HSET', 'adlro:jobs:index', 'done', indexed(), 'from', last - count + 1, 'to', last)
+  redis.call('HINCRBY', '$INDEX', 'to', -count)
+  redis.call('HSET', '$INDEX', 'done', indexed(), 'from', last - count + 1, 'to', last)
 end
 return out
 """
@@ -94,70 +103,70 @@ return out
 # ARGV: bytes, then job ids. Returns what there is of each: {m, rev, version}, or a text where its key holds something
 # else; of the first jobs only, as many as have so many bytes together and at least one. 0 bytes: of all. Nobody knows
 # before how large a record is.
-READ = """
+READ = _named("""
 local out, size, most = {}, 0, tonumber(ARGV[1])
 for i = 2, #ARGV do
-  local found = redis.pcall('HMGET', 'adlro:job:' .. ARGV[i], 'm', 'rev', 'version')
+  local found = redis.pcall('HMGET', '$JOB' .. ARGV[i], 'm', 'rev', 'version')
   size = size + (not found.err and found[1] and #found[1] or 0)
   if most > 0 and size > most and i > 2 then break end
   out[i - 1] = found.err or found
 end
 return out
-"""
+""")
 
 # ARGV: a user; a job number; up to which one (empty: as far as the index has no gap); how many jobs. Returns {up to
 # which one, the newest number}, then {reached, job ids} for the user's jobs and for those of nobody knows whom: those
 # above the number, so many of each at most; `reached` is where that ended it.
-OF_USER = (
+OF_USER = _named(
     _INDEXED
     + """
 local upto = ARGV[3] ~= '' and ARGV[3] or indexed()
-local out = {tonumber(upto), tonumber(redis.call('GET', 'adlro:jobs:sequence') or 0)}
-for _, user in ipairs({ARGV[1], 'UNKNOWN'}) do
-  local key = 'adlro:jobs:user:' .. user
+local out = {tonumber(upto), tonumber(redis.call('GET', '$SEQUENCE') or 0)}
+for _, user in ipairs({ARGV[1], '$UNKNOWN_USER'}) do
+  local key = '$USER' .. user
   local ids = redis.call('ZRANGEBYSCORE', key, '(' .. ARGV[2], upto, 'LIMIT', 0, ARGV[4])
   local reached = #ids == tonumber(ARGV[4]) and redis.call('ZSCORE', key, ids[#ids]) or ''
   out[#out + 1] = {reached, ids}
 end
 return out
-""".replace("UNKNOWN", UNKNOWN_USER)
+"""
 )
 
 # ARGV: a user. Returns {up to which number the index has no gap, the newest number}, then the ids of the jobs that are
 # not final, of the user and of nobody knows whom. However many have ended: Redis goes through the smaller set.
-ACTIVE_OF_USER = (
+ACTIVE_OF_USER = _named(
     _INDEXED
     + """
-local out = {indexed(), tonumber(redis.call('GET', 'adlro:jobs:sequence') or 0)}
-for _, user in ipairs({ARGV[1], 'UNKNOWN'}) do
-  out[#out + 1] = redis.call('ZINTER', 2, 'adlro:jobs:user:' .. user, 'adlro:jobs:active')
+local out = {indexed(), tonumber(redis.call('GET', '$SEQUENCE') or 0)}
+for _, user in ipairs({ARGV[1], '$UNKNOWN_USER'}) do
+  out[#out + 1] = redis.call('ZINTER', 2, '$USER' .. user, '$ACTIVE')
 end
 return out
-""".replace("UNKNOWN", UNKNOWN_USER)
+"""
 )
 
 # ARGV: up to which number the index has no gap, then the users of the jobs that follow; nothing is written where that
 # number is another by now. Returns {up to which number it has none, the newest number}.
-INDEX = (
+INDEX = _named(
     _INDEXED
     + """
 local done = tonumber(ARGV[1])
 if #ARGV > 1 and indexed() == done then
   for i = 2, #ARGV do
     done = done + 1
-    redis.call('ZADD', 'adlro:jobs:user:' .. ARGV[i], done, 'job-' .. done)
+    redis.call('ZADD', '$USER' .. ARGV[i], done, 'job-' .. done)
   end
-  redis.call('HSET', 'adlro:jobs:index', 'done', done)
+  redis.call('HSET', '$INDEX', 'done', done)
 end
-return {indexed(), tonumber(redis.call('GET', 'adlro:jobs:sequence') or 0)}
+return {indexed(), tonumber(redis.call('GET', '$SEQUENCE') or 0)}
 """
 )
 
 # ARGV: job_id. Returns {status, rev, m}: status 0 not found, 1 final, 2 requested now or before.
-CANCEL = (
+CANCEL = _named(
     _COMMON
     + """
-local key = 'adlro:job:' .. ARGV[1]
+local key = '$JOB' .. ARGV[1]
 local found = redis.call('HMGET', key, 'm', 'rev', 'state', 'cancel')
 if not found[1] then return {0, 0, ''} end
 if (tonumber(found[3]) or 1) >= 3 then return {1, tonumber(found[2]) or 0, found[1]} end
@@ -172,17 +181,17 @@ return {2, rev, job}
 # ARGV: token; incarnation (empty: no cursor), cluster revision, cluster time, last event, end of the hold; then seven a
 # move: job_id, version, state, Job, outcome, user, his attained service (empty: as before).
 # Nothing is written unless all of it can be. Returns the new revisions.
-MOVE = (
+MOVE = _named(
     _COMMON
     + """
-local token = redis.call('GET', 'adlro:orchestrator:token')
+local token = redis.call('GET', '$TOKEN')
 if token and tonumber(token) ~= tonumber(ARGV[1]) then
   return redis.error_reply('FENCED token ' .. ARGV[1] .. ' is not the newest, ' .. token .. ' is')
 end
 local versions = {}
 for i = 7, #ARGV, 7 do
   local id = ARGV[i]
-  local version = versions[id] or tonumber(redis.call('HGET', 'adlro:job:' .. id, 'version') or -1)
+  local version = versions[id] or tonumber(redis.call('HGET', '$JOB' .. id, 'version') or -1)
   if version ~= tonumber(ARGV[i + 1]) then
     return redis.error_reply('STALE ' .. id .. ' is at version ' .. version .. ', not ' .. ARGV[i + 1])
   end
@@ -191,42 +200,42 @@ end
 local out = {}
 for i = 7, #ARGV, 7 do
   local id, version, state, job, outcome = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4]
-  local key = 'adlro:job:' .. id
+  local key = '$JOB' .. id
   if redis.call('HEXISTS', key, 'cancel') == 1 then job = job .. '\\120\\1' end
   local rev = announce(3, job)
   redis.call('HSET', key, 'm', job, 'rev', rev, 'version', version + 1, 'state', state)
   -- Once a job: what it moves to after its end counts no more.
-  if state >= 3 and redis.call('SREM', 'adlro:jobs:active', id) == 1 then
-    if redis.call('HINCRBY', 'adlro:jobs:active:users', ARGV[i + 5], -1) <= 0 then
-      redis.call('HDEL', 'adlro:jobs:active:users', ARGV[i + 5])
+  if state >= 3 and redis.call('SREM', '$ACTIVE', id) == 1 then
+    if redis.call('HINCRBY', '$ACTIVE_COUNTS', ARGV[i + 5], -1) <= 0 then
+      redis.call('HDEL', '$ACTIVE_COUNTS', ARGV[i + 5])
     end
   end
-  if outcome ~= '' then redis.call('XADD', 'adlro:outcomes', 'MAXLEN', '~', OUTCOMES_KEPT, '*', 'm', outcome) end
-  if ARGV[i + 6] ~= '' then redis.call('HSET', 'adlro:orchestrator:attained', ARGV[i + 5], ARGV[i + 6]) end
+  if outcome ~= '' then redis.call('XADD', '$OUTCOMES', 'MAXLEN', '~', $OUTCOMES_KEPT, '*', 'm', outcome) end
+  if ARGV[i + 6] ~= '' then redis.call('HSET', '$ATTAINED', ARGV[i + 5], ARGV[i + 6]) end
   out[#out + 1] = rev
 end
 if ARGV[2] ~= '' then
-  redis.call('HSET', 'adlro:orchestrator:cursor', 'incarnation', ARGV[2], 'revision', ARGV[3], 'time_s', ARGV[4],
+  redis.call('HSET', '$CURSOR', 'incarnation', ARGV[2], 'revision', ARGV[3], 'time_s', ARGV[4],
     'last_event_s', ARGV[5], 'hold_until_s', ARGV[6])
 end
 return out
-""".replace("OUTCOMES_KEPT", str(OUTCOMES_KEPT))
+"""
 )
 
 # ARGV: token. The next lease's token will be larger.
-RAISE_TOKEN = """
-if tonumber(redis.call('GET', 'adlro:orchestrator:token') or 0) < tonumber(ARGV[1]) then
-  redis.call('SET', 'adlro:orchestrator:token', ARGV[1])
+RAISE_TOKEN = _named("""
+if tonumber(redis.call('GET', '$TOKEN') or 0) < tonumber(ARGV[1]) then
+  redis.call('SET', '$TOKEN', ARGV[1])
 end
 return 1
-"""
+""")
 
 # ARGV: revision, entries, bytes. Returns entries after the revision, so many at most and as many as have so many bytes
 # together, at least one where there is one.
-READ_EVENTS = """
+READ_EVENTS = _named("""
 local out, size, after = {}, 0, ARGV[1] .. '-0'
 while #out < tonumber(ARGV[2]) do
-  local found = redis.call('XRANGE', 'EVENTS', '(' .. after, '+', 'COUNT', math.min(16, tonumber(ARGV[2]) - #out))
+  local found = redis.call('XRANGE', '$EVENTS', '(' .. after, '+', 'COUNT', math.min(16, tonumber(ARGV[2]) - #out))
   for _, entry in ipairs(found) do
     size = size + #entry[2][2]
     if size > tonumber(ARGV[3]) and #out > 0 then return out end
@@ -236,4 +245,4 @@ while #out < tonumber(ARGV[2]) do
   if #found < 16 then break end
 end
 return out
-""".replace("EVENTS", EVENTS)
+""")

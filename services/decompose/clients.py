@@ -18,14 +18,9 @@ from adlro.records.jobs import JobType
 from adlro.records.telemetry import Metric
 from adlro.services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
 from adlro.services.decompose.state import Block, Column
-from adlro.store import PREFIX
+from adlro.store.keys import CLUSTERS, CURRENT_CLUSTER, telemetry_latest_key
 from adlro.v1 import cluster_pb2, stream_pb2, telemetry_pb2
 from adlro.wire import cluster_from_proto, spec_from_proto
-
-CLUSTERS = PREFIX + "clusters"
-CURRENT_CLUSTER = PREFIX + "current_cluster"
-TELEMETRY = PREFIX + "telemetry:"
-TELEMETRY_LATEST = PREFIX + "telemetry:latest:"
 
 CALL_TIMEOUT_S = 2.0
 
@@ -117,7 +112,7 @@ class RedisReader:
 
     async def latest_blocks(self, cluster: str) -> list[bytes]:
         """The latest block of each source of a cluster's telemetry, serialised."""
-        return list(await _answer(self._redis.hvals(TELEMETRY_LATEST + cluster)))
+        return list(await _answer(self._redis.hvals(telemetry_latest_key(cluster))))
 
 
 def decode_cluster(body: bytes) -> Cluster:

@@ -16,7 +16,6 @@ import numpy as np
 from adlro.errors import InvalidInput, Unavailable
 from adlro.records.cluster import Cluster
 from adlro.services.decompose.clients import (
-    TELEMETRY,
     BadEntry,
     Entry,
     StreamInfo,
@@ -29,7 +28,7 @@ from adlro.services.decompose.memory import DEFAULT_CLUSTER
 from adlro.services.decompose.metrics import Metrics
 from adlro.services.decompose.predict import Predictor
 from adlro.services.decompose.state import ClusterMatrix, Clusters
-from adlro.store import OUTCOMES
+from adlro.store.keys import OUTCOMES, telemetry_key
 
 START = "0-0"
 # Entries read at a time.
@@ -352,7 +351,7 @@ class Followers:
                 self._telemetry[name][0].seed_again()
 
     def _telemetry_follower(self, name: str, matrix: ClusterMatrix) -> StreamFollower:
-        stream = TELEMETRY + name
+        stream = telemetry_key(name)
 
         def fold(entries: Sequence[Entry]) -> None:
             strangers = False

@@ -22,11 +22,8 @@ from adlro.placement import shortage
 from adlro.records.cluster import Cluster, Gpu
 from adlro.records.jobs import JobSpec
 from adlro.services.ingest.units import JOB_FIELD_RULES, FullScale, Scale
+from adlro.store.keys import CLUSTERS, CURRENT_CLUSTER
 
-CLUSTERS = "adlro:clusters"
-"""Redis hash: cluster name -> serialised Cluster."""
-CURRENT_CLUSTER = "adlro:current_cluster"
-"""Redis string: the name of the cluster that was described last. Who names none means that one."""
 _FORMER_CURRENT = "default"
 """Where no name is kept yet, as in a store of an older version."""
 

@@ -17,8 +17,8 @@ from typing import Any
 import redis.asyncio as aioredis
 
 from adlro.errors import InvalidInput
+from adlro.store.keys import PAGE_SECRET
 
-SECRET = "adlro:page_secret"
 _POSITION_BYTES, _DIGEST_BYTES, _MAC_BYTES = 8, 16, 16
 _LENGTH = _POSITION_BYTES + _DIGEST_BYTES + _MAC_BYTES
 
@@ -81,10 +81,10 @@ class PageTokens:
         return decode(await self._secret(), token, filter_digest)
 
     async def _secret(self) -> bytes:
-        secret: bytes | None = await self._redis.get(SECRET)
+        secret: bytes | None = await self._redis.get(PAGE_SECRET)
         if secret is None:
-            await self._redis.set(SECRET, secrets.token_bytes(32), nx=True)
-            secret = await self._redis.get(SECRET)
+            await self._redis.set(PAGE_SECRET, secrets.token_bytes(32), nx=True)
+            secret = await self._redis.get(PAGE_SECRET)
         return bytes(secret or b"")
 
 

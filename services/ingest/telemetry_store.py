@@ -1,9 +1,5 @@
 """Telemetry in Redis: a stream of blocks and, beside it, the newest sample of every source.
 
-    adlro:telemetry:<cluster>          stream; field m = TelemetryStreamEntry; the oldest entries go
-    adlro:telemetry:latest:<cluster>   hash; source -> NormalizedBlock of one sample time
-    adlro:telemetry:latest_time:<cluster>   hash; source -> that time, unix seconds
-
 A source is a set of GPUs with a set of metrics. Bytes go in and out; server.py makes and reads them.
 """
 
@@ -19,10 +15,8 @@ from redis.exceptions import RedisError
 from adlro.errors import DataLoss
 from adlro.services.ingest.normalize import Block, GpuSelection, superseded
 from adlro.store import Unreadable
+from adlro.store.keys import telemetry_key, telemetry_latest_key, telemetry_latest_time_key
 
-STREAM = "adlro:telemetry:"
-LATEST = "adlro:telemetry:latest:"
-LATEST_TIME = "adlro:telemetry:latest_time:"
 # Redis trims a stream by whole nodes of a hundred entries where it may; a few large ones are trimmed exactly.
 _EXACT_BELOW = 200
 # KEYS: newest samples, their times. ARGV: source, sample, time. Returns 1 for a new source. An older sample that is
@@ -83,24 +77,26 @@ class TelemetryStore:
         for block in blocks:
             # Large blocks are kept in smaller number: telemetry must never fill the store that holds the jobs.
             kept = max(1, min(self._entries_kept, self._bytes_kept // len(block.entry)))
-            pipeline.xadd(STREAM + block.cluster, {"m": block.entry}, maxlen=kept, approximate=kept > _EXACT_BELOW)
-            latest, times = LATEST + block.cluster, LATEST_TIME + block.cluster
+            stream = telemetry_key(block.cluster)
+            pipeline.xadd(stream, {"m": block.entry}, maxlen=kept, approximate=kept > _EXACT_BELOW)
+            latest, times = telemetry_latest_key(block.cluster), telemetry_latest_time_key(block.cluster)
             pipeline.eval(_NOTE_NEWEST, 2, latest, times, block.source, block.newest, repr(block.newest_unix_s))
         answers = await pipeline.execute()
         for cluster in {block.cluster for block, new in zip(blocks, answers[1::2], strict=True) if new}:
-            await self._drop_superseded(LATEST + cluster)
+            await self._drop_superseded(cluster)
         return [None] * len(blocks)
 
     async def newest_samples(self, cluster: str) -> list[Block]:
         """The newest sample of every source."""
-        return list(self._decoded(LATEST + cluster, await self._redis.hgetall(LATEST + cluster)).values())
+        key = telemetry_latest_key(cluster)
+        return list(self._decoded(key, await self._redis.hgetall(key)).values())
 
     async def entries(self, cluster: str, arrived_after_unix_s: float) -> AsyncIterator[bytes]:
         """The entries of the stream that arrived after a moment (Redis's wall clock), the newest first."""
         oldest = f"{max(0, int(arrived_after_unix_s * 1000))}-0"
         newest, count = "+", _FIRST_PAGE
         while True:
-            page = await self._redis.xrevrange(STREAM + cluster, max=newest, min=oldest, count=count)
+            page = await self._redis.xrevrange(telemetry_key(cluster), max=newest, min=oldest, count=count)
             for _, fields in page:
                 yield fields.get(b"m", b"")
             if len(page) < count:
@@ -119,7 +115,8 @@ class TelemetryStore:
                 self.unreadable.add(f"{key} {source.hex()}", error)
         return blocks
 
-    async def _drop_superseded(self, key: str) -> None:
+    async def _drop_superseded(self, cluster: str) -> None:
+        key = telemetry_latest_key(cluster)
         try:
             if await self._redis.hlen(key) <= _SOURCES_KEPT:
                 return
@@ -132,7 +129,7 @@ class TelemetryStore:
                     pipeline.multi()
                     gone = [sources[index] for index in drop]
                     pipeline.hdel(key, *gone)
-                    pipeline.hdel(key.replace(LATEST, LATEST_TIME), *gone)
+                    pipeline.hdel(telemetry_latest_time_key(cluster), *gone)
                     await pipeline.execute()
         except RedisError:
             # A sample came in between, or Redis went away. The blocks are stored: the next new source tries again.

@@ -1,8 +1,5 @@
 """Who acts: a lease in Redis with a fencing token that grows each time the lease is taken. Knows Redis, no gRPC.
 
-adlro:orchestrator:lease    the holder's instance id, expiring
-adlro:orchestrator:token    the newest token; `adlro.store` refuses moves with another one, clusters an older one
-
 A lease is kept by a thread with a connection of its own: an event loop that is busy, as while it loads a long queue on
 a machine that others use, would be late for it. The thread keeps it for a loop that is alive only: one that has not
 come round for `HANGS_LEASES` times the lease's length hangs, and its lease runs out.
@@ -21,9 +18,8 @@ import redis
 import redis.asyncio as aioredis
 
 from adlro.errors import Stale
-from adlro.store import PREFIX, TOKEN
+from adlro.store.keys import LEASE, TOKEN
 
-LEASE = PREFIX + "orchestrator:lease"
 HANGS_LEASES = 4.0
 """So many times a lease's length without a sign of life, and the event loop hangs."""
 RENEWALS = 3

@@ -32,9 +32,8 @@ from adlro.services.orchestrator.metrics import GpuView, Metrics, View
 from adlro.services.orchestrator.ports import ClusterPort, Predictor
 from adlro.services.orchestrator.runtimes.predictions import Predictions
 from adlro.services.orchestrator.session.session import Session, failures
-from adlro.store import PREFIX, JobStore, Move
-
-DRAINED = PREFIX + "orchestrator:drained"
+from adlro.store import JobStore, Move
+from adlro.store.keys import DRAINED
 
 BACKOFF_S = (0.1, 0.2, 0.5)
 # After so many failed sessions in a row an outage of the cluster is told to those who wait for it, and from then on

@@ -1,9 +1,5 @@
 """The cluster's clock as Redis keeps it over restarts. Knows Redis, no gRPC.
 
-    adlro:cluster:<name>:clock   hash; mode, scale, paused; time_s = no time beyond it was told to anybody;
-                                 settings = the clock that the settings asked for when these were written;
-                                 term, write = which process wrote it, and its how manieth time
-
 Only the process that took the record last writes it: `take` gives it a larger term than any before, and a write of an
 older term is refused. Of one process an older write never replaces a newer one, however late it comes.
 """
@@ -18,7 +14,7 @@ import redis.asyncio as aioredis
 from adlro.errors import DataLoss, InvalidInput, Stale
 from adlro.records.events import Clock, ClockMode
 from adlro.services.simcluster.clock import clock_scale
-from adlro.store import PREFIX
+from adlro.store.keys import clock_key
 
 _TAKE = """
 local found = redis.call('HMGET', KEYS[1], 'mode', 'scale', 'paused', 'time_s', 'settings')
@@ -49,7 +45,7 @@ class ClockStore:
 
     def __init__(self, redis: aioredis.Redis, cluster: str, settings: Clock) -> None:
         client: Any = redis
-        self._key = f"{PREFIX}cluster:{cluster}:clock"
+        self._key = clock_key(cluster)
         self._settings = settings
         self._take = client.register_script(_TAKE)
         self._write = client.register_script(_WRITE)

@@ -22,7 +22,7 @@ from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec, JobType
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
-from adlro.store import OUTCOMES, PREFIX
+from adlro.store.keys import CLUSTERS, OUTCOMES, telemetry_key
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
 from adlro.v1 import job_pb2, stream_pb2, telemetry_pb2
@@ -144,7 +144,7 @@ class Store:
         self.redis = connect(redis_url)
 
     async def describe(self, cluster: Cluster = CLUSTER) -> None:
-        await self.redis.hset(PREFIX + "clusters", cluster.name, cluster_to_proto(cluster).SerializeToString())
+        await self.redis.hset(CLUSTERS, cluster.name, cluster_to_proto(cluster).SerializeToString())
 
     async def finish(
         self, number: int, spec: JobSpec, gpu_model: str, runtime_s: float, succeeded=True, gpu_id="volta-0/0"
@@ -173,7 +173,7 @@ class Store:
                 normalized_f32=(raw / np.float32(100)).tobytes(),
             )
         entry = stream_pb2.TelemetryStreamEntry(block=block)
-        await self.redis.xadd(f"{PREFIX}telemetry:{cluster}", {"m": entry.SerializeToString()}, maxlen=1000)
+        await self.redis.xadd(telemetry_key(cluster), {"m": entry.SerializeToString()}, maxlen=1000)
 
 
 def spec(user="ann", application="tealeaf", **changes) -> JobSpec:

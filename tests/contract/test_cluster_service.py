@@ -26,7 +26,7 @@ from adlro.records.events import ClockMode, ClusterDescription, ClusterEvent, Ev
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from adlro.services.simcluster.server import SimclusterServer
 from adlro.services.simcluster.settings import SimclusterSettings
-from adlro.store import TOKEN
+from adlro.store.keys import TOKEN
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 from adlro.v1 import placement_pb2

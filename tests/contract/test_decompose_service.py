@@ -19,7 +19,7 @@ from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import ExpectedRuntime, JobType
 from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
 from adlro.services.decompose.codebook import Codebook
-from adlro.store import OUTCOMES, PREFIX
+from adlro.store.keys import CLUSTERS, OUTCOMES, telemetry_key
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import job_pb2, telemetry_pb2
 from adlro.wire import spec_to_proto
@@ -172,7 +172,7 @@ async def test_a_watcher_of_a_cluster_that_goes_is_told(caller: Caller, store: S
     await store.describe()
     async with caller.watch() as watch:
         await watch.next()
-        await store.redis.hdel(PREFIX + "clusters", "default")
+        await store.redis.hdel(CLUSTERS, "default")
         with pytest.raises(NotFound):
             await watch.next()
 
@@ -279,7 +279,7 @@ async def test_a_bad_job_is_refused_by_its_field(caller: Caller):
 async def test_entries_that_cannot_be_read_do_no_harm(caller: Caller, store: Store):
     await store.describe()
     await caller.state()
-    for stream in (OUTCOMES, PREFIX + "telemetry:default"):
+    for stream in (OUTCOMES, telemetry_key("default")):
         await store.redis.xadd(stream, {"m": b"\xff\xff"})
         await store.redis.xadd(stream, {"other": b"x"})
     await store.finish(1, spec(), "v100_sxm2", 10.0)

@@ -25,7 +25,8 @@ from adlro.kit.testing import ROOT, SpawnedService, spawn_service
 from adlro.placement import Placement
 from adlro.records.jobs import JobState, PendingReason
 from adlro.services.ingest.pages import encode
-from adlro.store import EVENTS, JobStore, Move
+from adlro.store import JobStore, Move
+from adlro.store.keys import EVENTS
 from adlro.v1 import job_pb2, job_service_pb2
 from tests.contract.ingest_suite import TIMEOUT_S, Ingest, ingest_here, job, stored
 

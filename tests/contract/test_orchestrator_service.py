@@ -26,12 +26,12 @@ from adlro.records.jobs import (
     PendingReason,
     SimulatedWork,
 )
-from adlro.services.orchestrator.lease import LEASE
 from adlro.services.orchestrator.server import OrchestratorServer
 from adlro.services.orchestrator.settings import OrchestratorSettings
 from adlro.services.simcluster.server import SimclusterServer
 from adlro.services.simcluster.settings import SimclusterSettings
-from adlro.store import TOKEN, JobStore
+from adlro.store import JobStore
+from adlro.store.keys import LEASE, TOKEN
 from adlro.v1 import cluster_service_pb2, cluster_service_pb2_grpc
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc

@@ -19,7 +19,7 @@ import redis
 from adlro.kit.settings import with_password
 from adlro.lab.evaluate.cases import build_cases
 from adlro.lab.evaluate.request import Request
-from adlro.store import OUTCOMES
+from adlro.store.keys import OUTCOMES
 from tests.contract.test_decompose_in_evaluation import InProcess, jct_s
 
 JOBS, LOAD = 50, 1.1

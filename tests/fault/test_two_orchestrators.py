@@ -16,8 +16,8 @@ from adlro.kit.testing import SpawnedService
 from adlro.placement import Placement
 from adlro.records.jobs import JobSpec, JobState, JobType, SimulatedWork
 from adlro.services.orchestrator.clients import ClusterClient
-from adlro.services.orchestrator.lease import LEASE
 from adlro.store import JobStore, Move
+from adlro.store.keys import LEASE
 from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
 from tests.fault.stack import PATIENCE_S, Stack, eventually, pause, resume

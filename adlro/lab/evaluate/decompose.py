@@ -25,7 +25,8 @@ from adlro.records.jobs import Job, JobSpec, NormalizedJob
 from adlro.services.orchestrator.clients import DecomposeClient
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ports import Predicted
-from adlro.store import ATTAINED, EVENTS, OUTCOMES, PREFIX, JobStore, Move, NewJob, Outcome
+from adlro.store import JobStore, Move, NewJob, Outcome
+from adlro.store.keys import ATTAINED, CLUSTERS, EVALUATION, EVENTS, OF_JOBS, OUTCOMES
 from adlro.wire import cluster_to_proto
 
 START_TIMEOUT_S = 10.0
@@ -40,8 +41,6 @@ _STORE_TIMEOUT_S = 5.0
 _CREATE_COUNT = 500
 _TOKEN = 0
 """Nobody else acts on this store, so no lease gives one out."""
-_MARK = PREFIX + "evaluation"
-_CLUSTERS = PREFIX + "clusters"
 _NOT_READ = "CLUSTERS_NOT_READ"
 """Its reason while it does not know yet whether a cluster has a GPU model that the speed table does not list."""
 _ONE_SECOND = Outcome(runtime_s=1.0, succeeded=True)
@@ -128,7 +127,7 @@ class RunningDecompose:
         """
         self._models = tuple(cluster.gpu_models)
         try:
-            await self._redis.hset(_CLUSTERS, cluster.name, cluster_to_proto(cluster).SerializeToString())
+            await self._redis.hset(CLUSTERS, cluster.name, cluster_to_proto(cluster).SerializeToString())
             await self._until_models_known(specs[0])
             # One that was just started knows nothing unless it keeps a file, and then it has counted what was in there.
             if await self._revision(specs[0]):
@@ -231,7 +230,7 @@ class RunningDecompose:
         """Makes sure that nobody else uses the store."""
         try:
             await wait_until_up(self._redis, _STORE_TIMEOUT_S)
-            if not await self._redis.set(_MARK, "taken", nx=True):
+            if not await self._redis.set(EVALUATION, "taken", nx=True):
                 raise Conflict(
                     f"redis_url: another evaluation uses {redacted(self._redis_url)}, or was killed there; when none "
                     "does any more, empty that database (FLUSHDB)",
@@ -239,7 +238,7 @@ class RunningDecompose:
                 )
             self._taken = True
             if await self._redis.exists(EVENTS, OUTCOMES, ATTAINED):
-                await self._redis.delete(_MARK)
+                await self._redis.delete(EVALUATION)
                 self._taken = False
                 raise Conflict(
                     f"redis_url: {redacted(self._redis_url)} holds jobs. An evaluation writes jobs and outcomes of its "
@@ -254,8 +253,8 @@ class RunningDecompose:
         """Removes what was written: nothing else was there."""
         if not self._taken:
             return
-        keys = [key async for key in self._redis.scan_iter(match=f"{PREFIX}job*", count=1000)]
-        keys += [OUTCOMES.encode(), ATTAINED.encode(), *([] if keep_mark else [_CLUSTERS.encode(), _MARK.encode()])]
+        keys = [key async for key in self._redis.scan_iter(match=OF_JOBS, count=1000)]
+        keys += [OUTCOMES.encode(), ATTAINED.encode(), *([] if keep_mark else [CLUSTERS.encode(), EVALUATION.encode()])]
         for start in range(0, len(keys), _CREATE_COUNT):
             await self._redis.delete(*keys[start : start + _CREATE_COUNT])
         self._taken = keep_mark

@@ -1,6 +1,6 @@
 """Which policies decide: the acting one, the one in its shadow, and the learned one's checkpoint. Knows Redis, no gRPC.
 
-Redis keys of its own: the names that were set. A setting is for the start; what is set later holds, and for later
+The names that were set are kept in Redis. A setting is for the start; what is set later holds, and for later
 starts.
 """
 
@@ -23,10 +23,7 @@ from adlro.services.orchestrator.deciding.decisions import DecisionLog
 from adlro.services.orchestrator.deciding.guard import Guard
 from adlro.services.orchestrator.deciding.shadow import OUTCOMES, Shadow
 from adlro.services.orchestrator.metrics import Metrics
-from adlro.store import PREFIX
-
-POLICY = PREFIX + "orchestrator:policy"
-SHADOW = PREFIX + "orchestrator:shadow"
+from adlro.store.keys import POLICY, SHADOW
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec, JobType
 from adlro.records.telemetry import Metric
 from adlro.services.decompose import follow
-from adlro.services.decompose.clients import TELEMETRY, Entry, StreamInfo, decode_outcome
+from adlro.services.decompose.clients import Entry, StreamInfo, decode_outcome
 from adlro.services.decompose.follow import Followers
 from adlro.services.decompose.memory import OutcomeMemory
 from adlro.services.decompose.metrics import Metrics
@@ -24,7 +24,7 @@ from adlro.services.decompose.predict import PlainPredictor
 from adlro.services.decompose.speeds import Speeds
 from adlro.services.decompose.state import Clusters
 from adlro.services.decompose.variables import Variables
-from adlro.store import OUTCOMES
+from adlro.store.keys import OUTCOMES, telemetry_key
 from adlro.v1 import stream_pb2, telemetry_pb2
 from adlro.wire import cluster_to_proto, spec_to_proto
 
@@ -292,14 +292,14 @@ async def test_telemetry_is_seeded_from_the_latest_blocks_and_the_streams_tail()
     suite.redis.described["default"] = description("n/0", "n/1", "n/2")
     suite.redis.latest["default"] = [normalized(["n/2"], 1.0, [30.0]).SerializeToString(), b"\xff"]
     for time in range(1, 10):
-        suite.redis.add(TELEMETRY + "default", telemetry(["n/0"], time, [50.0 + time]))
-    suite.redis.add(TELEMETRY + "default", telemetry(["n/1"], 10.0, [40.0]))
+        suite.redis.add(telemetry_key("default"), telemetry(["n/0"], time, [50.0 + time]))
+    suite.redis.add(telemetry_key("default"), telemetry(["n/1"], 10.0, [40.0]))
     async with suite.running():
         await until(lambda: not suite.followers.waiting_for())
         assert suite.temperatures() == [59.0, 40.0, 30.0]
         assert suite.count("telemetry_blocks") == 2  # the tail, not all ten
         assert suite.count("bad_entries") == 1
-        suite.redis.add(TELEMETRY + "default", telemetry(["n/1"], 11.0, [41.0]))
+        suite.redis.add(telemetry_key("default"), telemetry(["n/1"], 11.0, [41.0]))
         await until(lambda: suite.temperatures()[1] == 41.0)
 
 
@@ -309,7 +309,7 @@ async def test_a_block_whose_columns_do_not_fit_is_left_out_whole():
     bad = normalized(["n/0", "n/1"], 1.0, [50.0])
     nowhen = normalized(["n/0"], float("nan"), [50.0])
     for block in (bad, nowhen):
-        suite.redis.add(TELEMETRY + "default", stream_pb2.TelemetryStreamEntry(block=block).SerializeToString())
+        suite.redis.add(telemetry_key("default"), stream_pb2.TelemetryStreamEntry(block=block).SerializeToString())
     async with suite.running():
         await until(lambda: not suite.followers.waiting_for())
     assert suite.count("bad_entries") == 2
@@ -323,7 +323,7 @@ async def test_a_cluster_described_later_is_found_at_once_with_what_it_has_repor
         with pytest.raises(NotFound):
             await suite.followers.matrix("lab")
         suite.redis.described["lab"] = description("n/0", name="lab")
-        suite.redis.add(TELEMETRY + "lab", telemetry(["n/0"], 1.0, [50.0]))
+        suite.redis.add(telemetry_key("lab"), telemetry(["n/0"], 1.0, [50.0]))
         matrix = await suite.followers.matrix("lab")
         assert matrix.snapshot().planes[Metric.TEMPERATURE - 1].raw.tolist() == [50.0]
         del suite.redis.described["lab"]
@@ -335,7 +335,7 @@ async def test_gpus_added_to_a_cluster_show_what_they_reported_before():
     suite.redis.described["default"] = description("n/0")
     async with suite.running():
         await until(lambda: not suite.followers.waiting_for())
-        suite.redis.add(TELEMETRY + "default", telemetry(["n/0", "n/1"], 1.0, [50.0, 60.0]))
+        suite.redis.add(telemetry_key("default"), telemetry(["n/0", "n/1"], 1.0, [50.0, 60.0]))
         await until(lambda: suite.temperatures() == [50.0])
         suite.redis.described["default"] = description("n/1", "n/0")
         await until(lambda: suite.temperatures() == [60.0, 50.0])

@@ -19,7 +19,8 @@ from adlro.services.ingest.pages import PageTokens
 from adlro.services.ingest.server import IngestService
 from adlro.services.ingest.settings import IngestSettings
 from adlro.services.ingest.watch import JobWatch
-from adlro.store import INDEX, JOB, USER, JobStore, Move, NewJob, sequence_of
+from adlro.store import JobStore, Move, NewJob, sequence_of
+from adlro.store.keys import INDEX, JOB, USER
 
 OTHERS = 600
 # Hashes that scripts read beside the records.

@@ -24,9 +24,10 @@ from adlro.records.jobs import Job, JobSpec, JobState, PendingReason
 from adlro.services.orchestrator.deciding import checkpoint as checkpoint_module
 from adlro.services.orchestrator.deciding.decisions import Decision
 from adlro.services.orchestrator.deciding.policy_selection import Choices
-from adlro.services.orchestrator.lease import LEASE, RENEWALS
+from adlro.services.orchestrator.lease import RENEWALS
 from adlro.services.orchestrator.ports import Predicted
 from adlro.state.observation import Floats, Observation
+from adlro.store.keys import LEASE
 from tests.networks import LIKE_THE_BASE, SHORTEST, network, put
 from tests.unit.orchestrator.house import PATIENCE_S, Declared, House
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from adlro.services.orchestrator.lease import LEASE, RENEWALS
+from adlro.services.orchestrator.lease import RENEWALS
+from adlro.store.keys import LEASE
 from tests.unit.orchestrator.house import House
 
 PATIENCE_S = 60.0

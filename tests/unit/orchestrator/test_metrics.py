@@ -9,10 +9,10 @@ from adlro.errors import Conflict, InternalError, Stale, Unavailable
 from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
 from adlro.services.orchestrator.instrumented import MeasuredCluster
-from adlro.services.orchestrator.lease import LEASE
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.metrics import Metrics, View, show_view
-from adlro.services.orchestrator.orchestrator import DRAINED, gpu_views
+from adlro.services.orchestrator.orchestrator import gpu_views
+from adlro.store.keys import DRAINED, LEASE
 from tests.ledgers import job, queue
 from tests.unit.orchestrator.fake_cluster import FakeCluster
 from tests.unit.orchestrator.house import House

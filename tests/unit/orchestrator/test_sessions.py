@@ -23,7 +23,8 @@ from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import JobState, PendingReason
 from adlro.services.orchestrator.orchestrator import Orchestrator
-from adlro.store import TOKEN, Move
+from adlro.store import Move
+from adlro.store.keys import TOKEN
 from tests.unit.orchestrator.house import House
 
 

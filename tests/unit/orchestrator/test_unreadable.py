@@ -9,7 +9,7 @@ import pytest
 from adlro.errors import DataLoss
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import JobState
-from adlro.store import EVENTS, JOB, REVISION
+from adlro.store.keys import EVENTS, JOB, REVISION
 from adlro.v1 import job_pb2
 from tests.unit.orchestrator.house import House
 

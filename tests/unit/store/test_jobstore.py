@@ -14,7 +14,8 @@ from adlro.errors import AlreadyExists, Conflict, NotFound, OutOfRange, Stale
 from adlro.kit.redis import connect, connect_blocking
 from adlro.placement import Placement
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, NormalizedJob, SimulatedWork
-from adlro.store import EVENTS, OUTCOMES, TOKEN, Created, Cursor, JobStore, Move, NewJob, Outcome
+from adlro.store import Created, Cursor, JobStore, Move, NewJob, Outcome
+from adlro.store.keys import EVENTS, OUTCOMES, TOKEN
 from adlro.v1 import stream_pb2
 from tests.stopwatch import Stopwatch
 

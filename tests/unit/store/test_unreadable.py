@@ -11,7 +11,8 @@ import redis.asyncio as aioredis
 from adlro.errors import AdlroError, Conflict, DataLoss, OutOfRange
 from adlro.kit.redis import connect, connect_blocking
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob
-from adlro.store import ACTIVE, ATTAINED, CURSOR, EVENTS, JOB, Created, JobStore, NewJob, Unreadable
+from adlro.store import Created, JobStore, NewJob, Unreadable
+from adlro.store.keys import ACTIVE, ATTAINED, CURSOR, EVENTS, JOB
 from adlro.v1 import job_pb2, stream_pb2
 
 SPEC = JobSpec("j", "ann", JobType.SIMULATION, expected_runtime=ExpectedRuntime("v100_sxm2", 3.0))

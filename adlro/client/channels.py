@@ -1,0 +1,98 @@
+"""The channels of a client, by address: opened when asked for, left for another one, closed. Knows gRPC.
+
+Once for asyncio and once for threads: all in which the two clients differ by more than `async` and `await`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+
+import grpc
+
+from adlro.client.transport import STATUS_TRIES
+from adlro.kit.channel import open_blocking_channel, open_channel
+from adlro.kit.credentials import Credentials
+
+
+class AsyncChannels:
+    """The channels of an `AsyncClient`.
+
+    Args:
+        credentials: certificates and token to show.
+        grace_s: how long calls under way on a channel that is left may go on.
+    """
+
+    def __init__(self, credentials: Credentials, grace_s: float) -> None:
+        self._credentials = credentials
+        self._grace_s = grace_s
+        self._open: dict[str, grpc.aio.Channel] = {}
+        self._left: set[asyncio.Future[None]] = set()
+
+    def to(self, address: str) -> grpc.aio.Channel:
+        """The channel to an address; calls share it until one leaves it."""
+        if address not in self._open:
+            self._open[address] = open_channel(address, self._credentials)
+        return self._open[address]
+
+    def leave(self, address: str, channel: grpc.aio.Channel) -> None:
+        """The next call to the address makes a connection of its own: of several replicas perhaps to another one.
+
+        Nothing happens where another call has left the channel already: what came after it may be the right one.
+        """
+        if self._open.get(address) is channel:
+            del self._open[address]
+            leaving = asyncio.ensure_future(channel.close(self._grace_s))
+            self._left.add(leaving)
+            leaving.add_done_callback(self._left.discard)
+
+    async def close(self) -> None:
+        """Ends what is under way and closes all channels."""
+        channels, self._open = list(self._open.values()), {}
+        for channel in channels:
+            await channel.close(None)
+        for leaving in list(self._left):
+            leaving.cancel()
+
+
+class Channels:
+    """The channels of a `Client`; threads may share them.
+
+    Args:
+        credentials: certificates and token to show.
+    """
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._open: dict[str, grpc.Channel] = {}
+        self._left: deque[grpc.Channel] = deque()
+        self._lock = threading.Lock()
+
+    def to(self, address: str) -> grpc.Channel:
+        """As of `AsyncChannels`."""
+        with self._lock:
+            if address not in self._open:
+                self._open[address] = open_blocking_channel(address, self._credentials)
+            return self._open[address]
+
+    def leave(self, address: str, channel: grpc.Channel) -> None:
+        """As of `AsyncChannels`."""
+        with self._lock:
+            if self._open.get(address) is not channel:
+                return
+            del self._open[address]
+            # Calls of other threads may be under way on it, and closing would end them at once; so some are kept for a
+            # while.
+            self._left.append(channel)
+            closing = self._left.popleft() if len(self._left) > STATUS_TRIES else None
+        if closing is not None:
+            closing.close()
+
+    def close(self) -> None:
+        """As of `AsyncChannels`."""
+        with self._lock:
+            channels = [*self._open.values(), *self._left]
+            self._open, self._left = {}, deque()
+        for channel in channels:
+            channel.close()
