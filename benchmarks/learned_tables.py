@@ -183,7 +183,7 @@ def _trainings(found: Found) -> str:
             names = [each for each in policies if each not in POLICIES and "retuned" not in each]
             if names:
                 lines += [(cell, policies, name, base) for name in ("dqn", *names)]
-                lines += [(cell, policies, name, "dqn") for name in names]
+                lines += [(cell, policies, name, base) for name in names for base in ("dqn", "fcfs", "static")]
     return _table("trainings", lines)
 
 

@@ -121,7 +121,7 @@ def test_every_table_has_the_tails_throughput_and_who_decided(tmp_path: Path) ->
     lengths = {name: len(rows) for name, rows in found.items()}
     assert lengths == {
         "main": 3,
-        "trainings": 6,  # beside the rule, and beside the policy that ships
+        "trainings": 8,  # beside the rule, the policy that ships, fcfs and static
         "dqn against hold_greedy_fixed": 4,
         "short": 2,
         "guess": 2,
