@@ -5,6 +5,8 @@ Messages that arrive have been validated by the rules in the .proto; these funct
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from adlro.errors import InvalidInput
 from adlro.placement import NOWHERE, GpuShare, Placement
 from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
@@ -83,6 +85,27 @@ def spec_to_proto(spec: JobSpec) -> job_pb2.JobSpec:
         if spec.simulated_work.fails_at_ratio is not None:
             message.simulated_work.fails_at_ratio = spec.simulated_work.fails_at_ratio
     return message
+
+
+FORMAT = 2
+"""Of what is kept of jobs, clusters and telemetry (adlro/store/format.py): each message says its own."""
+
+
+class _Kept(Protocol):
+    """A message of something that is kept."""
+
+    @property
+    def format(self) -> int: ...
+
+
+def check_format(message: _Kept) -> None:
+    """Refuses what a newer release has written in a format that this one does not know.
+
+    Raises:
+        ValueError: it is of such a format.
+    """
+    if message.format > FORMAT:
+        raise ValueError(f"it is of format {message.format}, and this release reads formats 1 to {FORMAT}")
 
 
 _Placed = (
@@ -188,6 +211,7 @@ def job_to_proto(job: Job) -> job_pb2.Job:
         submit_s=job.submit_s,
         start_s=job.start_s,
         end_s=job.end_s,
+        format=FORMAT,
         gpu_id=job.gpu_id,
         placement=placement_to_proto(job.placement),
         gpu_model=job.gpu_model,
@@ -254,6 +278,7 @@ def cluster_from_proto(message: cluster_pb2.Cluster) -> Cluster:
 def cluster_to_proto(cluster: Cluster) -> cluster_pb2.Cluster:
     """The message of a cluster's description."""
     return cluster_pb2.Cluster(
+        format=FORMAT,
         name=cluster.name,
         nodes=[
             cluster_pb2.Node(

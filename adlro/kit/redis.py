@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -190,7 +190,13 @@ async def wait_until_up(client: aioredis.Redis, timeout_s: float) -> None:
         await asyncio.sleep(_RETRY_EVERY_S)
 
 
-def watch_redis(context: ServiceContext, client: aioredis.Redis, *, writes: bool = True) -> Coroutine[Any, Any, None]:
+def watch_redis(
+    context: ServiceContext,
+    client: aioredis.Redis,
+    *,
+    writes: bool = True,
+    check: Callable[[], Awaitable[None]] | None = None,
+) -> Coroutine[Any, Any, None]:
     """A loop for `context.spawn`: the service is SERVING only while it can use Redis, and the log says why not.
 
     Calling it already marks the service as not serving, so that nobody is told otherwise before the first answer.
@@ -199,6 +205,7 @@ def watch_redis(context: ServiceContext, client: aioredis.Redis, *, writes: bool
         context: of the service.
         client: what is asked.
         writes: the service changes what Redis holds; else one that takes no changes will do.
+        check: called whenever Redis can be used; what it raises, but for errors of Redis, ends the service.
     """
     url = redacted(context.settings.redis_url)
     context.health.set_serving(False, "", source="redis")
@@ -214,6 +221,9 @@ def watch_redis(context: ServiceContext, client: aioredis.Redis, *, writes: bool
         while not context.draining.is_set():
             began_s = time.perf_counter()
             problem = await _probe(client, _WRITE if writes else _READ, _PROBE_TIMEOUT_S)
+            if problem is None and check is not None:
+                with contextlib.suppress(RedisError, OSError, TimeoutError):  # the next probe tells
+                    await check()
             if context.draining.is_set():
                 return
             answers.set(problem is None)

@@ -43,6 +43,8 @@ touched by `adlro.store` alone; but O's lease makes the tokens, and D reads the 
                                                           anybody; settings = the clock that the settings asked for
                                                           when these were written; term, write = which process wrote
                                                           it, and its how manieth time
+    adlro:store                           hash    IOS IODS format = of all that is kept here; oldest_user = the oldest
+                                                          format whose releases may use it; release = what wrote that
     adlro:evaluation                      string  E   E   "taken": an evaluation uses this store, and no other one may
     adlro:probe                           none            never there: asked for to see whether Redis takes changes
                                                           (adlro/kit/redis.py, which stands below this room)
@@ -75,6 +77,7 @@ CLUSTERS = "adlro:clusters"
 CURRENT_CLUSTER = "adlro:current_cluster"
 PAGE_SECRET = "adlro:page_secret"
 EVALUATION = "adlro:evaluation"
+STORE = "adlro:store"
 
 OF_JOBS = "adlro:job*"
 """A pattern, not a key: what of the jobs' record is neither the outcomes nor the orchestrator's."""

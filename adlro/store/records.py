@@ -13,7 +13,7 @@ from adlro.errors import DataLoss
 from adlro.records.jobs import Job, JobSpec, NormalizedJob
 from adlro.store.keys import job_key
 from adlro.v1 import job_pb2, stream_pb2
-from adlro.wire import job_from_proto, spec_to_proto
+from adlro.wire import FORMAT, check_format, job_from_proto, spec_to_proto
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,7 @@ def outcome_entry(job: Job, outcome: Outcome) -> bytes:
         end_s=job.end_s or 0.0,
         succeeded=outcome.succeeded,
         cluster=outcome.cluster,
+        format=FORMAT,
     ).SerializeToString()
 
 
@@ -145,6 +146,7 @@ def decode_event(revision: int, body: bytes) -> JobEvent:
     """
     try:
         entry = stream_pb2.JobStreamEntry.FromString(body)
+        check_format(entry.job)
         entry.job.revision = revision
         event = JobEvent(revision, JobChange(entry.change), job_from_proto(entry.job))
         problem = _contradiction(event.job)
@@ -163,6 +165,7 @@ def decode_job(job_id: str, body: bytes, revision: bytes | int | None) -> Job:
     """
     try:
         message = job_pb2.Job.FromString(body)
+        check_format(message)
         message.revision = whole_number(job_id, revision)
         job = job_from_proto(message)
     except _UNREADABLE as error:

@@ -148,7 +148,10 @@ class Cluster(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    format: _builtins.int
+    """Of the record as it is kept; not for clients to set."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
         """GPUs are numbered in this order; policies that take the lowest number mean it."""
@@ -158,10 +161,11 @@ class Cluster(_message.Message):
         *,
         name: _builtins.str = ...,
         nodes: _abc.Iterable[Global___Node] | None = ...,
+        format: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "name", b"name", "nodes", b"nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -422,6 +422,7 @@ class Job(_message.Message):
     CANCEL_REQUESTED_FIELD_NUMBER: _builtins.int
     NORMALIZED_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Given by ingest, such as "job-17"."""
     state: Global___JobState.ValueType
@@ -448,6 +449,8 @@ class Job(_message.Message):
     """The change that made this record what it is; grows by one with every change of any job."""
     cancel_requested: _builtins.bool
     """CancelJob was called; the orchestrator will end the job."""
+    format: _builtins.int
+    """Of the record that is kept; a release refuses records of a format that it does not know."""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -478,10 +481,11 @@ class Job(_message.Message):
         cancel_requested: _builtins.bool = ...,
         normalized: Global___NormalizedJob | None = ...,
         placement: _placement_pb2.Placement | None = ...,
+        format: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "end_s", b"end_s", "normalized", b"normalized", "placement", b"placement", "spec", b"spec", "start_s", b"start_s", "submit_s", b"submit_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "attempt_count", b"attempt_count", "attempts", b"attempts", "cancel_requested", b"cancel_requested", "created_unix_s", b"created_unix_s", "end_s", b"end_s", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "message", b"message", "normalized", b"normalized", "pending_reason", b"pending_reason", "placement", b"placement", "revision", b"revision", "spec", b"spec", "start_s", b"start_s", "state", b"state", "submit_s", b"submit_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "attempt_count", b"attempt_count", "attempts", b"attempts", "cancel_requested", b"cancel_requested", "created_unix_s", b"created_unix_s", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "message", b"message", "normalized", b"normalized", "pending_reason", b"pending_reason", "placement", b"placement", "revision", b"revision", "spec", b"spec", "start_s", b"start_s", "state", b"state", "submit_s", b"submit_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_s: _TypeAlias = _typing.Literal["end_s"]  # noqa: Y015
     _WhichOneofArgType__end_s: _TypeAlias = _typing.Literal["_end_s", b"_end_s"]  # noqa: Y015

@@ -46,7 +46,7 @@ Global___JobChange: _TypeAlias = JobChange  # noqa: Y015
 
 @_typing.final
 class JobStreamEntry(_message.Message):
-    """An entry of the stream adlro:jobs:events; the entry's id is "<revision>-0"."""
+    """An entry of the stream adlro:jobs:events; the entry's id is "<revision>-0", its format the job's."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -85,6 +85,7 @@ class OutcomeStreamEntry(_message.Message):
     END_S_FIELD_NUMBER: _builtins.int
     SUCCEEDED_FIELD_NUMBER: _builtins.int
     CLUSTER_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     gpu_id: _builtins.str
     gpu_model: _builtins.str
@@ -94,6 +95,8 @@ class OutcomeStreamEntry(_message.Message):
     succeeded: _builtins.bool
     cluster: _builtins.str
     """Where it ran: end_s is of this cluster's clock, gpu_id one of its GPUs. Empty: the default cluster."""
+    format: _builtins.int
+    """Of the entry; a release refuses entries of a format that it does not know. 0: 1."""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     def __init__(
@@ -107,10 +110,11 @@ class OutcomeStreamEntry(_message.Message):
         end_s: _builtins.float = ...,
         succeeded: _builtins.bool = ...,
         cluster: _builtins.str = ...,
+        format: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "end_s", b"end_s", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "runtime_s", b"runtime_s", "spec", b"spec", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "runtime_s", b"runtime_s", "spec", b"spec", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -123,16 +127,20 @@ class TelemetryStreamEntry(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCK_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    format: _builtins.int
+    """As in OutcomeStreamEntry."""
     @_builtins.property
     def block(self) -> _telemetry_pb2.NormalizedBlock: ...
     def __init__(
         self,
         *,
         block: _telemetry_pb2.NormalizedBlock | None = ...,
+        format: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "format", b"format"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

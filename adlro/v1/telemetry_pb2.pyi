@@ -195,9 +195,12 @@ class NormalizedBlock(_message.Message):
     CLUSTER_TIMES_S_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
     CLIPPED_COUNT_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     clipped_count: _builtins.int
     """Values outside the metric's range, set to its nearest end."""
+    format: _builtins.int
+    """Of the block as it is kept."""
     @_builtins.property
     def gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -215,10 +218,11 @@ class NormalizedBlock(_message.Message):
         cluster_times_s: _abc.Iterable[_builtins.float] | None = ...,
         columns: _abc.Iterable[Global___NormalizedColumn] | None = ...,
         clipped_count: _builtins.int = ...,
+        format: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clipped_count", b"clipped_count", "cluster", b"cluster", "cluster_times_s", b"cluster_times_s", "columns", b"columns", "gpu_ids", b"gpu_ids", "sample_times_unix_s", b"sample_times_unix_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clipped_count", b"clipped_count", "cluster", b"cluster", "cluster_times_s", b"cluster_times_s", "columns", b"columns", "format", b"format", "gpu_ids", b"gpu_ids", "sample_times_unix_s", b"sample_times_unix_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

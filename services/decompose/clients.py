@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import redis.asyncio as aioredis
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from redis.exceptions import RedisError
 
 from adlro.errors import Unavailable
@@ -20,7 +20,7 @@ from adlro.services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
 from adlro.services.decompose.state import Block, Column
 from adlro.store.keys import CLUSTERS, CURRENT_CLUSTER, telemetry_latest_key
 from adlro.v1 import cluster_pb2, stream_pb2, telemetry_pb2
-from adlro.wire import cluster_from_proto, spec_from_proto
+from adlro.wire import check_format, cluster_from_proto, spec_from_proto
 
 CALL_TIMEOUT_S = 2.0
 
@@ -28,7 +28,13 @@ _JOB_TYPES = frozenset(int(job_type) for job_type in JobType)
 _METRICS = frozenset(int(metric) for metric in Metric)
 
 T = TypeVar("T")
-M = TypeVar("M", bound=Message)
+M = TypeVar(
+    "M",
+    cluster_pb2.Cluster,
+    stream_pb2.OutcomeStreamEntry,
+    stream_pb2.TelemetryStreamEntry,
+    telemetry_pb2.NormalizedBlock,
+)
 
 
 class BadEntry(ValueError):
@@ -193,9 +199,11 @@ def _matrix(values: bytes, shape: tuple[int, int], name: str) -> np.ndarray[tupl
 
 def _parse(message_type: type[M], body: bytes) -> M:
     try:
-        return message_type.FromString(body)
-    except DecodeError as error:
+        message = message_type.FromString(body)
+        check_format(message)
+    except (DecodeError, ValueError) as error:
         raise BadEntry(f"not a {message_type.DESCRIPTOR.full_name}: {error}") from error
+    return message
 
 
 async def _answer(call: Awaitable[T], timeout_s: float = CALL_TIMEOUT_S) -> T:

@@ -26,6 +26,7 @@ from adlro.services.orchestrator.ledger import ledger
 from adlro.services.orchestrator.metrics import Metrics, show_view
 from adlro.services.orchestrator.orchestrator import Orchestrator
 from adlro.services.orchestrator.settings import OrchestratorSettings
+from adlro.store.format import checked, claim_at_start
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from adlro.wire import placement_to_proto
@@ -89,7 +90,8 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             log=context.log,
         )
         show_view(OnLoop(self._orchestrator.view), context.registry)
-        context.spawn(watch_redis(context, redis), "watch redis")
+        await claim_at_start(redis)
+        context.spawn(watch_redis(context, redis, check=checked(redis)), "watch redis")
         context.spawn(self._orchestrator.run(), "orchestrate")
 
     async def stop(self) -> None:

@@ -26,6 +26,7 @@ from adlro.services.simcluster.telemetry import Outbox, Sampler
 from adlro.services.simcluster.timekeeping import Timekeeper
 from adlro.sim.simulator import ClusterSimulator, warm
 from adlro.store import JobReads
+from adlro.store.format import checked, claim_at_start
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 from adlro.wire import batch_to_proto, clock_to_proto, description_to_proto, launch_placement, spec_from_proto
@@ -90,7 +91,8 @@ class SimclusterServer(pb_grpc.ClusterServiceServicer):
         Metrics(self._cluster, outbox, context.registry)
         if settings.ingest_address:
             self._ingest = IngestClient(settings.ingest_address, context.log, context.credentials)
-        context.spawn(watch_redis(context, self._redis), "watch redis")
+        await claim_at_start(self._redis)
+        context.spawn(watch_redis(context, self._redis, check=checked(self._redis)), "watch redis")
         await self._begin(tell)  # where the store answers, the first call finds the clock
         self._keeping = context.spawn(self._keep_time(context, tell, outbox), "keep cluster time")
         context.spawn(self._end_streams(context.draining), "end event streams at the drain")

@@ -31,6 +31,7 @@ from adlro.services.decompose.settings import DecomposeSettings
 from adlro.services.decompose.speeds import Speeds
 from adlro.services.decompose.state import METRIC_UNITS, Clusters, Snapshot
 from adlro.services.decompose.variables import VOCABULARY_VERSION, Variables
+from adlro.store.format import checked, claim_at_start
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
 from adlro.wire import spec_from_proto, spec_to_proto
@@ -124,7 +125,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 lambda: self._followers.outcomes_cursor, settings.memory_save_interval_s, self._draining
             )
             context.spawn(keeping, "keep memory")
-        context.spawn(watch_redis(context, redis, writes=False), "watch redis")
+        await claim_at_start(redis, writes=False)
+        context.spawn(watch_redis(context, redis, writes=False, check=checked(redis, writes=False)), "watch redis")
         self._life = context.spawn(self._followers.run(), "follow streams")
 
     async def stop(self) -> None:

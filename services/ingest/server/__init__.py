@@ -29,8 +29,9 @@ from adlro.services.ingest.settings import IngestSettings
 from adlro.services.ingest.telemetry_store import StoredBlock, TelemetryStore
 from adlro.services.ingest.watch import JobWatch
 from adlro.store import Created, NewJob, SubmitLimits
+from adlro.store.format import checked, claim_at_start
 from adlro.v1 import cluster_pb2, job_service_pb2_grpc, telemetry_service_pb2_grpc
-from adlro.wire import cluster_from_proto, cluster_to_proto
+from adlro.wire import check_format, cluster_from_proto, cluster_to_proto
 
 # In one round trip: a job takes the script some 15 us, during which Redis serves nobody else.
 _JOBS_TOGETHER = 128
@@ -45,7 +46,9 @@ def decode_cluster(body: bytes) -> Cluster:
         DataLoss: it can't be read.
     """
     try:
-        return cluster_from_proto(cluster_pb2.Cluster.FromString(body))
+        message = cluster_pb2.Cluster.FromString(body)
+        check_format(message)
+        return cluster_from_proto(message)
     except (DecodeError, ValueError) as error:
         raise DataLoss(
             f"the description of the cluster in Redis can't be read ({error}); describe it anew with UpsertCluster, as "
@@ -97,7 +100,8 @@ class IngestService:
         self._job_metrics.register(context.registry)
         context.registry.register(self._telemetry.samples)
         context.registry.register(self._telemetry.clipped)
-        context.spawn(watch_redis(context, self._redis), "watch-redis")
+        await claim_at_start(self._redis)
+        context.spawn(watch_redis(context, self._redis, check=checked(self._redis)), "watch-redis")
         context.spawn(self._watch.run(), "watch-jobs")
         context.spawn(self._index_jobs(context), "index-jobs")
         context.spawn(self._end_streams(context.draining), "end-streams")

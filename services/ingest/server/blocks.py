@@ -12,6 +12,7 @@ from adlro.errors import DataLoss
 from adlro.records.telemetry import Metric, Unit
 from adlro.services.ingest.normalize import Block, Column, RawBlock, RawColumn
 from adlro.v1 import stream_pb2, telemetry_pb2
+from adlro.wire import FORMAT, check_format
 
 # What bytes that nobody wrote as a block may raise while they are read.
 _UNREADABLE = (DecodeError, ValueError, TypeError)
@@ -45,6 +46,7 @@ def to_proto(block: Block) -> telemetry_pb2.NormalizedBlock:
             for each in block.columns
         ],
         clipped_count=block.clipped_count,
+        format=FORMAT,
     )
 
 
@@ -76,7 +78,9 @@ def from_bytes(body: bytes) -> Block:
         DataLoss: they hold none.
     """
     try:
-        block = from_proto(telemetry_pb2.NormalizedBlock.FromString(body))
+        message = telemetry_pb2.NormalizedBlock.FromString(body)
+        check_format(message)
+        block = from_proto(message)
     except _UNREADABLE as error:
         raise DataLoss(f"no block of telemetry: {type(error).__name__}: {error}") from error
     if not block.sample_times_unix_s.size:
@@ -91,7 +95,9 @@ def message_from_entry(body: bytes) -> telemetry_pb2.NormalizedBlock:
         DataLoss: it holds none.
     """
     try:
-        block = stream_pb2.TelemetryStreamEntry.FromString(body).block
+        entry = stream_pb2.TelemetryStreamEntry.FromString(body)
+        check_format(entry)
+        block = entry.block
         from_proto(block)
     except _UNREADABLE as error:
         raise DataLoss(f"no entry of telemetry: {type(error).__name__}: {error}") from error
@@ -102,7 +108,7 @@ def message_from_entry(body: bytes) -> telemetry_pb2.NormalizedBlock:
 
 def entry_to_bytes(block: Block) -> bytes:
     """The stream entry of a normalised block."""
-    return stream_pb2.TelemetryStreamEntry(block=to_proto(block)).SerializeToString()
+    return stream_pb2.TelemetryStreamEntry(block=to_proto(block), format=FORMAT).SerializeToString()
 
 
 def _times(values: Sequence[float]) -> NDArray[np.float64]:

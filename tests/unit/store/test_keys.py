@@ -42,6 +42,7 @@ NAMES = {
     "CURRENT_CLUSTER": "adlro:current_cluster",
     "PAGE_SECRET": "adlro:page_secret",
     "EVALUATION": "adlro:evaluation",
+    "STORE": "adlro:store",
     "OF_JOBS": "adlro:job*",
 }
 MADE = {
