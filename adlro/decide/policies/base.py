@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.decide.policies.bounded_wait import DEFAULT_RATIO, bound
-from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation
+from adlro.decide.winner import winners
+from adlro.state.observation import Floats, Ints, Observation
 
 
 class Basis(enum.StrEnum):
@@ -129,32 +130,8 @@ class Policy:
 
     @staticmethod
     def choose(observation: Observation, scores: Floats) -> Ints:
-        """The action that `scores` stand for."""
-        actions = np.full((len(scores), 2), HOLD, dtype=np.int64)
-        if len(scores) == 1:
-            return Policy._choose_one(observation.fits_now[0], scores[0], actions)
-        # Few pairs fit where most GPUs are busy: they alone are looked at, in the order of rows, jobs, GPUs.
-        row, job, gpu = np.nonzero(observation.fits_now)
-        score = scores[row, job, gpu]
-        wanted = score > -np.inf
-        row, job, gpu, score = row[wanted], job[wanted], gpu[wanted], score[wanted]
-        if len(row):
-            first = np.flatnonzero(np.diff(row, prepend=-1))
-            best = np.maximum.reduceat(score, first)
-            highest = np.flatnonzero(score == np.repeat(best, np.diff(first, append=len(row))))
-            chosen = highest[np.diff(row[highest], prepend=-1) > 0]  # of equals the first
-            actions[row[chosen], 0], actions[row[chosen], 1] = job[chosen], gpu[chosen]
-        return actions
-
-    @staticmethod
-    def _choose_one(fits: Bools, scores: Floats, actions: Ints) -> Ints:
-        # A single cluster may be large and idle: millions of pairs fit, and a plain argmax is ten times faster.
-        if fits.size:
-            allowed = np.where(fits, scores, -np.inf)
-            job, gpu = divmod(int(np.argmax(allowed)), scores.shape[1])
-            if allowed[job, gpu] > -np.inf:
-                actions[0] = job, gpu
-        return actions
+        """(N, 2) the actions that `scores` stand for."""
+        return winners(observation.fits_now, scores)
 
 
 def first_waiting(waiting: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -42,8 +42,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from adlro.decide.winner import winner
 from adlro.numeric.compiled import compiled
-from adlro.state.observation import Bools, Floats, Ints, Observation
+from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation
 
 DEFAULT_RATIO = 20.0
 """Of `benchmarks/bounded_wait.py`: far from where mean completion times of finite lists change by more than noise.
@@ -89,10 +90,10 @@ def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
         return changed
     late = overdue(observation, ratio)
     for row in np.flatnonzero(late.any(axis=1)):
-        before = _best(observation.fits_now[row], scores[row])
-        chosen = before // observation.fits_now.shape[2] if before >= 0 else len(late[row])
+        before = winner(observation.fits_now[row], scores[row])
+        chosen = before[0] if before[0] != HOLD else len(late[row])
         _bound_one(observation, int(row), np.flatnonzero(late[row]), chosen, scores[row])
-        changed[row] = _best(observation.fits_now[row], scores[row]) != before
+        changed[row] = winner(observation.fits_now[row], scores[row]) != before
     return changed
 
 
@@ -123,12 +124,6 @@ def _fill_best(
                 for gpu in range(gpu_remaining_s.shape[1]):
                     best_s[i, job] = min(best_s[i, job], duration_s[row, job, gpu])
                     can[i, job] |= (duration_s[row, job, gpu] < np.inf) & (gpu_remaining_s[row, gpu] < np.inf)
-
-
-def _best(fits: Bools, scores: Floats) -> int:
-    allowed = np.where(fits, scores, -np.inf)
-    best = int(np.argmax(allowed))
-    return best if allowed.flat[best] > -np.inf else -1
 
 
 def _bound_one(observation: Observation, row: int, late: NDArray[np.intp], chosen: int, scores: Floats) -> None:

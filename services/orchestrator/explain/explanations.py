@@ -9,23 +9,7 @@ import numpy as np
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.services.orchestrator.deciding.decisions import Decision, Made, RunnerUp
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
-from adlro.state.observation import HOLD, Observation
-
-
-def best_two(judgement: Judgement, observation: Observation) -> tuple[tuple[int, int], tuple[int, int] | None]:
-    """The action of a judgement of one observation, as `Policy.choose` has it, and the next best (job, GPU), if any."""
-    fits, scores = observation.fits_now[0], judgement.scores[0]
-    if not fits.size:
-        return (HOLD, HOLD), None
-    allowed = np.where(fits, scores, -np.inf)
-    found: list[tuple[int, int]] = []
-    for _ in range(2):
-        job, gpu = divmod(int(np.argmax(allowed)), fits.shape[1])
-        if not allowed[job, gpu] > -np.inf:
-            break
-        allowed[job, gpu] = -np.inf
-        found.append((job, gpu))
-    return (found[0] if found else (HOLD, HOLD)), (found[1] if len(found) > 1 else None)
+from adlro.state.observation import Observation
 
 
 def runner_up(

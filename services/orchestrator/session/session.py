@@ -20,13 +20,14 @@ from dataclasses import dataclass
 
 import structlog
 
+from adlro.decide.winner import winner_and_next
 from adlro.errors import Conflict, Stale, Unavailable, Unsupported
 from adlro.placement import Placement
 from adlro.records.events import NOT_BLOCKING, Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
 from adlro.records.jobs import Job, JobState, PendingReason
 from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.deciding.decisions import Made
-from adlro.services.orchestrator.explain.explanations import best_two, runner_up
+from adlro.services.orchestrator.explain.explanations import runner_up
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
 from adlro.services.orchestrator.ledger.record_changes import Book
@@ -468,7 +469,7 @@ class Session:
             judgement = await acting.guard.judge(policy, observation, virtual=self._virtual)
             if seen != (ledger.changes, acting.policy):
                 continue  # a node was drained, or another policy set, while this one was thinking
-            (job, gpu), second = best_two(judgement, observation)
+            (job, gpu), second = winner_and_next(observation.fits_now[0], judgement.scores[0])
             took_s = time.perf_counter() - began
             self._on_decision(took_s)
             if job < 0:
