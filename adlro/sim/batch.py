@@ -12,10 +12,10 @@ from adlro.errors import InvalidInput
 from adlro.records.cluster import Cluster
 from adlro.sim import kernel
 from adlro.sim.course import DECISION, JOBS_S, STUCK, Changes, new_course
+from adlro.sim.decision_points import decision_points
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import IDLE, Hardware, empty_machines, hardware_of
+from adlro.state.machines import empty_machines, hardware_of
 from adlro.state.observation import Bools, Floats, Ints, Observation
-from adlro.state.scene import Scene, submit_of_running_s, whole_queue
 
 GpuChange = tuple[float, int, float]
 """(time in s, the GPU's number, its speed from then on against its model's own; 0: it is lost)."""
@@ -165,41 +165,8 @@ class BatchSimulator:
 
     def observe(self) -> Observation:
         """The decision points of the active clusters, one row for each."""
-        n, machines, course = self._active, self._machines, self._course
-        everyone, list_of = len(n) == len(course.list_of), course.list_of[n]
-        service_s = course.user_service_s[n]
-        running = machines.gpu_job[n] != IDLE
-        self._add_running_service(n, running, service_s)
-        scene = Scene(
-            time_s=machines.time_s[n],
-            list_of=list_of,
-            gpu_speed=machines.gpu_speed[n],
-            gpu_job=machines.gpu_job[n],
-            gpu_start_s=machines.gpu_start_s[n],
-            gpu_expected_end_s=machines.gpu_expected_end_s[n],
-            known_speed=course.known_speed[n],
-            cores_free=machines.cores_free[n],
-            memory_free_mib=machines.memory_free_mib[n],
-            gpu_cores=machines.gpu_cores[n],
-            gpu_memory_mib=machines.gpu_memory_mib[n],
-        )
-        return whole_queue(
-            self._hardware if everyone else Hardware(*(column[n] for column in self._hardware)),
-            scene,
-            self._jobs,
-            course.waiting[n].astype(np.int64),
-            course.waiting_count[n],
-            gpu_submit_s=submit_of_running_s(self._jobs, scene.list_of, scene.gpu_job),
-            user_service_s=service_s,
-            hold_allowed=(machines.running_count[n] > 0) | (course.arrived_count[n] < self._jobs.job_count[list_of]),
-            gpu_models=self.gpu_models,
-        )
-
-    def _add_running_service(self, n: Ints, running: Bools, service_s: Floats) -> None:
-        row, gpu = np.nonzero(running)
-        job = self._machines.gpu_job[n[row], gpu]
-        so_far_s = self._machines.time_s[n[row]] - self._machines.gpu_start_s[n[row], gpu]
-        np.add.at(service_s, (row, self._jobs.user[self._course.list_of[n[row]], job]), so_far_s)
+        args = self._hardware, self._machines, self._jobs, self._course
+        return decision_points(*args, self._active, self.gpu_models)
 
     def act(self, actions: Ints) -> None:
         """Carries out one action for each active cluster, and goes on to the next decisions.

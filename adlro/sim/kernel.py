@@ -31,6 +31,7 @@ from adlro.sim.course import (
     join_queue,
     leave_queue,
 )
+from adlro.sim.decision_points import may_hold
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import IDLE, Hardware, Machines, next_end_s, occupy, set_speed, vacate
 from adlro.state.observation import HOLD_LIMIT_S, HOLD_ROUNDING_MS, Ints
@@ -140,7 +141,7 @@ def _takes(hardware: Hardware, jobs: JobArrays, n: int, number: int, job: int, g
 @compiled_part
 def hold_is_allowed(machines: Machines, jobs: JobArrays, course: Course, n: int) -> bool:
     """Something runs or will be submitted: it ends a hold."""
-    return bool(machines.running_count[n] > 0 or course.arrived_count[n] < jobs.job_count[course.list_of[n]])
+    return bool(may_hold(machines.running_count[n], course.arrived_count[n], jobs.job_count[course.list_of[n]]))
 
 
 @compiled_part
