@@ -45,6 +45,8 @@ class EventKind(enum.IntEnum):
 
 # Events that change nothing of what could be started: a virtual clock does not wait for their acknowledgement.
 NOT_BLOCKING = frozenset((EventKind.STARTED, EventKind.CLOCK_SET))
+# An attempt is over.
+ENDS = frozenset((EventKind.FINISHED, EventKind.FAILED, EventKind.STOPPED, EventKind.LOST))
 
 
 @dataclass(frozen=True, slots=True)

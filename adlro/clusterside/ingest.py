@@ -1,4 +1,4 @@
-"""simcluster's view of ingest, over gRPC: says what the cluster is, and pushes telemetry. Only translates."""
+"""A cluster's view of ingest, over gRPC: says what the cluster is, and pushes telemetry. Only translates."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc
 
+from adlro.clusterside.telemetry import Block, Outbox
 from adlro.errors import AdlroError, Unavailable
 from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import from_rpc_error
 from adlro.records.cluster import Cluster
-from adlro.services.simcluster.telemetry import Block, Outbox
 from adlro.v1 import telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
 from adlro.wire import cluster_to_proto
 
@@ -32,7 +32,7 @@ _COLUMNS = (
 
 
 class IngestClient:
-    """Ingest's TelemetryService, as a simulated cluster uses it.
+    """Ingest's TelemetryService, as a cluster uses it.
 
     Args:
         address: of ingest.
@@ -72,7 +72,7 @@ class IngestClient:
                 if error.message != problem:
                     self._log.warning("ingest does not take the cluster's telemetry; trying again", error=error.message)
                 problem = error.message
-            # Several simulated clusters must not come back all at once.
+            # Several clusters must not come back all at once.
             await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from adlro.clusterside.ingest import IngestClient
+from adlro.clusterside.telemetry import Outbox, Sampler
 from adlro.kit.log import get_logger
-from adlro.services.simcluster.clients import IngestClient
-from adlro.services.simcluster.telemetry import Outbox, Sampler
 from adlro.sim.simulator import ClusterSimulator
 from adlro.v1 import telemetry_pb2
 from adlro.v1 import telemetry_service_pb2 as pb
