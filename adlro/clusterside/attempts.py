@@ -7,12 +7,11 @@ Plain records. An attempt is *accepted* when its launch was taken, *started* whe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from adlro.errors import Conflict
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.events import RunningJob
+from adlro.records.events import AttemptState, RunningJob
 from adlro.records.jobs import JobSpec
 from adlro.state.fit import check_fit, job_runs, unknown_gpu
 
@@ -31,6 +30,7 @@ class Attempt:
         spec: what is to run; None once it has ended.
         start_s: cluster time of its start; 0 before.
         start_revision: of its STARTED event; 0: it has not started.
+        runs: its own program runs.
         end_revision: of the event of its end; 0: it is open.
         stop_asked: somebody wants its end.
     """
@@ -41,8 +41,18 @@ class Attempt:
     spec: JobSpec | None
     start_s: float = 0.0
     start_revision: int = 0
+    runs: bool = False
     end_revision: int = 0
     stop_asked: bool = False
+
+    @property
+    def state(self) -> AttemptState:
+        """How far it has come."""
+        if self.end_revision:
+            return AttemptState.ENDED
+        if not self.start_revision:
+            return AttemptState.ACCEPTED
+        return AttemptState.RUNNING if self.runs else AttemptState.STARTED
 
 
 class Attempts:
@@ -60,9 +70,10 @@ class Attempts:
         self._open: dict[str, Attempt] = {}
         self._ended: deque[tuple[int, str]] = deque()
         self._lost: dict[str, None] = {}
-        self._set_cluster(cluster)
+        self.set_cluster(cluster)
 
-    def _set_cluster(self, cluster: Cluster) -> None:
+    def set_cluster(self, cluster: Cluster) -> None:
+        """Nodes and GPUs are others now; nothing is open on those that are gone."""
         self._cluster = cluster
         self._place_of: dict[str, tuple[Node, Gpu]] = {gpu.gpu_id: (node, gpu) for node, gpu in cluster.gpus()}
         self._job_on: dict[str, str] = {}
@@ -185,9 +196,10 @@ class Attempts:
                 forgotten.append(job_id)
         return forgotten
 
-    def on_gpus(self, gpu_ids: Iterable[str]) -> list[Attempt]:
-        """The open attempts on these GPUs."""
-        return [self._open[self._job_on[gpu_id]] for gpu_id in gpu_ids if gpu_id in self._job_on]
+    def outside(self, cluster: Cluster) -> list[Attempt]:
+        """The open attempts on GPUs that a cluster does not have."""
+        gpu_ids = {gpu.gpu_id for _, gpu in cluster.gpus()}
+        return [each for each in self._open.values() if each.gpu_id not in gpu_ids]
 
     def _hold(self, attempt: Attempt) -> None:
         node, _ = self._place_of[attempt.gpu_id]

@@ -17,18 +17,28 @@ from adlro.clusterside.event_log import EVENTS_KEPT, EventLog
 from adlro.clusterside.fencing import Fence
 from adlro.clusterside.timers import Timers
 from adlro.clusterside.wake_ups import WakeUps
-from adlro.errors import AdlroError
-from adlro.records.events import ENDS, NOT_BLOCKING, Clock, ClusterDescription, ClusterEvent, EventKind
+from adlro.errors import AdlroError, Unsupported
+from adlro.records.cluster import Cluster
+from adlro.records.events import (
+    ENDS,
+    NOT_BLOCKING,
+    AttemptState,
+    Clock,
+    ClusterDescription,
+    ClusterEvent,
+    EventKind,
+)
 from adlro.records.jobs import JobSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The answer to a launch: `existing` where this attempt had been launched before."""
+    """The answer to a launch: `existing` where this attempt had been launched before; 0 of a start to come."""
 
     existing: bool
     start_s: float
     revision: int
+    state: AttemptState
 
 
 class ClusterSide:
@@ -81,6 +91,7 @@ class ClusterSide:
             revision=self.log.revision,
             oldest_revision=self.log.oldest_revision,
             fencing_token=self.fence.spent,
+            capabilities=self.driver.capabilities,
         )
 
     def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, fencing_token: int) -> Launched:
@@ -95,7 +106,7 @@ class ClusterSide:
         self.driver.present_s()
         known = self.attempts.known(job_id, attempt, gpu_id)
         if known is not None:
-            return Launched(True, known.start_s, known.start_revision)
+            return Launched(True, known.start_s, known.start_revision, known.state)
         self.attempts.check(job_id, spec, gpu_id)
         made = Attempt(job_id, attempt, gpu_id, spec)
         before = self.attempts.accept(made)
@@ -104,7 +115,7 @@ class ClusterSide:
         except AdlroError:
             self.attempts.withdraw(made, before)
             raise
-        launched = Launched(False, made.start_s, made.start_revision)
+        launched = Launched(False, made.start_s, made.start_revision, made.state)
         self.driver.go_on()
         return launched
 
@@ -113,8 +124,11 @@ class ClusterSide:
 
         Raises:
             Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN.
+            Unsupported: the cluster can't end what runs.
         """
         self.fence.check(fencing_token)
+        if not self.driver.capabilities.stop:
+            raise Unsupported(f"cluster '{self.driver.cluster.name}' can't end what runs: it ends by itself")
         self.driver.present_s()
         known = self.attempts.open_attempt(job_id)
         if known is None or attempt not in (0, known.attempt) or known.stop_asked:
@@ -175,6 +189,18 @@ class ClusterSide:
             self._note(event)
         return numbered
 
+    def change_cluster(self, cluster: Cluster) -> None:
+        """Nodes or GPUs have joined or left: what was open on those that left is lost, and all are told."""
+        now_s = self.driver.present_s()
+        lost = [
+            ClusterEvent(0, EventKind.LOST, now_s, each.job_id, each.attempt, each.gpu_id, f"GPU {each.gpu_id} left")
+            for each in self.attempts.outside(cluster)
+        ]
+        self.driver.cluster = cluster
+        self.emit([*lost, ClusterEvent(0, EventKind.CLUSTER_CHANGED, now_s)])
+        self.attempts.set_cluster(cluster)
+        self.driver.go_on()
+
     def _note(self, event: ClusterEvent) -> None:
         """What an event means for attempts and GPUs."""
         if event.kind in (EventKind.GPU_LOST, EventKind.GPU_BACK):
@@ -185,5 +211,7 @@ class ClusterSide:
             return
         if event.kind is EventKind.STARTED:
             attempt.start_s, attempt.start_revision = event.time_s, event.revision
+        elif event.kind is EventKind.RUNNING:
+            attempt.runs = True
         elif event.kind in ENDS:
             self.attempts.end(attempt, event.revision)

@@ -16,7 +16,7 @@ from adlro.clusterside.timers import Timers
 from adlro.clusterside.wake_ups import WakeUps
 from adlro.errors import Unsupported
 from adlro.records.cluster import Cluster
-from adlro.records.events import Clock, ClockMode, ClusterEvent
+from adlro.records.events import Capabilities, Clock, ClockMode, ClusterEvent
 
 
 class Side(Protocol):
@@ -26,6 +26,9 @@ class Side(Protocol):
 
     def emit(self, events: Sequence[ClusterEvent]) -> Sequence[ClusterEvent]:
         """Tells the events of one moment; returns them with their revisions."""
+
+    def change_cluster(self, cluster: Cluster) -> None:
+        """Nodes or GPUs have joined or left: what was open on those that left is lost, and all are told."""
 
     @property
     def waits(self) -> bool:
@@ -37,11 +40,13 @@ class Driver(ABC):
 
     Attributes:
         cluster: nodes and GPUs.
+        capabilities: what it can do.
         side: what it tells; there once it is attached.
         timers: wall time and callbacks; there once it is attached.
     """
 
     cluster: Cluster
+    capabilities = Capabilities(stop=True)
     side: Side
     timers: Timers
 
@@ -95,7 +100,9 @@ class Driver(ABC):
         Raises:
             Unsupported: its time is no one's to set.
         """
-        raise Unsupported(f"the clock of cluster '{self.cluster.name}' can't be set: it keeps real time")
+        raise Unsupported(
+            f"the clock of cluster '{self.cluster.name}' can't be set: it keeps real time", reason="NO_VIRTUAL_CLOCK"
+        )
 
     def set_gpu_availability(self, gpu_id: str, available: bool) -> str:
         """Takes a GPU away or gives it back, now; returns the job that was lost, or "".
@@ -104,7 +111,9 @@ class Driver(ABC):
             Unsupported: only faults take its GPUs away.
             NotFound: no such GPU.
         """
-        raise Unsupported(f"the GPUs of cluster '{self.cluster.name}' can't be taken away by a call")
+        raise Unsupported(
+            f"the GPUs of cluster '{self.cluster.name}' can't be taken away by a call", reason="NO_GPU_AVAILABILITY"
+        )
 
     # ---- its life
 

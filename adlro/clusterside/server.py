@@ -103,7 +103,8 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         if self._ingest is not None:
             telemetry = settings.telemetry_hz > 0
             context.spawn(
-                self._ingest.run(self.driver.cluster, outbox, telemetry=telemetry), "describe and push to ingest"
+                self._ingest.run(lambda: self.driver.cluster, outbox, telemetry=telemetry),
+                "describe and push to ingest",
             )
             if telemetry:
                 sampler = Sampler(self.driver.sample, outbox, settings.telemetry_hz)
@@ -165,7 +166,12 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         launched = side.launch(
             request.job_id, request.attempt, spec_from_proto(request.spec), request.gpu_id, request.fencing_token
         )
-        return pb.LaunchJobResponse(existing=launched.existing, start_s=launched.start_s, revision=launched.revision)
+        return pb.LaunchJobResponse(
+            existing=launched.existing,
+            start_s=launched.start_s,
+            revision=launched.revision,
+            state=int(launched.state),  # type: ignore[arg-type]  # the numbers of AttemptState
+        )
 
     async def StopJob(self, request: pb.StopJobRequest, context: Context) -> pb.StopJobResponse:
         """Ends an attempt."""

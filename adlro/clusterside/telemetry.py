@@ -57,6 +57,11 @@ class Block:
     temperature_c: NDArray[np.float32]
     power_w: NDArray[np.float32]
 
+    @property
+    def gpu_count(self) -> int:
+        """G."""
+        return int(self.power_w.shape[1])
+
 
 class Outbox:
     """Blocks on their way out: the newest `BLOCKS_WAITING` are kept, the rest is dropped and counted."""
@@ -118,6 +123,8 @@ class Sampler:
         if taken is None:
             return
         cluster_s, metrics = taken
+        if self._samples and len(self._samples[-1][2].power_w) != len(metrics.power_w):
+            self._samples = []  # of the cluster as it was before
         self._samples.append((self._last_unix_s, cluster_s, metrics))
         if len(self._samples) >= self._samples_per_block:
             self._outbox.put(_block(self._samples))

@@ -62,7 +62,7 @@ class ClusterClient:
         return description_from_proto(await _answer(self._stub.DescribeCluster(request, timeout=CALL_TIMEOUT_S)))
 
     async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> int:
-        """Starts an attempt; safe to repeat. Returns the revision of its start."""
+        """Has an attempt taken; safe to repeat. Returns the revision of its start; 0: that is to come."""
         request = cluster_service_pb2.LaunchJobRequest(
             job_id=job_id,
             attempt=attempt,

@@ -20,7 +20,7 @@ class ClusterPort(Protocol):
         """What the cluster is and what runs."""
 
     async def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, token: int, incarnation: str) -> int:
-        """Starts an attempt; safe to repeat. Returns the revision of its start."""
+        """Has an attempt taken; safe to repeat. Returns the revision of its start; 0: that is to come."""
 
     async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
         """Ends an attempt; safe to repeat."""

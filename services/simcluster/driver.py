@@ -16,7 +16,7 @@ from adlro.clusterside.attempts import Attempt
 from adlro.clusterside.driver import Driver, Side
 from adlro.clusterside.timers import OneTimer, Timers
 from adlro.errors import Conflict
-from adlro.records.events import Clock, ClockMode, ClusterEvent, EventKind
+from adlro.records.events import Capabilities, Clock, ClockMode, ClusterEvent, EventKind
 from adlro.services.simcluster.clock import ClusterClock, clock_scale
 from adlro.sim.gpu_metrics import MetricsSample
 from adlro.sim.simulator import ClusterSimulator
@@ -36,6 +36,8 @@ class SimulatedCluster(Driver):
         simulator: the cluster, at the clock's time.
         clock: the clock to begin with.
     """
+
+    capabilities = Capabilities(virtual_clock=True, gpu_availability=True, stop=True)
 
     def __init__(self, simulator: ClusterSimulator, clock: Clock) -> None:
         self.cluster = simulator.cluster

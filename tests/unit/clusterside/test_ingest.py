@@ -81,7 +81,7 @@ async def serving(ingest: FakeIngest, port: int = 0) -> AsyncIterator[int]:
 async def pushing(port: int, *, hz: float) -> AsyncIterator[ClusterSimulator]:
     simulator, outbox = ClusterSimulator(CLUSTER), Outbox()
     client = IngestClient(f"127.0.0.1:{port}", get_logger())
-    tasks = [asyncio.create_task(client.run(CLUSTER, outbox, telemetry=hz > 0))]
+    tasks = [asyncio.create_task(client.run(lambda: CLUSTER, outbox, telemetry=hz > 0))]
     if hz > 0:
         sampler = Sampler(lambda: (simulator.now_s, simulator.sample(simulator.now_s)), outbox, hz)
         tasks.append(asyncio.create_task(sampler.run()))
