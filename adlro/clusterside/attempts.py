@@ -83,6 +83,11 @@ class Attempts:
             self._hold(attempt)
 
     @property
+    def open_attempts(self) -> list[Attempt]:
+        """Those that have not ended, in the order of their launches."""
+        return list(self._open.values())
+
+    @property
     def running(self) -> tuple[RunningJob, ...]:
         """What has started and not ended, in the order of the starts."""
         started = [each for each in self._open.values() if each.start_revision]

@@ -177,6 +177,14 @@ class ClusterSide:
         """An event that may change what the orchestrator wants is not acknowledged yet."""
         return self.log.acknowledged < self._last_blocking
 
+    def open_attempts(self) -> Sequence[Attempt]:
+        """The attempts that have not ended."""
+        return self.attempts.open_attempts
+
+    def is_open(self, attempt: Attempt) -> bool:
+        """This attempt has not ended."""
+        return self.attempts.open_attempt(attempt.job_id) is attempt
+
     def emit(self, events: Sequence[ClusterEvent]) -> Sequence[ClusterEvent]:
         """Tells the events of one moment; returns them with their revisions."""
         if not events:

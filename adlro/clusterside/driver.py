@@ -30,6 +30,12 @@ class Side(Protocol):
     def change_cluster(self, cluster: Cluster) -> None:
         """Nodes or GPUs have joined or left: what was open on those that left is lost, and all are told."""
 
+    def open_attempts(self) -> Sequence[Attempt]:
+        """The attempts that have not ended."""
+
+    def is_open(self, attempt: Attempt) -> bool:
+        """This attempt has not ended."""
+
     @property
     def waits(self) -> bool:
         """An event that may change what the orchestrator wants is not acknowledged yet."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any, ClassVar
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import grpc
 
@@ -27,7 +27,7 @@ class Double(pb_grpc.ClusterServiceServicer):
     """A service of the kit."""
 
     name = "double"
-    service_names: ClassVar[tuple[str, ...]] = ("adlro.v1.ClusterService",)
+    service_names: Sequence[str] = ("adlro.v1.ClusterService",)
 
     def __init__(self) -> None:
         self.incarnation = uuid.uuid4().hex
