@@ -21,7 +21,7 @@ from tests.fault.stack import Stack
 pytestmark = pytest.mark.slow
 
 EXAMPLE = ROOT / "examples" / "own_cluster.py"
-JOBS = 20
+RUNTIMES_S = [0.2 + n / 50 for n in range(20)]
 
 
 def start_example(folder: Path, redis_url: str, **settings: str) -> SpawnedService:
@@ -61,10 +61,8 @@ async def test_twenty_jobs_run_through_the_suite_on_it(stack: Stack, tmp_path: P
             ClusterFollower(listen) as cluster_log,
         ):
             specs = [
-                JobSpec(
-                    f"job {n}", "ada", JobType.SIMULATION, expected_runtime=ExpectedRuntime("v100_sxm2", 0.2 + n / 50)
-                )
-                for n in range(JOBS)
+                JobSpec("job", "ada", JobType.SIMULATION, expected_runtime=ExpectedRuntime("v100_sxm2", runtime_s))
+                for runtime_s in RUNTIMES_S
             ]
             submitted = await client.submit_many(specs, "twenty")
             done = await client.wait(submitted.job_ids, timeout_s=120.0)

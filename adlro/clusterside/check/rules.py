@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from adlro.clusterside.check.caller import SHORT_S, Broken, Caller, Skipped, expect
 from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, OutOfRange, Stale, Unsupported
@@ -23,7 +24,7 @@ LIMIT_S = 0.3
 
 def rule(function: Rule) -> Rule:
     """Adds a rule."""
-    RULES[function.__name__] = function  # type: ignore[attr-defined]  # it is a function
+    RULES[function.__name__] = function
     return function
 
 
@@ -243,11 +244,12 @@ async def names_an_unknown_gpu(cluster: Caller) -> None:
 async def refuses_what_does_not_fit(cluster: Caller) -> None:
     """A job that needs more than its GPU or node has is refused with the reason."""
     node, gpu = next((await cluster.describe()).cluster.gpus())
-    for fields, reason in (
+    too_much: list[tuple[dict[str, Any], str]] = [
         ({"gpu_memory_mib": gpu.memory_mib + 1}, "GPU_MEMORY_TOO_SMALL"),
         ({"cpu_cores": node.cpu_cores + 1}, "NODE_CORES_EXHAUSTED"),
         ({"memory_mib": node.memory_mib + 1}, "NODE_MEMORY_EXHAUSTED"),
-    ):
+    ]
+    for fields, reason in too_much:
         launch = cluster.launch(cluster.new_job(), gpu.gpu_id, **fields)
         await refused(launch, Conflict, reason, f"a job with {fields}")
 
@@ -503,7 +505,7 @@ async def names_a_broken_field(cluster: Caller) -> None:
 @rule
 async def refuses_what_it_can_not_do(cluster: Caller) -> None:
     """A call for which the cluster lacks the capability is UNIMPLEMENTED or FAILED_PRECONDITION, with a message."""
-    calls = []
+    calls: list[tuple[str, object]] = []
     if cluster.can is not None and not cluster.can.virtual_clock:
         calls.append(("SetClock", pb.SetClockRequest(paused=True)))
     if cluster.can is not None and not cluster.can.gpu_availability:

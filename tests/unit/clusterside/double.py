@@ -57,8 +57,13 @@ class Double(pb_grpc.ClusterServiceServicer):
 
     def emit(self, kind: int, job_id: str = "", attempt: int = 0, gpu_id: str = "") -> pb.ClusterEvent:
         event = pb.ClusterEvent(
-            revision=self.next_revision(), kind=kind, time_s=self.now_s(), job_id=job_id, attempt=attempt, gpu_id=gpu_id
-        )  # type: ignore[arg-type]
+            revision=self.next_revision(),
+            kind=kind,  # type: ignore[arg-type]  # a number of EventKind
+            time_s=self.now_s(),
+            job_id=job_id,
+            attempt=attempt,
+            gpu_id=gpu_id,
+        )
         self.events.append(event)
         self.news.set()
         self.news = asyncio.Event()
