@@ -10,7 +10,16 @@ from typing import Protocol
 from adlro.errors import InvalidInput
 from adlro.placement import NOWHERE, GpuShare, Placement
 from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
-from adlro.records.events import Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind, RunningJob
+from adlro.records.events import (
+    Capabilities,
+    Clock,
+    ClockMode,
+    ClusterDescription,
+    ClusterEvent,
+    EventBatch,
+    EventKind,
+    RunningJob,
+)
 from adlro.records.jobs import (
     ExpectedRuntime,
     Job,
@@ -379,11 +388,13 @@ def description_from_proto(message: cluster_service_pb2.DescribeClusterResponse)
         revision=message.revision,
         oldest_revision=message.oldest_revision,
         fencing_token=message.fencing_token,
+        capabilities=capabilities_from_proto(message.capabilities) if message.HasField("capabilities") else None,
     )
 
 
 def description_to_proto(description: ClusterDescription) -> cluster_service_pb2.DescribeClusterResponse:
     """The message of a cluster's description."""
+    can = description.capabilities
     return cluster_service_pb2.DescribeClusterResponse(
         cluster=cluster_to_proto(description.cluster),
         running=[
@@ -402,4 +413,31 @@ def description_to_proto(description: ClusterDescription) -> cluster_service_pb2
         revision=description.revision,
         oldest_revision=description.oldest_revision,
         fencing_token=description.fencing_token,
+        capabilities=None if can is None else capabilities_to_proto(can),
+    )
+
+
+def capabilities_from_proto(message: cluster_service_pb2.Capabilities) -> Capabilities:
+    """What a cluster can do, from its message."""
+    return Capabilities(
+        virtual_clock=message.virtual_clock,
+        gpu_availability=message.gpu_availability,
+        stop=message.stop,
+        logs=message.logs,
+        gangs=message.gangs,
+        shares=message.shares,
+        containers=message.containers,
+    )
+
+
+def capabilities_to_proto(can: Capabilities) -> cluster_service_pb2.Capabilities:
+    """The message of what a cluster can do."""
+    return cluster_service_pb2.Capabilities(
+        virtual_clock=can.virtual_clock,
+        gpu_availability=can.gpu_availability,
+        stop=can.stop,
+        logs=can.logs,
+        gangs=can.gangs,
+        shares=can.shares,
+        containers=can.containers,
     )

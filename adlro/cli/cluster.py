@@ -23,7 +23,7 @@ from adlro.cli.shell import (
     say,
     stdout,
 )
-from adlro.errors import AdlroError, Unavailable
+from adlro.errors import AdlroError, Unavailable, Unsupported
 from adlro.terminal import escape
 
 if TYPE_CHECKING:
@@ -264,6 +264,12 @@ def clock(
         if mode is None and scale is None and paused is None:
             now = client.clock()
         else:
+            described = client.describe_cluster()
+            if described.capabilities is not None and not described.capabilities.virtual_clock:
+                raise Unsupported(
+                    f"cluster '{described.cluster.name}' keeps real time: its clock can be shown, and not set; only a "
+                    "simulated cluster's can"
+                )
             chosen = None if mode is None else ClockMode[mode.name]
             now = client.set_clock(chosen, scale=scale, paused=paused)
     if output is Output.JSON:

@@ -23,6 +23,8 @@ from adlro.kit.addresses import split_address
 
 PREFIX = "ADLRO_"
 SERVICES = ("ingest", "decompose", "orchestrator", "simcluster")
+# Services that ADLRO does not bring: adapters to clusters (adlro/clusterside).
+ADAPTERS = ("cluster",)
 # Read by the command, the client and the tests. They may stand in the environment that a service inherits.
 OTHER_KEYS = frozenset(
     {
@@ -191,7 +193,7 @@ def known_keys(settings_cls: type[ServiceSettings]) -> dict[str, str]:
 def check_keys(settings_cls: type[ServiceSettings], environment: Mapping[str, str]) -> None:
     """Raises UnknownSetting for a key ADLRO_* that neither this service nor anyone else of the suite reads."""
     known = known_keys(settings_cls)
-    others = tuple(f"{PREFIX}{name}_".upper() for name in SERVICES if name != settings_cls.service_name)
+    others = tuple(f"{PREFIX}{name}_".upper() for name in (*SERVICES, *ADAPTERS) if name != settings_cls.service_name)
     unknown = sorted(
         key
         for key in environment

@@ -42,10 +42,23 @@ class EventKind(enum.IntEnum):
     GPU_LOST = 7
     GPU_BACK = 8
     CLOCK_SET = 9
+    RUNNING = 10
+    CLUSTER_CHANGED = 11
+
+
+class AttemptState(enum.IntEnum):
+    """How far an attempt has come; numbers as in cluster_service.proto."""
+
+    ACCEPTED = 1
+    STARTED = 2
+    RUNNING = 3
+    ENDED = 4
 
 
 # Events that change nothing of what could be started: a virtual clock does not wait for their acknowledgement.
-NOT_BLOCKING = frozenset((EventKind.STARTED, EventKind.CLOCK_SET))
+NOT_BLOCKING = frozenset((EventKind.STARTED, EventKind.RUNNING, EventKind.CLOCK_SET))
+# An attempt is over.
+ENDS = frozenset((EventKind.FINISHED, EventKind.FAILED, EventKind.STOPPED, EventKind.LOST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +107,35 @@ class RunningJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a cluster can do.
+
+    Attributes:
+        virtual_clock: its time is simulated, and can be set.
+        gpu_availability: GPUs can be taken away and given back by a call.
+        stop: what runs can be ended.
+        logs: what a job writes can be read.
+        gangs: a job may have several GPUs; `shares`: a part of one.
+        containers: a job runs in a container of its own.
+    """
+
+    virtual_clock: bool = False
+    gpu_availability: bool = False
+    stop: bool = False
+    logs: bool = False
+    gangs: bool = False
+    shares: bool = False
+    containers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """A cluster at one moment.
 
     Attributes:
         revision: of its newest event; `oldest_revision`: of the oldest still kept.
         fencing_token: the newest that was used there, or is older than one that was given; 0: none.
+        capabilities: None: a service of an older version does not say.
     """
 
     cluster: Cluster
@@ -110,3 +146,4 @@ class ClusterDescription:
     revision: int
     oldest_revision: int
     fencing_token: int = 0
+    capabilities: Capabilities | None = None

@@ -4,7 +4,7 @@ The names, messages and refusals around the compiled physics (adlro/state/machin
 and what a GPU's loss or speed does to it is computed there, for this cluster as for the thousands of a training.
 
 Event-driven: whoever drives it asks `next_event_time`, and takes the clock there with `advance_to`. It checks what a
-real cluster would refuse; idempotency, tokens and attempts are the caller's (services/simcluster/runtime.py).
+real cluster would refuse; idempotency, tokens and attempts are the caller's (adlro/clusterside).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adlro.errors import Conflict, InvalidInput, NotFound
+from adlro.errors import Conflict, InvalidInput
 from adlro.hardware.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
-from adlro.placement import Placement, Resource, shortage
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import ClusterEvent, EventKind, RunningJob
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from adlro.sim.durations import PlannedRun, plan_run
 from adlro.sim.gpu_metrics import GpuMetrics, MetricsSample
+from adlro.state.fit import check_fit, job_runs, unknown_gpu
 from adlro.state.machines import IDLE, empty_machines, hardware_of, next_end_s, occupy, set_speed, vacate
 from adlro.workload.scenario import Scenario, load_scenario
 
@@ -205,7 +206,7 @@ class ClusterSimulator:
         if not 0 < speed < math.inf:
             raise InvalidInput(f"the speed of {gpu_id} must be a number above 0, not {speed}", field="speed")
         if self._machines.gpu_speed[0, gpu] == 0.0:
-            raise _refused("GPU_LOST", f"GPU {gpu_id} is lost")
+            raise Conflict(f"GPU {gpu_id} is lost", reason="GPU_LOST")
         set_speed(self._machines, 0, gpu, float(speed))
 
     def next_event_time(self) -> float | None:
@@ -284,38 +285,24 @@ class ClusterSimulator:
     def _gpu(self, gpu_id: str) -> int:
         number = self._number_of.get(gpu_id)
         if number is None:
-            raise NotFound(
-                f"cluster '{self.cluster.name}' has no GPU '{gpu_id}'; DescribeCluster (or `adlro gpus`) lists its "
-                f"{len(self._gpus)} GPUs, such as '{self._gpus[0].gpu_id}'",
-                field="gpu_id",
-                reason="UNKNOWN_GPU",
-                metadata={"gpu_id": gpu_id},
-            )
+            raise unknown_gpu(self.cluster, gpu_id)
         return number
 
     def _check_fit(self, job_id: str, spec: JobSpec, gpu: int) -> None:
         state, machines = self._state(gpu), self._machines
-        gpu_id, node = state.gpu.gpu_id, self.cluster.nodes[state.node]
-        cores_free, memory_free_mib = machines.cores_free[0, state.node], machines.memory_free_mib[0, state.node]
         earlier = self.running_job(job_id)
         if earlier is not None:
-            raise _refused("JOB_RUNNING", f"{job_id} runs on {earlier.gpu_id} already, attempt {earlier.attempt}")
-        if state.lost:
-            raise _refused("GPU_LOST", f"GPU {gpu_id} is lost")
-        if state.running is not None:
-            raise _refused("GPU_BUSY", f"GPU {gpu_id} runs {state.running.job_id}")
-        missing = shortage(spec, state.gpu.memory_mib, int(cores_free), int(memory_free_mib))
-        if missing is None:
-            return
-        if missing.resource is Resource.GPU_MEMORY:
-            reason, has, unit = "GPU_MEMORY_TOO_SMALL", f"GPU {gpu_id} has {missing.left} MiB", " MiB"
-        elif missing.resource is Resource.CPU_CORES:
-            reason, unit = "NODE_CORES_EXHAUSTED", ""
-            has = f"node {node.node_id} has {missing.left} of {node.cpu_cores} CPU cores free"
-        else:
-            reason, unit = "NODE_MEMORY_EXHAUSTED", " MiB"
-            has = f"node {node.node_id} has {missing.left} of {node.memory_mib} MiB free"
-        raise _refused(reason, f"{has}, {job_id} needs {missing.needed}{unit}")
+            raise job_runs(job_id, earlier.gpu_id, earlier.attempt)
+        check_fit(
+            job_id,
+            spec,
+            self.cluster.nodes[state.node],
+            state.gpu,
+            lost=state.lost,
+            runs_here="" if state.running is None else state.running.job_id,
+            cores_free=int(machines.cores_free[0, state.node]),
+            memory_free_mib=int(machines.memory_free_mib[0, state.node]),
+        )
 
 
 def warm() -> None:
@@ -327,7 +314,3 @@ def warm() -> None:
     end_s = simulator.next_event_time()
     assert end_s is not None
     simulator.advance_to(end_s)
-
-
-def _refused(reason: str, message: str) -> Conflict:
-    return Conflict(message, reason=reason)

@@ -22,6 +22,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _AttemptState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AttemptStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttemptState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ATTEMPT_STATE_UNSPECIFIED: _AttemptState.ValueType  # 0
+    ATTEMPT_STATE_ACCEPTED: _AttemptState.ValueType  # 1
+    """Its launch was taken; it will start, or be told to have failed or been lost."""
+    ATTEMPT_STATE_STARTED: _AttemptState.ValueType  # 2
+    """It has its GPU."""
+    ATTEMPT_STATE_RUNNING: _AttemptState.ValueType  # 3
+    """Its program runs."""
+    ATTEMPT_STATE_ENDED: _AttemptState.ValueType  # 4
+
+class AttemptState(_AttemptState, metaclass=_AttemptStateEnumTypeWrapper):
+    """How far an attempt has come."""
+
+ATTEMPT_STATE_UNSPECIFIED: AttemptState.ValueType  # 0
+ATTEMPT_STATE_ACCEPTED: AttemptState.ValueType  # 1
+"""Its launch was taken; it will start, or be told to have failed or been lost."""
+ATTEMPT_STATE_STARTED: AttemptState.ValueType  # 2
+"""It has its GPU."""
+ATTEMPT_STATE_RUNNING: AttemptState.ValueType  # 3
+"""Its program runs."""
+ATTEMPT_STATE_ENDED: AttemptState.ValueType  # 4
+Global___AttemptState: _TypeAlias = AttemptState  # noqa: Y015
+
 class _EventKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -44,6 +72,12 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_GPU_BACK: _EventKind.ValueType  # 8
     EVENT_KIND_CLOCK_SET: _EventKind.ValueType  # 9
     """SetClock was called."""
+    EVENT_KIND_RUNNING: _EventKind.ValueType  # 10
+    """The attempt's own program runs, where STARTED was before that (an image was fetched, a node booted). Not every
+    cluster tells it.
+    """
+    EVENT_KIND_CLUSTER_CHANGED: _EventKind.ValueType  # 11
+    """Nodes or GPUs joined or left: describe the cluster anew. What ran on a GPU that left is told LOST before it."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper): ...
 
@@ -63,6 +97,12 @@ EVENT_KIND_GPU_LOST: EventKind.ValueType  # 7
 EVENT_KIND_GPU_BACK: EventKind.ValueType  # 8
 EVENT_KIND_CLOCK_SET: EventKind.ValueType  # 9
 """SetClock was called."""
+EVENT_KIND_RUNNING: EventKind.ValueType  # 10
+"""The attempt's own program runs, where STARTED was before that (an image was fetched, a node booted). Not every
+cluster tells it.
+"""
+EVENT_KIND_CLUSTER_CHANGED: EventKind.ValueType  # 11
+"""Nodes or GPUs joined or left: describe the cluster anew. What ran on a GPU that left is told LOST before it."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
@@ -100,6 +140,52 @@ class RunningJob(_message.Message):
 Global___RunningJob: _TypeAlias = RunningJob  # noqa: Y015
 
 @_typing.final
+class Capabilities(_message.Message):
+    """What a cluster can do. What it can't is refused with UNIMPLEMENTED where it is asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VIRTUAL_CLOCK_FIELD_NUMBER: _builtins.int
+    GPU_AVAILABILITY_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
+    GANGS_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    CONTAINERS_FIELD_NUMBER: _builtins.int
+    virtual_clock: _builtins.bool
+    """Its time is simulated: SetClock sets it, and it may run scaled or virtual."""
+    gpu_availability: _builtins.bool
+    """SetGpuAvailability takes GPUs away and gives them back."""
+    stop: _builtins.bool
+    """StopJob ends what runs."""
+    logs: _builtins.bool
+    """What a job writes can be read."""
+    gangs: _builtins.bool
+    """A job may have several GPUs."""
+    shares: _builtins.bool
+    """A job may have a part of a GPU."""
+    containers: _builtins.bool
+    """A job runs in a container of its own."""
+    def __init__(
+        self,
+        *,
+        virtual_clock: _builtins.bool = ...,
+        gpu_availability: _builtins.bool = ...,
+        stop: _builtins.bool = ...,
+        logs: _builtins.bool = ...,
+        gangs: _builtins.bool = ...,
+        shares: _builtins.bool = ...,
+        containers: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "gangs", b"gangs", "gpu_availability", b"gpu_availability", "logs", b"logs", "shares", b"shares", "stop", b"stop", "virtual_clock", b"virtual_clock"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Capabilities: _TypeAlias = Capabilities  # noqa: Y015
+
+@_typing.final
 class DescribeClusterRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -126,6 +212,7 @@ class DescribeClusterResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     OLDEST_REVISION_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """New with every start of the cluster's service."""
     revision: _builtins.int
@@ -139,11 +226,17 @@ class DescribeClusterResponse(_message.Message):
     @_builtins.property
     def cluster(self) -> _cluster_pb2.Cluster: ...
     @_builtins.property
-    def running(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunningJob]: ...
+    def running(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunningJob]:
+        """Attempts that have started and not ended."""
+
     @_builtins.property
     def lost_gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def clock(self) -> _cluster_pb2.Clock: ...
+    @_builtins.property
+    def capabilities(self) -> Global___Capabilities:
+        """Not set: by a service of an older version, which does not say."""
+
     def __init__(
         self,
         *,
@@ -155,10 +248,11 @@ class DescribeClusterResponse(_message.Message):
         revision: _builtins.int = ...,
         oldest_revision: _builtins.int = ...,
         fencing_token: _builtins.int = ...,
+        capabilities: Global___Capabilities | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "cluster", b"cluster"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "clock", b"clock", "cluster", b"cluster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "cluster", b"cluster", "fencing_token", b"fencing_token", "incarnation", b"incarnation", "lost_gpu_ids", b"lost_gpu_ids", "oldest_revision", b"oldest_revision", "revision", b"revision", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "clock", b"clock", "cluster", b"cluster", "fencing_token", b"fencing_token", "incarnation", b"incarnation", "lost_gpu_ids", b"lost_gpu_ids", "oldest_revision", b"oldest_revision", "revision", b"revision", "running", b"running"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -213,22 +307,26 @@ class LaunchJobResponse(_message.Message):
     EXISTING_FIELD_NUMBER: _builtins.int
     START_S_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     existing: _builtins.bool
     """This attempt had been launched before, on this GPU; it may have ended since."""
     start_s: _builtins.float
-    """Cluster time of the start."""
+    """Cluster time of the start; 0: it has not started yet."""
     revision: _builtins.int
-    """The revision of its STARTED event."""
+    """The revision of its STARTED event; 0: it has not started yet."""
+    state: Global___AttemptState.ValueType
+    """How far it had come when this was answered. A simulated cluster starts what it accepts at once."""
     def __init__(
         self,
         *,
         existing: _builtins.bool = ...,
         start_s: _builtins.float = ...,
         revision: _builtins.int = ...,
+        state: Global___AttemptState.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["existing", b"existing", "revision", b"revision", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["existing", b"existing", "revision", b"revision", "start_s", b"start_s", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -270,7 +368,7 @@ class StopJobResponse(_message.Message):
 
     STOPPED_FIELD_NUMBER: _builtins.int
     stopped: _builtins.bool
-    """It ran and was ended by this call."""
+    """It was open, and is ended by this call and none before."""
     def __init__(
         self,
         *,

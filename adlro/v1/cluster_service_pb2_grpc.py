@@ -87,16 +87,18 @@ class ClusterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LaunchJob(self, request, context):
-        """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt). Here as in StopJob and AcknowledgeEvents, a
-        fencing token that is older than one that was given or seen (STALE_FENCING_TOKEN), or that no lease has given
-        (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION, and nothing changes.
+        """Takes an attempt of a job for a GPU: the answer says that it is accepted and will not be forgotten, events say when
+        it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). Here as in
+        StopJob and AcknowledgeEvents, a fencing token that is older than one that was given or seen
+        (STALE_FENCING_TOKEN), or that no lease has given (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION,
+        and nothing changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopJob(self, request, context):
-        """Ends a running attempt; one that has ended already is no error.
+        """Has an attempt ended; one that has ended already is no error. The event of its end says when it is over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,15 +127,16 @@ class ClusterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetClock(self, request, context):
-        """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Real clusters:
-        UNIMPLEMENTED.
+        """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Clusters without
+        the capability `virtual_clock`: UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetGpuAvailability(self, request, context):
-        """Takes a simulated cluster's GPU away or gives it back. Real clusters: UNIMPLEMENTED.
+        """Takes a simulated cluster's GPU away or gives it back. Clusters without the capability `gpu_availability`:
+        UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

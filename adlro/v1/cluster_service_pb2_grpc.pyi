@@ -34,12 +34,14 @@ class ClusterServiceStub:
     DescribeCluster: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.DescribeClusterRequest, _cluster_service_pb2.DescribeClusterResponse]
     """What the cluster is, what runs on it, its clock, and where its event log stands."""
     LaunchJob: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.LaunchJobRequest, _cluster_service_pb2.LaunchJobResponse]
-    """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt). Here as in StopJob and AcknowledgeEvents, a
-    fencing token that is older than one that was given or seen (STALE_FENCING_TOKEN), or that no lease has given
-    (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION, and nothing changes.
+    """Takes an attempt of a job for a GPU: the answer says that it is accepted and will not be forgotten, events say when
+    it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). Here as in
+    StopJob and AcknowledgeEvents, a fencing token that is older than one that was given or seen
+    (STALE_FENCING_TOKEN), or that no lease has given (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION,
+    and nothing changes.
     """
     StopJob: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.StopJobRequest, _cluster_service_pb2.StopJobResponse]
-    """Ends a running attempt; one that has ended already is no error."""
+    """Has an attempt ended; one that has ended already is no error. The event of its end says when it is over."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_cluster_service_pb2.WatchEventsRequest, _cluster_service_pb2.WatchEventsResponse]
     """Every event after a revision, in order, then new ones. An incarnation other than the cluster's
     own: ABORTED, describe the cluster anew.
@@ -49,11 +51,13 @@ class ClusterServiceStub:
     WakeAt: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.WakeAtRequest, _cluster_service_pb2.WakeAtResponse]
     """Asks for WAKE_UP events at cluster times; a time that has passed fires at once."""
     SetClock: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.SetClockRequest, _cluster_service_pb2.SetClockResponse]
-    """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Real clusters:
-    UNIMPLEMENTED.
+    """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Clusters without
+    the capability `virtual_clock`: UNIMPLEMENTED.
     """
     SetGpuAvailability: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.SetGpuAvailabilityRequest, _cluster_service_pb2.SetGpuAvailabilityResponse]
-    """Takes a simulated cluster's GPU away or gives it back. Real clusters: UNIMPLEMENTED."""
+    """Takes a simulated cluster's GPU away or gives it back. Clusters without the capability `gpu_availability`:
+    UNIMPLEMENTED.
+    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -61,12 +65,14 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     DescribeCluster: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.DescribeClusterRequest, _cluster_service_pb2.DescribeClusterResponse]  # type: ignore[assignment]
     """What the cluster is, what runs on it, its clock, and where its event log stands."""
     LaunchJob: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.LaunchJobRequest, _cluster_service_pb2.LaunchJobResponse]  # type: ignore[assignment]
-    """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt). Here as in StopJob and AcknowledgeEvents, a
-    fencing token that is older than one that was given or seen (STALE_FENCING_TOKEN), or that no lease has given
-    (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION, and nothing changes.
+    """Takes an attempt of a job for a GPU: the answer says that it is accepted and will not be forgotten, events say when
+    it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). Here as in
+    StopJob and AcknowledgeEvents, a fencing token that is older than one that was given or seen
+    (STALE_FENCING_TOKEN), or that no lease has given (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION,
+    and nothing changes.
     """
     StopJob: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.StopJobRequest, _cluster_service_pb2.StopJobResponse]  # type: ignore[assignment]
-    """Ends a running attempt; one that has ended already is no error."""
+    """Has an attempt ended; one that has ended already is no error. The event of its end says when it is over."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_cluster_service_pb2.WatchEventsRequest, _cluster_service_pb2.WatchEventsResponse]  # type: ignore[assignment]
     """Every event after a revision, in order, then new ones. An incarnation other than the cluster's
     own: ABORTED, describe the cluster anew.
@@ -76,11 +82,13 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     WakeAt: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.WakeAtRequest, _cluster_service_pb2.WakeAtResponse]  # type: ignore[assignment]
     """Asks for WAKE_UP events at cluster times; a time that has passed fires at once."""
     SetClock: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.SetClockRequest, _cluster_service_pb2.SetClockResponse]  # type: ignore[assignment]
-    """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Real clusters:
-    UNIMPLEMENTED.
+    """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Clusters without
+    the capability `virtual_clock`: UNIMPLEMENTED.
     """
     SetGpuAvailability: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.SetGpuAvailabilityRequest, _cluster_service_pb2.SetGpuAvailabilityResponse]  # type: ignore[assignment]
-    """Takes a simulated cluster's GPU away or gives it back. Real clusters: UNIMPLEMENTED."""
+    """Takes a simulated cluster's GPU away or gives it back. Clusters without the capability `gpu_availability`:
+    UNIMPLEMENTED.
+    """
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -97,9 +105,11 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cluster_service_pb2.LaunchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.LaunchJobResponse, _abc.Awaitable[_cluster_service_pb2.LaunchJobResponse]]:
-        """Starts an attempt of a job on a GPU. Idempotent on (job_id, attempt). Here as in StopJob and AcknowledgeEvents, a
-        fencing token that is older than one that was given or seen (STALE_FENCING_TOKEN), or that no lease has given
-        (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION, and nothing changes.
+        """Takes an attempt of a job for a GPU: the answer says that it is accepted and will not be forgotten, events say when
+        it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). Here as in
+        StopJob and AcknowledgeEvents, a fencing token that is older than one that was given or seen
+        (STALE_FENCING_TOKEN), or that no lease has given (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION,
+        and nothing changes.
         """
 
     @_abc_1.abstractmethod
@@ -108,7 +118,7 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cluster_service_pb2.StopJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.StopJobResponse, _abc.Awaitable[_cluster_service_pb2.StopJobResponse]]:
-        """Ends a running attempt; one that has ended already is no error."""
+        """Has an attempt ended; one that has ended already is no error. The event of its end says when it is over."""
 
     @_abc_1.abstractmethod
     def WatchEvents(
@@ -142,8 +152,8 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cluster_service_pb2.SetClockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.SetClockResponse, _abc.Awaitable[_cluster_service_pb2.SetClockResponse]]:
-        """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Real clusters:
-        UNIMPLEMENTED.
+        """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Clusters without
+        the capability `virtual_clock`: UNIMPLEMENTED.
         """
 
     @_abc_1.abstractmethod
@@ -152,6 +162,8 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cluster_service_pb2.SetGpuAvailabilityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.SetGpuAvailabilityResponse, _abc.Awaitable[_cluster_service_pb2.SetGpuAvailabilityResponse]]:
-        """Takes a simulated cluster's GPU away or gives it back. Real clusters: UNIMPLEMENTED."""
+        """Takes a simulated cluster's GPU away or gives it back. Clusters without the capability `gpu_availability`:
+        UNIMPLEMENTED.
+        """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

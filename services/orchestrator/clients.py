@@ -65,7 +65,7 @@ class ClusterClient:
     async def launch(
         self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
     ) -> int:
-        """Starts an attempt; safe to repeat. Returns the revision of its start."""
+        """Has an attempt taken; safe to repeat. Returns the revision of its start; 0: that is to come."""
         request = cluster_service_pb2.LaunchJobRequest(
             job_id=job_id,
             attempt=attempt,

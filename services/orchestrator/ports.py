@@ -23,7 +23,7 @@ class ClusterPort(Protocol):
     async def launch(
         self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
     ) -> int:
-        """Starts an attempt; safe to repeat. Returns the revision of its start."""
+        """Has an attempt taken; safe to repeat. Returns the revision of its start; 0: that is to come."""
 
     async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
         """Ends an attempt; safe to repeat."""

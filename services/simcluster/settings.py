@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from adlro.kit.settings import ServiceSettings
+from adlro.clusterside.settings import ClusterSettings
 
 
-class SimclusterSettings(ServiceSettings):
+class SimclusterSettings(ClusterSettings):
     """What simcluster needs to know."""
 
     service_name: ClassVar[str] = "simcluster"
@@ -22,7 +22,3 @@ class SimclusterSettings(ServiceSettings):
     clock_paused: bool = False
     # Cluster seconds that each start takes before the job's work begins.
     start_cost_s: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
-    # Samples a second of wall time; 0 = no telemetry.
-    telemetry_hz: float = Field(default=2.0, ge=0, le=1000, allow_inf_nan=False)
-    # Where the cluster is described and telemetry is pushed to; empty = nowhere.
-    ingest_address: str = ""

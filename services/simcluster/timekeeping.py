@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from adlro.errors import Stale
 from adlro.records.events import Clock, ClockMode
-from adlro.services.simcluster.runtime import ClusterRuntime
+from adlro.services.simcluster.driver import SimulatedCluster
 
 # How often it is looked whether the ceiling is where it should be.
 LOOK_S = 0.25
@@ -36,26 +36,27 @@ class ClockRecord(Protocol):
 
 
 class Timekeeper:
-    """Writes a runtime's clock down, ahead of what it tells.
+    """Writes a cluster's clock down, ahead of what it tells.
 
     Args:
-        runtime: the cluster.
+        cluster: whose clock it is.
         record: where the clock is written down.
-        tell: told at each try what keeps the clock from being written down; empty: nothing.
     """
 
-    def __init__(self, runtime: ClusterRuntime, record: ClockRecord, tell: Callable[[str], None]) -> None:
-        self._runtime = runtime
+    def __init__(self, cluster: SimulatedCluster, record: ClockRecord) -> None:
+        self._cluster = cluster
         self._record = record
-        self._tell = tell
         self._written: Clock | None = None
         self._written_at = 0.0
         self._writing = asyncio.Lock()
         self._needed = asyncio.Event()
-        runtime.on_ceiling_reached = self._needed.set
+        cluster.on_ceiling_reached = self._needed.set
 
-    async def run(self) -> None:
+    async def run(self, tell: Callable[[str], None]) -> None:
         """Keeps the ceiling above the clock, for ever; while the store is away it tries again.
+
+        Args:
+            tell: told at each try what keeps the clock from being written down; empty: nothing.
 
         Raises:
             Stale: another process has taken the clock over.
@@ -64,13 +65,13 @@ class Timekeeper:
         while True:
             try:
                 async with self._writing:
-                    wanted = self._runtime.wanted_ceiling()
+                    wanted = self._cluster.wanted_ceiling()
                     self._needed.clear()
                     if wanted != self._written or loop.time() > self._written_at + REWRITE_S:
                         await self._write(wanted)
-                        self._tell("")
+                        tell("")
             except (RedisError, OSError, TimeoutError) as error:
-                self._tell(f"the clock stands, for the store does not take it: {str(error) or type(error).__name__}")
+                tell(f"the clock stands, for the store does not take it: {str(error) or type(error).__name__}")
             with contextlib.suppress(TimeoutError):
                 # Where the store does not answer, what needs it does not make it answer.
                 async with asyncio.timeout(LOOK_S):
@@ -83,29 +84,29 @@ class Timekeeper:
         paused: bool | None = None,
         not_before_s: float | None = None,
     ) -> Clock:
-        """Sets the runtime's clock, after it is written down how.
+        """Sets the cluster's clock, after it is written down how.
 
         Raises:
-            InvalidInput, Conflict: as the runtime says; nothing has changed.
+            InvalidInput, Conflict: as the cluster says; nothing has changed.
             redis.exceptions.RedisError, OSError: the store does not answer; nothing has changed.
             Stale: another process has taken the clock over.
         """
         async with self._writing:
-            planned = self._runtime.planned_clock(mode, scale, paused, not_before_s)
-            await self._write(self._runtime.ceiling_of(planned))
-            return self._runtime.set_clock(mode, scale, paused, not_before_s)
+            planned = self._cluster.planned_clock(mode, scale, paused, not_before_s)
+            await self._write(self._cluster.ceiling_of(planned))
+            return self._cluster.set_clock_now(mode, scale, paused, not_before_s)
 
     async def close(self) -> None:
-        """Ends the runtime, and writes the exact time at which it stands."""
-        clock = self._runtime.close()
+        """Ends the clock, and writes the exact time at which it stands."""
+        clock = self._cluster.stand()
         with contextlib.suppress(RedisError, OSError, TimeoutError, Stale):  # Stale: a successor writes its own
             async with asyncio.timeout(_LAST_WRITE_S), self._writing:
                 await self._write(clock)
 
     async def _write(self, clock: Clock) -> None:
         # Until the store has answered, either may be what a successor finds there.
-        self._runtime.set_ceiling(min(self._runtime.ceiling_s, clock.time_s))
+        self._cluster.set_ceiling(min(self._cluster.ceiling_s, clock.time_s))
         self._written = None
         await self._record.write(clock)
         self._written, self._written_at = clock, asyncio.get_running_loop().time()
-        self._runtime.set_ceiling(clock.time_s)
+        self._cluster.set_ceiling(clock.time_s)

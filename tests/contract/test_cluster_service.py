@@ -249,6 +249,7 @@ async def test_an_idle_cluster_describes_itself(cluster):
     assert description.incarnation
     assert description.oldest_revision <= description.revision + 1
     assert (await cluster.describe()).incarnation == description.incarnation
+    assert description.capabilities is not None, "what it can do is said before it is asked for"
 
 
 async def test_a_launch_is_described_and_told(cluster):
@@ -257,6 +258,7 @@ async def test_a_launch_is_described_and_told(cluster):
     async with cluster.watch(description.revision, description.incarnation) as watch:
         answer = await cluster.launch("job-1", first)
         assert not answer.existing
+        assert answer.state == pb.ATTEMPT_STATE_STARTED
         (event,) = await watch.next()
     assert (event.kind, event.job_id, event.attempt, event.gpu_id) == (EventKind.STARTED, "job-1", 1, first)
     assert (event.revision, event.time_s) == (answer.revision, answer.start_s)

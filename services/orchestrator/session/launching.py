@@ -167,6 +167,7 @@ class Launches:
         key, incarnation = (job.job_id, job.attempt_count), self._acting.incarnation
         for tries in range(1, LAUNCH_TRIES + 1):
             try:
+                # 0: it is accepted; its STARTED event is to come.
                 start_revision = await self._cluster.launch(*key, job.spec, job.placement, self._token, incarnation)
                 break
             except Stale:
@@ -191,7 +192,7 @@ class Launches:
                 if last or entry.job.cancel_requested:
                     await self._give_up(entry, job, why)
                     return
-        if start_revision <= applied:
+        if 0 < start_revision <= applied:
             # It was started before it was meant: the store has lost what it knew of that. Its events will not come
             # again, so nobody would ever hear of its end.
             why = "it was started before, and forgotten since"

@@ -199,7 +199,8 @@ class Session:
     async def _catch_up(self, description: ClusterDescription) -> Clock:
         """A cluster that keeps no time of its own over a restart is taken to where the records are."""
         own = description.clock
-        if description.running or own.time_s >= self.now_s:
+        can = description.capabilities
+        if description.running or own.time_s >= self.now_s or (can is not None and not can.virtual_clock):
             return own
         try:
             return await self._cluster.advance_to(self.now_s)
@@ -379,6 +380,12 @@ class Session:
             if event.revision > self._described:  # older ones are in the description already
                 self.ledger.set_lost([event.gpu_id], event.kind is EventKind.GPU_LOST)
             return
+        if event.kind is EventKind.CLUSTER_CHANGED:
+            if event.revision > self._described:
+                raise Stale("nodes or GPUs of the cluster joined or left; the next session begins with those it has")
+            return
+        if event.kind is EventKind.RUNNING:
+            return  # a sign of life; since STARTED the attempt counts as running
         entry = self.ledger.entries.get(event.job_id)
         if entry is None or not entry.is_placed(event.attempt):
             if event.kind is EventKind.STARTED and event.revision > self._described:

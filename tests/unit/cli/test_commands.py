@@ -17,7 +17,7 @@ from adlro.cli.app import app
 from adlro.client import transport
 from adlro.errors import FieldViolation, InternalError, InvalidInput, Unavailable
 from adlro.placement import Placement
-from adlro.records.events import ClockMode
+from adlro.records.events import Capabilities, ClockMode
 from adlro.records.jobs import Job, JobSpec, JobState, JobType, PendingReason
 from adlro.v1 import orchestrator_service_pb2
 from tests.unit.client.fake_suite import FakeSuite
@@ -411,6 +411,15 @@ def test_clock_is_set_only_where_asked(suite: FakeSuite, adlro: Run) -> None:
     assert "scaled, 30 x, paused" in adlro("clock", "--mode", "scaled", "--scale", "30", "--pause").stdout
     adlro("clock", "--resume")
     assert (suite.clock.mode, suite.clock.scale, suite.clock.paused) == (ClockMode.SCALED, 30, False)
+
+
+def test_a_clock_of_real_time_is_shown_and_not_set(suite: FakeSuite, adlro: Run) -> None:
+    suite.capabilities = Capabilities(stop=True)
+    assert adlro("clock").exit_code == 0
+    refused = adlro("clock", "--pause")
+    assert refused.exit_code == 1
+    assert "keeps real time: its clock can be shown, and not set" in " ".join(refused.stderr.split())
+    assert suite.clock_calls == []
 
 
 def test_status_names_the_service_that_is_away(suite: FakeSuite) -> None:

@@ -29,7 +29,7 @@ from adlro.errors import (
 from adlro.kit.status import to_status
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.events import Clock, ClockMode, ClusterDescription
+from adlro.records.events import Capabilities, Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, PendingReason
 from adlro.v1 import (
     cluster_service_pb2,
@@ -78,6 +78,7 @@ class FakeSuite:
         self.drain_reasons: dict[str, str] = {}
         self.clock = Clock(ClockMode.REAL, 1.0, False, 100.0)
         self.clock_calls: list[Clock] = []
+        self.capabilities = Capabilities(virtual_clock=True, gpu_availability=True, stop=True)
         self.predicted_ids: list[str] = []
         self.calls: Counter[str] = Counter()
         self.failures: defaultdict[str, list[AdlroError | grpc.StatusCode | None]] = defaultdict(list)
@@ -472,7 +473,9 @@ class _Services:
     # ClusterService
 
     def do_DescribeCluster(self, _request: Any) -> Any:
-        return description_to_proto(ClusterDescription(CLUSTER, (), (), self.suite.clock, "inc-1", 7, 1))
+        return description_to_proto(
+            ClusterDescription(CLUSTER, (), (), self.suite.clock, "inc-1", 7, 1, capabilities=self.suite.capabilities)
+        )
 
     def do_SetClock(self, request: Any) -> Any:
         clock = self.suite.clock

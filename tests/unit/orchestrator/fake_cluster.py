@@ -43,6 +43,7 @@ class FakeCluster:
         self.deaf = 0  # so many stops are carried out, and nobody is told
         self.slow = asyncio.Event()  # answers to launches that are carried out untold come when it is set
         self.slow.set()
+        self.start_later = False  # launches are accepted, and started by `start_accepted`
         self._begin()
 
     def _begin(self) -> None:
@@ -55,6 +56,7 @@ class FakeCluster:
         self.wakes: set[float] = set()
         self.token = 0
         self.lost: set[str] = set()
+        self.accepted: dict[tuple[str, int], tuple[str, float]] = {}
         self._news = asyncio.Event()
 
     def restart(self) -> None:
@@ -104,6 +106,10 @@ class FakeCluster:
         assert job_id not in self.running, f"{job_id} already runs"
         assert spec.simulated_work is not None
         self.launches.append((job_id, attempt, gpu_id))
+        if self.start_later:
+            self.known[job_id, attempt] = 0
+            self.accepted[job_id, attempt] = (gpu_id, spec.simulated_work.work_s)
+            return 0
         start_s = self.clock.time_s
         self.running[job_id] = (
             RunningJob(job_id, attempt, Placement.on(gpu_id), start_s),
@@ -180,6 +186,26 @@ class FakeCluster:
     def break_streams(self) -> None:
         """Wakes the event streams, so that they find the cluster away."""
         self.emit((EventKind.WAKE_UP, "", 0, ""))
+
+    def start_accepted(self) -> None:
+        """Everything that was accepted starts, and then its program runs."""
+        for (job_id, attempt), (gpu_id, work_s) in self.accepted.items():
+            start_s = self.clock.time_s
+            self.running[job_id] = (RunningJob(job_id, attempt, Placement.on(gpu_id), start_s), start_s + work_s)
+            self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
+            self.known[job_id, attempt] = self.revision
+            self.emit((EventKind.RUNNING, job_id, attempt, gpu_id))
+        self.accepted.clear()
+
+    def change(self, cluster: Cluster) -> None:
+        """Nodes join or leave; what runs on those that leave is lost."""
+        self.cluster = cluster
+        gpu_ids = {gpu.gpu_id for _, gpu in cluster.gpus()}
+        gone = [running for running, _ in self.running.values() if running.gpu_id not in gpu_ids]
+        for running in gone:
+            del self.running[running.job_id]
+        lost = [(EventKind.LOST, running.job_id, running.attempt, running.gpu_id) for running in gone]
+        self.emit(*lost, (EventKind.CLUSTER_CHANGED, "", 0, ""))
 
     def lose(self, gpu_id: str) -> None:
         """Takes a GPU away, with what runs there."""

@@ -134,6 +134,64 @@ async def test_vanished_jobs_run_again_as_another_attempt(house: House) -> None:
     assert [each.outcome for each in done.attempts] == ["lost: the cluster was restarted", "succeeded"]
 
 
+async def test_an_attempt_that_is_accepted_waits_for_its_start_to_be_told(house: House) -> None:
+    house.cluster.start_later = True
+    house.start()
+    await house.submit(5.0)
+
+    async def accepted() -> bool:
+        return bool(house.cluster.accepted) and house.cluster.acknowledged == house.cluster.revision
+
+    await house.until(accepted)
+    waiting = await house.store.get("job-1")
+    assert (waiting.state, waiting.pending_reason) == (JobState.PENDING, PendingReason.LAUNCHING)
+    # Neither another session nor the answer to a repeated launch makes it run.
+    await house.kill()
+    house.start()
+    await house.until_acting()
+    assert (await house.store.get("job-1")).state is JobState.PENDING
+    house.cluster.start_accepted()
+
+    async def started() -> bool:  # it may have ended by then
+        return (await house.store.get("job-1")).start_s is not None
+
+    await house.until(started)
+    house.cluster.go_on()
+    (done,) = await house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 1)
+    assert house.cluster.launches == [("job-1", 1, done.gpu_id)]
+
+
+async def test_nodes_that_join_and_leave_are_taken_up_by_another_session(house: House) -> None:
+    whole = house.cluster.cluster
+    house.cluster.cluster = replace(whole, nodes=whole.nodes[:1])
+    few = sum(1 for _ in house.cluster.cluster.gpus())
+    jobs = few + 1
+    await house.pause()
+    house.start()
+    for _ in range(jobs):
+        await house.submit(5.0)
+
+    async def as_many_run(count: int) -> bool:
+        return sum(job.state is JobState.RUNNING for _, job in await house.store.active()) == count
+
+    await house.until(lambda: as_many_run(few))
+    house.cluster.change(whole)
+    await house.until(lambda: as_many_run(jobs))
+    # The first node leaves: what ran there runs again on another one, and nobody's attempts are used up.
+    house.cluster.change(replace(whole, nodes=whole.nodes[1:]))
+    rest = sum(1 for node in whole.nodes[1:] for _ in node.gpus)
+    await house.until(lambda: as_many_run(min(rest, jobs)))
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
+    done = await house.until_final(jobs)
+    assert {job.state for job in done} == {JobState.SUCCEEDED}
+    assert {attempt.gpu_id.partition("/")[0] for job in done for attempt in job.attempts[1:]} <= {
+        "turing-0",
+        "radeon-0",
+    }
+    assert sum(job.attempt_count for job in done) == jobs + few
+
+
 async def test_restarts_of_the_cluster_are_no_jobs_failure(house: House) -> None:
     house.start(max_attempts=1)
     await house.pause()

@@ -7,15 +7,17 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
+from adlro.clusterside.cluster_side import ClusterSide
+from adlro.clusterside.metrics import Metrics
+from adlro.clusterside.telemetry import Outbox
+from adlro.clusterside.timers import LoopTimers
 from adlro.kit.channel import open_channel
 from adlro.kit.testing import ServiceEnded, spawn_service
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
-from adlro.services.simcluster.metrics import Metrics
-from adlro.services.simcluster.runtime import ClusterRuntime, LoopTimers
+from adlro.services.simcluster.driver import SimulatedCluster
 from adlro.services.simcluster.server import SimclusterServer
 from adlro.services.simcluster.settings import SimclusterSettings
-from adlro.services.simcluster.telemetry import Outbox
 from adlro.sim.simulator import ClusterSimulator
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
@@ -42,7 +44,7 @@ def test_wrong_settings_end_the_process_with_a_clear_message(env, complaint):
 
 def test_the_settings_choose_cluster_speeds_and_start_cost():
     server = SimclusterServer(SimclusterSettings(cluster="gavel", start_cost_s=2.5))
-    simulator = server._simulator
+    simulator = server.driver.simulator
     asked = JobSpec(
         "j",
         "ada",
@@ -82,9 +84,10 @@ async def test_a_signal_ends_open_streams_and_the_process(redis_url):
 
 async def test_metrics_count_events_and_what_is_not_acknowledged():
     clock = Clock(ClockMode.VIRTUAL, 0.0, True, 0.0)
-    runtime = ClusterRuntime(ClusterSimulator(load_scenario("paper").cluster), clock, LoopTimers())
+    driver = SimulatedCluster(ClusterSimulator(load_scenario("paper").cluster), clock)
+    runtime = ClusterSide(driver, LoopTimers())
     registry = CollectorRegistry()
-    Metrics(runtime, Outbox(), registry)
+    Metrics("simcluster", runtime, Outbox(), registry)
     runtime.wake_at([0.0])
     runtime.wake_at([0.0])
     assert registry.get_sample_value("adlro_simcluster_events_total", {"kind": "WAKE_UP"}) == 2

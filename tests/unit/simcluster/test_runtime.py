@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from adlro.clusterside.cluster_side import ClusterSide
 from adlro.errors import Conflict, InvalidInput, NotFound, OutOfRange, Stale
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import Clock, ClockMode, EventKind
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
-from adlro.services.simcluster.runtime import ClusterRuntime
+from adlro.services.simcluster.driver import SimulatedCluster
 from adlro.sim.simulator import ClusterSimulator
 from tests.unit.simcluster.walltime import HandTimers
 
@@ -28,7 +29,8 @@ class Bench:
     def __init__(self, mode=ClockMode.VIRTUAL, scale=0.0, paused=False, late_s=0.0, **options) -> None:
         self.timers = HandTimers(late_s)
         clock = Clock(mode, 1.0 if mode is ClockMode.REAL else scale, paused, 0.0)
-        self.runtime = ClusterRuntime(ClusterSimulator(CLUSTER), clock, self.timers, **options)
+        self.driver = SimulatedCluster(ClusterSimulator(CLUSTER), clock)
+        self.runtime = ClusterSide(self.driver, self.timers, **options)
         self.seen = 0
 
     def messages(self):
@@ -40,11 +42,11 @@ class Bench:
         return messages
 
     def launch(self, job_id, gpu_id, work_s=10.0, attempt=1, token=1):
-        self.runtime.note_token(token)
+        self.runtime.fence.note(token)
         return self.runtime.launch(job_id, attempt, spec(work_s), gpu_id, token)
 
     def acknowledge(self, token=1):
-        self.runtime.note_token(token)
+        self.runtime.fence.note(token)
         self.runtime.acknowledge(self.runtime.log.incarnation, self.runtime.log.revision, token)
 
     @property
@@ -59,7 +61,7 @@ def test_a_virtual_clock_waits_at_each_event_for_its_acknowledgement():
     bench = Bench(paused=True)
     bench.launch("a", "n/0", 10.0)
     bench.launch("b", "n/1", 20.0)
-    bench.runtime.set_clock(paused=False)
+    bench.driver.set_clock_now(paused=False)
     assert [[each[0] for each in message] for message in bench.messages()] == [
         ["STARTED", "STARTED"],
         ["CLOCK_SET"],
@@ -76,7 +78,7 @@ def test_an_older_acknowledgement_does_not_let_the_clock_go_on():
     bench = Bench(paused=True)
     bench.launch("a", "n/0", 10.0)
     bench.launch("b", "n/1", 20.0)
-    bench.runtime.set_clock(paused=False)
+    bench.driver.set_clock_now(paused=False)
     finished = bench.runtime.log.revision
     bench.runtime.acknowledge(bench.runtime.log.incarnation, finished - 1, 1)
     assert bench.now_s == 10.0
@@ -110,7 +112,7 @@ def test_at_one_instant_ends_come_before_the_wake_up_in_one_message():
     bench.launch("b", "n/1", 10.0)
     bench.launch("a", "n/0", 10.0)
     bench.messages()
-    bench.runtime.set_clock(paused=False)
+    bench.driver.set_clock_now(paused=False)
     assert bench.messages()[1:] == [[("FINISHED", "b", 10.0), ("FINISHED", "a", 10.0), ("WAKE_UP", "", 10.0)]]
     bench.acknowledge()
     assert bench.messages() == []
@@ -127,7 +129,7 @@ def test_a_virtual_clocks_scale_is_the_most_it_runs_at():
     bench = Bench(scale=100.0, paused=True)
     bench.launch("a", "n/0", 10.0)
     bench.launch("b", "n/1", 20.0)
-    bench.runtime.set_clock(paused=False)
+    bench.driver.set_clock_now(paused=False)
     bench.messages()
     bench.timers.move(0.09)
     assert bench.messages() == []
@@ -145,13 +147,13 @@ def test_a_virtual_clocks_scale_is_the_most_it_runs_at():
 
 def test_passed_times_of_one_call_give_one_event_now_even_while_paused():
     bench = Bench(paused=True)
-    bench.runtime.set_clock(not_before_s=50.0)
+    bench.driver.set_clock_now(not_before_s=50.0)
     bench.messages()
     bench.runtime.wake_at([1.0, 2.0, 50.0, 60.0])
     assert bench.messages() == [[("WAKE_UP", "", 50.0)]]
     bench.acknowledge()
     assert bench.messages() == []
-    bench.runtime.set_clock(paused=False)
+    bench.driver.set_clock_now(paused=False)
     assert bench.messages() == [[("CLOCK_SET", "", 50.0)], [("WAKE_UP", "", 60.0)]]
 
 
@@ -161,7 +163,7 @@ def test_a_paused_clock_lets_jobs_start_but_not_end():
     bench.timers.move(100.0)
     assert bench.messages() == [[("STARTED", "a", 0.0)]]
     assert bench.now_s == 0.0
-    bench.runtime.set_clock(paused=False)
+    bench.driver.set_clock_now(paused=False)
     bench.timers.move(9.9)
     assert bench.messages() == [[("CLOCK_SET", "", 0.0)]]
     bench.timers.move(0.2)
@@ -172,9 +174,9 @@ def test_a_pause_keeps_the_time_that_was_reached():
     bench = Bench(mode=ClockMode.REAL)
     bench.launch("a", "n/0", 10.0)
     bench.timers.move(4.0)
-    assert bench.runtime.set_clock(paused=True).time_s == 4.0
+    assert bench.driver.set_clock_now(paused=True).time_s == 4.0
     bench.timers.move(100.0)
-    bench.runtime.set_clock(paused=False)
+    bench.driver.set_clock_now(paused=False)
     bench.messages()
     bench.timers.move(5.9)
     assert bench.messages() == []
@@ -232,10 +234,10 @@ def test_real_time_waits_for_no_acknowledgement():
 def test_from_virtual_to_real_and_back_time_goes_on():
     bench = Bench()
     bench.runtime.wake_at([100.0])
-    bench.runtime.set_clock(mode=ClockMode.REAL)
+    bench.driver.set_clock_now(mode=ClockMode.REAL)
     bench.timers.move(5.0)
     assert bench.now_s == pytest.approx(105.0)
-    clock = bench.runtime.set_clock(mode=ClockMode.VIRTUAL)
+    clock = bench.driver.set_clock_now(mode=ClockMode.VIRTUAL)
     assert clock.scale == 0.0
     assert clock.time_s == pytest.approx(105.0)
     bench.timers.move(5.0)
@@ -247,7 +249,7 @@ def test_a_mode_with_an_impossible_scale_is_refused_and_nothing_changes(mode, sc
     bench = Bench(paused=True)
     before = bench.runtime.describe()
     with pytest.raises(InvalidInput) as refused:
-        bench.runtime.set_clock(mode=mode, scale=scale, not_before_s=99.0)
+        bench.driver.set_clock_now(mode=mode, scale=scale, not_before_s=99.0)
     assert refused.value.field == "scale"
     assert bench.runtime.describe() == before
 
@@ -256,15 +258,15 @@ def test_the_clock_goes_forward_only_while_nothing_runs():
     bench = Bench(paused=True)
     bench.launch("a", "n/0")
     with pytest.raises(Conflict) as refused:
-        bench.runtime.set_clock(not_before_s=5.0)
+        bench.driver.set_clock_now(not_before_s=5.0)
     assert refused.value.reason == "JOBS_RUNNING"
-    assert bench.runtime.set_clock(not_before_s=0.0).time_s == 0.0
+    assert bench.driver.set_clock_now(not_before_s=0.0).time_s == 0.0
     bench.runtime.stop("a", 0, 1)
     bench.runtime.wake_at([3.0, 4.0, 9.0])
     bench.messages()
-    assert bench.runtime.set_clock(not_before_s=5.0).time_s == 5.0
+    assert bench.driver.set_clock_now(not_before_s=5.0).time_s == 5.0
     assert bench.messages() == [[("CLOCK_SET", "", 5.0), ("WAKE_UP", "", 5.0)]]
-    assert bench.runtime.set_clock(not_before_s=1.0).time_s == 5.0
+    assert bench.driver.set_clock_now(not_before_s=1.0).time_s == 5.0
 
 
 # ---- launches, stops, tokens
@@ -276,7 +278,7 @@ def test_a_launch_repeated_is_answered_and_not_run_again():
     again = bench.launch("a", "n/0")
     assert (first.existing, again.existing) == (False, True)
     assert (again.start_s, again.revision) == (first.start_s, first.revision)
-    bench.runtime.set_clock(paused=False)
+    bench.driver.set_clock_now(paused=False)
     bench.acknowledge()
     assert bench.launch("a", "n/0").existing
     assert bench.runtime.event_counts[EventKind.STARTED] == 1
@@ -390,13 +392,13 @@ def test_a_lost_gpu_is_told_before_its_job_and_blocks_a_virtual_clock():
     bench.launch("a", "n/0")
     bench.launch("b", "n/1", 20.0)
     bench.messages()
-    assert bench.runtime.set_gpu_availability("n/0", False) == "a"
-    assert bench.runtime.set_gpu_availability("n/0", False) == ""
+    assert bench.driver.set_gpu_availability("n/0", False) == "a"
+    assert bench.driver.set_gpu_availability("n/0", False) == ""
     assert bench.messages() == [[("GPU_LOST", "n/0", 0.0), ("LOST", "a", 0.0)]]
     assert bench.runtime.describe().lost_gpu_ids == ("n/0",)
-    bench.runtime.set_clock(paused=False)
+    bench.driver.set_clock_now(paused=False)
     assert bench.now_s == 0.0
-    assert bench.runtime.set_gpu_availability("n/0", True) == ""
+    assert bench.driver.set_gpu_availability("n/0", True) == ""
     assert bench.messages()[1:] == [[("GPU_BACK", "n/0", 0.0)]]
     assert not bench.launch("a", "n/0", attempt=2).existing
     bench.acknowledge()
@@ -406,19 +408,19 @@ def test_a_lost_gpu_is_told_before_its_job_and_blocks_a_virtual_clock():
 def test_metrics_are_those_of_the_present_moment():
     bench = Bench(mode=ClockMode.REAL)
     bench.launch("a", "n/0", 1000.0)
-    early = bench.runtime.sample()
+    early = bench.driver.sample()
     bench.timers.move(120.0)
-    late = bench.runtime.sample()
+    late = bench.driver.sample()
     assert early[0] == 0.0
     assert late[0] == pytest.approx(120.0)
     assert late[1].temperature_c[0] > early[1].temperature_c[0] + 10
     bench.timers.move(1000.0)
-    assert bench.runtime.sample()[1].utilization_ratio[0] == 0.0
+    assert bench.driver.sample()[1].utilization_ratio[0] == 0.0
 
 
 def test_closing_leaves_no_timer():
     bench = Bench(mode=ClockMode.REAL)
     bench.launch("a", "n/0")
     assert bench.timers.pending
-    bench.runtime.close()
+    bench.driver.stand()
     assert bench.timers.pending == []

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from adlro.clusterside.cluster_side import ClusterSide
 from adlro.errors import DataLoss, InvalidInput, Stale, Unavailable
 from adlro.kit.channel import open_channel
 from adlro.kit.redis import connect
@@ -19,7 +20,7 @@ from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from adlro.services.simcluster import timekeeping
 from adlro.services.simcluster.clock_store import ClockStore
-from adlro.services.simcluster.runtime import CEILING_AHEAD_S, ClusterRuntime
+from adlro.services.simcluster.driver import CEILING_AHEAD_S, SimulatedCluster
 from adlro.services.simcluster.server import SimclusterServer
 from adlro.services.simcluster.settings import SimclusterSettings
 from adlro.services.simcluster.timekeeping import Timekeeper
@@ -58,13 +59,14 @@ class Kept:
 
     def __init__(self, clock: Clock) -> None:
         self.timers = HandTimers()
-        self.runtime = ClusterRuntime(ClusterSimulator(load_cluster("paper")), clock, self.timers)
-        self.runtime.begin(clock)
+        self.driver = SimulatedCluster(ClusterSimulator(load_cluster("paper")), clock)
+        self.runtime = ClusterSide(self.driver, self.timers)
+        self.driver.begin_at(clock)
         self.record = Record()
         self.problem = "none told yet"
-        self.keeper = Timekeeper(self.runtime, self.record, self._tell)
+        self.keeper = Timekeeper(self.driver, self.record)
 
-    def _tell(self, problem: str) -> None:
+    def tell(self, problem: str) -> None:
         self.problem = problem
 
     @property
@@ -89,7 +91,7 @@ class Kept:
 @asynccontextmanager
 async def kept(clock: Clock) -> AsyncIterator[Kept]:
     made = Kept(clock)
-    running = asyncio.create_task(made.keeper.run())
+    running = asyncio.create_task(made.keeper.run(made.tell))
     await made.settle()
     try:
         yield made
@@ -117,7 +119,9 @@ async def test_a_clock_that_the_store_does_not_follow_stands_and_loses_nothing()
         await made.look()
         assert made.now_s == CEILING_AHEAD_S
         assert made.problem == "the clock stands, for the store does not take it: away"
-        assert made.runtime.running_count == 1, "its end must not be told at a time that nobody has written down"
+        assert made.runtime.attempts.running_count == 1, (
+            "its end must not be told at a time that nobody has written down"
+        )
         made.record.away = False
         async with asyncio.timeout(60.0):
             while made.problem:
@@ -160,13 +164,13 @@ async def test_a_clock_that_waits_for_its_acknowledgement_keeps_nobody_busy(monk
         made.runtime.launch("a", 1, replace(SPEC, simulated_work=SimulatedWork(500.0)), "volta-0/0", 0)
         await made.settle()
         looks: list[Clock] = []
-        wanted_ceiling = made.runtime.wanted_ceiling
+        wanted_ceiling = made.driver.wanted_ceiling
 
         def counted() -> Clock:
             looks.append(wanted_ceiling())
             return looks[-1]
 
-        monkeypatch.setattr(made.runtime, "wanted_ceiling", counted)
+        monkeypatch.setattr(made.driver, "wanted_ceiling", counted)
         await made.look()
         assert len(looks) <= 2
 
@@ -211,7 +215,7 @@ async def test_a_clock_that_is_set_is_written_down_first_or_not_set() -> None:
 
 async def test_the_end_is_written_exactly_and_nothing_is_told_after_it() -> None:
     made = Kept(replace(REAL, time_s=5.0))
-    running = asyncio.create_task(made.keeper.run())
+    running = asyncio.create_task(made.keeper.run(made.tell))
     await made.settle()
     made.runtime.launch("a", 1, SPEC, "volta-0/0", 0)
     made.timers.move(0.75)

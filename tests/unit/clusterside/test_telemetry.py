@@ -6,7 +6,7 @@ import asyncio
 
 import numpy as np
 
-from adlro.services.simcluster.telemetry import Outbox, Sampler
+from adlro.clusterside.telemetry import Outbox, Sampler
 from adlro.sim.simulator import ClusterSimulator
 from adlro.workload.scenario import load_scenario
 

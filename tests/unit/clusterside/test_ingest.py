@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from adlro.clusterside.ingest import IngestClient
+from adlro.clusterside.telemetry import Outbox, Sampler
 from adlro.kit.log import get_logger
-from adlro.services.simcluster.clients import IngestClient
-from adlro.services.simcluster.telemetry import Outbox, Sampler
 from adlro.sim.simulator import ClusterSimulator
 from adlro.v1 import telemetry_pb2
 from adlro.v1 import telemetry_service_pb2 as pb
@@ -81,7 +81,7 @@ async def serving(ingest: FakeIngest, port: int = 0) -> AsyncIterator[int]:
 async def pushing(port: int, *, hz: float) -> AsyncIterator[ClusterSimulator]:
     simulator, outbox = ClusterSimulator(CLUSTER), Outbox()
     client = IngestClient(f"127.0.0.1:{port}", get_logger())
-    tasks = [asyncio.create_task(client.run(CLUSTER, outbox, telemetry=hz > 0))]
+    tasks = [asyncio.create_task(client.run(lambda: CLUSTER, outbox, telemetry=hz > 0))]
     if hz > 0:
         sampler = Sampler(lambda: (simulator.now_s, simulator.sample(simulator.now_s)), outbox, hz)
         tasks.append(asyncio.create_task(sampler.run()))

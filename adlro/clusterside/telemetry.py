@@ -1,4 +1,4 @@
-"""Samples the simulated GPUs at a capped wall-clock rate into columnar blocks. Plain arrays; `clients` sends them."""
+"""Samples a cluster's GPUs at a capped wall-clock rate into columnar blocks. Plain arrays; `ingest` sends them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,42 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from adlro.sim.gpu_metrics import MetricsSample
 
 # A block is sent when it spans this long, however fast samples are taken.
 BLOCK_S = 0.5
 # Blocks that wait for ingest; older ones are dropped, since telemetry is worth little when it is late.
 BLOCKS_WAITING = 120
+
+
+Floats = NDArray[np.float64]
+
+
+class Sample(Protocol):
+    """The metrics of G GPUs at one time, each an array of shape (G,); NaN for a lost GPU, or what is not known."""
+
+    @property
+    def utilization_ratio(self) -> Floats:
+        """Share of the time in which it computes."""
+
+    @property
+    def memory_used_mib(self) -> Floats:
+        """Of its own memory."""
+
+    @property
+    def memory_bandwidth_gb_per_s(self) -> Floats:
+        """To its own memory."""
+
+    @property
+    def temperature_c(self) -> Floats:
+        """Of the chip."""
+
+    @property
+    def power_w(self) -> Floats:
+        """Drawn by the whole of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +56,11 @@ class Block:
     memory_bandwidth_gb_per_s: NDArray[np.float32]
     temperature_c: NDArray[np.float32]
     power_w: NDArray[np.float32]
+
+    @property
+    def gpu_count(self) -> int:
+        """G."""
+        return int(self.power_w.shape[1])
 
 
 class Outbox:
@@ -63,7 +94,7 @@ class Sampler:
     """Turns samples into blocks.
 
     Args:
-        take: gives the present cluster time and the GPUs' metrics.
+        take: gives the present cluster time and the GPUs' metrics; None: there are none now.
         outbox: where blocks go.
         hz: samples a second of wall time.
         unix_time: wall time of a sample.
@@ -71,7 +102,7 @@ class Sampler:
 
     def __init__(
         self,
-        take: Callable[[], tuple[float, MetricsSample]],
+        take: Callable[[], tuple[float, Sample] | None],
         outbox: Outbox,
         hz: float,
         unix_time: Callable[[], float] = time.time,
@@ -81,14 +112,19 @@ class Sampler:
         self._unix_time = unix_time
         self._period_s = 1.0 / hz
         self._samples_per_block = max(1, round(BLOCK_S * hz))
-        self._samples: list[tuple[float, float, MetricsSample]] = []
+        self._samples: list[tuple[float, float, Sample]] = []
         self._last_unix_s = 0.0
 
     def sample(self) -> None:
         """Takes one sample; a full block goes out."""
         # The system's clock may be set back; sample times must not fall.
         self._last_unix_s = max(self._unix_time(), self._last_unix_s)
-        cluster_s, metrics = self._take()
+        taken = self._take()
+        if taken is None:
+            return
+        cluster_s, metrics = taken
+        if self._samples and len(self._samples[-1][2].power_w) != len(metrics.power_w):
+            self._samples = []  # of the cluster as it was before
         self._samples.append((self._last_unix_s, cluster_s, metrics))
         if len(self._samples) >= self._samples_per_block:
             self._outbox.put(_block(self._samples))
@@ -104,7 +140,7 @@ class Sampler:
             await asyncio.sleep(next_at - loop.time())
 
 
-def _block(samples: list[tuple[float, float, MetricsSample]]) -> Block:
+def _block(samples: list[tuple[float, float, Sample]]) -> Block:
     metrics = [each for _, _, each in samples]
     return Block(
         sample_times_unix_s=tuple(unix_s for unix_s, _, _ in samples),

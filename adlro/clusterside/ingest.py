@@ -1,25 +1,29 @@
-"""simcluster's view of ingest, over gRPC: says what the cluster is, and pushes telemetry. Only translates."""
+"""A cluster's view of ingest, over gRPC: says what the cluster is, and pushes telemetry. Only translates."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 
+from adlro.clusterside.telemetry import Block, Outbox
 from adlro.errors import AdlroError, Unavailable
 from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import from_rpc_error
 from adlro.records.cluster import Cluster
-from adlro.services.simcluster.telemetry import Block, Outbox
 from adlro.v1 import telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
 from adlro.wire import cluster_to_proto
 
 CALL_TIMEOUT_S = 5.0
 # A stream of telemetry is ended and begun anew this often, so that it has a deadline and an answer.
 STREAM_S = 60.0
+# Without telemetry it is looked so often whether the cluster is another one.
+LOOK_S = 2.0
 FIRST_RETRY_S, LAST_RETRY_S = 0.2, 10.0
 
 _COLUMNS = (
@@ -32,7 +36,7 @@ _COLUMNS = (
 
 
 class IngestClient:
-    """Ingest's TelemetryService, as a simulated cluster uses it.
+    """Ingest's TelemetryService, as a cluster uses it.
 
     Args:
         address: of ingest.
@@ -49,30 +53,33 @@ class IngestClient:
         """Closes the connection."""
         await self._channel.close(None)
 
-    async def run(self, cluster: Cluster, outbox: Outbox, *, telemetry: bool) -> None:
+    async def run(self, current: Callable[[], Cluster], outbox: Outbox, *, telemetry: bool) -> None:
         """Describes the cluster and pushes telemetry, for ever; after a break of the connection both anew.
 
         Args:
-            cluster: what to describe.
+            current: what to describe; told anew when it is another one.
             outbox: blocks to push.
             telemetry: there will be blocks; without, only the description is sent.
         """
         retry_s, problem = FIRST_RETRY_S, ""
         while True:
             try:
+                cluster = current()
                 await self._describe(cluster)
                 self._log.info("cluster described to ingest", cluster=cluster.name)
                 retry_s, problem = FIRST_RETRY_S, ""
                 outbox.clear()
                 if not telemetry:
-                    await self._until_disconnected()
-                while telemetry:
-                    await self._push(cluster, outbox)
+                    await self._until_disconnected(cluster, current)
+                while telemetry and current() is cluster:
+                    await self._push(cluster, current, outbox)
+                if current() is not cluster:
+                    continue
             except AdlroError as error:
                 if error.message != problem:
                     self._log.warning("ingest does not take the cluster's telemetry; trying again", error=error.message)
                 problem = error.message
-            # Several simulated clusters must not come back all at once.
+            # Several clusters must not come back all at once.
             await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
@@ -83,11 +90,12 @@ class IngestClient:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
 
-    async def _push(self, cluster: Cluster, outbox: Outbox) -> None:
-        """One stream of `STREAM_S`."""
+    async def _push(self, cluster: Cluster, current: Callable[[], Cluster], outbox: Outbox) -> None:
+        """One stream of `STREAM_S`, or until the cluster has changed."""
         loop = asyncio.get_running_loop()
         end_at = loop.time() + STREAM_S
-        gpu_ids = [gpu.gpu_id for _, gpu in cluster.gpus()]
+        all_gpu_ids = [gpu.gpu_id for _, gpu in cluster.gpus()]
+        gpu_ids = all_gpu_ids
         # The type stubs want an iterator; without one, messages are written one by one.
         call = self._stub.PushTelemetry(timeout=STREAM_S + CALL_TIMEOUT_S)  # type: ignore[call-arg]
         try:
@@ -97,6 +105,10 @@ class IngestClient:
                         block = await outbox.get()
                 except TimeoutError:
                     break
+                if current() is not cluster:
+                    break
+                if block.gpu_count != len(all_gpu_ids):
+                    continue  # of the cluster as it was before
                 if call.done():
                     await call
                     # Ended well, but not by us: ingest drains, and what comes in its place may not know the cluster.
@@ -113,9 +125,11 @@ class IngestClient:
         finally:
             call.cancel()
 
-    async def _until_disconnected(self) -> None:
-        while (state := self._channel.get_state()) is grpc.ChannelConnectivity.READY:
-            await self._channel.wait_for_state_change(state)
+    async def _until_disconnected(self, cluster: Cluster, current: Callable[[], Cluster]) -> None:
+        while current() is cluster and (state := self._channel.get_state()) is grpc.ChannelConnectivity.READY:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._channel.wait_for_state_change(state)
 
 
 def block_to_proto(cluster: str, gpu_ids: list[str], block: Block) -> telemetry_pb2.TelemetryBlock:

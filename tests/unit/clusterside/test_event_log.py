@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from adlro.clusterside.event_log import EventLog
 from adlro.errors import OutOfRange, Stale
 from adlro.records.events import Clock, ClockMode, ClusterEvent, EventKind
-from adlro.services.simcluster.eventlog import EventLog
 
 CLOCK = Clock(ClockMode.VIRTUAL, 0.0, False, 0.0)
 

@@ -1,0 +1,227 @@
+"""The attempts that a cluster knows: each is taken once, holds its GPU while it is open, and is remembered after it.
+
+Plain records. An attempt is *accepted* when its launch was taken, *started* when the cluster has given it its GPU, and
+*ended* when it is over; an open one has not ended. A repeated launch is answered from here and never run again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from adlro.errors import Conflict
+from adlro.placement import Placement
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.events import AttemptState, RunningJob
+from adlro.records.jobs import JobSpec
+from adlro.state.fit import check_fit, job_runs, unknown_gpu
+
+# How many attempts that ended are remembered, so that a repeated launch is answered and not run again.
+OUTCOMES_KEPT = 100_000
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt of a job.
+
+    Attributes:
+        job_id: the job.
+        attempt: its number, from 1.
+        gpu_id: where.
+        spec: what is to run; None once it has ended.
+        start_s: cluster time of its start; 0 before.
+        start_revision: of its STARTED event; 0: it has not started.
+        runs: its own program runs.
+        end_revision: of the event of its end; 0: it is open.
+        stop_asked: somebody wants its end.
+    """
+
+    job_id: str
+    attempt: int
+    gpu_id: str
+    spec: JobSpec | None
+    start_s: float = 0.0
+    start_revision: int = 0
+    runs: bool = False
+    end_revision: int = 0
+    stop_asked: bool = False
+
+    @property
+    def placement(self) -> Placement:
+        """All of its GPU."""
+        return Placement.on(self.gpu_id)
+
+    @property
+    def state(self) -> AttemptState:
+        """How far it has come."""
+        if self.end_revision:
+            return AttemptState.ENDED
+        if not self.start_revision:
+            return AttemptState.ACCEPTED
+        return AttemptState.RUNNING if self.runs else AttemptState.STARTED
+
+
+class Attempts:
+    """The attempts of one cluster, and what they hold of it.
+
+    Args:
+        cluster: nodes and GPUs.
+        outcomes_kept: ended attempts that are remembered beyond those that are not acknowledged.
+    """
+
+    def __init__(self, cluster: Cluster, outcomes_kept: int = OUTCOMES_KEPT) -> None:
+        self._outcomes_kept = outcomes_kept
+        # By job its newest attempt.
+        self._known: dict[str, Attempt] = {}
+        self._open: dict[str, Attempt] = {}
+        self._ended: deque[tuple[int, str]] = deque()
+        self._lost: dict[str, None] = {}
+        self.set_cluster(cluster)
+
+    def set_cluster(self, cluster: Cluster) -> None:
+        """Nodes and GPUs are others now; nothing is open on those that are gone."""
+        self._cluster = cluster
+        self._place_of: dict[str, tuple[Node, Gpu]] = {gpu.gpu_id: (node, gpu) for node, gpu in cluster.gpus()}
+        self._job_on: dict[str, str] = {}
+        self._cores_free = {node.node_id: node.cpu_cores for node in cluster.nodes}
+        self._memory_free_mib = {node.node_id: node.memory_mib for node in cluster.nodes}
+        for attempt in self._open.values():
+            self._hold(attempt)
+
+    @property
+    def open_attempts(self) -> list[Attempt]:
+        """Those that have not ended, in the order of their launches."""
+        return list(self._open.values())
+
+    @property
+    def running(self) -> tuple[RunningJob, ...]:
+        """What has started and not ended, in the order of the starts."""
+        started = [each for each in self._open.values() if each.start_revision]
+        started.sort(key=lambda each: each.start_revision)
+        return tuple(RunningJob(each.job_id, each.attempt, each.placement, each.start_s) for each in started)
+
+    @property
+    def running_count(self) -> int:
+        """How many have started and not ended."""
+        return sum(each.start_revision > 0 for each in self._open.values())
+
+    @property
+    def lost_gpu_ids(self) -> tuple[str, ...]:
+        """GPUs that were taken away, in the order of the cluster."""
+        return tuple(gpu_id for gpu_id in self._place_of if gpu_id in self._lost)
+
+    def open_attempt(self, job_id: str) -> Attempt | None:
+        """The attempt of a job that is open."""
+        return self._open.get(job_id)
+
+    def known(self, job_id: str, attempt: int, gpu_id: str) -> Attempt | None:
+        """An attempt that was launched before; None: this one is new.
+
+        Raises:
+            Conflict: ATTEMPT_ON_OTHER_GPU; OLD_ATTEMPT: a later one is known.
+        """
+        known = self._known.get(job_id)
+        if known is None or known.attempt < attempt:
+            return None
+        if known.attempt > attempt:
+            raise Conflict(
+                f"attempt {attempt} of {job_id} is older than attempt {known.attempt}, which is known",
+                reason="OLD_ATTEMPT",
+                metadata={"attempt": str(known.attempt)},
+            )
+        if known.gpu_id != gpu_id:
+            raise Conflict(
+                f"attempt {attempt} of {job_id} was launched on {known.gpu_id}, not {gpu_id}",
+                reason="ATTEMPT_ON_OTHER_GPU",
+                metadata={"gpu_id": known.gpu_id},
+            )
+        return known
+
+    def check(self, job_id: str, spec: JobSpec, gpu_id: str) -> None:
+        """Refuses a new attempt that can't start.
+
+        Raises:
+            NotFound: no such GPU.
+            Conflict: JOB_RUNNING, and what `adlro.state.fit.check_fit` refuses.
+        """
+        place = self._place_of.get(gpu_id)
+        if place is None:
+            raise unknown_gpu(self._cluster, gpu_id)
+        open_one = self._open.get(job_id)
+        if open_one is not None:
+            raise job_runs(job_id, open_one.gpu_id, open_one.attempt)
+        node, gpu = place
+        check_fit(
+            job_id,
+            spec,
+            node,
+            gpu,
+            lost=gpu_id in self._lost,
+            runs_here=self._job_on.get(gpu_id, ""),
+            cores_free=self._cores_free[node.node_id],
+            memory_free_mib=self._memory_free_mib[node.node_id],
+        )
+
+    def accept(self, attempt: Attempt) -> Attempt | None:
+        """Takes a new attempt, which holds its GPU from now on; `check` has let it through. Returns the one before."""
+        before = self._known.get(attempt.job_id)
+        self._known[attempt.job_id] = self._open[attempt.job_id] = attempt
+        self._hold(attempt)
+        return before
+
+    def withdraw(self, attempt: Attempt, before: Attempt | None) -> None:
+        """An attempt that was accepted just now was never there; `before` is the one before it."""
+        self._let_go(attempt)
+        del self._open[attempt.job_id]
+        if before is None:
+            del self._known[attempt.job_id]
+        else:
+            self._known[attempt.job_id] = before
+
+    def end(self, attempt: Attempt, revision: int) -> None:
+        """An attempt is over; what it held is free."""
+        self._let_go(attempt)
+        del self._open[attempt.job_id]
+        attempt.end_revision, attempt.spec = revision, None
+        self._ended.append((revision, attempt.job_id))
+
+    def set_lost(self, gpu_id: str, lost: bool) -> None:
+        """A GPU was taken away, or is back."""
+        if lost:
+            self._lost[gpu_id] = None
+        else:
+            self._lost.pop(gpu_id, None)
+
+    def forget(self, acknowledged: int) -> list[str]:
+        """Forgets the oldest outcomes; returns the jobs.
+
+        Args:
+            acknowledged: revision up to which ends are dealt with; later ones are kept.
+        """
+        forgotten = []
+        while len(self._ended) > self._outcomes_kept and self._ended[0][0] <= acknowledged:
+            revision, job_id = self._ended.popleft()
+            known = self._known.get(job_id)
+            if known is not None and known.end_revision == revision:
+                del self._known[job_id]
+                forgotten.append(job_id)
+        return forgotten
+
+    def outside(self, cluster: Cluster) -> list[Attempt]:
+        """The open attempts on GPUs that a cluster does not have."""
+        gpu_ids = {gpu.gpu_id for _, gpu in cluster.gpus()}
+        return [each for each in self._open.values() if each.gpu_id not in gpu_ids]
+
+    def _hold(self, attempt: Attempt) -> None:
+        node, _ = self._place_of[attempt.gpu_id]
+        assert attempt.spec is not None
+        self._job_on[attempt.gpu_id] = attempt.job_id
+        self._cores_free[node.node_id] -= attempt.spec.cpu_cores
+        self._memory_free_mib[node.node_id] -= attempt.spec.memory_mib
+
+    def _let_go(self, attempt: Attempt) -> None:
+        node, _ = self._place_of[attempt.gpu_id]
+        assert attempt.spec is not None
+        del self._job_on[attempt.gpu_id]
+        self._cores_free[node.node_id] += attempt.spec.cpu_cores
+        self._memory_free_mib[node.node_id] += attempt.spec.memory_mib

@@ -1,0 +1,49 @@
+"""Checks a cluster from the command line: `python -m adlro.clusterside.check HOST:PORT`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from adlro.clusterside.check import PATIENCE_S, inspect_cluster
+from adlro.errors import AdlroError
+from adlro.kit.credentials import Credentials
+
+
+def main() -> int:
+    """Prints what came of each rule.
+
+    Returns:
+        The exit code: 0 all rules are kept, 1 some are broken, 2 the check could not be made.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m adlro.clusterside.check",
+        description="Checks whether a ClusterService keeps the contract. It must be idle, with no orchestrator that "
+        "acts on it. Certificates and token are read from the files that ADLRO_TLS_*_FILE and ADLRO_TOKEN_FILE name.",
+    )
+    parser.add_argument("address", metavar="HOST:PORT")
+    parser.add_argument("--redis", default="", metavar="URL", help="the store that gives fencing tokens")
+    parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, metavar="S", help="how long to wait for events")
+    options = parser.parse_args()
+    try:
+        credentials = Credentials.from_environment()
+        report = asyncio.run(
+            inspect_cluster(
+                options.address,
+                credentials=credentials,
+                redis_url=options.redis,
+                rules=options.rule,
+                patience_s=options.patience,
+            )
+        )
+    except AdlroError as error:
+        sys.stderr.write(f"{options.address} can't be checked: {error.message}\n")
+        return 2
+    sys.stdout.write(f"{report}\n")
+    return 1 if report.failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

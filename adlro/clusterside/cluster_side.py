@@ -1,0 +1,225 @@
+"""The rules of ClusterService put together: what is launched, stopped, told and remembered. Plain: knows no gRPC.
+
+Nothing here waits or sleeps. Every call first lets the driver tell what is due, then acts at the present moment of
+cluster time, then lets the driver go on.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adlro.clusterside.attempts import OUTCOMES_KEPT, Attempt, Attempts
+from adlro.clusterside.driver import Driver
+from adlro.clusterside.event_log import EVENTS_KEPT, EventLog
+from adlro.clusterside.fencing import Fence
+from adlro.clusterside.timers import Timers
+from adlro.clusterside.wake_ups import WakeUps
+from adlro.errors import AdlroError, Unsupported
+from adlro.records.cluster import Cluster
+from adlro.records.events import (
+    ENDS,
+    NOT_BLOCKING,
+    AttemptState,
+    Clock,
+    ClusterDescription,
+    ClusterEvent,
+    EventKind,
+)
+from adlro.records.jobs import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The answer to a launch: `existing` where this attempt had been launched before; 0 of a start to come."""
+
+    existing: bool
+    start_s: float
+    revision: int
+    state: AttemptState
+
+
+class ClusterSide:
+    """A cluster, as ClusterService shows it.
+
+    Attributes:
+        log: its events.
+        fence: which lease's token is taken.
+        wake_ups: times that somebody wants to be woken at.
+        attempts: what was launched.
+        event_counts: events by kind.
+
+    Args:
+        driver: starts and ends attempts, and keeps the time.
+        timers: wall time and callbacks.
+        incarnation: of its event log; empty: a new one.
+        events_kept: events the log keeps beyond those that are not acknowledged.
+        outcomes_kept: ended attempts that are remembered beyond those that are not acknowledged.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        timers: Timers,
+        *,
+        incarnation: str = "",
+        events_kept: int = EVENTS_KEPT,
+        outcomes_kept: int = OUTCOMES_KEPT,
+    ) -> None:
+        self.driver = driver
+        self.log = EventLog(incarnation or uuid.uuid4().hex, events_kept)
+        self.fence = Fence()
+        self.wake_ups = WakeUps()
+        self.attempts = Attempts(driver.cluster, outcomes_kept)
+        self.event_counts: Counter[EventKind] = Counter()
+        self._last_blocking = 0
+        driver.attach(self, timers)
+
+    # ---- what others ask for
+
+    def describe(self) -> ClusterDescription:
+        """What the cluster is and how it stands, all at one moment."""
+        now_s = self.driver.present_s()
+        return ClusterDescription(
+            cluster=self.driver.cluster,
+            running=self.attempts.running,
+            lost_gpu_ids=self.attempts.lost_gpu_ids,
+            clock=self.driver.clock(now_s),
+            incarnation=self.log.incarnation,
+            revision=self.log.revision,
+            oldest_revision=self.log.oldest_revision,
+            fencing_token=self.fence.spent,
+            capabilities=self.driver.capabilities,
+        )
+
+    def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, fencing_token: int) -> Launched:
+        """Takes an attempt of a job; the same attempt again gives the first answer, also after it ended.
+
+        Raises:
+            Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN; OLD_ATTEMPT: a later one is known;
+                ATTEMPT_ON_OTHER_GPU; JOB_RUNNING; and what does not fit.
+            NotFound: no such GPU.
+        """
+        self.fence.check(fencing_token)
+        self.driver.present_s()
+        known = self.attempts.known(job_id, attempt, gpu_id)
+        if known is not None:
+            return Launched(True, known.start_s, known.start_revision, known.state)
+        self.attempts.check(job_id, spec, gpu_id)
+        made = Attempt(job_id, attempt, gpu_id, spec)
+        before = self.attempts.accept(made)
+        try:
+            self.driver.launch(made)
+        except AdlroError:
+            self.attempts.withdraw(made, before)
+            raise
+        launched = Launched(False, made.start_s, made.start_revision, made.state)
+        self.driver.go_on()
+        return launched
+
+    def stop(self, job_id: str, attempt: int, fencing_token: int) -> bool:
+        """Ends an attempt (0: whatever is open); False where it is not open (any more), or is to end already.
+
+        Raises:
+            Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN.
+            Unsupported: the cluster can't end what runs.
+        """
+        self.fence.check(fencing_token)
+        if not self.driver.capabilities.stop:
+            raise Unsupported(f"cluster '{self.driver.cluster.name}' can't end what runs: it ends by itself")
+        self.driver.present_s()
+        known = self.attempts.open_attempt(job_id)
+        if known is None or attempt not in (0, known.attempt) or known.stop_asked:
+            return False
+        known.stop_asked = True
+        self.driver.stop(known)
+        self.driver.go_on()
+        return True
+
+    def acknowledge(self, incarnation: str, revision: int, fencing_token: int) -> None:
+        """The orchestrator is done with everything up to a revision; a virtual clock may go on.
+
+        Raises:
+            Stale: another incarnation.
+            Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN.
+            OutOfRange: no such event yet.
+        """
+        self.log.check_incarnation(incarnation)
+        self.fence.check(fencing_token)
+        self.log.acknowledge(revision)
+        self.attempts.forget(self.log.acknowledged)
+        self.driver.go_on()
+
+    def wake_at(self, times_s: Sequence[float]) -> Clock:
+        """Asks for WAKE_UP events; of those times that have passed, all together give one event now, paused or not.
+
+        Returns:
+            The clock when it was asked: what lies up to it has passed.
+        """
+        now_s = self.driver.present_s()
+        clock = self.driver.clock(now_s)
+        self.wake_ups.add(time_s for time_s in times_s if time_s > now_s)
+        if min(times_s) <= now_s:
+            self.emit([ClusterEvent(0, EventKind.WAKE_UP, now_s)])
+        self.driver.go_on()
+        return clock
+
+    def close(self) -> None:
+        """Ends all followers of the log."""
+        self.log.close()
+
+    # ---- what the driver tells
+
+    @property
+    def waits(self) -> bool:
+        """An event that may change what the orchestrator wants is not acknowledged yet."""
+        return self.log.acknowledged < self._last_blocking
+
+    def open_attempts(self) -> Sequence[Attempt]:
+        """The attempts that have not ended."""
+        return self.attempts.open_attempts
+
+    def is_open(self, attempt: Attempt) -> bool:
+        """This attempt has not ended."""
+        return self.attempts.open_attempt(attempt.job_id) is attempt
+
+    def emit(self, events: Sequence[ClusterEvent]) -> Sequence[ClusterEvent]:
+        """Tells the events of one moment; returns them with their revisions."""
+        if not events:
+            return events
+        numbered = self.log.append(events, self.driver.clock())
+        for event in numbered:
+            self.event_counts[event.kind] += 1
+            if event.kind not in NOT_BLOCKING:
+                self._last_blocking = event.revision
+            self._note(event)
+        return numbered
+
+    def change_cluster(self, cluster: Cluster) -> None:
+        """Nodes or GPUs have joined or left: what was open on those that left is lost, and all are told."""
+        now_s = self.driver.present_s()
+        lost = [
+            ClusterEvent(0, EventKind.LOST, now_s, each.job_id, each.attempt, each.placement, f"GPU {each.gpu_id} left")
+            for each in self.attempts.outside(cluster)
+        ]
+        self.driver.cluster = cluster
+        self.emit([*lost, ClusterEvent(0, EventKind.CLUSTER_CHANGED, now_s)])
+        self.attempts.set_cluster(cluster)
+        self.driver.go_on()
+
+    def _note(self, event: ClusterEvent) -> None:
+        """What an event means for attempts and GPUs."""
+        if event.kind in (EventKind.GPU_LOST, EventKind.GPU_BACK):
+            self.attempts.set_lost(event.gpu_id, event.kind is EventKind.GPU_LOST)
+            return
+        attempt = self.attempts.open_attempt(event.job_id)
+        if attempt is None:
+            return
+        if event.kind is EventKind.STARTED:
+            attempt.start_s, attempt.start_revision = event.time_s, event.revision
+        elif event.kind is EventKind.RUNNING:
+            attempt.runs = True
+        elif event.kind in ENDS:
+            self.attempts.end(attempt, event.revision)

@@ -1,0 +1,218 @@
+"""A cluster that runs programs in real time: what most adapters begin with. Plain: knows no gRPC and no Redis.
+
+An adapter says how a program is started and ended, and tells what becomes of it:
+
+    class MyCluster(RealDriver):
+        async def start(self, attempt): ...   # then self.started(attempt), self.runs(attempt), self.ended(attempt, ...)
+        async def end(self, attempt): ...     # then self.ended(attempt, ...), when it is over
+
+Cluster time counts from the first start of the cluster. Time limits are kept here; a program that ends with an error
+after its end was asked for counts as stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import abstractmethod
+from collections.abc import Coroutine
+
+import structlog
+
+from adlro.clusterside.attempts import Attempt
+from adlro.clusterside.driver import Driver, Side
+from adlro.clusterside.timers import OneTimer, Timer, Timers
+from adlro.errors import AdlroError, InvalidInput
+from adlro.placement import Placement
+from adlro.records.cluster import Cluster
+from adlro.records.events import Clock, ClockMode, ClusterEvent, EventKind
+
+# Pause before a program that could not be ended is to be ended again; it doubles up to the other.
+AGAIN_S, MOST_AGAIN_S = 0.5, 30.0
+
+
+class RealDriver(Driver):
+    """A cluster in real time.
+
+    Args:
+        cluster: nodes and GPUs.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._log = structlog.get_logger()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # By job, of open attempts: what runs on their behalf, and when they are to be over.
+        self._starting: dict[str, asyncio.Task[None]] = {}
+        self._limits: dict[str, Timer] = {}
+        self._overdue: set[str] = set()
+        self._timer: OneTimer
+        self._base_s = self._told_s = 0.0
+        self._base_wall = 0.0
+
+    # ---- what an adapter says
+
+    @abstractmethod
+    async def start(self, attempt: Attempt) -> None:
+        """Starts the program of an attempt; `started`, `runs` and `ended` are told by the adapter, now or later.
+
+        Raises:
+            InvalidInput: the job can't be run at all; it fails.
+            Exception: it could not be started; the attempt is lost, and followed by another one.
+        """
+
+    @abstractmethod
+    async def end(self, attempt: Attempt) -> None:
+        """Ends the program of an attempt, if it still runs; `ended` is told by the adapter, when it is over.
+
+        Raises:
+            Exception: it could not be ended; that is tried again.
+        """
+
+    # ---- what an adapter tells
+
+    def started(self, attempt: Attempt) -> None:
+        """The attempt has its GPU."""
+        if self.side.is_open(attempt) and not attempt.start_revision:
+            self._tell(attempt, EventKind.STARTED)
+            self._keep_limit(attempt)
+
+    def runs(self, attempt: Attempt) -> None:
+        """Its program runs."""
+        self.started(attempt)
+        if self.side.is_open(attempt) and not attempt.runs:
+            self._tell(attempt, EventKind.RUNNING)
+
+    def ended(self, attempt: Attempt, kind: EventKind, message: str = "") -> None:
+        """It is over.
+
+        Args:
+            attempt: told once; again changes nothing.
+            kind: FINISHED; FAILED, by an error or because it was ended; LOST, with its node, and worth another attempt.
+            message: for people.
+        """
+        if not self.side.is_open(attempt):
+            return
+        limit = self._limits.pop(attempt.job_id, None)
+        if limit is not None:
+            limit.cancel()
+        if kind is EventKind.FAILED and attempt.job_id in self._overdue:
+            assert attempt.spec is not None
+            message = f"time limit of {attempt.spec.time_limit_s:g} s reached"
+        elif kind is EventKind.FAILED and attempt.stop_asked:
+            kind, message = EventKind.STOPPED, "stopped"
+        self._overdue.discard(attempt.job_id)
+        self._tell(attempt, kind, message)
+
+    def gpu_lost(self, gpu_id: str) -> None:
+        """A GPU is gone; what ran there is lost."""
+        now_s = self.present_s()
+        lost = [attempt for attempt in self.side.open_attempts() if attempt.gpu_id == gpu_id]
+        self.side.emit([ClusterEvent(0, EventKind.GPU_LOST, now_s, placement=Placement.on(gpu_id))])
+        for attempt in lost:
+            self.ended(attempt, EventKind.LOST, f"GPU {gpu_id} was lost")
+        self.go_on()
+
+    def gpu_back(self, gpu_id: str) -> None:
+        """A lost GPU is there again."""
+        self.side.emit([ClusterEvent(0, EventKind.GPU_BACK, self.present_s(), placement=Placement.on(gpu_id))])
+        self.go_on()
+
+    def _tell(self, attempt: Attempt, kind: EventKind, message: str = "") -> None:
+        now_s = self.present_s()
+        self.side.emit([ClusterEvent(0, kind, now_s, attempt.job_id, attempt.attempt, attempt.placement, message)])
+        self.go_on()
+
+    # ---- Driver
+
+    def attach(self, side: Side, timers: Timers) -> None:
+        """See Driver."""
+        super().attach(side, timers)
+        self._timer = OneTimer(timers, self.go_on)
+        self._base_wall = timers.time()
+
+    def launch(self, attempt: Attempt) -> None:
+        """See Driver."""
+        self._starting[attempt.job_id] = self.spawn(self._start(attempt), f"start {attempt.job_id}")
+
+    def stop(self, attempt: Attempt) -> None:
+        """See Driver."""
+        self.spawn(self._end(attempt), f"end {attempt.job_id}")
+
+    async def close(self) -> None:
+        """Programs run on; nothing more is told of them."""
+        self._timer.set(math.inf)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def _start(self, attempt: Attempt) -> None:
+        try:
+            await self.start(attempt)
+        except InvalidInput as error:
+            self.ended(attempt, EventKind.FAILED, error.message)
+        except Exception as error:
+            why = error.message if isinstance(error, AdlroError) else f"{type(error).__name__}: {error}"
+            self._log.warning("an attempt could not be started", job_id=attempt.job_id, why=why)
+            self.ended(attempt, EventKind.LOST, f"it could not be started: {why}")
+        finally:
+            self._starting.pop(attempt.job_id, None)
+
+    async def _end(self, attempt: Attempt) -> None:
+        starting = self._starting.get(attempt.job_id)
+        if starting is not None:  # what is half started can't be ended
+            await asyncio.wait([starting])
+        pause_s = AGAIN_S
+        while self.side.is_open(attempt):
+            try:
+                await self.end(attempt)
+            except Exception as error:
+                self._log.warning("an attempt could not be ended; trying again", job_id=attempt.job_id, why=str(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2.0 * pause_s, MOST_AGAIN_S)
+            else:
+                return
+
+    def _keep_limit(self, attempt: Attempt) -> None:
+        assert attempt.spec is not None
+        limit_s = attempt.spec.time_limit_s
+        if limit_s is None:
+            return
+
+        def overdue() -> None:
+            self._overdue.add(attempt.job_id)
+            self.spawn(self._end(attempt), f"end {attempt.job_id}")
+
+        wait_s = attempt.start_s + limit_s - self._now_s()
+        self._limits[attempt.job_id] = self.timers.call_at(self.timers.time() + max(wait_s, 0.0), overdue)
+
+    def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Runs something beside all else, such as a watch over a program; ended when the driver is closed."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ---- real time
+
+    def present_s(self) -> float:
+        """See Driver."""
+        self.go_on()
+        return self._now_s()
+
+    def go_on(self) -> None:
+        """Wakes who wanted to be woken by now."""
+        now_s, wake_ups = self._now_s(), self.side.wake_ups
+        if wake_ups.take(now_s):
+            self.side.emit([ClusterEvent(0, EventKind.WAKE_UP, now_s)])
+        next_s = wake_ups.next_s
+        self._timer.set(math.inf if next_s is None else self._base_wall + (next_s - self._base_s))
+
+    def clock(self, time_s: float | None = None) -> Clock:
+        """See Driver."""
+        return Clock(ClockMode.REAL, 1.0, False, self._now_s() if time_s is None else time_s)
+
+    def _now_s(self) -> float:
+        self._told_s = max(self._told_s, self._base_s + (self.timers.time() - self._base_wall))
+        return self._told_s

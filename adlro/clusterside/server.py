@@ -1,0 +1,241 @@
+"""ClusterService over gRPC, for every cluster: translates between messages and the cluster side; decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+import redis.asyncio as aioredis
+from redis.exceptions import RedisError
+
+from adlro.clusterside.cluster_side import ClusterSide
+from adlro.clusterside.driver import Driver
+from adlro.clusterside.ingest import IngestClient
+from adlro.clusterside.metrics import Metrics
+from adlro.clusterside.settings import ClusterSettings
+from adlro.clusterside.telemetry import Outbox, Sampler
+from adlro.clusterside.timers import LoopTimers
+from adlro.errors import Unavailable, Unsupported
+from adlro.kit.redis import redacted, watch_redis
+from adlro.kit.redis_scripts import connect_for_scripts
+from adlro.kit.server import ServiceContext
+from adlro.placement import Placement
+from adlro.records.events import ClockMode
+from adlro.store import JobReads
+from adlro.v1 import cluster_service_pb2 as pb
+from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
+from adlro.wire import batch_to_proto, clock_to_proto, description_to_proto, launch_placement, spec_from_proto
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+# How long the store is waited for when what was before is read, and how soon it is asked again.
+TAKE_TIMEOUT_S = 2.0
+TAKE_AGAIN_S = 0.25
+
+
+class ClusterServer(pb_grpc.ClusterServiceServicer):
+    """A cluster as a service of the kit.
+
+    Attributes:
+        driver: the cluster.
+        side: the rules around it; there once the service is started.
+
+    Args:
+        driver: starts and ends attempts, and keeps the time.
+        settings: where telemetry goes.
+    """
+
+    name = "cluster"
+    service_names: Sequence[str] = ("adlro.v1.ClusterService",)
+
+    def __init__(self, driver: Driver, settings: ClusterSettings) -> None:
+        self.driver = driver
+        self.side: ClusterSide
+        self._settings = settings
+        self._ingest: IngestClient | None = None
+        self._begun = False
+        self._redis: aioredis.Redis
+        self._jobs: JobReads
+        self._keeping: asyncio.Task[None]
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers the servicer."""
+        pb_grpc.add_ClusterServiceServicer_to_server(self, server)
+
+    async def start(self, context: ServiceContext) -> None:
+        """Takes up what was before, as soon as the store tells it, and starts telemetry where it is wanted."""
+        settings = self._settings
+        await self.driver.prepare()
+        self._redis = connect_for_scripts(settings.redis_url)
+        self._jobs = JobReads(self._redis)
+        self.side = ClusterSide(self.driver, LoopTimers())
+
+        def tell(problem: str) -> None:
+            context.health.set_serving(not problem, problem, source="clock")
+
+        tell("its clock is not read yet")
+        outbox = Outbox()
+        Metrics(self.name, self.side, outbox, context.registry)
+        if settings.ingest_address:
+            self._ingest = IngestClient(settings.ingest_address, context.log, context.credentials)
+        context.spawn(watch_redis(context, self._redis), "watch redis")
+        await self._begin(tell)  # where the store answers, the first call finds the clock
+        self._keeping = context.spawn(self._run(context, tell, outbox), "run the cluster")
+        context.spawn(self._end_streams(context.draining), "end event streams at the drain")
+
+    async def _begin(self, tell: Callable[[str], None]) -> None:
+        """Takes up what was before, unless the store does not answer."""
+        try:
+            async with asyncio.timeout(TAKE_TIMEOUT_S):
+                await self.driver.begin()
+        except (RedisError, OSError, TimeoutError) as error:
+            tell(f"its clock is not read yet: {str(error) or type(error).__name__}")
+            return
+        self._begun = True
+        tell("")
+
+    async def _run(self, context: ServiceContext, tell: Callable[[str], None], outbox: Outbox) -> None:
+        settings = self._settings
+        while not self._begun:
+            await asyncio.sleep(TAKE_AGAIN_S)
+            await self._begin(tell)
+        if self._ingest is not None:
+            telemetry = settings.telemetry_hz > 0
+            context.spawn(
+                self._ingest.run(lambda: self.driver.cluster, outbox, telemetry=telemetry),
+                "describe and push to ingest",
+            )
+            if telemetry:
+                sampler = Sampler(self.driver.sample, outbox, settings.telemetry_hz)
+                context.spawn(sampler.run(), "sample telemetry")
+        description = self.side.describe()
+        clock = description.clock
+        context.log.info(
+            "cluster served",
+            cluster=description.cluster.name,
+            gpu_count=sum(1 for _ in description.cluster.gpus()),
+            incarnation=description.incarnation,
+            clock_mode=clock.mode.name,
+            clock_scale=clock.scale,
+            clock_paused=clock.paused,
+            cluster_time_s=clock.time_s,
+        )
+        await self.driver.run(tell)
+
+    async def _end_streams(self, draining: asyncio.Event) -> None:
+        await draining.wait()
+        self.side.close()
+
+    async def stop(self) -> None:
+        """Lets the cluster say its last word."""
+        self._keeping.cancel()
+        await self.driver.close()
+        self.side.close()
+        await self._redis.aclose()
+        if self._ingest is not None:
+            await self._ingest.close()
+
+    def _known(self) -> ClusterSide:
+        """The cluster; refused while it is not known how it stood before."""
+        if not self._begun:
+            raise Unavailable(
+                f"the cluster's clock is not known yet: Redis at {redacted(self._settings.redis_url)} does not answer",
+                retry_after_s=1.0,
+            )
+        return self.side
+
+    async def _fenced(self, fencing_token: int) -> ClusterSide:
+        """The cluster, when it knows whether a token was given; the store is asked once for each new one."""
+        side = self._known()
+        if fencing_token > side.fence.newest:
+            side.fence.note(await self._jobs.newest_token())
+        return side
+
+    # ---- ClusterService
+
+    async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
+        """How things stand."""
+        return description_to_proto(self._known().describe())
+
+    async def LaunchJob(self, request: pb.LaunchJobRequest, context: Context) -> pb.LaunchJobResponse:
+        """Takes an attempt."""
+        if request.incarnation:
+            self._known().log.check_incarnation(request.incarnation)
+        side = await self._fenced(request.fencing_token)
+        launched = side.launch(
+            request.job_id,
+            request.attempt,
+            spec_from_proto(request.spec),
+            _whole_gpu(launch_placement(request)),
+            request.fencing_token,
+        )
+        return pb.LaunchJobResponse(
+            existing=launched.existing,
+            start_s=launched.start_s,
+            revision=launched.revision,
+            state=int(launched.state),  # type: ignore[arg-type]  # the numbers of AttemptState
+        )
+
+    async def StopJob(self, request: pb.StopJobRequest, context: Context) -> pb.StopJobResponse:
+        """Ends an attempt."""
+        if request.incarnation:
+            self._known().log.check_incarnation(request.incarnation)
+        side = await self._fenced(request.fencing_token)
+        stopped = side.stop(request.job_id, request.attempt, request.fencing_token)
+        return pb.StopJobResponse(stopped=stopped)
+
+    async def WatchEvents(
+        self, request: pb.WatchEventsRequest, context: Context
+    ) -> AsyncIterator[pb.WatchEventsResponse]:
+        """Every event after a revision."""
+        log = self._known().log
+        if request.incarnation:
+            log.check_incarnation(request.incarnation)
+        async for batch in log.follow(request.after_revision):
+            yield batch_to_proto(batch)
+
+    async def AcknowledgeEvents(
+        self, request: pb.AcknowledgeEventsRequest, context: Context
+    ) -> pb.AcknowledgeEventsResponse:
+        """A virtual clock may go on."""
+        side = await self._fenced(request.fencing_token)
+        side.acknowledge(request.incarnation, request.revision, request.fencing_token)
+        return pb.AcknowledgeEventsResponse()
+
+    async def WakeAt(self, request: pb.WakeAtRequest, context: Context) -> pb.WakeAtResponse:
+        """Wake-ups to come."""
+        return pb.WakeAtResponse(clock=clock_to_proto(self._known().wake_at(request.times_s)))
+
+    async def SetClock(self, request: pb.SetClockRequest, context: Context) -> pb.SetClockResponse:
+        """Sets the clock."""
+        self._known()
+        clock = await self.driver.set_clock(
+            mode=ClockMode(request.mode) if request.mode else None,
+            scale=request.scale if request.HasField("scale") else None,
+            paused=request.paused if request.HasField("paused") else None,
+            not_before_s=request.not_before_s if request.HasField("not_before_s") else None,
+        )
+        return pb.SetClockResponse(clock=clock_to_proto(clock))
+
+    async def SetGpuAvailability(
+        self, request: pb.SetGpuAvailabilityRequest, context: Context
+    ) -> pb.SetGpuAvailabilityResponse:
+        """Takes a GPU away or gives it back."""
+        self._known()
+        lost = self.driver.set_gpu_availability(request.gpu_id, request.available)
+        return pb.SetGpuAvailabilityResponse(lost_job_id=lost)
+
+
+def _whole_gpu(placement: Placement) -> str:
+    """The one GPU of a placement.
+
+    Raises:
+        Unsupported: several GPUs, or a share of one.
+    """
+    if len(placement.gpus) > 1 or placement.gpus[0].share < 1.0:
+        raise Unsupported(
+            "placement: this cluster gives an attempt one whole GPU: name one, with share 1", field="placement"
+        )
+    return placement.gpu_id

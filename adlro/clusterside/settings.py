@@ -1,0 +1,20 @@
+"""Settings of every cluster's service."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from adlro.kit.settings import ServiceSettings
+
+
+class ClusterSettings(ServiceSettings):
+    """What the server half of a cluster needs to know."""
+
+    service_name: ClassVar[str] = "cluster"
+
+    # Samples a second of wall time; 0 = no telemetry.
+    telemetry_hz: float = Field(default=2.0, ge=0, le=1000, allow_inf_nan=False)
+    # Where the cluster is described and telemetry is pushed to; empty = nowhere.
+    ingest_address: str = ""

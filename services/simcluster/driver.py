@@ -1,0 +1,218 @@
+"""The simulated cluster as it runs: simulator and clock, as a driver of the cluster side. Plain: knows no gRPC.
+
+Nothing here waits or sleeps: every call first lets happen what is due, then acts at the present moment of cluster time,
+then sets one timer for the next moment. A VIRTUAL clock goes on to the next moment as soon as every event that may
+change what the orchestrator wants (all but STARTED and CLOCK_SET) is acknowledged. No clock is seen beyond its ceiling,
+which `adlro.services.simcluster.timekeeping` raises: what is due later waits, and then happens at its own time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from adlro.clusterside.attempts import Attempt
+from adlro.clusterside.driver import Driver, Side
+from adlro.clusterside.timers import OneTimer, Timers
+from adlro.errors import Conflict
+from adlro.records.events import Capabilities, Clock, ClockMode, ClusterEvent, EventKind
+from adlro.services.simcluster.clock import ClusterClock, clock_scale
+from adlro.sim.gpu_metrics import MetricsSample
+from adlro.sim.simulator import ClusterSimulator
+
+# Seconds of wall time by which the ceiling of a REAL or SCALED clock is ahead of it.
+CEILING_AHEAD_S = 1.0
+
+
+class SimulatedCluster(Driver):
+    """A simulator with a clock.
+
+    Attributes:
+        ceiling_s: no cluster time beyond it is told or reached.
+        on_ceiling_reached: called when the ceiling holds the clock up, or soon will.
+
+    Args:
+        simulator: the cluster, at the clock's time.
+        clock: the clock to begin with.
+    """
+
+    capabilities = Capabilities(virtual_clock=True, gpu_availability=True, stop=True)
+
+    def __init__(self, simulator: ClusterSimulator, clock: Clock) -> None:
+        self.cluster = simulator.cluster
+        self.simulator = simulator
+        self.ceiling_s = math.inf
+        self.on_ceiling_reached: Callable[[], None] = lambda: None
+        self._first_clock = clock
+        self._clock: ClusterClock
+        self._timer: OneTimer
+        self._closed = False
+
+    def attach(self, side: Side, timers: Timers) -> None:
+        """See Driver."""
+        super().attach(side, timers)
+        self._clock = ClusterClock(timers.time, self._first_clock)
+        self._timer = OneTimer(timers, self.go_on)
+
+    # ---- jobs and GPUs
+
+    def launch(self, attempt: Attempt) -> None:
+        """Starts it now."""
+        assert attempt.spec is not None
+        self.side.emit([self.simulator.launch(attempt.job_id, attempt.attempt, attempt.spec, attempt.gpu_id)])
+
+    def stop(self, attempt: Attempt) -> None:
+        """Ends it now."""
+        event = self.simulator.stop(attempt.job_id)
+        assert event is not None
+        self.side.emit([event])
+
+    def set_gpu_availability(self, gpu_id: str, available: bool) -> str:
+        """See Driver."""
+        self.present_s()
+        change = self.simulator.restore_gpu if available else self.simulator.lose_gpu
+        events = self.side.emit(change(gpu_id))
+        self.go_on()
+        return events[-1].job_id if events else ""
+
+    def sample(self) -> tuple[float, MetricsSample]:
+        """See Driver."""
+        now_s = self.present_s()
+        return now_s, self.simulator.sample(now_s)
+
+    # ---- its clock
+
+    def clock(self, time_s: float | None = None) -> Clock:
+        """See Driver."""
+        return self._clock.at(self.simulator.now_s if time_s is None else time_s)
+
+    def begin_at(self, clock: Clock) -> None:
+        """Goes on from a clock that was written down, at its ceiling; before anything else is asked of it."""
+        self.simulator.advance_to(clock.time_s)
+        self.simulator.set_origin()
+        self._clock.set(clock)
+        self.ceiling_s = clock.time_s
+
+    def planned_clock(
+        self,
+        mode: ClockMode | None = None,
+        scale: float | None = None,
+        paused: bool | None = None,
+        not_before_s: float | None = None,
+    ) -> Clock:
+        """The clock that `set_clock_now` would set now; changes nothing.
+
+        Raises:
+            InvalidInput: the mode cannot have that scale.
+            Conflict: JOBS_RUNNING: it is to go forward while something runs.
+        """
+        now_s = self.present_s()
+        before = self._clock.at(now_s)
+        mode = mode or before.mode
+        scale = clock_scale(mode, scale, before)
+        if not_before_s is not None and not_before_s > now_s:
+            running = self.simulator.running
+            if running:
+                raise Conflict(
+                    f"the clock stands at {now_s:g} s and cannot be set to {not_before_s:g} s while {len(running)} "
+                    f"jobs run, such as {running[0].job_id}; stop them first",
+                    reason="JOBS_RUNNING",
+                )
+            now_s = not_before_s
+        return Clock(mode, scale, before.paused if paused is None else paused, now_s)
+
+    def set_clock_now(
+        self,
+        mode: ClockMode | None = None,
+        scale: float | None = None,
+        paused: bool | None = None,
+        not_before_s: float | None = None,
+    ) -> Clock:
+        """Sets what is given of the clock, and takes it forward to a time, if it is behind.
+
+        Raises:
+            InvalidInput, Conflict: as `planned_clock`.
+        """
+        clock = self.planned_clock(mode, scale, paused, not_before_s)
+        if clock.time_s > self.simulator.now_s:
+            self.simulator.advance_to(clock.time_s)
+        self.simulator.set_origin()
+        self._clock.set(clock)
+        events = [ClusterEvent(0, EventKind.CLOCK_SET, clock.time_s)]
+        if self.side.wake_ups.take(clock.time_s):
+            events.append(ClusterEvent(0, EventKind.WAKE_UP, clock.time_s))
+        self.side.emit(events)
+        self.go_on()
+        return clock
+
+    def wanted_ceiling(self) -> Clock:
+        """The clock with the ceiling that it should have now."""
+        self.go_on()
+        return self.ceiling_of(self._clock.at(max(self._clock.now_s(), self.simulator.now_s)))
+
+    def ceiling_of(self, clock: Clock) -> Clock:
+        """A clock with the ceiling that it should have at its time."""
+        if clock.paused:
+            return clock
+        if clock.mode is ClockMode.VIRTUAL:
+            next_s = self._next_s()
+            soon = next_s is not None and self._clock.wall_at(next_s) <= self.timers.time() + CEILING_AHEAD_S
+            return dataclasses.replace(clock, time_s=max(clock.time_s, next_s)) if next_s and soon else clock
+        return dataclasses.replace(clock, time_s=clock.time_s + CEILING_AHEAD_S * clock.scale)
+
+    def set_ceiling(self, ceiling_s: float) -> None:
+        """No cluster time beyond this one is told or reached; it must not be below one that was."""
+        self.ceiling_s = ceiling_s
+        self.go_on()
+
+    def stand(self) -> Clock:
+        """From now on it stands, at the time that is returned."""
+        self.ceiling_s = self.present_s()
+        self._closed = True
+        self._timer.set(math.inf)
+        return self._clock.at(self.ceiling_s)
+
+    # ---- the course of time
+
+    def go_on(self) -> None:
+        """Lets every moment happen that is due, in order, each with its exact time; then sets the timer."""
+        while (next_s := self._next_s()) is not None:
+            if self._stands():
+                if next_s > self.ceiling_s and not (self._clock.paused or self._closed):
+                    self.on_ceiling_reached()  # raised while the last events are dealt with
+                break
+            wall_at = self._clock.wall_at(next_s)
+            if self.timers.time() < wall_at and self._clock.now_s() < next_s:
+                self._timer.set(wall_at)
+                return
+            if next_s > self.ceiling_s:
+                self.on_ceiling_reached()
+                break
+            self._clock.step_to(next_s)
+            events = self.simulator.advance_to(next_s)  # ends come before the wake-up
+            if self.side.wake_ups.take(next_s):
+                events.append(ClusterEvent(0, EventKind.WAKE_UP, next_s))
+            self.side.emit(events)
+        self._timer.set(math.inf)
+
+    def present_s(self) -> float:
+        """Cluster time now, with everything due before it done, and the simulator there."""
+        self.go_on()
+        now_s = max(min(self._clock.now_s(), self.ceiling_s), self.simulator.now_s)
+        next_s = self._next_s()
+        if next_s is not None and next_s <= now_s:
+            return self.simulator.now_s  # only where the clock stands: what is next stands before it too
+        self.simulator.advance_to(now_s)
+        return now_s
+
+    def _next_s(self) -> float | None:
+        end_s, wake_s = self.simulator.next_event_time(), self.side.wake_ups.next_s
+        if end_s is None or wake_s is None:
+            return wake_s if end_s is None else end_s
+        return min(end_s, wake_s)
+
+    def _stands(self) -> bool:
+        if self._clock.paused or self._closed:
+            return True
+        return self._clock.mode is ClockMode.VIRTUAL and self.side.waits

@@ -1,0 +1,83 @@
+"""examples/own_cluster.py: it is short, keeps the contract, and runs jobs of the suite as programs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adlro.clusterside import inspect_cluster
+from adlro.errors import Unsupported
+from adlro.kit.embedded_redis import EmbeddedRedis
+from adlro.kit.testing import ROOT, SpawnedService, spawn_service
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType
+from tests.fault import verdict
+from tests.fault.followers import ClusterFollower, JobFollower
+from tests.fault.stack import Stack
+
+pytestmark = pytest.mark.slow
+
+EXAMPLE = ROOT / "examples" / "own_cluster.py"
+RUNTIMES_S = [0.2 + n / 50 for n in range(20)]
+
+
+def start_example(folder: Path, redis_url: str, **settings: str) -> SpawnedService:
+    environment = {"OWN_CLUSTER_FOLDER": str(folder), "ADLRO_REDIS_URL": redis_url, **settings}
+    return spawn_service("own cluster", environment, arguments=[str(EXAMPLE)])
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    made = Stack(tmp_path / "data")
+    try:
+        made.redis.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def test_an_adapter_is_at_most_150_lines() -> None:
+    assert len(EXAMPLE.read_text().splitlines()) <= 150
+
+
+async def test_it_keeps_every_rule(tmp_path: Path) -> None:
+    with EmbeddedRedis(tmp_path / "data") as redis, start_example(tmp_path / "jobs", redis.url) as example:
+        report = await inspect_cluster(example.address, redis_url=redis.url)
+    assert not report.failed, str(report)
+    assert set(report.skipped) == {"tells_that_its_clock_was_set", "loses_a_gpu_with_its_job"}
+
+
+async def test_twenty_jobs_run_through_the_suite_on_it(stack: Stack, tmp_path: Path) -> None:
+    listen = stack.addresses["simcluster"]
+    settings = {"ADLRO_CLUSTER_LISTEN": listen, "ADLRO_CLUSTER_INGEST_ADDRESS": stack.addresses["ingest"]}
+    await asyncio.to_thread(stack.start, "ingest", "decompose", "orchestrator")
+    with start_example(tmp_path / "jobs", stack.redis.url, **settings):
+        async with (
+            stack.client() as client,
+            JobFollower(stack.addresses["ingest"]) as watched,
+            ClusterFollower(listen) as cluster_log,
+        ):
+            specs = [
+                JobSpec("job", "ada", JobType.SIMULATION, expected_runtime=ExpectedRuntime("v100_sxm2", runtime_s))
+                for runtime_s in RUNTIMES_S
+            ]
+            submitted = await client.submit_many(specs, "twenty")
+            done = await client.wait(submitted.job_ids, timeout_s=120.0)
+            await cluster_log.catch_up()
+            description = await client.describe_cluster()
+            with contextlib.suppress(Unsupported):
+                await client.set_clock(paused=True)
+                pytest.fail("a clock of real time was set")
+        assert {job.state for job in done} == {JobState.SUCCEEDED}
+        verdict.check_changes(watched)
+        verdict.check_attempts(done)
+        verdict.check_cluster_log(cluster_log, {job.job_id: job for job in done})
+        assert {job.gpu_id for job in done} == {gpu.gpu_id for _, gpu in description.cluster.gpus()}
+        for job in done:
+            assert job.start_s is not None
+            assert job.end_s is not None
+            assert job.spec.expected_runtime is not None
+            assert job.end_s - job.start_s >= job.spec.expected_runtime.runtime_s, "each slept for what it declared"

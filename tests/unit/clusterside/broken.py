@@ -1,0 +1,326 @@
+"""Clusters that break one rule each, named after the rule; each tells what it does wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+from adlro.errors import Conflict, InvalidInput, NotFound
+from adlro.v1 import cluster_service_pb2 as pb
+from tests.unit.clusterside.double import Double
+
+BROKEN: dict[str, type[Double]] = {}
+
+
+def breaks(rule: str) -> Any:
+    def add(kind: type[Double]) -> type[Double]:
+        assert rule not in BROKEN
+        BROKEN[rule] = kind
+        return kind
+
+    return add
+
+
+@breaks("describes_itself")
+class OneNameForTwoGpus(Double):
+    async def DescribeCluster(self, request, context):
+        answer = await super().DescribeCluster(request, context)
+        answer.cluster.nodes[0].gpus.append(answer.cluster.nodes[0].gpus[0])
+        return answer
+
+
+@breaks("says_what_it_can_do")
+class SaysNotWhatItCanDo(Double):
+    async def DescribeCluster(self, request, context):
+        answer = await super().DescribeCluster(request, context)
+        answer.ClearField("capabilities")
+        return answer
+
+
+@breaks("keeps_its_incarnation")
+class AnotherIncarnationEachTime(Double):
+    count = 0
+
+    async def DescribeCluster(self, request, context):
+        answer = await super().DescribeCluster(request, context)
+        self.count += 1
+        answer.incarnation = f"{self.incarnation}-{self.count}"
+        return answer
+
+    def check_incarnation(self, incarnation):
+        super().check_incarnation(incarnation.partition("-")[0])
+
+
+@breaks("accepts_a_launch")
+class SaysNotHowFarItIs(Double):
+    def answer(self, request, existing):
+        answer = super().answer(request, existing)
+        answer.state = pb.ATTEMPT_STATE_UNSPECIFIED
+        return answer
+
+
+@breaks("tells_a_start")
+class AnswersWithAStartOfItsOwn(Double):
+    def answer(self, request, existing):
+        answer = super().answer(request, existing)
+        answer.start_s -= 0.001  # asked of the clock once more, instead of the event
+        return answer
+
+
+@breaks("describes_what_runs")
+class DescribesNothing(Double):
+    def running(self):
+        return []
+
+
+@breaks("tells_running_in_its_place")
+class RunsBeforeItStarts(Double):
+    def emit(self, kind, *rest):
+        if kind in (pb.EVENT_KIND_STARTED, pb.EVENT_KIND_RUNNING):
+            both = (pb.EVENT_KIND_STARTED, pb.EVENT_KIND_RUNNING)
+            kind = both[1 - both.index(kind)]
+        event = super().emit(kind, *rest)
+        if kind == pb.EVENT_KIND_STARTED and rest:
+            self.starts[rest[0], rest[1]] = event
+        return event
+
+
+@breaks("ends_what_was_declared")
+class FailsWithoutReason(Double):
+    def ending(self, request):
+        return request.spec.expected_runtime.runtime_s, pb.EVENT_KIND_FAILED
+
+
+@breaks("answers_a_repeated_launch")
+class TakesALaunchForAnotherOne(Double):
+    def answer(self, request, existing):
+        return super().answer(request, existing=False)
+
+
+@breaks("remembers_what_ended")
+class ForgetsWhatEnded(Double):
+    def known(self, request):
+        return super().known(request) and request.job_id in self.open
+
+
+@breaks("keeps_an_attempt_on_its_gpu")
+class MindsNoGpu(Double):
+    def refuse_other_gpu(self):
+        return None
+
+
+@breaks("refuses_an_old_attempt")
+class MindsNoAge(Double):
+    def refuse_old(self):
+        return None
+
+    def answer(self, request, existing):
+        newest = self.attempts[request.job_id]
+        return super().answer(newest, existing)
+
+
+@breaks("runs_one_attempt_of_a_job")
+class RunsTwoOfAJob(Double):
+    def check_open(self, request):
+        if request.job_id in self.open:
+            self.open.pop(request.job_id).cancel()
+
+
+@breaks("refuses_a_busy_gpu")
+class SharesGpus(Double):
+    def check_busy(self, request):
+        return None
+
+
+@breaks("names_an_unknown_gpu")
+class DoesNotNameTheGpu(Double):
+    def check_gpu(self, request):
+        if request.gpu_id not in ("a/0", "a/1"):
+            raise NotFound("no such GPU")
+
+
+@breaks("refuses_what_does_not_fit")
+class CountsNoCores(Double):
+    def check_fit(self, request):
+        if request.spec.gpu_memory_mib > 16_000:
+            raise Conflict("too large", reason="GPU_MEMORY_TOO_SMALL")
+
+
+@breaks("forgets_a_refused_launch")
+class RemembersWhatItRefused(Double):
+    def check_fit(self, request):
+        try:
+            super().check_fit(request)
+        except Conflict:
+            self.starts[request.job_id, request.attempt] = pb.ClusterEvent()
+            self.attempts[request.job_id] = request
+            raise
+
+
+@breaks("keeps_a_time_limit")
+class KeepsNoTimeLimit(Double):
+    def ending(self, request):
+        return min(request.spec.expected_runtime.runtime_s, 1.5), pb.EVENT_KIND_FINISHED
+
+
+@breaks("stops_what_runs")
+class SaysFailedForStopped(Double):
+    async def StopJob(self, request, context):
+        if request.job_id in self.open and request.attempt in (0, self.attempts[request.job_id].attempt):
+            self.end(request.job_id, pb.EVENT_KIND_FAILED)
+            return pb.StopJobResponse(stopped=True)
+        return pb.StopJobResponse(stopped=False)
+
+
+@breaks("stops_once")
+class StopsWhateverRuns(Double):
+    async def StopJob(self, request, context):
+        request.attempt = 0
+        return await super().StopJob(request, context)
+
+
+@breaks("counts_revisions_without_gaps")
+class CountsByTwo(Double):
+    def next_revision(self):
+        return self.events[-1].revision + 2 if self.events else 1
+
+    def check_position(self, after_revision):
+        if after_revision > self.next_revision():
+            super().check_position(1 << 40)
+
+    async def DescribeCluster(self, request, context):
+        answer = await super().DescribeCluster(request, context)
+        answer.revision = self.events[-1].revision if self.events else 0
+        return answer
+
+
+@breaks("resumes_after_any_revision")
+class BeginsWithTheGivenRevision(Double):
+    async def WatchEvents(self, request, context) -> AsyncIterator[pb.WatchEventsResponse]:
+        if 0 < request.after_revision < len(self.events):
+            request.after_revision -= 1
+        async for message in super().WatchEvents(request, context):
+            yield message
+
+
+@breaks("tells_all_watchers_the_same")
+class TellsEachEventToOneWatcher(Double):
+    def __init__(self) -> None:
+        super().__init__()
+        self.watchers = itertools.count()
+        self.taken: set[int] = set()
+
+    async def WatchEvents(self, request, context) -> AsyncIterator[pb.WatchEventsResponse]:
+        async for message in super().WatchEvents(request, context):
+            fresh = [each for each in message.events if each.revision not in self.taken or each.kind == 2]
+            self.taken.update(each.revision for each in fresh)
+            if fresh:
+                yield pb.WatchEventsResponse(incarnation=message.incarnation, events=fresh, clock=message.clock)
+
+
+@breaks("tells_events_in_the_order_of_time")
+class TellsEndsAtTheirStart(Double):
+    def emit(self, kind, *rest):
+        event = super().emit(kind, *rest)
+        if kind == pb.EVENT_KIND_RUNNING:
+            event.time_s -= 0.25
+        return event
+
+
+@breaks("refuses_another_incarnation")
+class MindsNoIncarnation(Double):
+    def check_incarnation(self, incarnation):
+        return None
+
+
+@breaks("refuses_a_revision_ahead")
+class MindsNoPosition(Double):
+    def check_position(self, after_revision):
+        return None
+
+
+@breaks("takes_acknowledgements_in_any_order")
+class WantsEachAcknowledgementOnce(Double):
+    async def AcknowledgeEvents(self, request, context):
+        answer = await super().AcknowledgeEvents(request, context)
+        if 0 < request.revision < self.acknowledged:
+            raise InvalidInput("older than before", field="revision")
+        return answer
+
+
+@breaks("refuses_an_old_token")
+class MindsNoOldToken(Double):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = 3
+
+    def check_token(self, token):
+        super().check_token(max(token, self.token))
+
+
+@breaks("refuses_an_unknown_token")
+class TakesAnyNewToken(Double):
+    """Whoever sends one locks all orchestrators out."""
+
+    def check_token(self, token):
+        self.token = max(self.token, token)
+        super().check_token(token)
+
+
+@breaks("tells_the_newest_token")
+class TellsNoToken(Double):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = 3
+
+    async def DescribeCluster(self, request, context):
+        answer = await super().DescribeCluster(request, context)
+        answer.fencing_token = 0
+        return answer
+
+
+@breaks("wakes_at_once_for_what_has_passed")
+class WakesForEachTime(Double):
+    async def WakeAt(self, request, context):
+        answer = await super().WakeAt(request, context)
+        for time_s in request.times_s[1:]:
+            if time_s <= answer.clock.time_s:
+                self.emit(pb.EVENT_KIND_WAKE_UP)
+        return answer
+
+
+@breaks("wakes_at_a_time_to_come")
+class WakesTooEarly(Double):
+    async def WakeAt(self, request, context):
+        request.times_s[:] = [0.8 * time_s for time_s in request.times_s]
+        return await super().WakeAt(request, context)
+
+
+@breaks("refuses_what_it_can_not_do")
+class SaysYesAndDoesNothing(Double):
+    async def SetClock(self, request, context):
+        return pb.SetClockResponse(clock=self.clock())
+
+
+@breaks("tells_that_its_clock_was_set")
+class TellsNobodyOfItsClock(Double):
+    async def DescribeCluster(self, request, context):
+        answer = await super().DescribeCluster(request, context)
+        answer.capabilities.virtual_clock = True
+        return answer
+
+    async def SetClock(self, request, context):
+        return pb.SetClockResponse(clock=self.clock())
+
+
+@breaks("loses_a_gpu_with_its_job")
+class LosesAGpuAndKeepsItsJob(Double):
+    async def DescribeCluster(self, request, context):
+        answer = await super().DescribeCluster(request, context)
+        answer.capabilities.gpu_availability = True
+        return answer
+
+    async def SetGpuAvailability(self, request, context):
+        self.emit(pb.EVENT_KIND_GPU_BACK if request.available else pb.EVENT_KIND_GPU_LOST, "", 0, request.gpu_id)
+        return pb.SetGpuAvailabilityResponse()

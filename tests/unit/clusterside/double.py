@@ -1,0 +1,237 @@
+"""A cluster in memory behind ClusterService, written without ADLRO's cluster side: what the check is tried on.
+
+Jobs run for their declared runtime in real time. Each rule stands in a method of its own, for `broken` to break.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+
+from adlro.errors import Conflict, NotFound, OutOfRange, Stale, Unsupported
+from adlro.kit.server import ServiceContext
+from adlro.v1 import cluster_pb2
+from adlro.v1 import cluster_service_pb2 as pb
+from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
+
+Key = tuple[str, int]
+GPU_MEMORY_MIB, CORES, MEMORY_MIB = 16_000, 8, 64_000
+
+
+class Double(pb_grpc.ClusterServiceServicer):
+    """A service of the kit."""
+
+    name = "double"
+    service_names: Sequence[str] = ("adlro.v1.ClusterService",)
+
+    def __init__(self) -> None:
+        self.incarnation = uuid.uuid4().hex
+        self.events: list[pb.ClusterEvent] = []
+        self.acknowledged = 0
+        self.token = 0
+        self.attempts: dict[str, pb.LaunchJobRequest] = {}  # by job its newest
+        self.starts: dict[Key, pb.ClusterEvent] = {}
+        self.open: dict[str, asyncio.TimerHandle] = {}
+        self.began = time.monotonic()
+        self.news = asyncio.Event()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        pb_grpc.add_ClusterServiceServicer_to_server(self, server)
+
+    async def start(self, context: ServiceContext) -> None:
+        self.draining = context.draining
+
+    async def stop(self) -> None:
+        for timer in self.open.values():
+            timer.cancel()
+
+    # ---- parts
+
+    def now_s(self) -> float:
+        return time.monotonic() - self.began
+
+    def emit(self, kind: int, job_id: str = "", attempt: int = 0, gpu_id: str = "") -> pb.ClusterEvent:
+        event = pb.ClusterEvent(
+            revision=self.next_revision(),
+            kind=kind,  # type: ignore[arg-type]  # a number of EventKind
+            time_s=self.now_s(),
+            job_id=job_id,
+            attempt=attempt,
+            gpu_id=gpu_id,
+        )
+        self.events.append(event)
+        self.news.set()
+        self.news = asyncio.Event()
+        return event
+
+    def next_revision(self) -> int:
+        return self.events[-1].revision + 1 if self.events else 1
+
+    def check_token(self, token: int) -> None:
+        if token < self.token:
+            raise Conflict("old", reason="STALE_FENCING_TOKEN", metadata={"fencing_token": str(self.token)})
+        if token > self.token:
+            raise Conflict("new", reason="UNKNOWN_FENCING_TOKEN", metadata={"fencing_token": str(self.token)})
+
+    def check_incarnation(self, incarnation: str) -> None:
+        if incarnation and incarnation != self.incarnation:
+            raise Stale("another incarnation")
+
+    def check_gpu(self, request: pb.LaunchJobRequest) -> None:
+        if request.gpu_id not in ("a/0", "a/1"):
+            raise NotFound(f"no GPU {request.gpu_id}")
+
+    def check_busy(self, request: pb.LaunchJobRequest) -> None:
+        if any(self.attempts[job_id].gpu_id == request.gpu_id for job_id in self.open):
+            raise Conflict("busy", reason="GPU_BUSY")
+
+    def check_open(self, request: pb.LaunchJobRequest) -> None:
+        if request.job_id in self.open:
+            raise Conflict("runs", reason="JOB_RUNNING")
+
+    def check_fit(self, request: pb.LaunchJobRequest) -> None:
+        if request.spec.gpu_memory_mib > GPU_MEMORY_MIB:
+            raise Conflict("too large", reason="GPU_MEMORY_TOO_SMALL")
+        if request.spec.cpu_cores > CORES:
+            raise Conflict("too many", reason="NODE_CORES_EXHAUSTED")
+        if request.spec.memory_mib > MEMORY_MIB:
+            raise Conflict("too much", reason="NODE_MEMORY_EXHAUSTED")
+
+    def known(self, request: pb.LaunchJobRequest) -> bool:
+        known = self.attempts.get(request.job_id)
+        if known is None or known.attempt < request.attempt:
+            return False
+        if known.attempt > request.attempt:
+            self.refuse_old()
+        elif known.gpu_id != request.gpu_id:
+            self.refuse_other_gpu()
+        return True
+
+    def refuse_old(self) -> None:
+        raise Conflict("old", reason="OLD_ATTEMPT")
+
+    def refuse_other_gpu(self) -> None:
+        raise Conflict("elsewhere", reason="ATTEMPT_ON_OTHER_GPU")
+
+    def begin(self, request: pb.LaunchJobRequest) -> None:
+        key = (request.job_id, request.attempt)
+        self.attempts[request.job_id] = request
+        self.starts[key] = self.emit(pb.EVENT_KIND_STARTED, *key, request.gpu_id)
+        self.emit(pb.EVENT_KIND_RUNNING, *key, request.gpu_id)
+        runtime_s, kind = self.ending(request)
+        loop = asyncio.get_running_loop()
+        self.open[request.job_id] = loop.call_later(runtime_s + 0.002, self.end, request.job_id, kind)
+
+    def ending(self, request: pb.LaunchJobRequest) -> tuple[float, int]:
+        runtime_s, limit_s = request.spec.expected_runtime.runtime_s, request.spec.time_limit_s
+        if request.spec.HasField("time_limit_s") and limit_s < runtime_s:
+            return limit_s, pb.EVENT_KIND_FAILED
+        return runtime_s, pb.EVENT_KIND_FINISHED
+
+    def end(self, job_id: str, kind: int) -> None:
+        self.open.pop(job_id).cancel()
+        request = self.attempts[job_id]
+        self.emit(kind, job_id, request.attempt, request.gpu_id)
+
+    def answer(self, request: pb.LaunchJobRequest, existing: bool) -> pb.LaunchJobResponse:
+        start = self.starts[request.job_id, request.attempt]
+        state = pb.ATTEMPT_STATE_RUNNING if request.job_id in self.open else pb.ATTEMPT_STATE_ENDED
+        return pb.LaunchJobResponse(existing=existing, start_s=start.time_s, revision=start.revision, state=state)
+
+    def running(self) -> list[pb.RunningJob]:
+        found = []
+        for job_id in self.open:
+            request = self.attempts[job_id]
+            start_s = self.starts[job_id, request.attempt].time_s
+            found.append(pb.RunningJob(job_id=job_id, attempt=request.attempt, gpu_id=request.gpu_id, start_s=start_s))
+        return found
+
+    def clock(self) -> cluster_pb2.Clock:
+        return cluster_pb2.Clock(mode=cluster_pb2.CLOCK_MODE_REAL, scale=1.0, time_s=self.now_s())
+
+    # ---- ClusterService
+
+    async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Any) -> pb.DescribeClusterResponse:
+        gpus = [cluster_pb2.Gpu(gpu_id=f"a/{n}", gpu_model="v100_sxm2", memory_mib=GPU_MEMORY_MIB) for n in range(2)]
+        node = cluster_pb2.Node(node_id="a", cpu_cores=CORES, memory_mib=MEMORY_MIB, gpus=gpus)
+        return pb.DescribeClusterResponse(
+            cluster=cluster_pb2.Cluster(name="double", nodes=[node]),
+            running=self.running(),
+            clock=self.clock(),
+            incarnation=self.incarnation,
+            revision=self.next_revision() - 1,
+            oldest_revision=1,
+            fencing_token=self.token,
+            capabilities=pb.Capabilities(stop=True),
+        )
+
+    async def LaunchJob(self, request: pb.LaunchJobRequest, context: Any) -> pb.LaunchJobResponse:
+        self.check_incarnation(request.incarnation)
+        self.check_token(request.fencing_token)
+        if self.known(request):
+            return self.answer(request, existing=True)
+        self.check_gpu(request)
+        self.check_open(request)
+        self.check_busy(request)
+        self.check_fit(request)
+        self.begin(request)
+        return self.answer(request, existing=False)
+
+    async def StopJob(self, request: pb.StopJobRequest, context: Any) -> pb.StopJobResponse:
+        self.check_incarnation(request.incarnation)
+        self.check_token(request.fencing_token)
+        if request.job_id not in self.open or request.attempt not in (0, self.attempts[request.job_id].attempt):
+            return pb.StopJobResponse(stopped=False)
+        self.end(request.job_id, pb.EVENT_KIND_STOPPED)
+        return pb.StopJobResponse(stopped=True)
+
+    async def WatchEvents(self, request: pb.WatchEventsRequest, context: Any) -> AsyncIterator[pb.WatchEventsResponse]:
+        self.check_incarnation(request.incarnation)
+        self.check_position(request.after_revision)
+        told = request.after_revision
+        while not self.draining.is_set():
+            news = self.news
+            fresh = [event for event in self.events if event.revision > told]
+            if fresh:
+                yield pb.WatchEventsResponse(incarnation=self.incarnation, events=fresh, clock=self.clock())
+                told = fresh[-1].revision
+                continue
+            waits = [asyncio.create_task(each.wait()) for each in (news, self.draining)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in waits:
+                each.cancel()
+
+    def check_position(self, after_revision: int) -> None:
+        if after_revision > len(self.events):
+            raise OutOfRange("ahead")
+
+    async def AcknowledgeEvents(
+        self, request: pb.AcknowledgeEventsRequest, context: Any
+    ) -> pb.AcknowledgeEventsResponse:
+        self.check_incarnation(request.incarnation)
+        self.check_token(request.fencing_token)
+        self.check_position(request.revision)
+        self.acknowledged = max(self.acknowledged, request.revision)
+        return pb.AcknowledgeEventsResponse()
+
+    async def WakeAt(self, request: pb.WakeAtRequest, context: Any) -> pb.WakeAtResponse:
+        clock = self.clock()
+        if min(request.times_s) <= clock.time_s:
+            self.emit(pb.EVENT_KIND_WAKE_UP)
+        for time_s in {time_s for time_s in request.times_s if time_s > clock.time_s}:
+            wait_s = time_s - clock.time_s + 0.002
+            asyncio.get_running_loop().call_later(wait_s, self.emit, pb.EVENT_KIND_WAKE_UP)
+        return pb.WakeAtResponse(clock=clock)
+
+    async def SetClock(self, request: pb.SetClockRequest, context: Any) -> pb.SetClockResponse:
+        raise Unsupported("it keeps real time")
+
+    async def SetGpuAvailability(
+        self, request: pb.SetGpuAvailabilityRequest, context: Any
+    ) -> pb.SetGpuAvailabilityResponse:
+        raise Unsupported("its GPUs stay")
