@@ -67,7 +67,10 @@ def run(
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1: where networks learn.")] = "cpu",
     threads: Annotated[
-        int, typer.Option(min=1, max=2, help="2: simulates two worlds, or simulates and learns, at once.")
+        int,
+        typer.Option(
+            min=1, max=2, help="2: simulates two worlds, or simulates and learns, at once; the result is the same."
+        ),
     ] = 2,
     idle: Annotated[
         float | None, typer.Option(help=f"Lambda: what an idle GPU costs against a waiting job. Of {OF_Q_LEARNING}.")
