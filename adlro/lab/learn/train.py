@@ -115,7 +115,11 @@ def run(
         checkpoint_s=checkpoint_s,
         tensorboard=True,
     )
-    _train(trained, decisions or math.inf, episodes or math.inf, minutes)
+    try:
+        _train(trained, decisions or math.inf, episodes or math.inf, minutes)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; the same command goes on where it stood")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _train(trained: Training, decisions: float, episodes: float, minutes: float) -> None:
@@ -211,9 +215,6 @@ def main() -> None:
     except AdlroError as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}")
         sys.exit(EXIT_USAGE if isinstance(error, InvalidInput) else EXIT_ERROR)
-    except (KeyboardInterrupt, typer.Abort):
-        console.print("interrupted; the same command goes on where it stood")
-        sys.exit(EXIT_INTERRUPTED)
     except OSError as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}")
         sys.exit(EXIT_ERROR)

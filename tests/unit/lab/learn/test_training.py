@@ -189,9 +189,9 @@ def test_a_signal_ends_a_training_with_its_step_and_a_checkpoint(number: signal.
     assert begin(tmp_path, small("paper")).learning.steps == 1
 
 
-@pytest.mark.timeout(900)  # three processes, of which each reads torch and compiled code
+@pytest.mark.timeout(900)  # four processes, of which each reads torch and compiled code
 def test_a_killed_process_goes_on_to_the_same_curve(tmp_path: Path) -> None:
-    settings = ["lists=8", "jobs=24", "replay=1500", "validate_every=4", "batch=64", "validation_lists=2"]
+    settings = ["lists=8", "jobs=24", "replay=1500", "validate_every=2", "batch=64", "validation_lists=2"]
 
     def command(folder: Path) -> list[str]:
         asked = [part for each in settings for part in ("--set", each)]
@@ -200,16 +200,19 @@ def test_a_killed_process_goes_on_to_the_same_curve(tmp_path: Path) -> None:
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(command(whole), check=True, capture_output=True, timeout=800)
-    assert len(curve(whole)) >= 2
-    process = subprocess.Popen(command(killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end_s = time.monotonic() + 600
-    while time.monotonic() < end_s and process.poll() is None:
-        if (killed / CURVE).exists() and curve(killed):
-            break
-        time.sleep(0.01)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    assert 1 <= len(curve(killed)) < len(curve(whole))
+    assert len(curve(whole)) >= 4
+    for lines, number, code in ((1, signal.SIGKILL, -signal.SIGKILL), (2, signal.SIGTERM, 130)):
+        process = subprocess.Popen(command(killed), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        end_s = time.monotonic() + 600
+        while time.monotonic() < end_s and process.poll() is None:
+            if (killed / CURVE).exists() and len(curve(killed)) >= lines:
+                break
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=100)
+        assert process.returncode == code
+        assert ("interrupted; the same command goes on" in told) == (number == signal.SIGTERM)
+        assert lines <= len(curve(killed)) < len(curve(whole))
     subprocess.run(command(killed), check=True, capture_output=True, timeout=800)
     assert curve(killed) == curve(whole)
     assert_same_networks(whole, killed)

@@ -17,7 +17,7 @@ from adlro.decide.planes.fill import PlaneFiller
 from adlro.decide.planes.model import OnnxModel
 from adlro.decide.policies.hold_greedy import FIXED
 from adlro.errors import InvalidInput
-from adlro.lab.learn import validation
+from adlro.lab.learn import margins, validation
 from adlro.lab.learn.episodes import greedy
 from adlro.lab.learn.network import PairNetwork
 from adlro.lab.learn.validation import Score, Validation, paired, unlimited_base, with_margins
@@ -106,3 +106,16 @@ def test_lists_to_be_judged_on_are_no_lists_of_training() -> None:
         state(seed, *key) for seed in range(1, 20) for number in range(50) for key in ((number,), (0, number))
     }
     assert not of_validation & of_training
+
+
+def test_margins_are_chosen_for_a_network_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that ships: of two, those that gain more; with few lists no limit takes part."""
+    monkeypatch.setattr(margins, "MARGINS", (Margins(9.0, 9.0), Margins(0.0, 0.08, 0.3)))
+    monkeypatch.setattr(margins, "IDLE", (0.0, 4.0))
+    monkeypatch.setattr(margins, "Validation", lambda by_priority: Validation(8, cells=CELLS, by_priority=by_priority))
+    margins.main([str(SHIPPED), str(tmp_path / "out.onnx")])
+    before, after = OnnxModel(SHIPPED).metadata, OnnxModel(tmp_path / "out.onnx").metadata
+    assert dataclasses.replace(after.margins, idle=4.0) == before.margins
+    assert after.training["ranges"] == before.training["ranges"]
+    told = after.training["validation"]
+    assert Score(**told) == Validation(8, cells=CELLS).score(with_margins(OnnxModel(SHIPPED), after.margins))
