@@ -57,7 +57,12 @@ class PolicyIteration:
     def __init__(self, recipe: IterationRecipe, given: Given) -> None:
         self._recipe, self._given = recipe, given
         self._sampling = Sampling(
-            **{field.name: getattr(recipe, field.name) for field in dataclasses.fields(Sampling) if field.name in SET}
+            lists=recipe.lists,
+            jobs=recipe.jobs,
+            share=recipe.share,
+            futures=recipe.futures,
+            ahead=recipe.ahead,
+            by_priority=recipe.by_priority,
         )
         # Seed 1 draws worlds with 1 and 2, and trains with 1, 2, 3.
         self._first = [(given.folder / "first", 2 * given.seed - 1, number) for number in range(recipe.worlds)]
@@ -239,10 +244,6 @@ class PolicyIteration:
         if state["tried"]:
             self._choice = margins.MarginChoice(network, metadata, self._given.validation)
             self._choice.tried = [Score(**each) for each in state["tried"]]
-
-
-SET = ("lists", "jobs", "share", "futures", "ahead", "by_priority")
-"""Settings of `Sampling` that the recipe has."""
 
 
 def world_path(folder: Path, seed: int, number: int) -> Path:

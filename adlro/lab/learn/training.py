@@ -123,7 +123,10 @@ class Training:
         """
         learning, saved_s = self.learning, time.monotonic()
         end_s = saved_s + 60.0 * minutes
-        with _signals() as came, self._board() as log:
+        writer: contextlib.AbstractContextManager[SummaryWriter | None] = contextlib.nullcontext()
+        if self._tensorboard:
+            writer = SummaryWriter(str(self._folder / TENSORBOARD), purge_step=learning.steps + 1)
+        with _signals() as came, writer as board:
             while (
                 learning.steps < learning.all_steps
                 and learning.decisions < decisions
@@ -132,8 +135,7 @@ class Training:
                 and not came()
             ):
                 step = learning.step()
-                line = self._take_in(step)
-                log(step, line)
+                self._log(board, step, self._take_in(step))
                 if time.monotonic() - saved_s >= self._checkpoint_s:
                     self.save()
                     saved_s = time.monotonic()
@@ -176,21 +178,13 @@ class Training:
         self._losses = []
         return line
 
-    @contextlib.contextmanager
-    def _board(self) -> Iterator[Callable[[Step, dict[str, Any]], None]]:
-        """What writes for TensorBoard."""
-        if not self._tensorboard:
-            yield lambda _step, _line: None
+    def _log(self, board: SummaryWriter | None, step: Step, line: dict[str, Any]) -> None:
+        if board is None:
             return
-        with SummaryWriter(str(self._folder / TENSORBOARD), purge_step=self.learning.steps + 1) as board:
-
-            def log(step: Step, line: dict[str, Any]) -> None:
-                judged = {f"validation/{name}": line[name] for name in CURVE_KEYS[5:] if line.get(name) is not None}
-                loss = {} if step.loss is None else {"loss": step.loss}
-                for name, figure in {**step.figures, **loss, **judged}.items():
-                    board.add_scalar(name, float(figure), self.learning.steps)
-
-            yield log
+        judged = {f"validation/{name}": line[name] for name in CURVE_KEYS[5:] if line.get(name) is not None}
+        loss = {} if step.loss is None else {"loss": step.loss}
+        for name, figure in {**step.figures, **loss, **judged}.items():
+            board.add_scalar(name, float(figure), self.learning.steps)
 
     # --- files
 
