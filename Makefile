@@ -121,8 +121,8 @@ protos-image: $(DEV) ## makes the contracts as they are now the ones that `make 
 	$(WITH_VENV) buf build -o protos/image.binpb
 
 .PHONY: policy
-policy: $(DEV) ## makes the learned policy again as out/policy/dqn.onnx (hours of one core; goes on where it was stopped)
-	$(BIN)/python -m adlro.lab.learn.iterate out/policy --worlds 200 --further 104 --trainings 3
+policy: $(DEV) ## makes the learned policy again as out/policy/best.onnx (hours; goes on where it was stopped)
+	$(BIN)/adlro train out/policy --recipe policy_iteration $(ARGS)
 
 .PHONY: clean
 clean: ## removes .venv and caches

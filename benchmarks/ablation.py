@@ -4,7 +4,7 @@
                                          [--epochs N]
     python -m benchmarks.ablation FOLDER --idle 0.01,0.1,0.5 [--minutes 10] [--seeds 3]
 
-FOLDER has states with what their candidates gain (python -m adlro.lab.learn.advantages FOLDER). Each arm
+FOLDER has states with what their candidates gain (`first` in a folder of `adlro train`). Each arm
 is trained on them as the policy that ships is, for so many core-minutes, and then judged twice: by the measured gain of
 its actions at states of other worlds, and by playing validation lists beside `hold_greedy_fixed` on the same lists.
 
@@ -15,7 +15,7 @@ arms of a run have as many epochs as take the minutes; with --epochs N, so many:
 Networks of the arm `full` are judged once more at the same states with the planes of one group 0 after the training
 (`told_0`): what they make of them, without the differences between trainings.
 
-With --idle, DQNs of the recipe `adlro` are trained instead, one for each lambda: the reward of the regression has none.
+With --idle, DQNs of the recipe `dqn` are trained instead, one for each lambda: the reward of the regression has none.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from adlro.decide.planes.fill import PlaneFiller
 from adlro.decide.planes.layout import Planes
 from adlro.decide.planes.table import CLUSTER_PLANES, GPU_PLANES, GROUPS, JOB_PLANES, PAIR_PLANES, Plane
 from adlro.decide.policies.hold_greedy import FIXED
-from adlro.lab.learn import playing
 from adlro.lab.learn.dataset import Chunk, Dataset, load
 from adlro.lab.learn.episodes import network_q
 from adlro.lab.learn.improve import MARGINS, Fit, best_margins, fit, gains_by_margin
 from adlro.lab.learn.network import PairNetwork
-from adlro.lab.learn.recipes import recipe_named
+from adlro.lab.learn.recipes import q_recipe
 from adlro.lab.learn.sizes import NetworkSettings
 from adlro.lab.learn.training import Training
+from adlro.lab.learn.validation import paired
 from adlro.state.observation import Ints, Observation
 from benchmarks.measuring import machine
 
@@ -134,7 +134,7 @@ def run_arm(arm: Arm, data: Dataset, seed: int, epochs: int, lists: int) -> dict
     act = policy_of(network, arm, Margins(0.02, 0.05))
     played = {}
     for name, load_, runtime in CELLS:
-        score = playing.paired((name, load_, runtime), act, lists=lists, seed=playing.VALIDATION_SEED)
+        score = paired((name, load_, runtime), act, lists=lists)
         played[f"{name} {load_} {runtime}"] = {"percent": 100 * score.ratio, "error": 100 * score.error}
     return {
         "arm": arm.name,
@@ -180,14 +180,14 @@ def run_idle(values: Sequence[float], minutes: float, seeds: int, tell: Callable
         for seed in range(1, seeds + 1):
             with tempfile.TemporaryDirectory() as folder:
                 begin_s, last = time.process_time(), None
-                recipe = recipe_named("adlro", idle=value)
+                recipe = q_recipe("dqn", idle=value)
                 training = Training(Path(folder), recipe, seed=seed, checkpoint_s=1e9)
-                for step in training.run(decisions=10**12):
+                for step in training.run():
                     last = step.score or last
                     if (time.process_time() - begin_s) / 60 > minutes:
                         break
             score = None if last is None else dataclasses.asdict(last)
-            found.append({"idle": value, "seed": seed, "decisions": training.decisions, "score": score})
+            found.append({"idle": value, "seed": seed, "decisions": training.learning.decisions, "score": score})
             tell(found[-1])
     return found
 

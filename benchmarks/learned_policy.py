@@ -11,7 +11,7 @@
 where it ended. Lists are those of `adlro evaluate --seed 11`: neither training nor validation draws them. The shipped
 checkpoint is the policy `dqn`; `--checkpoint seed2=FILE` adds another training's. Traces are not part of the project:
 their cells are run where a file is named. Nor is a checkpoint that was trained with jobs counting by their priority
-(`adlro.lab.learn.iterate OUT --by-priority`): `--by-priority OUT/dqn.onnx` compares it with `wspt`.
+(`adlro train OUT --by-priority`): `--by-priority OUT/best.onnx` compares it with `wspt`.
 
 `show` prints Markdown: first what breaks a limit, then tables, in each the mean, its tails and throughput as ratios of
 means over lists with 95 % bootstrap intervals over the lists (paired), and the shares of the learned policy's decisions

@@ -6,7 +6,7 @@
    in turn, and their ratio in each round. A core-second is a second of CPU time of this process, all threads together.
 2. From that, how long one million episodes of 64 jobs take on two cores: measured on a part, and extrapolated.
 3. With --match: how many core-minutes each takes until it is as good as `hold_greedy_fixed` on the validation lists,
-   or how good it was when the time was over. `--recipe adlro` begins there.
+   or how good it was when the time was over. `--recipe dqn` begins there.
 4. One decision, from the observation to the action, on one thread: 16 and 1,024 GPUs, window 32; its network in
    compiled code, as in service, and in ONNX Runtime.
 """
@@ -33,7 +33,7 @@ from adlro.decide.policies.hold_greedy import FIXED, HoldGreedyFixed
 from adlro.lab.learn.episodes import greedy
 from adlro.lab.learn.export import to_onnx
 from adlro.lab.learn.network import PairNetwork
-from adlro.lab.learn.recipes import Recipe, recipe_named
+from adlro.lab.learn.recipes import QRecipe, q_recipe
 from adlro.lab.learn.training import Training
 from adlro.lab.learn.validation import Validation
 from adlro.lab.learn.worlds import world_of
@@ -57,9 +57,9 @@ EPISODES, EPISODE_JOBS = 1_000_000, 64
 DECISIONS = 400
 
 
-def ours() -> Recipe:
+def ours() -> QRecipe:
     """The recipe that is measured."""
-    return recipe_named("paper", epsilon_first=EPSILON, epsilon_last=EPSILON, validate_every=10**9, margins=STAY)
+    return q_recipe("paper", epsilon_first=EPSILON, epsilon_last=EPSILON, validate_every=10**9, margins=STAY)
 
 
 def measure_training(seconds: float, rounds: int, seed: int) -> dict[str, Any]:
@@ -71,15 +71,15 @@ def measure_training(seconds: float, rounds: int, seed: int) -> dict[str, Any]:
     ours_s, theirs_s, wall_s, per_episode = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         recipe = ours()
-        training = Training(Path(folder), recipe, seed=seed, checkpoint_s=1e9, validation=Validation(2, 8))
-        steps = training.run(decisions=10**12)
+        training = Training(Path(folder), recipe, seed=seed, checkpoint_s=1e9)
+        steps = training.run()
         next(steps)  # nothing is learned yet
         for _ in range(rounds):
-            begin_cpu, begin, before, lists = time.process_time(), time.monotonic(), training.decisions, 0
+            begin_cpu, begin, before, lists = time.process_time(), time.monotonic(), training.learning.decisions, 0
             while time.process_time() - begin_cpu < seconds:
                 next(steps)
                 lists += recipe.lists
-            made = training.decisions - before
+            made = training.learning.decisions - before
             ours_s.append(made / (time.process_time() - begin_cpu))
             wall_s.append(made / (time.monotonic() - begin))
             per_episode.append(made / lists)
@@ -104,15 +104,15 @@ def measure_training(seconds: float, rounds: int, seed: int) -> dict[str, Any]:
 
 def match(minutes: float, seed: int) -> dict[str, Any]:
     """Core-minutes until each is as good as the base; None: never in the time."""
-    validation, found = Validation(16, 128), {}
+    validation, found = Validation(8), {}
     with tempfile.TemporaryDirectory() as folder:
-        recipe = dataclasses.replace(recipe_named("paper"), validate_every=5, epsilon_decisions=400_000)
+        recipe = q_recipe("paper", validate_every=5, epsilon_decisions=400_000)
         training = Training(Path(folder), recipe, seed=seed, checkpoint_s=1e9, validation=validation)
         begin_s, best, at_min = time.process_time(), -np.inf, None
-        for step in training.run(decisions=10**12):
+        for step in training.run():
             passed_min = (time.process_time() - begin_s) / 60
             if step.score is not None:
-                best = max(best, step.score.certain_gain)
+                best = max(best, step.score.gain)
                 if best >= 0.0:
                     at_min = passed_min
             if at_min is not None or passed_min > minutes:
@@ -126,8 +126,7 @@ def match(minutes: float, seed: int) -> dict[str, Any]:
         reference.step()
         if reference.steps >= judged + 5_000:
             judged = reference.steps
-            score = validation.score(greedy(reference.network, filler, Margins(), cpu))
-            best = max(best, score.certain_gain)
+            best = max(best, validation.score(greedy(reference.network, filler, Margins(), cpu)).gain)
             if best >= 0.0:
                 at_min = (time.process_time() - begin_s) / 60
     found["cleanrl_recipe"] = {"core_minutes": at_min, "best_gain": best}

@@ -2,9 +2,12 @@
 
     python -m benchmarks.training_curve FOLDER OUT.svg
 
-FOLDER is the training's own. Above: how much lower the mean completion time of the network at that moment is than
-hold_greedy_fixed's on the same validation lists, with two standard errors, and the best so far, which is kept. Below:
-the loss, mean of a generation's updates, on a logarithmic scale. Across: episodes, which are job lists.
+FOLDER is the training's own, of any recipe. Above: how much lower the mean completion time of the network at that
+moment is than hold_greedy_fixed's on the same validation lists, with its 95 % interval, and the best so far, which is
+kept. Below: the loss since the time before that it was judged, on a logarithmic scale. Across: episodes, which are job
+lists; where they stand still while networks are trained, steps.
+
+A folder of the recipe `paper` as it was before curves had one form (benchmarks/runs) is drawn too, by its checkpoint.
 """
 
 from __future__ import annotations
@@ -13,28 +16,51 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-WIDTH, PANEL, LEFT, GAP, RIGHT = 720, 200, 70, 50, 20
-_POINTS = 400
-"""Drawn of the loss at most: more can't be told apart."""
+import torch
 
+WIDTH, PANEL, LEFT, GAP, RIGHT = 720, 200, 70, 50, 20
 Scale = Callable[[float], float]
 
 
-def read_curve(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """The generations of a training, and the episodes of each.
+def read_curve(folder: Path) -> list[dict[str, Any]]:
+    """A line for each time that a training's network was judged.
 
     Raises:
         SystemExit: the folder is none of a training.
     """
     try:
-        lines = (folder / "curve.jsonl").read_text().splitlines()
         settings = json.loads((folder / "settings.json").read_text())
+        if "recipe" not in settings:
+            return _as_now(torch.load(folder / "checkpoint.pt", weights_only=True)["curve"], settings["lists"])
+        return [json.loads(line) for line in (folder / "curve.jsonl").read_text().splitlines()]
     except OSError as error:
         raise SystemExit(f"{error.filename}: {error.strerror}; FOLDER is one that `adlro train` has written") from error
-    return [json.loads(line) for line in lines], int(settings["lists"])
+
+
+def _as_now(lines: Iterable[str], lists: int) -> list[dict[str, Any]]:
+    """The curve of a checkpoint that had a line for each generation, in today's form."""
+    found: list[dict[str, Any]] = []
+    losses: list[float] = []
+    for each in map(json.loads, lines):
+        losses.append(each["loss"])
+        if (score := each["score"]) is not None:
+            found.append(
+                {
+                    "steps": each["generation"] + 1,
+                    "episodes": (each["generation"] + 1) * lists,
+                    "decisions": each["decisions"],
+                    "loss": sum(losses) / len(losses),
+                    "gain_percent": 100.0 * score["gain"] if score["stuck"] == 0 else None,
+                    "half_width_percent": 196.0 * score["error"],
+                    "best_percent": None if each["best"] is None else 100.0 * each["best"],
+                }
+            )
+            losses = []
+    return found
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -64,51 +90,48 @@ def axis(top: float, at: Sequence[float], y: Scale, named: str, form: Callable[[
     return drawn
 
 
-def svg(curve: Sequence[dict[str, Any]], lists: int) -> str:
+def svg(curve: Sequence[dict[str, Any]]) -> str:
     """Both panels."""
     height = 2 * (PANEL + GAP) + 45
-    episodes = [(each["generation"] + 1) * lists for each in curve]
-    x = linear(0.0, episodes[-1], LEFT, WIDTH - RIGHT)
+    across = "episodes" if all(a["episodes"] < b["episodes"] for a, b in pairwise(curve)) else "steps"
+    last = curve[-1][across]
+    x = linear(0.0, last, LEFT, WIDTH - RIGHT)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
         'font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
-    judged = [(x(e), each["score"], each["best"]) for e, each in zip(episodes, curve, strict=True) if each["score"]]
-    gains = [100.0 * score["gain"] for _, score, _ in judged]
-    errors = [200.0 * score["error"] for _, score, _ in judged]
-    low = min((gain - error for gain, error in zip(gains, errors, strict=True)), default=-1.0)
-    high = max(0.0, *(gain + error for gain, error in zip(gains, errors, strict=True))) if gains else 1.0
-    high = max(high, low + 1e-3)  # who does what the heuristic does gains nothing, and errs by nothing
+    judged = [
+        (x(each[across]), each["gain_percent"], each["half_width_percent"], each["best_percent"])
+        for each in curve
+        if each["gain_percent"] is not None
+    ]
+    low = min((gain - half for _, gain, half, _ in judged), default=-1.0)
+    high = max((0.0, *(gain + half for _, gain, half, _ in judged)))
+    high = max(high, low + 0.1)  # who does what the heuristic does gains nothing, and errs by nothing
     y = linear(low, high + 0.02 * (high - low), GAP + PANEL, GAP)
     parts += axis(GAP, ticks(low, high), y, "gain against hold_greedy_fixed, %", lambda value: f"{value:g}")
-    upper = [(at, y(gain + error)) for (at, _, _), gain, error in zip(judged, gains, errors, strict=True)]
-    lower = [(at, y(gain - error)) for (at, _, _), gain, error in zip(judged, gains, errors, strict=True)]
-    band = " ".join(f"{at:.1f},{down:.1f}" for at, down in [*upper, *reversed(lower)])
+    edges = [*((at, gain + half) for at, gain, half, _ in judged)]
+    edges += [(at, gain - half) for at, gain, half, _ in reversed(judged)]
+    band = " ".join(f"{at:.1f},{y(edge):.1f}" for at, edge in edges)
     parts.append(f'<polygon points="{band}" fill="#9ecae1"/>')
-    parts.append(line(((at, y(gain)) for (at, _, _), gain in zip(judged, gains, strict=True)), "#08519c"))
-    parts.append(line(((at, y(100.0 * best)) for at, _, best in judged if best is not None), "#d95f0e"))
+    parts.append(line(((at, y(gain)) for at, gain, _, _ in judged), "#08519c"))
+    parts.append(line(((at, y(best)) for at, _, _, best in judged if best is not None), "#d95f0e"))
     parts.append(f'<path d="M{LEFT} {y(0):.1f}H{WIDTH - RIGHT}" stroke="#333"/>')
     parts.append(f'<text x="{WIDTH - RIGHT}" y="{GAP - 10}" text-anchor="end" fill="#d95f0e">best so far</text>')
 
     top = GAP + PANEL + GAP
-    every = max(1, len(curve) // _POINTS)
-    losses = [
-        (x(episodes[first]), sum(each["loss"] for each in part) / len(part))
-        for first in range(0, len(curve), every)
-        if (part := [each for each in curve[first : first + every] if each["loss"] > 0.0])
-    ]
-    powers = [math.log10(loss) for _, loss in losses] or [0.0]
-    lowest = math.floor(min(powers))
-    highest = max(math.ceil(max(powers)), lowest + 1)
+    losses = [(x(each[across]), math.log10(each["loss"])) for each in curve if each["loss"]]
+    lowest = math.floor(min((power for _, power in losses), default=0.0))
+    highest = max(math.ceil(max((power for _, power in losses), default=0.0)), lowest + 1)
     y = linear(lowest, highest, top + PANEL, top)
     parts += axis(top, range(lowest, highest + 1), y, "loss", lambda power: f"{10.0**power:g}")
-    parts.append(line(((at, y(math.log10(loss))) for at, loss in losses), "#08519c"))
-    for value in ticks(0.0, episodes[-1]):
+    parts.append(line(((at, y(power)) for at, power in losses), "#08519c"))
+    for value in ticks(0.0, last):
         # The last one may stand at the picture's edge.
         anchor = "end" if x(value) > WIDTH - 2 * RIGHT else "middle"
         parts.append(f'<text x="{x(value):.1f}" y="{top + PANEL + 16}" text-anchor="{anchor}">{value:,.0f}</text>')
-    parts.append(f'<text x="{WIDTH - RIGHT}" y="{top + PANEL + 34}" text-anchor="end">episodes</text>')
+    parts.append(f'<text x="{WIDTH - RIGHT}" y="{top + PANEL + 34}" text-anchor="end">{across}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -118,11 +141,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()
-    curve, lists = read_curve(arguments.folder)
+    curve = read_curve(arguments.folder)
     if not curve:
-        raise SystemExit(f"{arguments.folder}: no generation has ended yet")
-    arguments.out.write_text(svg(curve, lists))
-    print(f"{arguments.out}: {len(curve)} generations of {lists} episodes")
+        raise SystemExit(f"{arguments.folder}: no network was judged yet")
+    arguments.out.write_text(svg(curve))
+    print(f"{arguments.out}: judged {len(curve)} times, the last after {curve[-1]['episodes']:,} episodes")
 
 
 if __name__ == "__main__":

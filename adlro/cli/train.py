@@ -1,4 +1,4 @@
-"""`adlro train`: becomes the orchestrator's training, with the arguments as they are."""
+"""`adlro train`: becomes the laboratory's training, with the arguments as they are."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ States are kept as the simulator's own columns, some hundred bytes each: `observ
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from adlro.decide.policies.hold_greedy import FIXED, HoldGreedySettings
 from adlro.decide.rollouts.candidates import room_for_candidates
 from adlro.decide.rollouts.futures import room_to_imagine
 from adlro.decide.rollouts.rule import base_policy
+from adlro.errors import InvalidInput
 from adlro.lab.learn.sampling import FutureDraws, Sampled, base_actions, sample
 from adlro.lab.learn.worlds import World, draw_world
 from adlro.numeric.draws import standard_exponentials, standard_normal
@@ -247,6 +248,10 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
         wrong = kernel.act_all(hardware, machines, jobs, changes, course, active, rows, gpus)
         if wrong >= 0:
             raise ValueError(f"{world.text}: job {rows[wrong]} of the queue cannot start on GPU {gpus[wrong]}")
+    if not records:
+        raise InvalidInput(
+            f"{world.text}: no decision with two candidates; more lists and jobs have some", field="jobs"
+        )
     columns: list[Any] = [np.concatenate(column) for column in zip(*records, strict=True)]
     names = [field.name for field in dataclasses.fields(States)]
     of_world = (jobs, Hardware(*(column[:1] for column in hardware)), tuple(models), world.mean_gap_s)
@@ -358,17 +363,19 @@ def _observe(
     )
 
 
-def collect_worlds(
-    folder: Path, seed: int, numbers: Iterable[int], sampling: Sampling, act: Act | None = None
-) -> Iterator[tuple[Path, World, States]]:
-    """Worlds one after another, each into a file; those that are there are left as they are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in numbers:
-        path = folder / f"world-{seed}-{number:05d}.npz"
-        if path.exists():
-            continue
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
-        world = draw_world(rng, lists=sampling.lists, jobs=sampling.jobs)
-        states = collect(world, rng, sampling, act)
-        states.save(path)
-        yield path, world, states
+def collect_world(
+    path: Path, seed: int, number: int, sampling: Sampling, act: Act | None = None
+) -> tuple[World, States]:
+    """Makes a world's file."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
+    world = draw_world(rng, lists=sampling.lists, jobs=sampling.jobs)
+    states = collect(world, rng, sampling, act)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    states.save(path)
+    return world, states
+
+
+def states_in(path: Path) -> int:
+    """How many states a file has."""
+    with np.load(path, allow_pickle=False) as found:
+        return len(found["time_s"])

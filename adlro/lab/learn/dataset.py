@@ -62,6 +62,10 @@ class Batch(NamedTuple):
     gain: torch.Tensor
     error: torch.Tensor
 
+    def to(self, device: torch.device) -> Batch:
+        """The same there."""
+        return Batch(tuple(each.to(device) for each in self.inputs), *(each.to(device) for each in self[1:]))
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -77,7 +81,7 @@ class Dataset:
 
 
 def load(folders: Sequence[Path], filler: PlaneFiller, *, test_every: int = 16, limit: int | None = None) -> Dataset:
-    """Reads the files of `advantages.collect_worlds`; every so manieth is for tests."""
+    """Reads the files of `advantages.collect_world`; every so manieth is for tests."""
     files = sorted((file for folder in folders for file in folder.glob("world-*.npz")), key=lambda file: file.name)
     files = [file for file in files if ".part." not in file.name][:limit]
     found = Dataset([], [])

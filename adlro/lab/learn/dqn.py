@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import huber_loss, mse_loss
 
 from adlro.lab.learn.network import PairNetwork
-from adlro.lab.learn.recipes import Recipe
+from adlro.lab.learn.recipes import QRecipe
 from adlro.lab.learn.replay import Decisions, Inputs, Replay, taken
 from adlro.state.observation import Bools, Ints
 
@@ -35,7 +35,7 @@ class Learner:
         updates: done so far.
     """
 
-    def __init__(self, network: PairNetwork, recipe: Recipe, device: torch.device) -> None:
+    def __init__(self, network: PairNetwork, recipe: QRecipe, device: torch.device) -> None:
         self.online = network.to(device)
         self.target = copy.deepcopy(self.online).requires_grad_(requires_grad=False)
         self.optimizer = torch.optim.Adam(self.online.parameters(), lr=recipe.learning_rate, fused=True)

@@ -26,7 +26,7 @@ from adlro.decide.planes.layout import Float32s, Planes, fullest_window
 from adlro.decide.planes.ranges import Ranges
 from adlro.decide.planes.session import INPUTS
 from adlro.lab.learn.network import PairNetwork
-from adlro.lab.learn.recipes import Recipe
+from adlro.lab.learn.recipes import QRecipe
 from adlro.lab.learn.replay import Decisions, halved, pack
 from adlro.lab.learn.worlds import World
 from adlro.numeric.exact import exp_array
@@ -70,7 +70,7 @@ def network_q(network: PairNetwork, planes: Planes, device: torch.device) -> tup
 def run_generation(
     world: World,
     network: PairNetwork,
-    recipe: Recipe,
+    recipe: QRecipe,
     filler: PlaneFiller,
     rng: np.random.Generator,
     epsilon: float,

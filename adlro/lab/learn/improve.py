@@ -10,10 +10,9 @@ that it was not trained on: the measured gain of the action that it takes there,
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,58 +64,89 @@ def predicted_gain(network: PairNetwork, batch: Batch) -> torch.Tensor:
     return q(batch.pair) - q(batch.base_pair)
 
 
-def fit(
-    data: Dataset,
-    settings: Fit,
-    *,
-    network: PairNetwork | None = None,
-    tell: Callable[[str], None] | None = None,
-) -> tuple[PairNetwork, list[dict[str, float]]]:
-    """Trains a network, and says how it went, epoch by epoch.
+class Fitting:
+    """A network that is trained epoch by epoch.
 
     Args:
         data: states.
         settings: how.
         network: to go on from; a new one where left out.
-        tell: is told how each epoch went, as JSON.
+        device: where it learns.
+
+    Attributes:
+        network: as it stands.
+        log: how each epoch went.
     """
-    torch.manual_seed(settings.seed)
-    rng = np.random.default_rng(settings.seed)
-    network = PairNetwork(settings.sizes) if network is None else network
-    optimizer = torch.optim.AdamW(network.parameters(), lr=settings.rate, weight_decay=settings.weight_decay)
-    steps = settings.epochs * max(1, -(-len(data.train) // max(1, settings.batch // CHUNK)))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=settings.rate, total_steps=steps, pct_start=0.05, final_div_factor=100.0
-    )
-    log: list[dict[str, float]] = []
-    begin_s = time.monotonic()
-    for epoch in range(settings.epochs):
-        network.train()
-        total, weights = 0.0, 0.0
-        for batch in batches(data.train, settings.batch, rng):
+
+    def __init__(
+        self, data: Dataset, settings: Fit, network: PairNetwork | None = None, device: torch.device | None = None
+    ) -> None:
+        torch.manual_seed(settings.seed)
+        self._data, self._settings, self._device = data, settings, device or torch.device("cpu")
+        self._rng = np.random.default_rng(settings.seed)
+        self.network = (PairNetwork(settings.sizes) if network is None else network).to(self._device)
+        self._optimizer = torch.optim.AdamW(
+            self.network.parameters(), lr=settings.rate, weight_decay=settings.weight_decay
+        )
+        updates = max(1, -(-len(data.train) // max(1, settings.batch // CHUNK)))
+        self._schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self._optimizer,
+            max_lr=settings.rate,
+            total_steps=settings.epochs * updates,
+            pct_start=0.05,
+            final_div_factor=100.0,
+        )
+        self.log: list[dict[str, float]] = []
+
+    def run_epoch(self) -> None:
+        """Learns from all states once more."""
+        settings, total, weights = self._settings, 0.0, 0.0
+        self.network.train()
+        for on_cpu in batches(self._data.train, settings.batch, self._rng):
+            batch = on_cpu.to(self._device)
             weight = 1.0 / (settings.misfit**2 + batch.error[batch.state] ** 2)
             gain = batch.gain.clamp(-settings.worst, 2.0 * settings.worst)
-            loss = (weight * (predicted_gain(network, batch) - gain) ** 2).sum() / len(batch.error)
-            optimizer.zero_grad()
+            loss = (weight * (predicted_gain(self.network, batch) - gain) ** 2).sum() / len(batch.error)
+            self._optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
-            optimizer.step()
-            schedule.step()
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), 5.0)
+            self._optimizer.step()
+            self._schedule.step()
             total, weights = total + float(loss.detach()) * len(batch.error), weights + len(batch.error)
-        score, margins = best_margins(network, data.test)
-        log.append(
-            {
-                "epoch": epoch + 1,
-                "loss": total / max(weights, 1.0),
-                "gain": score,
-                "start": margins.start,
-                "hold": margins.hold,
-                "seconds": time.monotonic() - begin_s,
-            }
-        )
-        if tell is not None:
-            tell(json.dumps(log[-1]))
-    return network.eval(), log
+        score, margins = best_margins(self.network, self._data.test)
+        figures = {"loss": total / max(weights, 1.0), "gain": score, "start": margins.start, "hold": margins.hold}
+        self.log.append({"epoch": len(self.log) + 1, **figures})
+
+    @property
+    def ended(self) -> bool:
+        """All epochs are done."""
+        return len(self.log) == self._settings.epochs
+
+    def state(self) -> dict[str, Any]:
+        """All that goes on from here."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "schedule": self._schedule.state_dict(),
+            "log": self.log,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes on from `state`."""
+        self.network.load_state_dict(state["network"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.load_state_dict(state["schedule"])
+        self.log = state["log"]
+        for _ in self.log:
+            self._rng.permutation(len(self._data.train))  # the orders of the epochs that are done
+
+
+def fit(data: Dataset, settings: Fit) -> tuple[PairNetwork, list[dict[str, float]]]:
+    """Trains a network, and says how it went, epoch by epoch."""
+    fitting = Fitting(data, settings)
+    while not fitting.ended:
+        fitting.run_epoch()
+    return fitting.network.eval(), fitting.log
 
 
 def best_margins(network: PairNetwork, test: Sequence[Chunk]) -> tuple[float, Margins]:
@@ -131,9 +161,10 @@ def gains_by_margin(network: PairNetwork, test: Sequence[Chunk]) -> NDArray[np.f
     total = np.zeros((len(MARGINS), len(MARGINS)))
     states = 0
     network.eval()
+    device = next(network.parameters()).device
     with torch.no_grad():
         for batch in batches(test, 2048, None):
-            predicted, gain = predicted_gain(network, batch).numpy(), batch.gain.numpy()
+            predicted, gain = predicted_gain(network, batch.to(device)).cpu().numpy(), batch.gain.numpy()
             state, holds = batch.state.numpy(), batch.pair.numpy() < 0
             count = len(batch.error)
             states += count

@@ -1,4 +1,4 @@
-"""How a DQN is trained: named recipes and their settings. Plain data."""
+"""How networks are trained: named recipes and their settings. Plain data."""
 
 from __future__ import annotations
 
@@ -11,18 +11,80 @@ from adlro.decide.planes.choice import Margins
 from adlro.errors import InvalidInput
 from adlro.lab.learn.sizes import NetworkSettings
 
+DEFAULT = "policy_iteration"
+ALIASES: Mapping[str, str] = {"adlro": "dqn"}
+"""What recipes were called before."""
 REWARDS = ("waits", "jobs")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Settings of a training.
+    """Settings of a training, whatever its recipe.
+
+    Attributes:
+        name: of the recipe.
+        by_priority: jobs count by their priority, in what is learned and in the score.
+        validation_lists: of each cell that networks are judged on (`validation.py`).
+        network: its sizes.
+    """
+
+    name: str
+    by_priority: bool = False
+    validation_lists: int = 100
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput for settings that cannot be."""
+        self._at_least(2, "validation_lists")
+
+    def _at_least(self, least: int, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < least:
+                raise InvalidInput(f"{name} must be at least {least}, not {getattr(self, name)}", field=name)
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRecipe(Recipe):
+    """Settings of approximate policy iteration (`policy_iteration.py`).
+
+    Attributes:
+        worlds: whose states under the base policy are learned from.
+        further: worlds in which the first network behaves; 0: none.
+        trainings: networks that are trained on all states, of which the best is kept.
+        epochs: of each.
+        lists, jobs: of a world.
+        share: of the decisions at which candidates are played.
+        futures: in each of which a candidate is played.
+        ahead: arrivals in each future.
+    """
+
+    worlds: int = 200
+    further: int = 104
+    trainings: int = 3
+    epochs: int = 5
+    lists: int = 32
+    jobs: int = 192
+    share: float = 0.25
+    futures: int = 6
+    ahead: int = 24
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput for settings that cannot be."""
+        Recipe.__post_init__(self)
+        self._at_least(1, "worlds", "trainings", "epochs", "lists", "jobs", "futures")
+        self._at_least(0, "further", "ahead")
+        if not 0.0 < self.share <= 1.0:
+            raise InvalidInput(f"share must be above 0 and at most 1, not {self.share}", field="share")
+
+
+@dataclass(frozen=True, slots=True)
+class QRecipe(Recipe):
+    """Settings of deep Q-learning (`q_learning.py`).
 
     A generation is a batch of job lists that run side by side to their end under one set of weights, while the learner
     goes on with the generations before.
 
     Attributes:
-        name: of the recipe.
         randomised: a world drawn for each generation (`worlds.py`: loads, populations, sizes, shapes of clusters,
             errors of runtime estimates); False: the scenario `paper` at `loads`.
         loads: where not randomised.
@@ -32,7 +94,6 @@ class Recipe:
         reward: "jobs", as the paper's, or "waits", which sums to the same with less noise (`episodes.py`).
         idle: lambda, what an idle GPU costs against a job in the system.
         feasible_idle_only: an idle GPU counts only while a hold leaves it idle though a job fits.
-        by_priority: jobs count by their priority.
         horizon: discount exp(-dt / (horizon x typical duration)): decisions are not equally spaced.
         discount_per_decision: a fixed factor instead; 0: none.
         learning_rate: of Adam.
@@ -44,11 +105,10 @@ class Recipe:
         epsilon_first, epsilon_last: share of random actions, falling linearly over `epsilon_decisions`.
         random_hold: of the random actions, so many hold.
         margins: of the behaviour and of the model, in units of Q.
-        network: its sizes.
         validate_every: generations.
     """
 
-    name: str
+    validation_lists: int = 16
     randomised: bool = True
     loads: tuple[float, ...] = (0.6, 0.9, 1.1)
     lists: int = 256
@@ -58,7 +118,6 @@ class Recipe:
     reward: str = "waits"
     idle: float = 0.1
     feasible_idle_only: bool = True
-    by_priority: bool = False
     horizon: float = 30.0
     discount_per_decision: float = 0.0
     learning_rate: float = 1e-4
@@ -72,23 +131,13 @@ class Recipe:
     epsilon_decisions: int = 2_000_000
     random_hold: float = 0.1
     margins: Margins = field(default_factory=Margins)
-    network: NetworkSettings = field(default_factory=NetworkSettings)
     validate_every: int = 20
 
     def __post_init__(self) -> None:
         """Raises InvalidInput for settings that cannot be."""
-        for name in (
-            "lists",
-            "jobs",
-            "repeats",
-            "replay",
-            "batch",
-            "target_every",
-            "epsilon_decisions",
-            "validate_every",
-        ):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} must be at least 1, not {getattr(self, name)}", field=name)
+        Recipe.__post_init__(self)
+        self._at_least(1, "lists", "jobs", "repeats", "replay", "batch", "target_every")
+        self._at_least(1, "epsilon_decisions", "validate_every")
         for name in ("horizon", "learning_rate", "replay_ratio"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise InvalidInput(f"{name} must be a number above 0, not {getattr(self, name)}", field=name)
@@ -113,12 +162,14 @@ class Recipe:
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
+        # What ships: what candidates gain is measured by rollouts, and a network is fitted to it.
+        IterationRecipe(DEFAULT),
         # From the policy that it starts with (`--start`, else the base's choices), never far from it: the margins keep
         # the base's choice where nothing is clearly better.
-        Recipe("adlro", margins=Margins(start=0.5, hold=1.0)),
+        QRecipe("dqn", margins=Margins(start=0.5, hold=1.0)),
         # What the paper says, and what a plain DQN (Mnih et al. 2015) is where it says nothing: its own scenario, its
         # reward over all idle GPUs, a fixed discount, no double Q, much exploration, the highest Q wins.
-        Recipe(
+        QRecipe(
             "paper",
             randomised=False,
             loads=(0.9,),
@@ -143,6 +194,14 @@ def recipe_named(name: str, **changes: object) -> Recipe:
     Raises:
         InvalidInput: no such recipe, or a setting that cannot be.
     """
+    name = ALIASES.get(name, name)
     if name not in RECIPES:
         raise InvalidInput(f"no recipe '{name}'; there are {', '.join(RECIPES)}", field="recipe")
     return dataclasses.replace(RECIPES[name], **changes)  # type: ignore[arg-type]
+
+
+def q_recipe(name: str, **changes: object) -> QRecipe:
+    """One of those of Q-learning."""
+    recipe = recipe_named(name, **changes)
+    assert isinstance(recipe, QRecipe)
+    return recipe

@@ -11,6 +11,7 @@ import math
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,17 +20,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from adlro.errors import AdlroError, InvalidInput
-from adlro.lab.learn.recipes import RECIPES, Recipe, recipe_named
+from adlro.lab.learn.recipes import ALIASES, DEFAULT, RECIPES, QRecipe, recipe_named
 from adlro.terminal import escape
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
-    from adlro.lab.learn import training
+    from adlro.lab.learn.training import Training
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 DECISIONS = 20_000_000
 """Environment steps of a training that is told no end."""
+OF_Q_LEARNING = ", ".join(name for name, recipe in RECIPES.items() if isinstance(recipe, QRecipe))
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
@@ -40,141 +40,153 @@ def run(
         Path,
         typer.Argument(help="Where checkpoints, models and logs go. A training that is there goes on where it stood."),
     ],
-    recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "adlro",
-    seed: Annotated[int, typer.Option(min=0, help="Of everything by chance.")] = 1,
+    recipe: Annotated[
+        str,
+        typer.Option(
+            help=f"{', '.join(RECIPES)}. {DEFAULT} makes what ships, and ends by itself. "
+            + " ".join(f"{old} is {new}'s old name." for old, new in ALIASES.items())
+        ),
+    ] = DEFAULT,
+    seed: Annotated[int, typer.Option(min=1, help="Of everything by chance.")] = 1,
     decisions: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Environment steps in all; 20 million unless --episodes is given.", show_default=False
+            min=1,
+            help=f"Environment steps in all; 20 million unless --episodes is given. Of {OF_Q_LEARNING}.",
+            show_default=False,
         ),
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option(min=1, help="Job lists in all, run to their end.", show_default=False)
+        int | None,
+        typer.Option(min=1, help=f"Job lists in all, run to their end. Of {OF_Q_LEARNING}.", show_default=False),
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.0, help="End after so many, if that is sooner.")] = math.inf,
     start: Annotated[
         Path | None,
         typer.Option(help="A network (.pt, .onnx) to begin with; else one that does what hold_greedy_fixed does."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1: where networks learn.")] = "cpu",
     threads: Annotated[
-        int, typer.Option(min=1, max=2, help="2: simulates and learns at once; the result is the same.")
+        int,
+        typer.Option(
+            min=1, max=2, help="2: simulates two worlds, or simulates and learns, at once; the result is the same."
+        ),
     ] = 2,
-    idle: Annotated[float | None, typer.Option(help="Lambda: what an idle GPU costs against a waiting job.")] = None,
+    idle: Annotated[
+        float | None, typer.Option(help=f"Lambda: what an idle GPU costs against a waiting job. Of {OF_Q_LEARNING}.")
+    ] = None,
     by_priority: Annotated[
         bool | None, typer.Option("--by-priority/--by-count", help="Jobs count by their priority.", show_default=False)
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option("--set", help="NAME=VALUE of the recipe, such as --set learning_rate=0.0003; several times."),
+        typer.Option("--set", help="NAME=VALUE of the recipe, such as --set validation_lists=50; several times."),
     ] = None,
     checkpoint_s: Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints.")] = 60.0,
 ) -> None:
-    """Trains a network, chooses its best checkpoint on lists of its own, and writes it for the orchestrator."""
+    """Trains a network, chooses its best state on lists of its own, and writes it for the orchestrator."""
+    changes = _changes(setting or [], recipe, {"idle": idle, "by_priority": by_priority})
+    chosen = recipe_named(recipe, **changes)
+    if isinstance(chosen, QRecipe):
+        if decisions is None and episodes is None:
+            decisions = DECISIONS
+    else:
+        for name, value in ("decisions", decisions), ("episodes", episodes):
+            if value is not None:
+                raise InvalidInput(
+                    f"--{name} is of {OF_Q_LEARNING}; {chosen.name} ends by itself: leave it out (--minutes ends it "
+                    "sooner, --set worlds=N makes it shorter), or take another --recipe",
+                    field=name,
+                )
     import torch  # here, so that --help works without it
 
-    from adlro.lab.learn import training
+    from adlro.lab.learn.training import Training
 
-    changes = _changes(setting or [], recipe)
-    if idle is not None:
-        changes["idle"] = idle
-    if by_priority is not None:
-        changes["by_priority"] = by_priority
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InvalidInput("device: torch finds no CUDA device on this machine; take --device cpu", field="device")
-    trained = training.Training(
+    trained = Training(
         folder,
-        recipe_named(recipe, **changes),
+        chosen,
         seed=seed,
         start=start,
         device=device,
         commit=commit_of_this_code(),
         threads=threads,
         checkpoint_s=checkpoint_s,
+        tensorboard=True,
     )
-    if decisions is None and episodes is None:
-        decisions = DECISIONS
-    _train(trained, folder, decisions or math.inf, episodes or math.inf, minutes)
+    try:
+        _train(trained, decisions or math.inf, episodes or math.inf, minutes)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; the same command goes on where it stood")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-def _train(trained: training.Training, folder: Path, decisions: float, episodes: float, minutes: float) -> None:
-    from torch.utils.tensorboard import SummaryWriter
-
-    console = Console(stderr=True)
+def _train(trained: Training, decisions: float, episodes: float, minutes: float) -> None:
+    console, learning = Console(stderr=True), trained.learning
     if trained.resumed:
-        console.print(f"goes on after generation {trained.generation}, {trained.decisions} decisions")
-    end_s = time.monotonic() + 60.0 * minutes
+        console.print(f"goes on after step {learning.steps}, {learning.decisions} decisions")
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}, {task.fields[rate]:,.0f} decisions/s"),
+        TextColumn("{task.fields[rate]:,.0f} decisions/s"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[said]}"),
     )
-    with (
-        Progress(*columns, console=console) as bar,
-        SummaryWriter(str(folder / "tensorboard"), purge_step=trained.decisions) as board,
-    ):
-        in_episodes = decisions == math.inf
-        task = bar.add_task(
-            "training",
-            total=episodes if in_episodes else decisions,
-            completed=trained.episodes if in_episodes else trained.decisions,
-            unit="episodes" if in_episodes else "decisions",
-            rate=0.0,
-            said="",
-        )
-        before_s, before, said = time.monotonic(), trained.decisions, "not judged yet"
-        for step in trained.run(lambda: time.monotonic() >= end_s, decisions=decisions, episodes=episodes):
-            _log(board, step)
+
+    def done() -> tuple[str, float, float]:
+        """In what it counts to its end, how many there are, and in all."""
+        if learning.all_steps < math.inf:
+            return "steps", learning.steps, learning.all_steps
+        if decisions < math.inf:
+            return "decisions", learning.decisions, decisions
+        return "episodes", learning.episodes, episodes
+
+    with Progress(*columns, console=console) as bar:
+        unit, completed, total = done()
+        task = bar.add_task(unit, total=total, completed=int(completed), rate=0.0, said="not judged yet")
+        before_s, before, said = time.monotonic(), learning.decisions, "not judged yet"
+        for step in trained.run(decisions=decisions, episodes=episodes, minutes=minutes):
             if step.score is not None:
-                said = (
-                    f"{100 * step.score.gain:+.2f} % (± {196 * step.score.error:.2f}) against hold_greedy_fixed, best "
-                    f"{'none' if step.best is None else f'{100 * step.best:+.2f} %'}"
-                )
-                if not console.is_terminal:
-                    console.print(f"{trained.episodes} episodes, {step.decisions} decisions: {said}")
-            now_s = time.monotonic()
-            rate = (step.decisions - before) / max(now_s - before_s, 1e-9)
-            done = min(trained.episodes, episodes) if in_episodes else min(step.decisions, decisions)
-            bar.update(task, completed=done, rate=rate, said=said)
+                best = "none" if trained.best is None else f"{100 * trained.best.gain:+.2f} %"
+                said = f"{step.score}, best {best}"
+            told = [step.text] if step.text else []
+            if step.score is not None and not console.is_terminal:
+                told.append(f"{learning.episodes} episodes, {learning.decisions} decisions: {said}")
+            for text in told:
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
+            rate = (learning.decisions - before) / max(time.monotonic() - before_s, 1e-9)
+            bar.update(task, completed=min(done()[1], total), rate=rate, said=said)
     for path in trained.finish():
         Console(soft_wrap=True).print(str(path), markup=False, highlight=False)
 
 
-def _log(board: SummaryWriter, step: training.Progress) -> None:
-    figures: dict[str, float] = {
-        "loss": step.loss,
-        "epsilon": step.epsilon,
-        "generation/mean_jct_s": step.mean_jct_s,
-        "generation/holds": step.holds,
-    }
-    if step.score is not None:
-        figures |= {
-            "validation/gain": step.score.gain,
-            "validation/error": step.score.error,
-            "validation/worst": step.score.worst,
-            "validation/stuck": float(step.score.stuck),
-        }
-    for name, figure in figures.items():
-        board.add_scalar(name, figure, step.decisions)
-
-
-def _changes(settings: list[str], name: str) -> dict[str, Any]:
-    """What `--set` asks for.
+def _changes(settings: Sequence[str], name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What `--set` and the options that stand for settings ask for.
 
     Raises:
         InvalidInput: no such recipe or setting, or a value of another type.
     """
-    recipe, changes = recipe_named(name), {}
-    kinds = {field.name: type(getattr(recipe, field.name)) for field in dataclasses.fields(Recipe)}
+    recipe = recipe_named(name)
+    kinds = {field.name: type(getattr(recipe, field.name)) for field in dataclasses.fields(recipe)}
+    changes = {option: value for option, value in options.items() if value is not None}
+    for option in changes:
+        if option not in kinds:
+            having = ", ".join(each.name for each in RECIPES.values() if hasattr(each, option))
+            raise InvalidInput(
+                f"--{option} is of {having}, and {recipe.name} has no such setting: leave it out, or take another "
+                "--recipe",
+                field=option,
+            )
+    can = sorted(each for each, kind in kinds.items() if kind in (int, float, bool, str) and each != "name")
     for text in settings:
         key, equals, value = text.partition("=")
-        kind = kinds.get(key)
-        if not equals or kind not in (int, float, bool, str) or key == "name":
-            can = sorted(each for each, kind in kinds.items() if kind in (int, float, bool, str) and each != "name")
-            raise InvalidInput(f"--set takes NAME=VALUE with one of {', '.join(can)}, not '{text}'", field="set")
+        if not equals or key not in can:
+            raise InvalidInput(
+                f"--set takes NAME=VALUE, with {recipe.name} one of {', '.join(can)}, not '{text}'", field="set"
+            )
+        kind = kinds[key]
         try:
             changes[key] = {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
         except (KeyError, ValueError) as error:
@@ -203,9 +215,6 @@ def main() -> None:
     except AdlroError as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}")
         sys.exit(EXIT_USAGE if isinstance(error, InvalidInput) else EXIT_ERROR)
-    except (KeyboardInterrupt, typer.Abort):
-        console.print("interrupted; the same command goes on from the last checkpoint")
-        sys.exit(EXIT_INTERRUPTED)
     except OSError as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}")
         sys.exit(EXIT_ERROR)

@@ -9,12 +9,23 @@ from xml.etree import ElementTree
 
 import pytest
 
+pytest.importorskip("torch")
+
+import torch
+
 from benchmarks.training_curve import read_curve, svg, ticks
 
 
-def generation(number: int, gain: float | None = None, best: float | None = None) -> dict[str, Any]:
-    score = None if gain is None else {"gain": gain, "error": 0.01}
-    return {"generation": number, "loss": 10.0**number, "score": score, "best": best}
+def judged(number: int, gain: float | None = None, best: float | None = None, episodes: int = 256) -> dict[str, Any]:
+    """A line of a curve; gains in %."""
+    return {
+        "steps": number + 1,
+        "episodes": (number + 1) * episodes,
+        "loss": 10.0**number,
+        "gain_percent": gain,
+        "half_width_percent": None if gain is None else 2.0,
+        "best_percent": best,
+    }
 
 
 @pytest.mark.parametrize(
@@ -25,10 +36,12 @@ def test_figures_at_an_axis_are_round_and_few(low: float, high: float, expected:
     assert ticks(low, high) == pytest.approx(expected)
 
 
-def test_gains_and_losses_are_drawn_from_the_first_generation_to_the_last() -> None:
-    curve = [generation(0, -0.5, -0.5), generation(1), generation(2, -0.1, -0.1), generation(3, -0.2, -0.1)]
-    drawn = svg(curve, 256)
+@pytest.mark.parametrize(("episodes", "across"), [(256, "episodes"), (0, "steps")])
+def test_gains_and_losses_are_drawn_from_the_first_judgement_to_the_last(episodes: int, across: str) -> None:
+    curve = [judged(0, -50.0, -50.0), judged(1), judged(2, -10.0, -10.0), judged(3, -20.0, -10.0)]
+    drawn = svg([{**each, "episodes": each["steps"] * episodes} for each in curve])
     ElementTree.fromstring(drawn)
+    assert f">{across}<" in drawn
     gains, best, losses = (
         [tuple(map(float, point.split(","))) for point in points.split()]
         for points in re.findall(r'<polyline points="([^"]*)"', drawn)
@@ -40,18 +53,35 @@ def test_gains_and_losses_are_drawn_from_the_first_generation_to_the_last() -> N
     assert losses[-1][0] == gains[-1][0] > losses[0][0]
 
 
-def test_a_training_that_nobody_has_judged_yet_has_a_loss() -> None:
-    assert svg([generation(0), generation(1)], 64).count("<polyline") == 3
+def test_a_training_that_never_placed_all_jobs_has_a_loss() -> None:
+    assert svg([judged(0), judged(1)]).count("<polyline") == 3
 
 
 def test_who_never_leaves_the_heuristic_has_a_curve() -> None:
-    curve = [{**generation(number, 0.0, 0.0), "score": {"gain": 0.0, "error": 0.0}} for number in range(3)]
-    assert svg(curve, 64).count("<polyline") == 3
+    curve = [{**judged(number, 0.0, 0.0), "half_width_percent": 0.0, "loss": None} for number in range(3)]
+    assert svg(curve).count("<polyline") == 3
 
 
 def test_a_folder_without_a_training_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"settings\.json: No such file.*adlro train"):
+        read_curve(tmp_path)
+    (tmp_path / "settings.json").write_text('{"recipe": "paper"}')
     with pytest.raises(SystemExit, match=r"curve\.jsonl: No such file.*adlro train"):
         read_curve(tmp_path)
-    (tmp_path / "curve.jsonl").write_text(json.dumps(generation(0)) + "\n")
-    (tmp_path / "settings.json").write_text('{"lists": 256}')
-    assert read_curve(tmp_path) == ([generation(0)], 256)
+    (tmp_path / "curve.jsonl").write_text(json.dumps(judged(0)) + "\n")
+    assert read_curve(tmp_path) == [judged(0)]
+
+
+def test_a_folder_of_before_has_the_same_curve(tmp_path: Path) -> None:
+    score = {"gain": -0.5, "error": 0.01, "worst": -0.7, "stuck": 0}
+    lines = [
+        {"generation": number, "decisions": 10 * number, "loss": float(number), "score": found, "best": best}
+        for number, (found, best) in enumerate([(None, None), (score, -0.5), ({**score, "stuck": 2}, -0.5)])
+    ]
+    (tmp_path / "settings.json").write_text('{"name": "paper", "lists": 64}')
+    torch.save({"curve": [json.dumps(each) for each in lines]}, tmp_path / "checkpoint.pt")
+    first, second = read_curve(tmp_path)
+    assert (first["steps"], first["episodes"], first["loss"]) == (2, 128, 0.5)
+    assert (first["gain_percent"], first["half_width_percent"]) == pytest.approx((-50.0, 1.96))
+    assert (second["gain_percent"], second["best_percent"], second["loss"]) == (None, -50.0, 2.0)
+    ElementTree.fromstring(svg([first, second]))

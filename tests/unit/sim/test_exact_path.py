@@ -74,9 +74,10 @@ EXCEPTIONS: dict[tuple[str, str, str], str] = {
     ("adlro/lab/evaluate/resampling.py", "regression", "scipy.stats"): STATISTIC,
     (
         "adlro/lab/learn/improve.py",
-        "fit",
+        "run_epoch",
         "**",
     ): "trains a network in torch, whose last bits nobody promises",
+    ("adlro/lab/learn/policy_iteration.py", "decisions", "sum"): WHOLE,
     ("adlro/lab/learn/worlds.py", "_draw_cluster", "dirichlet"): ONLY_COMPARED,
     ("adlro/decide/policies/hungarian.py", "preferences", "scipy.optimize"): "adds, subtracts and compares",
 }

@@ -12,16 +12,10 @@ pytest.importorskip("torch")
 
 import torch
 
-from adlro.decide.planes.choice import Margins
 from adlro.decide.planes.fill import PlaneFiller
-from adlro.decide.planes.model import OnnxModel
-from adlro.decide.planes.ranges import ranges_from_json
 from adlro.decide.policies.hold_greedy import FIXED, HoldGreedyFixed
-from adlro.errors import InvalidInput
-from adlro.lab.learn import iterate, margins, playing
-from adlro.lab.learn.advantages import Sampling, States, collect, collect_worlds
+from adlro.lab.learn.advantages import Sampling, States, collect
 from adlro.lab.learn.dataset import Dataset, batch_of, chunks_of
-from adlro.lab.learn.export import load_network
 from adlro.lab.learn.improve import Fit, fit, gains_by_margin, predicted_gain
 from adlro.lab.learn.network import PairNetwork
 from adlro.lab.learn.worlds import draw_world, world_of
@@ -108,20 +102,6 @@ def test_a_file_holds_all(states: States, tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["world.npz"]
 
 
-def test_a_folder_goes_on_where_it_ended(tmp_path: Path) -> None:
-    first = [path.name for path, _, _ in collect_worlds(tmp_path, 3, range(1), SMALL)]
-    second = [path.name for path, _, _ in collect_worlds(tmp_path, 3, range(2), SMALL)]
-    assert first == ["world-3-00000.npz"]
-    assert second == ["world-3-00001.npz"]
-    whole = tmp_path / "whole"
-    for _ in collect_worlds(whole, 3, range(2), SMALL):
-        pass
-    for name in (*first, *second):
-        np.testing.assert_array_equal(
-            States.load(tmp_path / name).sampled.gain_s, States.load(whole / name).sampled.gain_s
-        )
-
-
 def test_a_batch_says_what_its_chunks_say_alone(states: States) -> None:
     other = collect(draw_world(np.random.default_rng(8), lists=2, jobs=30), np.random.default_rng(9), SMALL)
     chunks = chunks_of(states, filler(), np.random.default_rng(0)) + chunks_of(
@@ -147,47 +127,3 @@ def test_regression_finds_gains(states: States) -> None:
     # On the very states that it has learned it must beat the base, and by no more than knowing all gains would.
     best = states.sampled.gain_s.max(axis=1) / filler().fill(states.observation_of(states.numbers)).scale_s
     assert 0.0 < log[-1]["gain"] <= best.mean()
-
-
-def test_the_recipe_goes_from_nothing_to_a_model_and_makes_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(iterate, "Sampling", lambda **changes: dataclasses.replace(SMALL, **changes))
-    monkeypatch.setattr(margins, "MARGINS", (Margins(0.0, 0.0),))
-    monkeypatch.setattr(margins, "LISTS", 2)
-    monkeypatch.setattr(margins, "THROUGHPUT_LISTS", 2)
-    monkeypatch.setattr(playing, "CELLS", (("paper", 0.9, "true"),))
-    asked = [str(tmp_path), "--worlds", "2", "--further", "1", "--trainings", "1", "--epochs", "1"]
-    iterate.main(asked)
-    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")} | {
-        path: path.stat().st_mtime_ns for path in tmp_path.glob("*.pt")
-    }
-    assert len(made) == 3 + 2
-    policy = OnnxModel(tmp_path / "dqn.onnx")
-    scores = playing.paired(("paper", 0.9, "true"), policy.act, lists=2, seed=playing.VALIDATION_SEED)
-    assert f"{100 * scores.ratio:+.2f}" in capsys.readouterr().out
-    iterate.main(asked)
-    assert {path: path.stat().st_mtime_ns for path in made} == made
-    with pytest.raises(InvalidInput, match="gains of all jobs alike"):
-        iterate.main([*asked, "--by-priority"])
-    with pytest.raises(InvalidInput, match="began with other weights"):
-        iterate.main([*asked, "--start", str(tmp_path / "dqn.onnx")])
-    with pytest.raises(InvalidInput, match="No such file"):
-        iterate.main([*asked, "--start", str(tmp_path / "none.pt")])
-
-
-def test_a_training_that_begins_with_weights_has_seen_what_they_had_seen(tmp_path: Path) -> None:
-    sampling = SMALL
-    for place, seed in ("first", 1), ("second", 2):
-        iterate.collect_all(tmp_path / place, seed, 1, sampling)
-    before, after, new = tmp_path / "before.pt", tmp_path / "after.pt", tmp_path / "new.pt"
-    iterate.train([tmp_path / "first"], Fit(epochs=1), before)
-    iterate.train([tmp_path / "second"], Fit(epochs=1, rate=1e-9), after, start=before)
-    iterate.train([tmp_path / "second"], Fit(epochs=1, rate=1e-9), new)
-    (old, seen), (tuned, seen_by_both), (other, _) = (load_network(path) for path in (before, after, new))
-    for name, weights in old.state_dict().items():
-        torch.testing.assert_close(tuned.state_dict()[name], weights, rtol=0, atol=1e-5)
-    assert any(not torch.equal(other.state_dict()[name], weights) for name, weights in old.state_dict().items())
-    ranges = ranges_from_json(seen.training["ranges"])
-    ranges.include(iterate.ranges_of([tmp_path / "second"]))
-    assert seen_by_both.training["ranges"] == ranges.to_json()
