@@ -13,7 +13,9 @@ from redis.exceptions import RedisError
 from adlro.clusterside.cluster_side import ClusterSide
 from adlro.clusterside.driver import Driver
 from adlro.clusterside.ingest import IngestClient
+from adlro.clusterside.journal import Journal
 from adlro.clusterside.metrics import Metrics
+from adlro.clusterside.record import Record
 from adlro.clusterside.settings import ClusterSettings
 from adlro.clusterside.telemetry import Outbox, Sampler
 from adlro.clusterside.timers import LoopTimers
@@ -57,6 +59,8 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         self._begun = False
         self._redis: aioredis.Redis
         self._jobs: JobReads
+        self._record: Record
+        self._journal: Journal
         self._keeping: asyncio.Task[None]
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -69,12 +73,14 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         await self.driver.prepare()
         self._redis = connect_for_scripts(settings.redis_url)
         self._jobs = JobReads(self._redis)
-        self.side = ClusterSide(self.driver, LoopTimers())
+        self._record = Record(self._redis, self.driver.cluster.name)
+        self.side = ClusterSide(self.driver, LoopTimers(), written_down=True)
+        self._journal = self.side.journal = Journal(self._record, self.side.collect, self.side.written)
 
         def tell(problem: str) -> None:
-            context.health.set_serving(not problem, problem, source="clock")
+            context.health.set_serving(not problem, problem, source="cluster")
 
-        tell("its clock is not read yet")
+        tell("what was before is not read yet")
         outbox = Outbox()
         Metrics(self.name, self.side, outbox, context.registry)
         if settings.ingest_address:
@@ -88,11 +94,18 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         """Takes up what was before, unless the store does not answer."""
         try:
             async with asyncio.timeout(TAKE_TIMEOUT_S):
-                await self.driver.begin()
+                kept = await self._record.take()
+                if kept is not None:
+                    self.side.restore(kept)
+                    self._journal.go_on()
+                await self.driver.begin(kept)
         except (RedisError, OSError, TimeoutError) as error:
-            tell(f"its clock is not read yet: {str(error) or type(error).__name__}")
+            tell(f"what was before is not read yet: {str(error) or type(error).__name__}")
             return
         self._begun = True
+        if kept is not None and kept.cluster != self.driver.cluster:
+            self.side.change_cluster(self.driver.cluster)
+        self._journal.touch()
         tell("")
 
     async def _run(self, context: ServiceContext, tell: Callable[[str], None], outbox: Outbox) -> None:
@@ -109,6 +122,11 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
             if telemetry:
                 sampler = Sampler(self.driver.sample, outbox, settings.telemetry_hz)
                 context.spawn(sampler.run(), "sample telemetry")
+
+        def tell_of_journal(problem: str) -> None:
+            context.health.set_serving(not problem, problem, source="journal")
+
+        context.spawn(self._journal.run(tell_of_journal), "write down what happens")
         description = self.side.describe()
         clock = description.clock
         context.log.info(
@@ -131,6 +149,8 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         """Lets the cluster say its last word."""
         self._keeping.cancel()
         await self.driver.close()
+        if self._begun:
+            await self._journal.close()
         self.side.close()
         await self._redis.aclose()
         if self._ingest is not None:
@@ -140,7 +160,8 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         """The cluster; refused while it is not known how it stood before."""
         if not self._begun:
             raise Unavailable(
-                f"the cluster's clock is not known yet: Redis at {redacted(self._settings.redis_url)} does not answer",
+                "how the cluster stood before is not known yet: "
+                f"Redis at {redacted(self._settings.redis_url)} does not answer",
                 retry_after_s=1.0,
             )
         return self.side
@@ -156,16 +177,22 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
 
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
         """How things stand."""
-        return description_to_proto(self._known().describe())
+        side = self._known()
+        described = side.describe()
+        if described.revision > side.log.told_revision:
+            await side.settled()
+        return description_to_proto(described)
 
     async def LaunchJob(self, request: pb.LaunchJobRequest, context: Context) -> pb.LaunchJobResponse:
         """Takes an attempt."""
         if request.incarnation:
             self._known().log.check_incarnation(request.incarnation)
         side = await self._fenced(request.fencing_token)
+        self._journal.check()
         launched = side.launch(
             request.job_id, request.attempt, spec_from_proto(request.spec), request.gpu_id, request.fencing_token
         )
+        await side.settled()
         return pb.LaunchJobResponse(
             existing=launched.existing,
             start_s=launched.start_s,
@@ -178,7 +205,9 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         if request.incarnation:
             self._known().log.check_incarnation(request.incarnation)
         side = await self._fenced(request.fencing_token)
+        self._journal.check()
         stopped = side.stop(request.job_id, request.attempt, request.fencing_token)
+        await side.settled()
         return pb.StopJobResponse(stopped=stopped)
 
     async def WatchEvents(
@@ -201,23 +230,31 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
 
     async def WakeAt(self, request: pb.WakeAtRequest, context: Context) -> pb.WakeAtResponse:
         """Wake-ups to come."""
-        return pb.WakeAtResponse(clock=clock_to_proto(self._known().wake_at(request.times_s)))
+        side = self._known()
+        self._journal.check()
+        clock = side.wake_at(request.times_s)
+        await side.settled()
+        return pb.WakeAtResponse(clock=clock_to_proto(clock))
 
     async def SetClock(self, request: pb.SetClockRequest, context: Context) -> pb.SetClockResponse:
         """Sets the clock."""
-        self._known()
+        side = self._known()
+        self._journal.check()
         clock = await self.driver.set_clock(
             mode=ClockMode(request.mode) if request.mode else None,
             scale=request.scale if request.HasField("scale") else None,
             paused=request.paused if request.HasField("paused") else None,
             not_before_s=request.not_before_s if request.HasField("not_before_s") else None,
         )
+        await side.settled()
         return pb.SetClockResponse(clock=clock_to_proto(clock))
 
     async def SetGpuAvailability(
         self, request: pb.SetGpuAvailabilityRequest, context: Context
     ) -> pb.SetGpuAvailabilityResponse:
         """Takes a GPU away or gives it back."""
-        self._known()
+        side = self._known()
+        self._journal.check()
         lost = self.driver.set_gpu_availability(request.gpu_id, request.available)
+        await side.settled()
         return pb.SetGpuAvailabilityResponse(lost_job_id=lost)
