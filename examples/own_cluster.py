@@ -61,7 +61,7 @@ class OwnCluster(RealDriver):
         if declared is None:
             raise InvalidInput("this cluster runs jobs that declare a runtime", field="job.expected_runtime")
         folder = self._folder_of(attempt)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.started(attempt)
         command = [sys.executable, "-S", "-c", PROGRAM, str(folder), str(declared.runtime_s)]
         await asyncio.to_thread(subprocess.Popen, command, start_new_session=True)
@@ -69,6 +69,14 @@ class OwnCluster(RealDriver):
             await asyncio.sleep(LOOK_S)
         self.runs(attempt)
         self.spawn(self._watch(attempt), f"watch {attempt.job_id}")
+
+    async def resume(self, attempt: Attempt) -> bool:
+        """Finds a program again that was started before a restart of this adapter."""
+        if not (self._folder_of(attempt) / "pid").exists():
+            return False
+        self.runs(attempt)
+        self.spawn(self._watch(attempt), f"watch {attempt.job_id}")
+        return True
 
     async def end(self, attempt: Attempt) -> None:
         """Ends the program, and whatever it has started."""

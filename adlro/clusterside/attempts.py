@@ -7,6 +7,7 @@ Plain records. An attempt is *accepted* when its launch was taken, *started* whe
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from adlro.errors import Conflict
@@ -17,7 +18,7 @@ from adlro.records.jobs import JobSpec
 from adlro.state.fit import check_fit, job_runs, unknown_gpu
 
 # How many attempts that ended are remembered, so that a repeated launch is answered and not run again.
-OUTCOMES_KEPT = 100_000
+OUTCOMES_KEPT = 10_000
 
 
 @dataclass(slots=True)
@@ -34,6 +35,7 @@ class Attempt:
         runs: its own program runs.
         end_revision: of the event of its end; 0: it is open.
         stop_asked: somebody wants its end.
+        note: what the driver wants to be told after a restart; written down with the event that it tells next.
     """
 
     job_id: str
@@ -45,6 +47,7 @@ class Attempt:
     runs: bool = False
     end_revision: int = 0
     stop_asked: bool = False
+    note: str = ""
 
     @property
     def placement(self) -> Placement:
@@ -76,6 +79,8 @@ class Attempts:
         self._open: dict[str, Attempt] = {}
         self._ended: deque[tuple[int, str]] = deque()
         self._lost: dict[str, None] = {}
+        # What was not written down yet; None: it is forgotten.
+        self._changed: dict[str, Attempt | None] = {}
         self.set_cluster(cluster)
 
     def set_cluster(self, cluster: Cluster) -> None:
@@ -167,6 +172,7 @@ class Attempts:
         before = self._known.get(attempt.job_id)
         self._known[attempt.job_id] = self._open[attempt.job_id] = attempt
         self._hold(attempt)
+        self.changed(attempt)
         return before
 
     def withdraw(self, attempt: Attempt, before: Attempt | None) -> None:
@@ -177,12 +183,14 @@ class Attempts:
             del self._known[attempt.job_id]
         else:
             self._known[attempt.job_id] = before
+        self._changed[attempt.job_id] = before
 
     def end(self, attempt: Attempt, revision: int) -> None:
         """An attempt is over; what it held is free."""
         self._let_go(attempt)
         del self._open[attempt.job_id]
         attempt.end_revision, attempt.spec = revision, None
+        self.changed(attempt)
         self._ended.append((revision, attempt.job_id))
 
     def set_lost(self, gpu_id: str, lost: bool) -> None:
@@ -192,20 +200,49 @@ class Attempts:
         else:
             self._lost.pop(gpu_id, None)
 
-    def forget(self, acknowledged: int) -> list[str]:
-        """Forgets the oldest outcomes; returns the jobs.
+    def forget(self, acknowledged: int) -> None:
+        """Forgets the oldest outcomes.
 
         Args:
             acknowledged: revision up to which ends are dealt with; later ones are kept.
         """
-        forgotten = []
         while len(self._ended) > self._outcomes_kept and self._ended[0][0] <= acknowledged:
             revision, job_id = self._ended.popleft()
             known = self._known.get(job_id)
             if known is not None and known.end_revision == revision:
                 del self._known[job_id]
-                forgotten.append(job_id)
-        return forgotten
+                self._changed[job_id] = None
+
+    def changed(self, attempt: Attempt) -> None:
+        """Something about an attempt is to be written down."""
+        self._changed[attempt.job_id] = attempt
+
+    def take_changes(self) -> dict[str, Attempt | None]:
+        """What is to be written down, by job; None: it is forgotten. It is not asked for twice."""
+        changed, self._changed = self._changed, {}
+        return changed
+
+    @property
+    def all_known(self) -> dict[str, Attempt]:
+        """By job its newest attempt, open or remembered."""
+        return self._known
+
+    def restore(self, cluster: Cluster, attempts: Iterable[Attempt], lost_gpu_ids: Iterable[str]) -> None:
+        """Goes on from what was written down.
+
+        Args:
+            cluster: as it was.
+            attempts: all that were known.
+            lost_gpu_ids: GPUs that were lost.
+        """
+        self._known = {each.job_id: each for each in attempts}
+        started = sorted(self._known.values(), key=lambda each: each.start_revision)
+        self._open = {each.job_id: each for each in started if not each.end_revision}
+        ended = sorted((each.end_revision, each.job_id) for each in self._known.values() if each.end_revision)
+        self._ended = deque(ended)
+        self._lost = dict.fromkeys(lost_gpu_ids)
+        self._changed = {}
+        self.set_cluster(cluster)
 
     def outside(self, cluster: Cluster) -> list[Attempt]:
         """The open attempts on GPUs that a cluster does not have."""

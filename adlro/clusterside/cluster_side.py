@@ -6,6 +6,7 @@ cluster time, then lets the driver go on.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from adlro.clusterside.attempts import OUTCOMES_KEPT, Attempt, Attempts
 from adlro.clusterside.driver import Driver
 from adlro.clusterside.event_log import EVENTS_KEPT, EventLog
 from adlro.clusterside.fencing import Fence
+from adlro.clusterside.journal import Journal
+from adlro.clusterside.kept import Changes, Kept
 from adlro.clusterside.timers import Timers
 from adlro.clusterside.wake_ups import WakeUps
 from adlro.errors import AdlroError, Unsupported
@@ -29,6 +32,9 @@ from adlro.records.events import (
     EventKind,
 )
 from adlro.records.jobs import JobSpec
+
+# So many events, and all that are not acknowledged, survive a restart.
+EVENTS_WRITTEN_DOWN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,7 @@ class ClusterSide:
         wake_ups: times that somebody wants to be woken at.
         attempts: what was launched.
         event_counts: events by kind.
+        journal: writes down what happens; None: nobody does.
 
     Args:
         driver: starts and ends attempts, and keeps the time.
@@ -57,6 +64,7 @@ class ClusterSide:
         incarnation: of its event log; empty: a new one.
         events_kept: events the log keeps beyond those that are not acknowledged.
         outcomes_kept: ended attempts that are remembered beyond those that are not acknowledged.
+        written_down: events are told when they are written down, by a journal.
     """
 
     def __init__(
@@ -67,14 +75,18 @@ class ClusterSide:
         incarnation: str = "",
         events_kept: int = EVENTS_KEPT,
         outcomes_kept: int = OUTCOMES_KEPT,
+        written_down: bool = False,
     ) -> None:
         self.driver = driver
-        self.log = EventLog(incarnation or uuid.uuid4().hex, events_kept)
+        self.journal: Journal | None = None
+        self.log = EventLog(incarnation or uuid.uuid4().hex, events_kept, held_back=written_down)
         self.fence = Fence()
         self.wake_ups = WakeUps()
         self.attempts = Attempts(driver.cluster, outcomes_kept)
         self.event_counts: Counter[EventKind] = Counter()
         self._last_blocking = 0
+        self._sent_revision = 0
+        self._sent_cluster: Cluster | None = None
         driver.attach(self, timers)
 
     # ---- what others ask for
@@ -110,6 +122,7 @@ class ClusterSide:
         self.attempts.check(job_id, spec, gpu_id)
         made = Attempt(job_id, attempt, gpu_id, spec)
         before = self.attempts.accept(made)
+        self._touch()
         try:
             self.driver.launch(made)
         except AdlroError:
@@ -134,6 +147,8 @@ class ClusterSide:
         if known is None or attempt not in (0, known.attempt) or known.stop_asked:
             return False
         known.stop_asked = True
+        self.attempts.changed(known)
+        self._touch()
         self.driver.stop(known)
         self.driver.go_on()
         return True
@@ -161,6 +176,8 @@ class ClusterSide:
         now_s = self.driver.present_s()
         clock = self.driver.clock(now_s)
         self.wake_ups.add(time_s for time_s in times_s if time_s > now_s)
+        if self.wake_ups.new:
+            self._touch()
         if min(times_s) <= now_s:
             self.emit([ClusterEvent(0, EventKind.WAKE_UP, now_s)])
         self.driver.go_on()
@@ -170,7 +187,68 @@ class ClusterSide:
         """Ends all followers of the log."""
         self.log.close()
 
+    # ---- what is kept
+
+    def restore(self, kept: Kept) -> None:
+        """Goes on from what was written down; before anything else is asked of it."""
+        self.log.restore(kept.incarnation, kept.batches, kept.revision, kept.acknowledged)
+        self.attempts.restore(kept.cluster, kept.attempts, kept.lost_gpu_ids)
+        self.wake_ups.add(kept.wake_ups_s)
+        self.wake_ups.new.clear()
+        self.fence = Fence(kept.token)
+        self._sent_revision = kept.revision
+        events = (event for batch in kept.batches for event in batch.events)
+        self._last_blocking = max((event.revision for event in events if event.kind not in NOT_BLOCKING), default=0)
+
+    def collect(self, whole: bool) -> Changes:
+        """What is to be written down now: what is new since it was collected last, or the whole of it."""
+        log, wake_ups = self.log, self.wake_ups
+        first_revision = max(min(log.acknowledged, log.revision - EVENTS_WRITTEN_DOWN), 0) + 1
+        after = first_revision - 1 if whole else self._sent_revision
+        self._sent_revision = log.revision
+        cluster = None if not whole and self.driver.cluster is self._sent_cluster else self.driver.cluster
+        self._sent_cluster = self.driver.cluster
+        changed = self.attempts.take_changes()
+        new_wake_ups, wake_ups.new = wake_ups.new, []
+        return Changes(
+            whole=whole,
+            incarnation=log.incarnation,
+            revision=log.revision,
+            acknowledged=log.acknowledged,
+            token=self.fence.used,
+            lost_gpu_ids=self.attempts.lost_gpu_ids,
+            note=self.driver.note(),
+            first_revision=first_revision,
+            cluster=cluster,
+            batches=log.after(after),
+            attempts=dict(self.attempts.all_known) if whole else changed,
+            wake_ups_s=wake_ups.times_s if whole else new_wake_ups,
+            woken_s=-math.inf if whole else wake_ups.taken_s,
+        )
+
+    def written(self, changes: Changes) -> None:
+        """These are written down: now they are told."""
+        self.log.tell(changes.revision)
+
+    async def settled(self) -> None:
+        """Returns when all that has happened until now is written down, and so would survive this process.
+
+        Raises:
+            Unavailable: the store does not take it.
+        """
+        if self.journal is not None:
+            await self.journal.settled()
+
+    def _touch(self) -> None:
+        if self.journal is not None:
+            self.journal.touch()
+
     # ---- what the driver tells
+
+    @property
+    def told_s(self) -> float | None:
+        """Cluster time of the newest event that is told, where there are others that are not; else None."""
+        return self.log.told_s if self.log.told_revision < self.log.revision else None
 
     @property
     def waits(self) -> bool:
@@ -195,6 +273,7 @@ class ClusterSide:
             if event.kind not in NOT_BLOCKING:
                 self._last_blocking = event.revision
             self._note(event)
+        self._touch()
         return numbered
 
     def change_cluster(self, cluster: Cluster) -> None:
@@ -219,7 +298,9 @@ class ClusterSide:
             return
         if event.kind is EventKind.STARTED:
             attempt.start_s, attempt.start_revision = event.time_s, event.revision
+            self.attempts.changed(attempt)
         elif event.kind is EventKind.RUNNING:
             attempt.runs = True
+            self.attempts.changed(attempt)
         elif event.kind in ENDS:
             self.attempts.end(attempt, event.revision)

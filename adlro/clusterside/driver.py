@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from adlro.clusterside.attempts import Attempt
+from adlro.clusterside.kept import Kept
 from adlro.clusterside.telemetry import Sample
 from adlro.clusterside.timers import Timers
 from adlro.clusterside.wake_ups import WakeUps
@@ -35,6 +36,17 @@ class Side(Protocol):
 
     def is_open(self, attempt: Attempt) -> bool:
         """This attempt has not ended."""
+
+    async def settled(self) -> None:
+        """Returns when all that has happened until now is written down, and so would survive this process.
+
+        Raises:
+            Unavailable: the store does not take it.
+        """
+
+    @property
+    def told_s(self) -> float | None:
+        """Cluster time of the newest event that is told, where there are others that are not; else None."""
 
     @property
     def waits(self) -> bool:
@@ -126,8 +138,15 @@ class Driver(ABC):
     async def prepare(self) -> None:
         """What takes its time at the start, before anything is asked of it."""
 
-    async def begin(self) -> None:
+    def note(self) -> str:
+        """What it wants to be told after a restart; written down with each event."""
+        return ""
+
+    async def begin(self, kept: Kept | None) -> None:
         """Takes up what was before; before anything but `prepare`. It is called again where the store is away.
+
+        Args:
+            kept: what was written down; its open attempts run on, or are told to have ended. None: nothing was before.
 
         Raises:
             redis.exceptions.RedisError, OSError: the store does not answer.

@@ -1,6 +1,7 @@
 """The cluster's event log: revisions, messages, acknowledgement, any number of followers. Plain records and asyncio.
 
 The log is shared: a follower has a position and nothing else, so a slow one holds up nobody and fills no memory.
+Where events are written down before they are told, `tell` says how far that has come.
 """
 
 from __future__ import annotations
@@ -24,11 +25,19 @@ class EventLog:
     Args:
         incarnation: whose events they are.
         events_kept: at least so many are kept, and all that are not acknowledged.
+        held_back: what is appended is told when `tell` says so; else at once.
+
+    Attributes:
+        revision: of the newest event.
+        told_revision: of the newest that is told.
+        told_s: cluster time of the clock that was told with it.
     """
 
-    def __init__(self, incarnation: str, events_kept: int = EVENTS_KEPT) -> None:
+    def __init__(self, incarnation: str, events_kept: int = EVENTS_KEPT, *, held_back: bool = False) -> None:
         self.incarnation = incarnation
-        self.revision = 0
+        self.revision = self.told_revision = 0
+        self.told_s = 0.0
+        self._held_back = held_back
         self.acknowledged = 0
         self.closed = False
         self._events_kept = events_kept
@@ -55,8 +64,36 @@ class EventLog:
         self._batches.append(EventBatch(self.incarnation, numbered, clock))
         self._ends.append(self.revision)
         self._drop_old()
-        self._wake_followers()
+        if not self._held_back:
+            self.tell(self.revision)
         return numbered
+
+    def tell(self, revision: int) -> None:
+        """Followers are told everything up to a revision, at which a batch ends."""
+        if revision > self.told_revision:
+            self.told_revision = revision
+            self.told_s = self._batches[bisect_right(self._ends, revision, lo=self._first) - 1].clock.time_s
+            self._wake_followers()
+
+    def after(self, revision: int) -> list[EventBatch]:
+        """The batches after a revision, at which one ends."""
+        return self._batches[bisect_right(self._ends, revision, lo=self._first) :]
+
+    def restore(self, incarnation: str, batches: Sequence[EventBatch], revision: int, acknowledged: int) -> None:
+        """Goes on from what was written down, all of which was told, perhaps.
+
+        Args:
+            incarnation: of the log.
+            batches: what is kept of it, in order.
+            revision: of the newest event.
+            acknowledged: how far it was acknowledged.
+        """
+        self.incarnation = incarnation
+        self.revision = self.told_revision = revision
+        self.acknowledged = acknowledged
+        self._batches, self._ends = list(batches), [batch.events[-1].revision for batch in batches]
+        self._first = 0
+        self.told_s = batches[-1].clock.time_s if batches else 0.0
 
     def acknowledge(self, revision: int) -> None:
         """Everything up to a revision is dealt with; an older one than before changes nothing.
@@ -64,9 +101,9 @@ class EventLog:
         Raises:
             OutOfRange: there is no such event yet.
         """
-        if revision > self.revision:
+        if revision > self.told_revision:
             raise OutOfRange(
-                f"event {revision} cannot be acknowledged: the newest is {self.revision}", field="revision"
+                f"event {revision} cannot be acknowledged: the newest is {self.told_revision}", field="revision"
             )
         if revision > self.acknowledged:
             self.acknowledged = revision
@@ -92,13 +129,13 @@ class EventLog:
         Raises:
             OutOfRange: events after it are no longer kept, or it lies ahead of the log.
         """
-        if not self.oldest_revision - 1 <= after_revision <= self.revision:
+        if not self.oldest_revision - 1 <= after_revision <= self.told_revision:
             raise OutOfRange(
-                f"events after {after_revision} cannot be told: {self.oldest_revision} to {self.revision} are kept; "
-                "call DescribeCluster and go on from its revision",
+                f"events after {after_revision} cannot be told: {self.oldest_revision} to {self.told_revision} are "
+                "kept; call DescribeCluster and go on from its revision",
                 field="after_revision",
                 reason="REVISION_NOT_KEPT",
-                metadata={"oldest_revision": str(self.oldest_revision), "revision": str(self.revision)},
+                metadata={"oldest_revision": str(self.oldest_revision), "revision": str(self.told_revision)},
             )
 
     def next_after(self, revision: int) -> EventBatch | None:
@@ -107,7 +144,7 @@ class EventLog:
         Raises:
             OutOfRange: events after it are no longer kept.
         """
-        if revision == self.revision:
+        if revision == self.told_revision:
             return None
         self.check_position(revision)
         place = bisect_right(self._ends, revision, lo=self._first)
@@ -121,6 +158,8 @@ class EventLog:
         time_s = events[0].time_s
         for later in self._batches[place + 1 : place + STARTS_TOGETHER]:
             if not _only_starts(later) or later.events[0].time_s != time_s:
+                break
+            if later.events[0].revision > self.told_revision:
                 break
             events += later.events
             batch = later
@@ -143,7 +182,7 @@ class EventLog:
             after_revision = batch.events[-1].revision
 
     def close(self) -> None:
-        """Ends all followers; what they have not seen they find nowhere, since the incarnation ends too."""
+        """Ends all followers; what they have not seen they are told after a restart."""
         self.closed = True
         self._wake_followers()
 

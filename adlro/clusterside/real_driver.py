@@ -5,6 +5,7 @@ An adapter says how a program is started and ended, and tells what becomes of it
     class MyCluster(RealDriver):
         async def start(self, attempt): ...   # then self.started(attempt), self.runs(attempt), self.ended(attempt, ...)
         async def end(self, attempt): ...     # then self.ended(attempt, ...), when it is over
+        async def resume(self, attempt): ...  # after a restart of the adapter: finds the program, and watches it on
 
 Cluster time counts from the first start of the cluster. Time limits are kept here; a program that ends with an error
 after its end was asked for counts as stopped.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Coroutine
 
@@ -21,8 +23,9 @@ import structlog
 
 from adlro.clusterside.attempts import Attempt
 from adlro.clusterside.driver import Driver, Side
+from adlro.clusterside.kept import Kept
 from adlro.clusterside.timers import OneTimer, Timer, Timers
-from adlro.errors import AdlroError, InvalidInput
+from adlro.errors import AdlroError, InvalidInput, Unavailable
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode, ClusterEvent, EventKind
@@ -47,7 +50,7 @@ class RealDriver(Driver):
         self._limits: dict[str, Timer] = {}
         self._overdue: set[str] = set()
         self._timer: OneTimer
-        self._base_s = self._told_s = 0.0
+        self._base_s = self._told_s = self._began_unix_s = 0.0
         self._base_wall = 0.0
 
     # ---- what an adapter says
@@ -67,6 +70,14 @@ class RealDriver(Driver):
 
         Raises:
             Exception: it could not be ended; that is tried again.
+        """
+
+    @abstractmethod
+    async def resume(self, attempt: Attempt) -> bool:
+        """Takes up the program of an attempt that the process before had started; False: there is none.
+
+        It may run, or have ended meanwhile, which is told as ever. Of an attempt that had not started, the process
+        before may still have begun to start the program.
         """
 
     # ---- what an adapter tells
@@ -131,6 +142,25 @@ class RealDriver(Driver):
         self._timer = OneTimer(timers, self.go_on)
         self._base_wall = timers.time()
 
+    def note(self) -> str:
+        """When cluster time began, Unix time."""
+        return repr(self._began_unix_s)
+
+    async def begin(self, kept: Kept | None) -> None:
+        """See Driver."""
+        self._base_wall = self.timers.time()
+        if kept is None:
+            self._began_unix_s = time.time()
+            return
+        self._began_unix_s = float(kept.note)
+        self._base_s = max(time.time() - self._began_unix_s, kept.time_s)
+        known = {gpu.gpu_id for _, gpu in self.cluster.gpus()}
+        for attempt in self.side.open_attempts():
+            if attempt.gpu_id in known:
+                task = self.spawn(self._resume(attempt), f"resume {attempt.job_id}")
+                self._starting[attempt.job_id] = task
+        self.go_on()
+
     def launch(self, attempt: Attempt) -> None:
         """See Driver."""
         self._starting[attempt.job_id] = self.spawn(self._start(attempt), f"start {attempt.job_id}")
@@ -147,8 +177,37 @@ class RealDriver(Driver):
         if self._tasks:
             await asyncio.wait(set(self._tasks))
 
+    async def _resume(self, attempt: Attempt) -> None:
+        try:
+            found = await self.resume(attempt)
+        except Exception as error:
+            self._log.warning("an attempt could not be taken up again", job_id=attempt.job_id, why=str(error))
+            found = False
+        if not found and not attempt.start_revision and not attempt.stop_asked:
+            await self._start(attempt)
+            return
+        self._starting.pop(attempt.job_id, None)
+        if not found:
+            self.ended(attempt, EventKind.LOST, "its program was gone when the cluster's service came back")
+        elif attempt.stop_asked:
+            self.stop(attempt)
+        elif attempt.start_revision:
+            self._keep_limit(attempt)
+
+    async def _settle(self) -> None:
+        """Returns when what it is about to do is written down, however long that takes."""
+        while True:
+            try:
+                await self.side.settled()
+            except Unavailable:
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
+
     async def _start(self, attempt: Attempt) -> None:
         try:
+            # A program that nobody has written down would be found by nobody.
+            await self._settle()
             await self.start(attempt)
         except InvalidInput as error:
             self.ended(attempt, EventKind.FAILED, error.message)
@@ -160,6 +219,7 @@ class RealDriver(Driver):
             self._starting.pop(attempt.job_id, None)
 
     async def _end(self, attempt: Attempt) -> None:
+        await self._settle()
         starting = self._starting.get(attempt.job_id)
         if starting is not None:  # what is half started can't be ended
             await asyncio.wait([starting])

@@ -13,7 +13,9 @@ from redis.exceptions import RedisError
 from adlro.clusterside.cluster_side import ClusterSide
 from adlro.clusterside.driver import Driver
 from adlro.clusterside.ingest import IngestClient
+from adlro.clusterside.journal import Journal
 from adlro.clusterside.metrics import Metrics
+from adlro.clusterside.record import Record
 from adlro.clusterside.settings import ClusterSettings
 from adlro.clusterside.telemetry import Outbox, Sampler
 from adlro.clusterside.timers import LoopTimers
@@ -24,6 +26,7 @@ from adlro.kit.server import ServiceContext
 from adlro.placement import Placement
 from adlro.records.events import ClockMode
 from adlro.store import JobReads
+from adlro.store.format import checked, claim_at_start
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 from adlro.wire import batch_to_proto, clock_to_proto, description_to_proto, launch_placement, spec_from_proto
@@ -58,6 +61,8 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         self._begun = False
         self._redis: aioredis.Redis
         self._jobs: JobReads
+        self._record: Record
+        self._journal: Journal
         self._keeping: asyncio.Task[None]
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -70,17 +75,20 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         await self.driver.prepare()
         self._redis = connect_for_scripts(settings.redis_url)
         self._jobs = JobReads(self._redis)
-        self.side = ClusterSide(self.driver, LoopTimers())
+        self._record = Record(self._redis, self.driver.cluster.name)
+        self.side = ClusterSide(self.driver, LoopTimers(), written_down=True)
+        self._journal = self.side.journal = Journal(self._record, self.side.collect, self.side.written)
 
         def tell(problem: str) -> None:
-            context.health.set_serving(not problem, problem, source="clock")
+            context.health.set_serving(not problem, problem, source="cluster")
 
-        tell("its clock is not read yet")
+        tell("what was before is not read yet")
         outbox = Outbox()
         Metrics(self.name, self.side, outbox, context.registry)
         if settings.ingest_address:
             self._ingest = IngestClient(settings.ingest_address, context.log, context.credentials)
-        context.spawn(watch_redis(context, self._redis), "watch redis")
+        await claim_at_start(self._redis)
+        context.spawn(watch_redis(context, self._redis, check=checked(self._redis)), "watch redis")
         await self._begin(tell)  # where the store answers, the first call finds the clock
         self._keeping = context.spawn(self._run(context, tell, outbox), "run the cluster")
         context.spawn(self._end_streams(context.draining), "end event streams at the drain")
@@ -89,11 +97,18 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         """Takes up what was before, unless the store does not answer."""
         try:
             async with asyncio.timeout(TAKE_TIMEOUT_S):
-                await self.driver.begin()
+                kept = await self._record.take()
+                if kept is not None:
+                    self.side.restore(kept)
+                    self._journal.go_on()
+                await self.driver.begin(kept)
         except (RedisError, OSError, TimeoutError) as error:
-            tell(f"its clock is not read yet: {str(error) or type(error).__name__}")
+            tell(f"what was before is not read yet: {str(error) or type(error).__name__}")
             return
         self._begun = True
+        if kept is not None and kept.cluster != self.driver.cluster:
+            self.side.change_cluster(self.driver.cluster)
+        self._journal.touch()
         tell("")
 
     async def _run(self, context: ServiceContext, tell: Callable[[str], None], outbox: Outbox) -> None:
@@ -110,6 +125,11 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
             if telemetry:
                 sampler = Sampler(self.driver.sample, outbox, settings.telemetry_hz)
                 context.spawn(sampler.run(), "sample telemetry")
+
+        def tell_of_journal(problem: str) -> None:
+            context.health.set_serving(not problem, problem, source="journal")
+
+        context.spawn(self._journal.run(tell_of_journal), "write down what happens")
         description = self.side.describe()
         clock = description.clock
         context.log.info(
@@ -132,6 +152,8 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         """Lets the cluster say its last word."""
         self._keeping.cancel()
         await self.driver.close()
+        if self._begun:
+            await self._journal.close()
         self.side.close()
         await self._redis.aclose()
         if self._ingest is not None:
@@ -141,7 +163,8 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         """The cluster; refused while it is not known how it stood before."""
         if not self._begun:
             raise Unavailable(
-                f"the cluster's clock is not known yet: Redis at {redacted(self._settings.redis_url)} does not answer",
+                "how the cluster stood before is not known yet: "
+                f"Redis at {redacted(self._settings.redis_url)} does not answer",
                 retry_after_s=1.0,
             )
         return self.side
@@ -157,13 +180,18 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
 
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
         """How things stand."""
-        return description_to_proto(self._known().describe())
+        side = self._known()
+        described = side.describe()
+        if described.revision > side.log.told_revision:
+            await side.settled()
+        return description_to_proto(described)
 
     async def LaunchJob(self, request: pb.LaunchJobRequest, context: Context) -> pb.LaunchJobResponse:
         """Takes an attempt."""
         if request.incarnation:
             self._known().log.check_incarnation(request.incarnation)
         side = await self._fenced(request.fencing_token)
+        self._journal.check()
         launched = side.launch(
             request.job_id,
             request.attempt,
@@ -171,6 +199,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
             _whole_gpu(launch_placement(request)),
             request.fencing_token,
         )
+        await side.settled()
         return pb.LaunchJobResponse(
             existing=launched.existing,
             start_s=launched.start_s,
@@ -183,7 +212,9 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         if request.incarnation:
             self._known().log.check_incarnation(request.incarnation)
         side = await self._fenced(request.fencing_token)
+        self._journal.check()
         stopped = side.stop(request.job_id, request.attempt, request.fencing_token)
+        await side.settled()
         return pb.StopJobResponse(stopped=stopped)
 
     async def WatchEvents(
@@ -206,25 +237,33 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
 
     async def WakeAt(self, request: pb.WakeAtRequest, context: Context) -> pb.WakeAtResponse:
         """Wake-ups to come."""
-        return pb.WakeAtResponse(clock=clock_to_proto(self._known().wake_at(request.times_s)))
+        side = self._known()
+        self._journal.check()
+        clock = side.wake_at(request.times_s)
+        await side.settled()
+        return pb.WakeAtResponse(clock=clock_to_proto(clock))
 
     async def SetClock(self, request: pb.SetClockRequest, context: Context) -> pb.SetClockResponse:
         """Sets the clock."""
-        self._known()
+        side = self._known()
+        self._journal.check()
         clock = await self.driver.set_clock(
             mode=ClockMode(request.mode) if request.mode else None,
             scale=request.scale if request.HasField("scale") else None,
             paused=request.paused if request.HasField("paused") else None,
             not_before_s=request.not_before_s if request.HasField("not_before_s") else None,
         )
+        await side.settled()
         return pb.SetClockResponse(clock=clock_to_proto(clock))
 
     async def SetGpuAvailability(
         self, request: pb.SetGpuAvailabilityRequest, context: Context
     ) -> pb.SetGpuAvailabilityResponse:
         """Takes a GPU away or gives it back."""
-        self._known()
+        side = self._known()
+        self._journal.check()
         lost = self.driver.set_gpu_availability(request.gpu_id, request.available)
+        await side.settled()
         return pb.SetGpuAvailabilityResponse(lost_job_id=lost)
 
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable
 
 
 class WakeUps:
-    """Times to come, in order."""
+    """Times to come, in order.
+
+    Attributes:
+        new: times that were added since somebody emptied it.
+        taken_s: all times up to this one were taken out.
+    """
 
     def __init__(self) -> None:
+        self.new: list[float] = []
+        self.taken_s = -math.inf
         self._heap: list[float] = []
         self._known: set[float] = set()
 
@@ -18,20 +26,24 @@ class WakeUps:
         """The next one; None: there is none."""
         return self._heap[0] if self._heap else None
 
-    def add(self, times_s: Iterable[float]) -> list[float]:
-        """Notes times; returns those that were not known."""
-        new = []
+    @property
+    def times_s(self) -> list[float]:
+        """All of them."""
+        return sorted(self._heap)
+
+    def add(self, times_s: Iterable[float]) -> None:
+        """Notes times; those that are known already change nothing."""
         for time_s in times_s:
             if time_s not in self._known:
                 self._known.add(time_s)
                 heapq.heappush(self._heap, time_s)
-                new.append(time_s)
-        return new
+                self.new.append(time_s)
 
     def take(self, time_s: float) -> bool:
         """Takes out those that have come by a time; False: none."""
         taken = False
         while self._heap and self._heap[0] <= time_s:
             self._known.discard(heapq.heappop(self._heap))
+            self.taken_s = max(self.taken_s, time_s)
             taken = True
         return taken

@@ -10,7 +10,7 @@ real cluster would refuse; idempotency, tokens and attempts are the caller's (ad
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,14 @@ class GpuState:
     node: int
     running: RunningJob | None
     lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment of cluster time, to the last bit: by its time, and by what is summed up since the origin."""
+
+    time_s: float
+    after_origin_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +142,12 @@ class ClusterSimulator:
         """
         gpu = self._gpu(gpu_id)
         self._check_fit(job_id, spec, gpu)
-        plan = plan_run(job_id, spec, self._gpus[gpu].gpu_model, self._scenario, self._speeds)
         job = RunningJob(job_id, attempt, Placement.on(gpu_id), self.now_s)
+        self._occupy(job, spec, gpu)
+        return self._event(EventKind.STARTED, job)
+
+    def _occupy(self, job: RunningJob, spec: JobSpec, gpu: int) -> None:
+        plan = plan_run(job.job_id, spec, self._gpus[gpu].gpu_model, self._scenario, self._speeds)
         launch = int(self._machines.launch_count[0])
         occupy(
             self._hardware,
@@ -152,9 +164,48 @@ class ClusterSimulator:
         if spec.time_limit_s is not None:
             self._limit_end_s[gpu] = self._machines.time_s[0] + spec.time_limit_s
         self._runs[launch] = _Run(job, plan, gpu, spec.time_limit_s)
-        self._launch_of[job_id] = launch
-        self._metrics.start_job(gpu, self.now_s, job_id, spec)
-        return self._event(EventKind.STARTED, job)
+        self._launch_of[job.job_id] = launch
+        self._metrics.start_job(gpu, job.start_s, job.job_id, spec)
+
+    @property
+    def origin_s(self) -> float:
+        """The time from which times are summed."""
+        return self._origin_s
+
+    @property
+    def moment(self) -> Moment:
+        """Where it stands."""
+        return Moment(self.now_s, float(self._machines.time_s[0]))
+
+    def resume(
+        self,
+        origin_s: float,
+        moment: Moment,
+        runs: Sequence[tuple[RunningJob, JobSpec, Moment]],
+        lost_gpu_ids: Iterable[str],
+    ) -> None:
+        """Goes on where another simulator of this cluster stood; before anything else is asked of it.
+
+        What runs ends exactly when it would have ended there. A GPU's temperature is that of its last start on.
+
+        Args:
+            origin_s: of the other one,
+            moment: and where it stood.
+            runs: what ran there, in the order of the launches: the job, what it needs, and the moment of its start.
+            lost_gpu_ids: GPUs that were lost.
+
+        Raises:
+            NotFound: no such GPU.
+        """
+        self._origin_s = origin_s
+        for job, spec, start in runs:
+            self._machines.time_s[0] = start.after_origin_s
+            self._occupy(job, spec, self._gpu(job.gpu_id))
+        self.now_s, self._machines.time_s[0] = moment.time_s, moment.after_origin_s
+        for gpu_id in lost_gpu_ids:
+            gpu = self._gpu(gpu_id)
+            set_speed(self._machines, 0, gpu, 0.0)
+            self._metrics.lose(gpu, self.now_s)
 
     def stop(self, job_id: str, message: str = "stopped") -> ClusterEvent | None:
         """Ends a job now; None where it does not run."""

@@ -1,6 +1,7 @@
 """The names of all that ADLRO keeps in Redis. Nothing else below adlro/ and services/ spells one; a test looks.
 
-Written by and read for: I ingest, O the acting orchestrator, D decompose, S simcluster, E an evaluation (which also
+Written by and read for: I ingest, O the acting orchestrator, D decompose, S simcluster, C the
+service of any cluster, E an evaluation (which also
 writes jobs, outcomes and clusters into a store of its own, as I and O do). The jobs' record, which stands first, is
 touched by `adlro.store` alone; but O's lease makes the tokens, and D reads the outcomes itself.
 
@@ -39,6 +40,13 @@ touched by `adlro.store` alone; but O's lease makes the tokens, and D reads the 
     adlro:telemetry:latest:<cluster>      hash    I   ID  source -> NormalizedBlock of one sample time
     adlro:telemetry:latest_time:<cluster> hash    I   I   source -> that time, unix seconds
     adlro:page_secret                     string  I   I   the key that page tokens are signed with: of all replicas
+    adlro:cluster:<cluster>:side          hash    C   C   incarnation, revision, acknowledged, token, lost, note,
+                                                          m = Cluster; term, write = which process wrote it, and its
+                                                          how manieth time
+    adlro:cluster:<cluster>:events        stream  C   C   entry `<revision of its last event>-0`: m =
+                                                          WatchEventsResponse
+    adlro:cluster:<cluster>:attempts      hash    C   C   job id -> AttemptRecord
+    adlro:cluster:<cluster>:wake_ups      zset    C   C   cluster times
     adlro:cluster:<cluster>:clock         hash    S   S   mode, scale, paused; time_s = no time beyond it was told to
                                                           anybody; settings = the clock that the settings asked for
                                                           when these were written; term, write = which process wrote
@@ -114,6 +122,12 @@ def telemetry_latest_key(cluster: str) -> str:
 def telemetry_latest_time_key(cluster: str) -> str:
     """Of the times of these samples."""
     return f"adlro:telemetry:latest_time:{cluster}"
+
+
+def cluster_keys(cluster: str) -> tuple[str, str, str, str]:
+    """Of what a cluster's service keeps: its state, its event log, its attempts, its wake-ups."""
+    before = f"adlro:cluster:{cluster}:"
+    return f"{before}side", f"{before}events", f"{before}attempts", f"{before}wake_ups"
 
 
 def clock_key(cluster: str) -> str:

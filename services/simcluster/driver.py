@@ -2,8 +2,9 @@
 
 Nothing here waits or sleeps: every call first lets happen what is due, then acts at the present moment of cluster time,
 then sets one timer for the next moment. A VIRTUAL clock goes on to the next moment as soon as every event that may
-change what the orchestrator wants (all but STARTED and CLOCK_SET) is acknowledged. No clock is seen beyond its ceiling,
-which `adlro.services.simcluster.timekeeping` raises: what is due later waits, and then happens at its own time.
+change what the orchestrator wants is acknowledged: it moves with events, which are written down before they are told.
+No REAL or SCALED clock is seen beyond its ceiling, which `adlro.services.simcluster.timekeeping` raises: what is due
+later waits, and then happens at its own time.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from collections.abc import Callable
 
 from adlro.clusterside.attempts import Attempt
 from adlro.clusterside.driver import Driver, Side
+from adlro.clusterside.kept import Kept
 from adlro.clusterside.timers import OneTimer, Timers
 from adlro.errors import Conflict
-from adlro.records.events import Capabilities, Clock, ClockMode, ClusterEvent, EventKind
+from adlro.records.events import Capabilities, Clock, ClockMode, ClusterEvent, EventKind, RunningJob
 from adlro.services.simcluster.clock import ClusterClock, clock_scale
 from adlro.sim.gpu_metrics import MetricsSample
-from adlro.sim.simulator import ClusterSimulator
+from adlro.sim.simulator import ClusterSimulator, Moment
 
 # Seconds of wall time by which the ceiling of a REAL or SCALED clock is ahead of it.
 CEILING_AHEAD_S = 1.0
@@ -60,6 +62,7 @@ class SimulatedCluster(Driver):
     def launch(self, attempt: Attempt) -> None:
         """Starts it now."""
         assert attempt.spec is not None
+        attempt.note = repr(self.simulator.moment.after_origin_s)
         self.side.emit([self.simulator.launch(attempt.job_id, attempt.attempt, attempt.spec, attempt.gpu_id)])
 
     def stop(self, attempt: Attempt) -> None:
@@ -79,7 +82,10 @@ class SimulatedCluster(Driver):
     def sample(self) -> tuple[float, MetricsSample]:
         """See Driver."""
         now_s = self.present_s()
-        return now_s, self.simulator.sample(now_s)
+        metrics = self.simulator.sample(now_s)
+        if self._clock.mode is ClockMode.VIRTUAL and self.side.told_s is not None:
+            return self.side.told_s, metrics  # no time is told before its events are
+        return now_s, metrics
 
     # ---- its clock
 
@@ -87,12 +93,41 @@ class SimulatedCluster(Driver):
         """See Driver."""
         return self._clock.at(self.simulator.now_s if time_s is None else time_s)
 
-    def begin_at(self, clock: Clock) -> None:
-        """Goes on from a clock that was written down, at its ceiling; before anything else is asked of it."""
-        self.simulator.advance_to(clock.time_s)
-        self.simulator.set_origin()
+    def note(self) -> str:
+        """Where the simulator stands, to the last bit."""
+        moment = self.simulator.moment
+        return f"{self.simulator.origin_s!r} {moment.time_s!r} {moment.after_origin_s!r}"
+
+    def begin_at(self, clock: Clock, kept: Kept | None = None) -> None:
+        """Goes on from what was written down; before anything else is asked of it.
+
+        What ran runs on, and ends when it would have ended. What was due between the last event that was written down
+        and the clock's time happens at its own time.
+
+        Args:
+            clock: the clock; a REAL or SCALED one at its ceiling.
+            kept: what else was written down.
+        """
+        if kept is None:
+            self.simulator.advance_to(clock.time_s)
+            self.simulator.set_origin()
+        else:
+            origin_s, time_s, after_origin_s = map(float, kept.note.split())
+            known = {gpu.gpu_id for _, gpu in self.cluster.gpus()}
+            runs = [
+                (
+                    RunningJob(each.job_id, each.attempt, each.placement, each.start_s),
+                    each.spec,
+                    Moment(each.start_s, float(each.note)),
+                )
+                for each in kept.open_attempts
+                if each.spec is not None and each.gpu_id in known
+            ]
+            lost = [gpu_id for gpu_id in kept.lost_gpu_ids if gpu_id in known]
+            self.simulator.resume(origin_s, Moment(time_s, after_origin_s), runs, lost)
+            clock = dataclasses.replace(clock, time_s=max(clock.time_s, time_s))
         self._clock.set(clock)
-        self.ceiling_s = clock.time_s
+        self.set_ceiling_of(clock)
 
     def planned_clock(
         self,
@@ -147,24 +182,24 @@ class SimulatedCluster(Driver):
         return clock
 
     def wanted_ceiling(self) -> Clock:
-        """The clock with the ceiling that it should have now."""
+        """The clock with the ceiling that it should have now; that of a VIRTUAL one says nothing."""
         self.go_on()
         return self.ceiling_of(self._clock.at(max(self._clock.now_s(), self.simulator.now_s)))
 
     def ceiling_of(self, clock: Clock) -> Clock:
         """A clock with the ceiling that it should have at its time."""
-        if clock.paused:
+        if clock.paused or clock.mode is ClockMode.VIRTUAL:
             return clock
-        if clock.mode is ClockMode.VIRTUAL:
-            next_s = self._next_s()
-            soon = next_s is not None and self._clock.wall_at(next_s) <= self.timers.time() + CEILING_AHEAD_S
-            return dataclasses.replace(clock, time_s=max(clock.time_s, next_s)) if next_s and soon else clock
         return dataclasses.replace(clock, time_s=clock.time_s + CEILING_AHEAD_S * clock.scale)
 
     def set_ceiling(self, ceiling_s: float) -> None:
         """No cluster time beyond this one is told or reached; it must not be below one that was."""
         self.ceiling_s = ceiling_s
         self.go_on()
+
+    def set_ceiling_of(self, clock: Clock) -> None:
+        """The clock is written down: it may go as far as that. A VIRTUAL one goes with its events, which are, too."""
+        self.set_ceiling(math.inf if clock.mode is ClockMode.VIRTUAL else clock.time_s)
 
     def stand(self) -> Clock:
         """From now on it stands, at the time that is returned."""
@@ -179,8 +214,6 @@ class SimulatedCluster(Driver):
         """Lets every moment happen that is due, in order, each with its exact time; then sets the timer."""
         while (next_s := self._next_s()) is not None:
             if self._stands():
-                if next_s > self.ceiling_s and not (self._clock.paused or self._closed):
-                    self.on_ceiling_reached()  # raised while the last events are dealt with
                 break
             wall_at = self._clock.wall_at(next_s)
             if self.timers.time() < wall_at and self._clock.now_s() < next_s:

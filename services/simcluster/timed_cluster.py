@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from adlro.clusterside.driver import Side
+from adlro.clusterside.kept import Kept
 from adlro.clusterside.timers import Timers
 from adlro.kit.redis_scripts import connect_for_scripts
 from adlro.records.events import Clock, ClockMode
@@ -52,14 +53,14 @@ class TimedCluster(SimulatedCluster):
         # Where no compiled code is kept this takes seconds: not at the first launch, and a signal must get through.
         await asyncio.to_thread(warm)
 
-    async def begin(self) -> None:
-        """Takes the clock over from the process before.
+    async def begin(self, kept: Kept | None) -> None:
+        """Takes the clock over from the process before, and what runs.
 
         Raises:
             redis.exceptions.RedisError, OSError: the store does not answer.
             DataLoss: the record of the clock can't be read.
         """
-        self.begin_at(await self._record.take())
+        self.begin_at(await self._record.take(), kept)
         self._begun = True
 
     async def run(self, tell: Callable[[str], None]) -> None:

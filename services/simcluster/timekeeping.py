@@ -1,16 +1,18 @@
 """Keeps cluster time from ever going back: no time is told before it is written down.
 
-The record in the store holds a ceiling that the clock may not pass. It is written ahead of time, so that nobody who
-asks waits for it: a second of wall time ahead where the clock runs by itself, and up to the next moment at which
-something happens where it is virtual. While the store is away the clock is seen to stand at its ceiling; what happens
-meanwhile on the cluster is told afterwards, with its own times. A process that was killed is followed by one that
-begins at the ceiling; one that ends in order writes its exact time (docs/decisions/0009-cluster-time-survives.md).
+The record in the store holds a ceiling that a REAL or SCALED clock may not pass. It is written ahead of time, a second
+of wall time, so that nobody who asks waits for it. A VIRTUAL clock moves with its events, which the cluster side writes
+down before it tells them: of it the record holds how it goes, and a time that it has passed. While the store is away
+the clock is seen to stand at its ceiling; what happens meanwhile on the cluster is told afterwards, with its own times.
+A process that was killed is followed by one that begins at the ceiling, or with the newest event; one that ends in
+order writes its exact time (docs/decisions/0009-cluster-time-survives.md).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -67,8 +69,8 @@ class Timekeeper:
                 async with self._writing:
                     wanted = self._cluster.wanted_ceiling()
                     self._needed.clear()
-                    if wanted != self._written or loop.time() > self._written_at + REWRITE_S:
-                        await self._write(wanted)
+                    if self._is_news(wanted) or loop.time() > self._written_at + REWRITE_S:
+                        await self._write(wanted, wanted.time_s if wanted.mode is not ClockMode.VIRTUAL else math.inf)
                         tell("")
             except (RedisError, OSError, TimeoutError) as error:
                 tell(f"the clock stands, for the store does not take it: {str(error) or type(error).__name__}")
@@ -93,7 +95,7 @@ class Timekeeper:
         """
         async with self._writing:
             planned = self._cluster.planned_clock(mode, scale, paused, not_before_s)
-            await self._write(self._cluster.ceiling_of(planned))
+            await self._write(self._cluster.ceiling_of(planned), planned.time_s)
             return self._cluster.set_clock_now(mode, scale, paused, not_before_s)
 
     async def close(self) -> None:
@@ -101,12 +103,19 @@ class Timekeeper:
         clock = self._cluster.stand()
         with contextlib.suppress(RedisError, OSError, TimeoutError, Stale):  # Stale: a successor writes its own
             async with asyncio.timeout(_LAST_WRITE_S), self._writing:
-                await self._write(clock)
+                await self._write(clock, clock.time_s)
 
-    async def _write(self, clock: Clock) -> None:
-        # Until the store has answered, either may be what a successor finds there.
-        self._cluster.set_ceiling(min(self._cluster.ceiling_s, clock.time_s))
+    def _is_news(self, wanted: Clock) -> bool:
+        before = self._written
+        if before is None or wanted.mode is not ClockMode.VIRTUAL:
+            return wanted != before
+        return (wanted.mode, wanted.scale, wanted.paused) != (before.mode, before.scale, before.paused)
+
+    async def _write(self, clock: Clock, meanwhile_s: float) -> None:
+        """Writes the clock; until the store has answered, it does not pass `meanwhile_s`, nor its ceiling."""
+        # Until then, either may be what a successor finds there.
+        self._cluster.set_ceiling(min(self._cluster.ceiling_s, meanwhile_s))
         self._written = None
         await self._record.write(clock)
         self._written, self._written_at = clock, asyncio.get_running_loop().time()
-        self._cluster.set_ceiling(clock.time_s)
+        self._cluster.set_ceiling_of(clock)

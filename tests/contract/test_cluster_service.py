@@ -556,12 +556,38 @@ async def test_the_clock_is_set_and_told(simulated):
     assert error.field == "scale"
 
 
-async def test_a_restarted_cluster_is_another_incarnation(redis_url):
-    described = []
-    for _ in range(2):
-        async with in_process(redis_url) as target:
-            caller = ClusterCaller(target, redis_url)
-            described.append(await caller.describe())
-            await caller.close()
-    assert described[0].incarnation != described[1].incarnation
-    assert described[1].revision == 0
+async def test_a_restarted_cluster_goes_on_with_what_runs(redis_url):
+    """A log that is read on misses nothing; a store that has lost it all begins another one."""
+    async with in_process(redis_url) as target, caller_of(target, redis_url) as caller:
+        before = await caller.describe()
+        first, second, third, *_ = gpu_ids(before)
+        answer = await caller.launch("job-1", first, work_s=10.0)
+        await caller.launch("job-2", second, work_s=20.0)
+        await caller.stop("job-2")
+        await caller.call("SetGpuAvailability", pb.SetGpuAvailabilityRequest(gpu_id=third, available=False))
+        await caller.wake_at(5.0)
+        left = await caller.describe()
+    async with in_process(redis_url) as target, caller_of(target, redis_url) as caller:
+        found = await caller.describe()
+        assert (found.incarnation, found.revision, found.clock) == (left.incarnation, left.revision, left.clock)
+        assert (found.running, found.lost_gpu_ids) == (left.running, (third,))
+        assert found.oldest_revision == left.oldest_revision
+        again = await caller.launch("job-1", first)
+        assert (again.existing, again.start_s, again.revision) == (True, answer.start_s, answer.revision)
+        assert (await caller.launch("job-2", second)).existing, "also after it ended"
+        async with caller.watch(before.revision, before.incarnation) as watch:
+            events = await watch.until(EventKind.GPU_LOST)
+            assert [event.revision for event in events] == list(range(1, left.revision + 1))
+            await caller.acknowledge(found.incarnation, left.revision)
+            await caller.set_clock(paused=False)
+            events = await watch.until(EventKind.WAKE_UP)
+            assert events[-1].time_s == 5.0
+            await caller.acknowledge(found.incarnation, watch.revision)
+            (end,) = (await watch.until(EventKind.FINISHED))[-1:]
+            assert (end.job_id, end.time_s) == ("job-1", 10.0)
+    with redis.Redis.from_url(redis_url) as store:
+        store.flushall()
+    async with in_process(redis_url) as target, caller_of(target, redis_url) as caller:
+        anew = await caller.describe()
+        assert anew.incarnation != found.incarnation
+        assert (anew.revision, anew.running, anew.lost_gpu_ids) == (0, (), ())

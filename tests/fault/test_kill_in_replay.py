@@ -57,16 +57,10 @@ async def test_a_replay_survives_kill_9_of(
 
     done = await replay(suite, trace, JOBS, kill_in_the_middle)
     check(done, JOBS)
-    incarnations = len(done.cluster_log.logs)
-    if name == "simcluster":
-        assert incarnations == 2
-        assert done.report["jobs"]["several_attempts"] > 0, "nothing ran when the cluster was killed"
-        assert max(job.attempt_count for job in done.jobs.values()) == 2
-    else:
-        assert incarnations == 1
-        # What ran was adopted, not started again; and time stood still, so nobody can tell from the result.
-        assert done.report["jobs"]["several_attempts"] == 0
-        assert mean_jct_s(list(done.jobs.values())) == pytest.approx(undisturbed_mean_jct_s, rel=1e-9)
+    # What ran was adopted, or ran on; and time stood still meanwhile, so nobody can tell from the result.
+    assert len(done.cluster_log.logs) == 1
+    assert done.report["jobs"]["several_attempts"] == 0
+    assert mean_jct_s(list(done.jobs.values())) == pytest.approx(undisturbed_mean_jct_s, rel=1e-9)
 
 
 def test_what_is_killed_while_it_starts_is_started_again_at_once(suite: RunningSuite) -> None:

@@ -55,6 +55,9 @@ MADE = {
 }
 
 
+CLUSTER_KEYS = tuple(f"adlro:cluster:<cluster>:{part}" for part in ("side", "events", "attempts", "wake_ups"))
+
+
 def spelled(source: str) -> list[str]:
     """What a file has of keys by itself, in code, text or comments."""
     found = re.findall(r"adlro:[^\s'\"]+|adlro:(?=['\"])", source)
@@ -105,6 +108,7 @@ def test_one_that_does_not_is_passed_over(harmless: str) -> None:
 def test_names_stay_as_stores_have_them() -> None:
     assert {name: value for name, value in vars(keys).items() if str(value).startswith("adlro:")} == NAMES
     assert {name for name in vars(keys) if name.endswith("_key")} == {make.__name__ for make in MADE}
+    assert keys.cluster_keys("<cluster>") == CLUSTER_KEYS
     for make, name in MADE.items():
         before, rest = name.split("<")
         assert make("a:b") == f"{before}a:b{rest.partition('>')[2]}"
@@ -114,7 +118,7 @@ def test_the_table_has_every_key_and_no_other() -> None:
     told = re.findall(r"^    (adlro:\S+)", keys.__doc__ or "", re.MULTILINE)
     whole = {name for key, name in NAMES.items() if key not in {*BEGINNINGS, "OF_JOBS"}}
     assert len(told) == len(set(told))
-    assert set(told) == whole | set(MADE.values()) | ELSEWHERE["adlro/kit/redis.py"]
+    assert set(told) == whole | set(MADE.values()) | set(CLUSTER_KEYS) | ELSEWHERE["adlro/kit/redis.py"]
 
 
 def test_scripts_have_names_of_the_table_only() -> None:

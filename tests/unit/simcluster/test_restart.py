@@ -1,0 +1,148 @@
+"""A simulated cluster after a kill: what ran goes on, and ends to the last bit as if nothing had been."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from adlro.clusterside.cluster_side import ClusterSide
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.events import Clock, ClockMode, EventKind
+from adlro.records.jobs import JobSpec, JobType, SimulatedWork
+from adlro.services.simcluster.driver import SimulatedCluster
+from adlro.sim.simulator import ClusterSimulator
+from tests.unit.clusterside.memory_record import kept_of
+from tests.unit.simcluster.walltime import HandTimers
+
+CLUSTER = Cluster("c", (Node("n", 64, 1 << 20, tuple(Gpu(f"n/{n}", "v100_sxm2", 16160) for n in range(4))),))
+VIRTUAL = Clock(ClockMode.VIRTUAL, 0.0, False, 0.0)
+REAL = Clock(ClockMode.REAL, 1.0, False, 0.0)
+
+
+def spec(work_s: float, time_limit_s: float | None = None) -> JobSpec:
+    work = SimulatedWork(work_s)
+    return JobSpec("j", "ada", JobType.SIMULATION, memory_mib=1, time_limit_s=time_limit_s, simulated_work=work)
+
+
+class Life:
+    """A cluster that may be killed between any two calls."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.timers = HandTimers()
+        self.driver = SimulatedCluster(ClusterSimulator(CLUSTER, start_cost_s=0.1), clock)
+        self.side = ClusterSide(self.driver, self.timers)
+        self.driver.begin_at(clock)
+
+    def kill(self, clock: Clock | None = None, cluster: Cluster = CLUSTER) -> None:
+        """What was written down is all that the next one knows; `clock`: as its record has it."""
+        kept = kept_of(self.side.collect(whole=True))
+        self.timers = HandTimers()
+        self.driver = SimulatedCluster(ClusterSimulator(cluster, start_cost_s=0.1), self.clock)
+        self.side = ClusterSide(self.driver, self.timers)
+        self.side.restore(kept)
+        self.driver.begin_at(clock or self.clock, kept)
+        if kept.cluster != cluster:
+            self.side.change_cluster(cluster)
+
+    def acknowledge(self) -> None:
+        self.side.acknowledge(self.side.log.incarnation, self.side.log.revision, 0)
+
+    @property
+    def events(self) -> list[tuple[str, str, float]]:
+        return [(e.kind.name, e.job_id or e.gpu_id, e.time_s) for batch in self.side.log.after(0) for e in batch.events]
+
+
+def played(seed: int, kills: Iterator[bool]) -> list[tuple[str, str, float]]:
+    """Jobs as they come, FCFS, with times that no float holds exactly; a kill wherever `kills` says so."""
+    draw = random.Random(seed)
+    life = Life(VIRTUAL)
+    life.driver.set_clock_now(not_before_s=1234.567)
+    begins = sorted(1234.567 + draw.uniform(0.0, 40.0) for _ in range(60))
+    works = [draw.choice([draw.uniform(0.1, 9.0), 3.3]) for _ in begins]
+    life.side.wake_at(begins)
+    launched = 0
+    for _ in range(400):
+        if next(kills):
+            life.kill()
+        free = [f"n/{n}" for n in range(4)]
+        for running in life.side.describe().running:
+            free.remove(running.gpu_id)
+        now_s = life.side.describe().clock.time_s
+        while free and launched < len(begins) and begins[launched] <= now_s:
+            limit_s = 2.5 if launched % 7 == 0 else None
+            life.side.launch(f"job-{launched}", 1, spec(works[launched], limit_s), free.pop(0), 0)
+            launched += 1
+            if next(kills):
+                life.kill()
+        life.acknowledge()
+    assert sum(kind == "STARTED" for kind, _, _ in life.events) == 60
+    assert not life.side.describe().running
+    return life.events
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_virtual_course_is_the_same_to_the_last_bit_wherever_it_is_killed(seed):
+    def never() -> Iterator[bool]:
+        while True:
+            yield False
+
+    def now_and_then() -> Iterator[bool]:
+        draw = random.Random(seed + 1000)
+        while True:
+            yield draw.random() < 0.15
+
+    assert played(seed, now_and_then()) == played(seed, never())
+
+
+def test_what_came_due_meanwhile_happens_at_its_own_time():
+    life = Life(REAL)
+    life.side.launch("a", 1, spec(10.0), "n/0", 0)
+    life.side.launch("b", 1, spec(30.0), "n/1", 0)
+    life.side.wake_at([10.5, 100.0])
+    life.timers.move(9.5)
+    life.kill(replace(REAL, time_s=10.6))  # its ceiling
+    assert life.side.describe().clock.time_s == 10.6
+    assert life.events[2:] == [("FINISHED", "a", 10.1), ("WAKE_UP", "", 10.5)]
+    life.driver.set_ceiling(math.inf)  # as the timekeeper raises it
+    life.timers.move(25.0)
+    assert life.events[4:] == [("FINISHED", "b", 30.1)]
+    assert life.side.wake_ups.times_s == [100.0]
+
+
+def test_lost_gpus_and_stopped_jobs_stay_as_they_were():
+    life = Life(REAL)
+    life.side.launch("a", 1, spec(10.0), "n/0", 0)
+    life.side.launch("b", 1, spec(10.0), "n/1", 0)
+    life.side.stop("b", 0, 0)
+    life.driver.set_gpu_availability("n/0", False)
+    before = life.side.describe()
+    life.kill()
+    after = life.side.describe()
+    assert (after.running, after.lost_gpu_ids, after.revision) == ((), ("n/0",), before.revision)
+    assert life.side.launch("a", 1, spec(10.0), "n/0", 0).existing
+    life.driver.set_gpu_availability("n/0", True)
+    assert not life.side.launch("a", 2, spec(10.0), "n/0", 0).existing
+
+
+def test_gpus_that_are_not_there_any_more_lose_their_jobs_and_the_change_is_told():
+    life = Life(REAL)
+    for number in range(4):
+        life.side.launch(f"job-{number}", 1, spec(100.0), f"n/{number}", 0)
+    node = CLUSTER.nodes[0]
+    smaller = replace(CLUSTER, nodes=(replace(node, gpus=node.gpus[:2]),))
+    life.kill(cluster=smaller)
+    described = life.side.describe()
+    assert described.cluster == smaller
+    assert [job.job_id for job in described.running] == ["job-0", "job-1"]
+    assert [event[:2] for event in life.events[4:]] == [
+        ("LOST", "job-2"),
+        ("LOST", "job-3"),
+        (EventKind.CLUSTER_CHANGED.name, ""),
+    ]
+    life.side.stop("job-0", 0, 0)
+    assert not life.side.launch("job-4", 1, spec(1.0), "n/0", 0).existing
