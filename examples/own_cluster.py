@@ -64,7 +64,8 @@ class OwnCluster(RealDriver):
         folder.mkdir(parents=True, exist_ok=True)
         self.started(attempt)
         command = [sys.executable, "-S", "-c", PROGRAM, str(folder), str(declared.runtime_s)]
-        await asyncio.to_thread(subprocess.Popen, command, start_new_session=True)
+        nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        await asyncio.to_thread(subprocess.Popen, command, start_new_session=True, **nowhere)
         while not (folder / "pid").exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(LOOK_S)
         self.runs(attempt)
