@@ -64,7 +64,10 @@ class OwnCluster(RealDriver):
         folder.mkdir(parents=True, exist_ok=True)
         self.started(attempt)
         command = [sys.executable, "-S", "-c", PROGRAM, str(folder), str(declared.runtime_s)]
-        await asyncio.to_thread(subprocess.Popen, command, start_new_session=True)
+        none = subprocess.DEVNULL
+        await asyncio.to_thread(
+            lambda: subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
+        )
         while not (folder / "pid").exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(LOOK_S)
         self.runs(attempt)

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from adlro.clusterside import inspect_cluster
+from adlro.clusterside.check.caller import Caller
 from adlro.errors import Unsupported
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.testing import ROOT, SpawnedService, spawn_service
+from adlro.records.events import EventKind
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType
 from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
@@ -81,3 +83,33 @@ async def test_twenty_jobs_run_through_the_suite_on_it(stack: Stack, tmp_path: P
             assert job.end_s is not None
             assert job.spec.expected_runtime is not None
             assert job.end_s - job.start_s >= job.spec.expected_runtime.runtime_s, "each slept for what it declared"
+
+
+async def test_programs_run_on_while_it_is_killed_and_started_again(tmp_path: Path) -> None:
+    """An end that comes while nobody watches is found, and told with the same incarnation."""
+    with EmbeddedRedis(tmp_path / "data") as redis:
+        with start_example(tmp_path / "jobs", redis.url) as example:
+            async with Caller(example.address, None, redis.url, 60.0) as caller:
+                before = await caller.describe()
+                short, long = caller.new_job(), caller.new_job()
+                first, second, *_ = caller.gpu_ids
+                await caller.launch(short, first, 1.0)
+                await caller.launch(long, second, 120.0)
+                async with caller.watch(before.revision, before.incarnation) as watch:
+                    await watch.start_of(short)
+                    start = await watch.start_of(long)
+                token = caller.token
+            example.kill()
+            await asyncio.sleep(1.2)  # the short one ends meanwhile
+        with start_example(tmp_path / "jobs", redis.url) as example:
+            stub_of = Caller(example.address, None, "", 60.0)
+            stub_of.token = token
+            async with stub_of.watch(before.revision, before.incarnation) as watch:
+                end = await watch.end_of(short)
+                assert end.kind is EventKind.FINISHED
+                found = await stub_of.describe()
+                assert [(job.job_id, job.start_s) for job in found.running] == [(long, start.time_s)]
+                assert await stub_of.stop(long)
+                assert (await watch.end_of(long)).kind is EventKind.STOPPED
+                assert [event.revision for event in watch.events] == list(range(1, len(watch.events) + 1))
+            await stub_of.close()

@@ -101,11 +101,14 @@ class Caller:
                 raise InvalidInput("the cluster has no GPU")
             await self._find_token(description)
         except BaseException:
-            await self.__aexit__()
+            await self.close()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
         """Closes its connections."""
         if self._redis is not None:
             await self._redis.aclose()
