@@ -40,7 +40,7 @@ from adlro.decide.planes.table import CLUSTER_PLANES, GPU_PLANES, GROUPS, JOB_PL
 from adlro.decide.policies.hold_greedy import FIXED
 from adlro.lab.learn.dataset import Chunk, Dataset, load
 from adlro.lab.learn.episodes import network_q
-from adlro.lab.learn.improve import MARGINS, Fit, best_margins, fit, gains_by_margin
+from adlro.lab.learn.improve import MARGINS, NetworkFit, best_margins, fit, gains_by_margin
 from adlro.lab.learn.network import PairNetwork
 from adlro.lab.learn.recipes import q_recipe
 from adlro.lab.learn.sizes import NetworkSettings
@@ -126,7 +126,7 @@ def run_arm(arm: Arm, data: Dataset, seed: int, epochs: int, lists: int) -> dict
 
     begin_s = time.process_time()
     seen = Dataset(blind(data.train), blind(data.test)) if arm.groups else data
-    settings = Fit(epochs=epochs, seed=seed, sizes=NetworkSettings(convolutions=arm.convolutions))
+    settings = NetworkFit(epochs=epochs, seed=seed, sizes=NetworkSettings(convolutions=arm.convolutions))
     network, _ = fit(seen, settings)
     passed_min = (time.process_time() - begin_s) / 60
     gain, margins = best_margins(network, seen.test)
@@ -162,7 +162,7 @@ def run_regression(
         raise SystemExit(f"{folder} has too few worlds to train and to test on: see the top of this file")
     if epochs is None:
         begin_s = time.process_time()
-        fit(data, Fit(epochs=1))
+        fit(data, NetworkFit(epochs=1))
         epochs = max(1, round(60 * minutes / (time.process_time() - begin_s)))
     tell({"states": data.states, "epochs": epochs})
     found = []

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.services.decompose.algebra import recovery_probability
-from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
 from adlro.services.decompose.codebook import Codebook
 
 SIZES = {"gpu_model": 3, "utilization_level": 21, "priority_class": 3}
@@ -48,7 +48,7 @@ def measure(seed: int) -> list[dict[str, float]]:
         book = 0
         while decoded < LEAST_DECODED:
             # Other atoms now and then: the figure is for codebooks as they come, not for one.
-            code = RecordCode(Codebook(point.dimension, seed=f"{seed}/{book}"), SIZES)
+            code = GpuRecordCode(Codebook(point.dimension, seed=f"{seed}/{book}"), SIZES)
             memory = ClusterMemory(code, [f"gpu-{gpu}" for gpu in range(point.gpus)])
             for _ in range(max(1, LEAST_DECODED // 4 // point.gpus)):
                 values = np.stack([rng.integers(size, size=point.gpus) for size in SIZES.values()], axis=1)

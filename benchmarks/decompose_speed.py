@@ -12,7 +12,7 @@ import numpy as np
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec
 from adlro.records.telemetry import Metric
-from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
 from adlro.services.decompose.codebook import Codebook
 from adlro.services.decompose.kernel import Columns
 from adlro.services.decompose.learned import LearnedPredictor
@@ -49,7 +49,7 @@ def p50_ms(work: Callable[[], object], seconds: float = 1.5, least: int = 15) ->
 def cluster(seed: int) -> dict[str, float]:
     """Encoding and decoding of 64 GPUs, d = 4096."""
     rng = np.random.default_rng(seed)
-    code = RecordCode(Codebook(), SIZES)
+    code = GpuRecordCode(Codebook(), SIZES)
     slots = [f"gpu-{number}" for number in range(GPUS)]
     states = [np.stack([rng.integers(size, size=GPUS) for size in SIZES.values()], axis=1) for _ in range(2)]
     memory = ClusterMemory(code, slots)
@@ -75,7 +75,7 @@ def cluster(seed: int) -> dict[str, float]:
     }
 
 
-def torchhd_cleanup(code: RecordCode, memory: ClusterMemory) -> dict[str, float]:
+def torchhd_cleanup(code: GpuRecordCode, memory: ClusterMemory) -> dict[str, float]:
     """The cleanup of one record by us and by torchhd, over the same product codebook."""
     ours = p50_ms(lambda: memory.decode(memory.slots[:1]))
     try:

@@ -36,7 +36,7 @@ from adlro.lab.learn.env import PlacementEnv
 from adlro.numeric.compiled import compiled
 from adlro.records.cluster import Cluster, Gpu
 from adlro.sim.batch import BatchSimulator, change_arrays
-from adlro.sim.course import DECISION, Changes, Course, new_course
+from adlro.sim.course import DECISION, Course, GpuChanges, new_course
 from adlro.sim.kernel import advance, begin, hold, start
 from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.machines import Hardware, Machines, empty_machines, hardware_of
@@ -184,7 +184,7 @@ class SimpyFcfs:
 
 
 @compiled
-def play_fcfs(hardware: Hardware, machines: Machines, jobs: JobArrays, changes: Changes, course: Course) -> int:
+def play_fcfs(hardware: Hardware, machines: Machines, jobs: JobArrays, changes: GpuChanges, course: Course) -> int:
     """Every cluster runs its list from the begin to the end under FCFS, without an observation; returns the jobs."""
     started = 0
     for n in range(hardware.gpu_count.shape[0]):

@@ -49,7 +49,7 @@ class ReplayTime(enum.StrEnum):
     SCALED = "scaled"
 
 
-class Estimates(enum.StrEnum):
+class EstimateChoice(enum.StrEnum):
     """What the jobs state as their expected runtime."""
 
     EXACT = "exact"
@@ -87,9 +87,9 @@ def replay(
         str | None, typer.Option("--policy", "-p", help="Act by this one during the replay; adlro policy lists them.")
     ] = None,
     estimates: Annotated[
-        Estimates,
+        EstimateChoice,
         typer.Option(help="The jobs' expected runtimes: exact, the true ones; trace, what the trace states, if any."),
-    ] = Estimates.EXACT,
+    ] = EstimateChoice.EXACT,
     seed: Annotated[int, typer.Option("--seed", help="For what is drawn where a trace does not say it.")] = 0,
     report_file: Annotated[
         Path | None,
@@ -117,7 +117,7 @@ def replay(
     from adlro.client import ClockMode
 
     workload, source, notes = read_trace(file, trace_format, count, seed)
-    if estimates is Estimates.EXACT:
+    if estimates is EstimateChoice.EXACT:
         notes.append("expected runtimes are the true ones (--estimates trace takes what the trace states)")
     if force:
         notes.append("replayed with --force: other jobs may have held GPUs meanwhile")
@@ -132,7 +132,7 @@ def replay(
     )
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {report_file.absolute().parent}", param_hint="--report")
-    specs = replay_specs(workload, exact_runtimes=estimates is Estimates.EXACT)
+    specs = replay_specs(workload, exact_runtimes=estimates is EstimateChoice.EXACT)
     progress = ReplayProgress(stderr(), f"{file.name}")
     try:
         with progress:

@@ -60,7 +60,7 @@ def workload(
 async def _stream(server: str | None, scenario: str, load: float, limit: int, seed: int) -> None:
     cancel_on_sigterm()
     async with connect_async(server, patience_s=_AWAY_S) as client:
-        stream = Stream(client, scenario, load, limit, seed)
+        stream = JobStream(client, scenario, load, limit, seed)
         reporting = asyncio.create_task(_report(client, stream))
         try:
             if load > 0:
@@ -71,7 +71,7 @@ async def _stream(server: str | None, scenario: str, load: float, limit: int, se
             reporting.cancel()
 
 
-class Stream:
+class JobStream:
     """Submits jobs as their time comes.
 
     Args:
@@ -164,7 +164,7 @@ def drawn(scenario: str, load: float, seed: int) -> Iterator[WorkloadJob]:
         begin_s += jobs[-1].submit_s
 
 
-async def _report(client: AsyncClient, stream: Stream) -> None:
+async def _report(client: AsyncClient, stream: JobStream) -> None:
     """A line every 10 s: what was submitted and placed since the last one, what runs, what waits."""
     submitted_before, placed_before = 0, 0
     while True:

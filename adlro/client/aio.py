@@ -35,7 +35,7 @@ from adlro.client.transport import (
     DEFAULT_TIMEOUT_S,
     STANDING_BY,
     STATUS_TRIES,
-    Attempts,
+    Tries,
     stands_by,
     stream_ended,
     to_error,
@@ -277,7 +277,7 @@ class AsyncClient:
     # Below: how calls are made
 
     async def _run(self, call: calls.Call[T]) -> T:
-        attempts = Attempts(self._timeout_s, self._patience_s, repeatable=call.repeatable)
+        attempts = Tries(self._timeout_s, self._patience_s, repeatable=call.repeatable)
         while True:
             # Anew for each try: another call may have left the connection of the last one.
             channel = self._channel(call.service)
@@ -294,7 +294,7 @@ class AsyncClient:
         self, follow: Follow[T], timeout_s: float | None = None, patience_s: float | None = None
     ) -> AsyncIterator[T]:
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        attempts = Attempts(self._timeout_s, self._patience_s if patience_s is None else patience_s, stream=True)
+        attempts = Tries(self._timeout_s, self._patience_s if patience_s is None else patience_s, stream=True)
         while True:
             channel = self._channel(follow.service)
             method = getattr(follow.stub(channel), follow.method)

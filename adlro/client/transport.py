@@ -82,7 +82,7 @@ def stands_by(status: OrchestratorStatus) -> bool:
     return not status.acting and status.lease_holder not in ("", status.instance_id)
 
 
-class Attempts:
+class Tries:
     """One call's tries: how long each may take, whether there is another, and how long to wait before it.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from adlro.clusterside.telemetry import Block, Outbox
+from adlro.clusterside.telemetry import Outbox, SampleBlock
 from adlro.errors import AdlroError, Unavailable
 from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
@@ -132,7 +132,7 @@ class IngestClient:
                     await self._channel.wait_for_state_change(state)
 
 
-def block_to_proto(cluster: str, gpu_ids: list[str], block: Block) -> telemetry_pb2.TelemetryBlock:
+def block_to_proto(cluster: str, gpu_ids: list[str], block: SampleBlock) -> telemetry_pb2.TelemetryBlock:
     """The message of a block; empty `gpu_ids`: those of the block before in the stream."""
     return telemetry_pb2.TelemetryBlock(
         cluster=cluster,

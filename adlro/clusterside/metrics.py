@@ -1,4 +1,4 @@
-"""Metrics of a cluster, read from the cluster side when they are scraped."""
+"""ClusterMetrics of a cluster, read from the cluster side when they are scraped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adlro.clusterside.telemetry import Outbox
 from adlro.records.events import EventKind
 
 
-class Metrics:
+class ClusterMetrics:
     """Collects from a cluster side.
 
     Args:

@@ -14,7 +14,7 @@ from adlro.clusterside.cluster_side import ClusterSide
 from adlro.clusterside.driver import Driver
 from adlro.clusterside.ingest import IngestClient
 from adlro.clusterside.journal import Journal
-from adlro.clusterside.metrics import Metrics
+from adlro.clusterside.metrics import ClusterMetrics
 from adlro.clusterside.record import Record
 from adlro.clusterside.settings import ClusterSettings
 from adlro.clusterside.telemetry import Outbox, Sampler
@@ -84,7 +84,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
 
         tell("what was before is not read yet")
         outbox = Outbox()
-        Metrics(self.name, self.side, outbox, context.registry)
+        ClusterMetrics(self.name, self.side, outbox, context.registry)
         if settings.ingest_address:
             self._ingest = IngestClient(settings.ingest_address, context.log, context.credentials)
         await claim_at_start(self._redis)

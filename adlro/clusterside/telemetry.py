@@ -46,7 +46,7 @@ class Sample(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class SampleBlock:
     """T samples of all G GPUs; columns are float32 of shape (T, G), NaN for a lost GPU."""
 
     sample_times_unix_s: tuple[float, ...]
@@ -67,17 +67,17 @@ class Outbox:
     """Blocks on their way out: the newest `BLOCKS_WAITING` are kept, the rest is dropped and counted."""
 
     def __init__(self, size: int = BLOCKS_WAITING) -> None:
-        self._blocks: deque[Block] = deque(maxlen=size)
+        self._blocks: deque[SampleBlock] = deque(maxlen=size)
         self._filled = asyncio.Event()
         self.dropped_count = 0
 
-    def put(self, block: Block) -> None:
+    def put(self, block: SampleBlock) -> None:
         """Adds a block, at the cost of the oldest where it is full."""
         self.dropped_count += len(self._blocks) == self._blocks.maxlen
         self._blocks.append(block)
         self._filled.set()
 
-    async def get(self) -> Block:
+    async def get(self) -> SampleBlock:
         """The oldest block; waits for one."""
         while not self._blocks:
             self._filled.clear()
@@ -140,9 +140,9 @@ class Sampler:
             await asyncio.sleep(next_at - loop.time())
 
 
-def _block(samples: list[tuple[float, float, Sample]]) -> Block:
+def _block(samples: list[tuple[float, float, Sample]]) -> SampleBlock:
     metrics = [each for _, _, each in samples]
-    return Block(
+    return SampleBlock(
         sample_times_unix_s=tuple(unix_s for unix_s, _, _ in samples),
         cluster_times_s=tuple(cluster_s for _, cluster_s, _ in samples),
         utilization_ratio=np.stack([each.utilization_ratio for each in metrics]).astype(np.float32),

@@ -68,7 +68,7 @@ _SCHEME = "bearer "
 _LOG_EVERY_S = 10.0
 
 
-class Guard:
+class AccessGuard:
     """Lets calls through by their token.
 
     Args:

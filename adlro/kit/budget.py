@@ -26,7 +26,7 @@ _LOOK_EVERY_S = 0.5
 _RETRY_S = 1.0
 
 
-class Lease:
+class MemoryLease:
     """Memory that one call has taken; made by `RequestBudget.take`.
 
     Attributes:
@@ -95,9 +95,9 @@ class Lease:
 
 
 class LeasedStream(Generic[T]):
-    """The messages of a client stream, waited for as `Lease.read` does."""
+    """The messages of a client stream, waited for as `MemoryLease.read` does."""
 
-    def __init__(self, requests: AsyncIterable[T], lease: Lease) -> None:
+    def __init__(self, requests: AsyncIterable[T], lease: MemoryLease) -> None:
         self._requests = requests.__aiter__()
         self._lease = lease
 
@@ -122,9 +122,9 @@ class RequestBudget:
         self.patience_s = patience_s
         self._used_bytes = 0
         self._used_by: dict[str, int] = {}
-        self._open: set[Lease] = set()
+        self._open: set[MemoryLease] = set()
         # By caller, in the order in which they are served next: size, when it came, and the lease that is to be.
-        self._waiting: dict[str, deque[tuple[int, float, asyncio.Future[Lease]]]] = {}
+        self._waiting: dict[str, deque[tuple[int, float, asyncio.Future[MemoryLease]]]] = {}
         self._waiting_count = 0
         self._short = False  # the next one in line waits for the process, not for its caller
         self._timer: asyncio.TimerHandle | None = None
@@ -139,14 +139,14 @@ class RequestBudget:
         """Calls that wait now."""
         return self._waiting_count
 
-    def take_now(self, caller: str, size_bytes: int) -> Lease | None:
+    def take_now(self, caller: str, size_bytes: int) -> MemoryLease | None:
         """Memory for a call, where there is some and nobody is before it."""
         size_bytes = min(size_bytes, self._caller_bytes)
         if self._short or caller in self._waiting or not self._fits(caller, size_bytes):
             return None
         return self._lease(caller, size_bytes)
 
-    async def take(self, caller: str, size_bytes: int) -> Lease:
+    async def take(self, caller: str, size_bytes: int) -> MemoryLease:
         """Memory for a call, waited for.
 
         Raises:
@@ -161,7 +161,7 @@ class RequestBudget:
                 del self._waiting[caller]
             raise self._refusal(caller)
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Lease] = loop.create_future()
+        future: asyncio.Future[MemoryLease] = loop.create_future()
         waiting = (min(size_bytes, self._caller_bytes), time.monotonic(), future)
         queue.append(waiting)
         self._waiting_count += 1
@@ -185,13 +185,13 @@ class RequestBudget:
             and self._used_by.get(caller, 0) + size_bytes <= self._caller_bytes
         )
 
-    def _lease(self, caller: str, size_bytes: int) -> Lease:
-        lease = Lease(self, caller, 0)
+    def _lease(self, caller: str, size_bytes: int) -> MemoryLease:
+        lease = MemoryLease(self, caller, 0)
         self._open.add(lease)
         self._resize(lease, size_bytes)
         return lease
 
-    def _resize(self, lease: Lease, size_bytes: int) -> None:
+    def _resize(self, lease: MemoryLease, size_bytes: int) -> None:
         more = size_bytes - lease.size_bytes
         if not more:
             return

@@ -23,8 +23,8 @@ from google.rpc import status_pb2
 from structlog.contextvars import bind_contextvars
 
 from adlro.errors import AdlroError, InvalidInput, LimitExceeded
-from adlro.kit.access import ROLES, Guard
-from adlro.kit.budget import Lease, LeasedStream, RequestBudget
+from adlro.kit.access import ROLES, AccessGuard
+from adlro.kit.budget import LeasedStream, MemoryLease, RequestBudget
 from adlro.kit.deadline import require_deadline
 from adlro.kit.errors import to_adlro_error
 from adlro.kit.identity import current_caller
@@ -96,7 +96,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
         metrics: CallMetrics,
         open_calls: OpenCalls,
         deadline_required: bool,
-        guard: Guard | None = None,
+        guard: AccessGuard | None = None,
         limits: Limits | None = None,
     ) -> None:
         self._metrics = metrics
@@ -225,7 +225,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
             began_s = time.perf_counter()
             code = "OK"
             open_calls.began()
-            lease: Lease | None = None
+            lease: MemoryLease | None = None
             request = None
             try:
                 if deadline_required:
@@ -268,7 +268,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
 
         async def call(requests: Any, context: Context) -> Any:
             code, user = "OK", ""
-            lease: Lease | None = None
+            lease: MemoryLease | None = None
             open_calls.began()
             metrics.stream_opened()
             try:
@@ -306,7 +306,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
 
         async def call(requests: Any, context: Context) -> None:
             code, user = "OK", ""
-            lease: Lease | None = None
+            lease: MemoryLease | None = None
             request: Any = None
             open_calls.began()
             metrics.stream_opened()
@@ -358,7 +358,7 @@ def _caller_of(context: Context) -> str:
     return caller.user if caller is not None else context.peer()
 
 
-async def _read(context: Context, lease: Lease, read: Callable[[bytes], Any]) -> tuple[Any, int]:
+async def _read(context: Context, lease: MemoryLease, read: Callable[[bytes], Any]) -> tuple[Any, int]:
     """The one message of a call, made of its bytes, and how many those are.
 
     Raises:
@@ -374,7 +374,7 @@ async def _read(context: Context, lease: Lease, read: Callable[[bytes], Any]) ->
     return read(cast(bytes, data)), len(data)
 
 
-def _release_at_end(lease: Lease) -> None:
+def _release_at_end(lease: MemoryLease) -> None:
     """Gives a call's memory back when the call is over, answer and all."""
     task = asyncio.current_task()
     if task is None:

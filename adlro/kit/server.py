@@ -26,7 +26,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from adlro.errors import AdlroError, InvalidInput
 from adlro.kit import start_report
-from adlro.kit.access import Guard
+from adlro.kit.access import AccessGuard
 from adlro.kit.addresses import ListenFailed, join_address, split_address
 from adlro.kit.credentials import Credentials
 from adlro.kit.health import SERVICE_NAME as HEALTH_NAME
@@ -153,7 +153,7 @@ async def start_server(service: Service, settings: ServiceSettings) -> RunningSe
         CallMetrics(registry),
         open_calls,
         settings.require_deadline,
-        Guard(users) if users is not None else None,
+        AccessGuard(users) if users is not None else None,
         Limits(
             message_bytes=settings.max_message_bytes,
             request_memory_bytes=settings.request_memory_mib << 20,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from adlro.errors import InvalidInput
 from adlro.records.cluster import Cluster
 from adlro.sim import kernel
-from adlro.sim.course import DECISION, JOBS_S, STUCK, Changes, new_course
+from adlro.sim.course import DECISION, JOBS_S, STUCK, GpuChanges, new_course
 from adlro.sim.decision_points import decision_points
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import empty_machines, hardware_of
@@ -33,7 +33,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BatchOutcome:
     """What became of N job lists.
 
     Attributes:
@@ -195,10 +195,10 @@ class BatchSimulator:
         stuck: Bools = self._course.status == STUCK
         return stuck
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> BatchOutcome:
         """What became of the lists (so far), where each cluster has its own."""
         course = self._course
-        return Outcome(
+        return BatchOutcome(
             jobs=self._jobs,
             start_s=course.job_start_s.copy(),
             end_s=course.job_end_s.copy(),
@@ -253,8 +253,8 @@ def check_jobs(jobs: JobArrays, gpu_models: Sequence[str], start_cost_s: float) 
         )
 
 
-def change_arrays(gpu_changes: Sequence[Sequence[GpuChange]], gpu_count: Ints) -> Changes:
-    """Changes of GPUs as arrays.
+def change_arrays(gpu_changes: Sequence[Sequence[GpuChange]], gpu_count: Ints) -> GpuChanges:
+    """GpuChanges of GPUs as arrays.
 
     Raises:
         InvalidInput: not one sequence a list, out of order, an unknown GPU, or a speed below 0.
@@ -262,7 +262,7 @@ def change_arrays(gpu_changes: Sequence[Sequence[GpuChange]], gpu_count: Ints) -
     if len(gpu_changes) != len(gpu_count):
         raise InvalidInput(f"changes for {len(gpu_changes)} of {len(gpu_count)} clusters", field="gpu_changes")
     size = (len(gpu_changes), max((len(changes) for changes in gpu_changes), default=0))
-    arrays = Changes(np.full(size, np.inf), np.zeros(size, dtype=np.int64), np.ones(size))
+    arrays = GpuChanges(np.full(size, np.inf), np.zeros(size, dtype=np.int64), np.ones(size))
     for number, changes in enumerate(gpu_changes):
         before_s = 0.0
         for i, (time_s, gpu, speed) in enumerate(changes):
@@ -285,7 +285,7 @@ def simulate(
     gpu_models: Sequence[str] | None = None,
     gpu_changes: Sequence[Sequence[GpuChange]] | None = None,
     start_cost_s: float = 0.0,
-) -> Outcome:
+) -> BatchOutcome:
     """Runs job lists to their end.
 
     Args:

@@ -28,7 +28,7 @@ JOBS_S, PRIORITY_S, IDLE_S, FEASIBLE_IDLE_S = range(4)
 waiting job fits on them."""
 
 
-class Changes(NamedTuple):
+class GpuChanges(NamedTuple):
     """What happens to GPUs, L lists of up to C changes; padding has time inf.
 
     Attributes:
@@ -99,7 +99,7 @@ class Course(NamedTuple):
 def new_course(
     hardware: Hardware,
     jobs: JobArrays,
-    changes: Changes,
+    changes: GpuChanges,
     list_of: Ints,
     *,
     start_cost_s: Floats,

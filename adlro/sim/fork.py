@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from adlro.numeric.compiled import compiled_part
-from adlro.sim.course import Changes, Course, new_course
+from adlro.sim.course import Course, GpuChanges, new_course
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import Hardware, Machines, empty_machines
 
 
-def scratch(hardware: Hardware, jobs: JobArrays, changes: Changes, rows: int) -> tuple[Hardware, Machines, Course]:
+def scratch(hardware: Hardware, jobs: JobArrays, changes: GpuChanges, rows: int) -> tuple[Hardware, Machines, Course]:
     """Room for copies of clusters with the hardware of cluster 0.
 
     Args:

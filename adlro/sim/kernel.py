@@ -26,8 +26,8 @@ from adlro.sim.course import (
     RUNNING,
     STUCK,
     WAITING,
-    Changes,
     Course,
+    GpuChanges,
     join_queue,
     leave_queue,
 )
@@ -227,7 +227,7 @@ def advance(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
-    changes: Changes,
+    changes: GpuChanges,
     course: Course,
     n: int,
 ) -> None:
@@ -307,7 +307,7 @@ def begin(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
-    changes: Changes,
+    changes: GpuChanges,
     course: Course,
     n: int,
     number: int,
@@ -350,7 +350,7 @@ def begin(
 
 
 @compiled
-def begin_all(hardware: Hardware, machines: Machines, jobs: JobArrays, changes: Changes, course: Course) -> None:
+def begin_all(hardware: Hardware, machines: Machines, jobs: JobArrays, changes: GpuChanges, course: Course) -> None:
     """`begin` of every cluster, with the list it has."""
     for n in range(hardware.gpu_count.shape[0]):
         begin(hardware, machines, jobs, changes, course, n, course.list_of[n])
@@ -361,7 +361,7 @@ def begin_some(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
-    changes: Changes,
+    changes: GpuChanges,
     course: Course,
     clusters: Ints,
     lists: Ints,
@@ -376,7 +376,7 @@ def act_all(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
-    changes: Changes,
+    changes: GpuChanges,
     course: Course,
     clusters: Ints,
     rows: Ints,

@@ -32,7 +32,7 @@ _WHOLE_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class GpuState:
+class SimulatedGpu:
     """A GPU's place in the cluster, and what it does: `running`, or idle, or lost."""
 
     gpu: Gpu
@@ -114,7 +114,7 @@ class ClusterSimulator:
         return tuple(run.job for run in self._runs.values())
 
     @property
-    def gpus(self) -> Mapping[str, GpuState]:
+    def gpus(self) -> Mapping[str, SimulatedGpu]:
         """Every GPU as it is now by its id, in the order of their numbers."""
         return {gpu_id: self._state(number) for gpu_id, number in self._number_of.items()}
 
@@ -323,9 +323,9 @@ class ClusterSimulator:
     def _event(self, kind: EventKind, job: RunningJob, message: str = "") -> ClusterEvent:
         return ClusterEvent(0, kind, self.now_s, job.job_id, job.attempt, job.placement, message)
 
-    def _state(self, gpu: int) -> GpuState:
+    def _state(self, gpu: int) -> SimulatedGpu:
         launch = int(self._machines.gpu_job[0, gpu])
-        return GpuState(
+        return SimulatedGpu(
             gpu=self._gpus[gpu],
             number=gpu,
             node=int(self._hardware.gpu_node[0, gpu]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
 from adlro.services.decompose.codebook import Codebook, default_codebook
 from adlro.services.decompose.state import Snapshot
 from adlro.services.decompose.variables import Variables
@@ -46,7 +46,9 @@ class ClusterBundle:
             self._gpus = snapshot.gpus
             self._models = sorted({model for _, _, model in snapshot.gpus})
             sizes = {name: len(values) for name, values in self.variables(_FIXED).items()}
-            self._memory = ClusterMemory(RecordCode(self._codebook, sizes), [gpu_id for gpu_id, _, _ in snapshot.gpus])
+            self._memory = ClusterMemory(
+                GpuRecordCode(self._codebook, sizes), [gpu_id for gpu_id, _, _ in snapshot.gpus]
+            )
         models = [self._models.index(model) for _, _, model in snapshot.gpus]
         values = np.stack([np.array(models, dtype=np.intp), snapshot.levels[0], snapshot.levels[1]], axis=1)  # G x 3
         sizes_of = np.array(list(self._memory.record.sizes.values()))

@@ -41,7 +41,7 @@ class BadEntry(ValueError):
     """Something in Redis is not what the contract says."""
 
 
-class Entry(NamedTuple):
+class StreamEntry(NamedTuple):
     """An entry of a stream: its id, and its message, serialised."""
 
     entry_id: str
@@ -76,7 +76,7 @@ class RedisReader:
         await self._redis.aclose()
         await self._blocking.aclose()
 
-    async def read(self, stream: str, after: str, count: int, block_ms: int | None = None) -> list[Entry]:
+    async def read(self, stream: str, after: str, count: int, block_ms: int | None = None) -> list[StreamEntry]:
         """Up to `count` entries after an id, oldest first; waits up to `block_ms` for the first."""
         client = self._redis if block_ms is None else self._blocking
         answer = await _answer(
@@ -90,7 +90,7 @@ class RedisReader:
             found = found[0]
         return [_entry(*each) for each in found]
 
-    async def newest(self, stream: str, count: int) -> list[Entry]:
+    async def newest(self, stream: str, count: int) -> list[StreamEntry]:
         """The newest `count` entries, oldest first."""
         found = await _answer(self._redis.xrevrange(stream, count=count))
         return [_entry(*each) for each in reversed(found)]
@@ -216,9 +216,9 @@ async def _answer(call: Awaitable[T], timeout_s: float = CALL_TIMEOUT_S) -> T:
         raise Unavailable(f"Redis {text}", reason="REDIS_UNAVAILABLE", retry_after_s=1.0) from error
 
 
-def _entry(entry_id: bytes, fields: dict[bytes, bytes] | Sequence[bytes] | None) -> Entry:
+def _entry(entry_id: bytes, fields: dict[bytes, bytes] | Sequence[bytes] | None) -> StreamEntry:
     value = fields.get(b"m", b"") if isinstance(fields, dict) else b""
-    return Entry(entry_id.decode(), value)
+    return StreamEntry(entry_id.decode(), value)
 
 
 def _text(value: bytes | str) -> str:

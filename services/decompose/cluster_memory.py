@@ -43,7 +43,7 @@ class Decoded:
     similarity: NDArray[np.float64]
 
 
-class RecordCode:
+class GpuRecordCode:
     """Codes of records: V variables with a fixed number of values each.
 
     Args:
@@ -167,7 +167,7 @@ class ClusterMemory:
         slots: names, such as GPU ids.
     """
 
-    def __init__(self, record: RecordCode, slots: Sequence[str]) -> None:
+    def __init__(self, record: GpuRecordCode, slots: Sequence[str]) -> None:
         if len(set(slots)) != len(slots):
             raise ValueError("slots must have different names")
         self.record = record

@@ -17,7 +17,7 @@ from adlro.errors import InvalidInput, Unavailable
 from adlro.records.cluster import Cluster
 from adlro.services.decompose.clients import (
     BadEntry,
-    Entry,
+    StreamEntry,
     StreamInfo,
     decode_block,
     decode_cluster,
@@ -25,7 +25,7 @@ from adlro.services.decompose.clients import (
     decode_telemetry_entry,
 )
 from adlro.services.decompose.memory import DEFAULT_CLUSTER
-from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.predict import Predictor
 from adlro.services.decompose.state import ClusterMatrix, Clusters
 from adlro.store.keys import OUTCOMES, telemetry_key
@@ -46,10 +46,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 class Reader(Protocol):
     """Reads streams and descriptions; `clients.RedisReader` is one. Everything raises Unavailable where it can't."""
 
-    async def read(self, stream: str, after: str, count: int, block_ms: int | None = None) -> list[Entry]:
+    async def read(self, stream: str, after: str, count: int, block_ms: int | None = None) -> list[StreamEntry]:
         """Up to `count` entries after an id, oldest first; waits up to `block_ms` for the first."""
 
-    async def newest(self, stream: str, count: int) -> list[Entry]:
+    async def newest(self, stream: str, count: int) -> list[StreamEntry]:
         """The newest `count` entries, oldest first."""
 
     async def info(self, stream: str) -> StreamInfo | None:
@@ -83,7 +83,7 @@ class StreamFollower:
         self,
         reader: Reader,
         stream: str,
-        fold: Callable[[Sequence[Entry]], None],
+        fold: Callable[[Sequence[StreamEntry]], None],
         start_over: Callable[[], None],
         seed: Callable[[], Awaitable[str]] | None = None,
         *,
@@ -210,7 +210,7 @@ class Followers:
         *,
         poll_s: float,
         telemetry_tail_count: int,
-        metrics: Metrics,
+        metrics: DecomposeMetrics,
         log: Any,
         on_state: Callable[[str], None],
         outcomes_after: str = START,
@@ -353,7 +353,7 @@ class Followers:
     def _telemetry_follower(self, name: str, matrix: ClusterMatrix) -> StreamFollower:
         stream = telemetry_key(name)
 
-        def fold(entries: Sequence[Entry]) -> None:
+        def fold(entries: Sequence[StreamEntry]) -> None:
             strangers = False
             for entry in entries:
                 try:
@@ -392,7 +392,7 @@ class Followers:
     async def _outcomes_seed(self) -> str:
         return self._outcomes_after
 
-    def _fold_outcomes(self, entries: Sequence[Entry]) -> None:
+    def _fold_outcomes(self, entries: Sequence[StreamEntry]) -> None:
         for entry in entries:
             try:
                 job = decode_outcome(entry.payload)

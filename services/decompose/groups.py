@@ -44,7 +44,7 @@ ALL_DECLARED = GroupKey("all_declared")
 """The group of all jobs with a declared runtime; its values are log(observed / declared)."""
 
 
-class Group:
+class JobGroup:
     """The newest GROUP_WINDOW values of a group and their quantiles."""
 
     __slots__ = ("_quantiles", "_values")

@@ -28,8 +28,8 @@ from adlro.services.decompose.codebook import Codebook, default_codebook
 from adlro.services.decompose.columns import REAL_COUNT, Category, JobRows
 from adlro.services.decompose.groups import (
     ALL_DECLARED,
-    Group,
     GroupKey,
+    JobGroup,
     application_key,
     declared_key,
     job_type_key,
@@ -130,7 +130,7 @@ class OutcomeMemory:
         self._next_sequence = 0
         self._newest_end_s: dict[str, float] = {}  # by cluster
         self._of_cluster: dict[str, dict[int, _Kept]] = {}  # by sequence, oldest first
-        self._groups: dict[GroupKey, Group] = {}
+        self._groups: dict[GroupKey, JobGroup] = {}
         self._row_of = {}
         self._members: list[deque[_Kept]] = []  # by row, oldest first
         self._keys: list[tuple[float | None, ...]] = []
@@ -205,7 +205,7 @@ class OutcomeMemory:
         self.revision += 1
         return True
 
-    def group(self, key: GroupKey) -> Group | None:
+    def group(self, key: GroupKey) -> JobGroup | None:
         """The group of a key; None where no finished job belongs to it."""
         return self._groups.get(key)
 
@@ -288,7 +288,7 @@ class OutcomeMemory:
             declared_s = spec.expected_runtime.runtime_s * self._speeds.of(spec, spec.expected_runtime.gpu_model).ratio
             values[declared_key(spec)] = values[ALL_DECLARED] = math.log(reference_s) - math.log(declared_s)
         for key, value in values.items():
-            self._groups.setdefault(key, Group()).add(sequence, value)
+            self._groups.setdefault(key, JobGroup()).add(sequence, value)
         return tuple(values)
 
     def _release(self, key: tuple[float | None, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from adlro.errors import InvalidInput
 from adlro.services.decompose.follow import START, UNLEARNABLE
 from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.predict import Predictor
 from adlro.services.decompose.snapshot import MemorySnapshot, load, put_aside, save
 from adlro.services.decompose.variables import Variables
@@ -37,7 +37,7 @@ class MemoryFile:
         memory: OutcomeMemory,
         variables: Variables,
         predictor: Predictor,
-        metrics: Metrics,
+        metrics: DecomposeMetrics,
         log: Any,
     ) -> None:
         self._path = path

@@ -13,7 +13,7 @@ from adlro.services.decompose.coverage import Calibration, Kind
 from adlro.services.decompose.predict import Basis
 
 
-class Metrics:
+class DecomposeMetrics:
     """Counters and gauges of one process.
 
     Args:

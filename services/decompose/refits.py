@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from adlro.services.decompose.learned import LearnedPredictor
-from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.metrics import DecomposeMetrics
 
 
 class Refits:
@@ -19,7 +19,7 @@ class Refits:
         log: a structlog logger.
     """
 
-    def __init__(self, predictor: LearnedPredictor, metrics: Metrics, log: Any) -> None:
+    def __init__(self, predictor: LearnedPredictor, metrics: DecomposeMetrics, log: Any) -> None:
         self._predictor = predictor
         self._metrics = metrics
         self._log = log

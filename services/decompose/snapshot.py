@@ -69,7 +69,7 @@ class _Content:
 _CONTENT = TypeAdapter(_Content)
 
 
-class Written(NamedTuple):
+class WrittenSnapshot(NamedTuple):
     """What became of a file that was to be written.
 
     bytes: of it; 0 where another process is writing it just now, or its file reaches further into the stream.
@@ -89,7 +89,7 @@ class MemorySnapshot:
     cursor: str
 
 
-def save(path: Path, snapshot: MemorySnapshot) -> Written:
+def save(path: Path, snapshot: MemorySnapshot) -> WrittenSnapshot:
     """Writes a file in place of the one that may be there, by way of a temporary one beside it.
 
     One that can't be read is put aside first. One of another version is replaced: replicas of two releases that share
@@ -100,16 +100,16 @@ def save(path: Path, snapshot: MemorySnapshot) -> Written:
     """
     with _alone(path.parent) as alone:
         if not alone:
-            return Written(0)
+            return WrittenSnapshot(0)
         aside = None
         try:
             if _reach(_header_on_disk(path)["cursor"]) > _reach(snapshot.cursor):
-                return Written(0)
+                return WrittenSnapshot(0)
         except FileNotFoundError:
             pass
         except InvalidInput as error:
             aside = put_aside(path) if error.reason != ANOTHER_VERSION else None
-        return Written(_write(path, snapshot), aside)
+        return WrittenSnapshot(_write(path, snapshot), aside)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from adlro.errors import FieldViolation, InvalidInput
 from adlro.hardware.specs import GPU_SPECS
 from adlro.records.jobs import JobSpec
-from adlro.services.ingest.clusters import Clusters, ClusterView, listed, summary
+from adlro.services.ingest.clusters import ClusterRegistry, ClusterView, listed, summary
 from adlro.services.ingest.normalize import normalize_job
 from adlro.store import NewJob
 
@@ -35,7 +35,7 @@ class Admission:
         cluster: its name. While it is not known, every job is accepted.
     """
 
-    def __init__(self, clusters: Clusters, cluster: str) -> None:
+    def __init__(self, clusters: ClusterRegistry, cluster: str) -> None:
         self._clusters = clusters
         self._cluster = cluster
 

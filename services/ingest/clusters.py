@@ -76,7 +76,7 @@ def job_references(view: ClusterView | None) -> dict[str, tuple[bool, float]]:
     return out
 
 
-class Clusters:
+class ClusterRegistry:
     """Reads and records cluster descriptions.
 
     Args:

@@ -39,7 +39,7 @@ class JobMetrics:
         registry.register(self.unreadable)
 
 
-class MeasuredStore(JobStore):
+class CountedStore(JobStore):
     """A JobStore that counts the jobs which were recorded.
 
     Args:

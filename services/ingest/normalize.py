@@ -46,7 +46,7 @@ class RawBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class NormalizedColumn:
     """One metric, normalised: `raw` [T, G] in the metric's own unit, `normalized` [T, G] in 0..1; NaN: not reported."""
 
     metric: Metric
@@ -56,14 +56,14 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class NormalizedBlock:
     """A block, normalised; `clipped_count` values were outside their metric's range."""
 
     cluster: str
     gpu_ids: tuple[str, ...]
     sample_times_unix_s: Float64
     cluster_times_s: Float64
-    columns: tuple[Column, ...]
+    columns: tuple[NormalizedColumn, ...]
     clipped_count: int = 0
 
 
@@ -117,7 +117,7 @@ def normalize_job(spec: JobSpec, view: ClusterView | None) -> NormalizedJob:
     )
 
 
-def normalize_block(block: RawBlock, gpus: GpuSelection, limits: TimeLimits, now_unix_s: float) -> Block:
+def normalize_block(block: RawBlock, gpus: GpuSelection, limits: TimeLimits, now_unix_s: float) -> NormalizedBlock:
     """A block in the metrics' own units and in 0..1.
 
     Raises:
@@ -125,7 +125,7 @@ def normalize_block(block: RawBlock, gpus: GpuSelection, limits: TimeLimits, now
     """
     _check_times(block, limits, now_unix_s)
     shape = (len(block.sample_times_unix_s), len(gpus.gpu_ids))
-    columns: list[Column] = []
+    columns: list[NormalizedColumn] = []
     clipped_count = 0
     seen: dict[Metric, int] = {}
     for index, column in enumerate(block.columns):
@@ -140,7 +140,7 @@ def normalize_block(block: RawBlock, gpus: GpuSelection, limits: TimeLimits, now
         normalized, clipped = _normalize_column(column, gpus, shape, path)
         columns.append(normalized)
         clipped_count += clipped
-    return Block(
+    return NormalizedBlock(
         block.cluster,
         gpus.gpu_ids,
         block.sample_times_unix_s,
@@ -150,7 +150,7 @@ def normalize_block(block: RawBlock, gpus: GpuSelection, limits: TimeLimits, now
     )
 
 
-def newest_sample(block: Block) -> Block:
+def newest_sample(block: NormalizedBlock) -> NormalizedBlock:
     """The block's last sample time alone, with the newest value that each GPU reported in the block."""
     columns = []
     for column in block.columns:
@@ -159,9 +159,11 @@ def newest_sample(block: Block) -> Block:
         rows = len(reported) - 1 - np.argmax(reported[::-1], axis=0)
         gpus = np.arange(reported.shape[1])
         columns.append(
-            Column(column.metric, column.unit, column.raw[rows, gpus][None], column.normalized[rows, gpus][None])
+            NormalizedColumn(
+                column.metric, column.unit, column.raw[rows, gpus][None], column.normalized[rows, gpus][None]
+            )
         )
-    return Block(
+    return NormalizedBlock(
         block.cluster,
         block.gpu_ids,
         block.sample_times_unix_s[-1:],
@@ -170,14 +172,14 @@ def newest_sample(block: Block) -> Block:
     )
 
 
-def merge_newest(view: ClusterView, samples: Sequence[Block]) -> Block:
+def merge_newest(view: ClusterView, samples: Sequence[NormalizedBlock]) -> NormalizedBlock:
     """One sample of all GPUs of the cluster, in its order, made of samples of some: of each value the newest.
 
     Every metric has a column of shape (1, G): what was never reported is NaN, and so is the sample's time where nothing
     was.
     """
     merged = {metric: _unreported(metric, len(view.gpus)) for metric in Metric}
-    newest: Block | None = None
+    newest: NormalizedBlock | None = None
     for sample in sorted(samples, key=lambda each: float(each.sample_times_unix_s[-1])):
         newest = sample
         numbers = np.array([view.number_of.get(gpu_id, -1) for gpu_id in sample.gpu_ids], np.intp)
@@ -187,7 +189,7 @@ def merge_newest(view: ClusterView, samples: Sequence[Block]) -> Block:
             known = (numbers >= 0) & ~np.isnan(column.raw[0])
             into.raw[0, numbers[known]] = column.raw[0, known]
             into.normalized[0, numbers[known]] = column.normalized[0, known]
-    return Block(
+    return NormalizedBlock(
         view.cluster.name,
         tuple(view.number_of),
         newest.sample_times_unix_s if newest is not None else np.full(1, np.nan),
@@ -196,12 +198,12 @@ def merge_newest(view: ClusterView, samples: Sequence[Block]) -> Block:
     )
 
 
-def _unreported(metric: Metric, gpu_count: int) -> Column:
+def _unreported(metric: Metric, gpu_count: int) -> NormalizedColumn:
     nothing = np.full((2, 1, gpu_count), np.nan, np.float32)
-    return Column(metric, METRIC_RULES[metric].canonical, nothing[0], nothing[1])
+    return NormalizedColumn(metric, METRIC_RULES[metric].canonical, nothing[0], nothing[1])
 
 
-def superseded(samples: Sequence[Block]) -> list[int]:
+def superseded(samples: Sequence[NormalizedBlock]) -> list[int]:
     """Indices of the samples of which every value is older than one of the same GPU and metric in another sample."""
     covered: set[tuple[str, Metric]] = set()
     out = []
@@ -261,7 +263,9 @@ def _check_times(block: RawBlock, limits: TimeLimits, now_unix_s: float) -> None
         raise _refused(f"block.cluster_times_s[{index}]", f"is {clock[index]}; must be seconds of cluster time")
 
 
-def _normalize_column(column: RawColumn, gpus: GpuSelection, shape: tuple[int, int], path: str) -> tuple[Column, int]:
+def _normalize_column(
+    column: RawColumn, gpus: GpuSelection, shape: tuple[int, int], path: str
+) -> tuple[NormalizedColumn, int]:
     rule = METRIC_RULES[column.metric]
     conversion = rule.accepted.get(column.unit)
     if conversion is None:
@@ -296,7 +300,7 @@ def _normalize_column(column: RawColumn, gpus: GpuSelection, shape: tuple[int, i
     # Comparisons with NaN are False: what was not reported is not counted.
     clipped = int(np.count_nonzero((ratio < 0.0) | (ratio > 1.0)))
     normalized = np.clip(ratio, np.float32(0.0), np.float32(1.0)) if clipped else ratio
-    return Column(column.metric, rule.canonical, raw, normalized), clipped
+    return NormalizedColumn(column.metric, rule.canonical, raw, normalized), clipped
 
 
 def _refused(path: str, text: str) -> InvalidInput:

@@ -15,12 +15,12 @@ from adlro.placement import Placement
 from adlro.records.events import Clock, ClusterDescription, EventBatch
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.services.orchestrator.ledger.transitions import launching_message
-from adlro.services.orchestrator.metrics import Metrics
+from adlro.services.orchestrator.metrics import OrchestratorMetrics
 from adlro.services.orchestrator.ports import REFUSED_TOKEN, ClusterPort
 from adlro.store import Cursor, JobStore, Move, Unreadable
 
 
-class MeasuredStore(JobStore):
+class InstrumentedStore(JobStore):
     """A JobStore that counts the moves which were written.
 
     Args:
@@ -29,7 +29,7 @@ class MeasuredStore(JobStore):
         metrics: counters.
     """
 
-    def __init__(self, redis: aioredis.Redis, blocking: aioredis.Redis | None, metrics: Metrics) -> None:
+    def __init__(self, redis: aioredis.Redis, blocking: aioredis.Redis | None, metrics: OrchestratorMetrics) -> None:
         super().__init__(redis, blocking)
         self.unreadable = Unreadable(metrics.unreadable.inc)
         self._metrics = metrics
@@ -56,7 +56,7 @@ class MeasuredStore(JobStore):
                 metrics.repeated_placements.inc()
 
 
-class MeasuredCluster:
+class InstrumentedCluster:
     """A cluster whose answers to launches are counted; everything else goes to it as it is.
 
     Args:
@@ -64,7 +64,7 @@ class MeasuredCluster:
         metrics: counters.
     """
 
-    def __init__(self, cluster: ClusterPort, metrics: Metrics) -> None:
+    def __init__(self, cluster: ClusterPort, metrics: OrchestratorMetrics) -> None:
         self._cluster = cluster
         self._metrics = metrics
 

@@ -16,7 +16,7 @@ from adlro.records.jobs import JobState, JobType
 CLUSTER_TIME_BUCKETS_S = (*(step * 10.0**power for power in range(6) for step in (1, 1.5, 2, 3, 5, 7)), 1e6)
 
 
-class Metrics:
+class OrchestratorMetrics:
     """Counters and gauges of one process.
 
     Args:
@@ -139,7 +139,7 @@ class Metrics:
         self.decision_s.observe(took_s)
 
 
-class GpuView(NamedTuple):
+class GpuReading(NamedTuple):
     """One GPU as the ledger has it."""
 
     gpu_id: str
@@ -161,7 +161,7 @@ class View(NamedTuple):
     """
 
     policy: str
-    gpus: Sequence[GpuView]
+    gpus: Sequence[GpuReading]
     cluster_time_s: float
     oldest_wait_s: float
 

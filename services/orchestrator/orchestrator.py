@@ -22,15 +22,15 @@ from adlro.kit.redis_errors import store_error
 from adlro.placement import NOWHERE
 from adlro.records.jobs import JobState, PendingReason
 from adlro.services.orchestrator.deciding.decisions import Decision
-from adlro.services.orchestrator.deciding.policy_selection import Choices, Choosing
+from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
 from adlro.services.orchestrator.deciding.shadow import ShadowStatus
 from adlro.services.orchestrator.explain.explanations import explain_waiting
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Ledger, Phase
-from adlro.services.orchestrator.metrics import GpuView, Metrics, View
-from adlro.services.orchestrator.ports import ClusterPort, Predictor
-from adlro.services.orchestrator.runtimes.predictions import Predictions
+from adlro.services.orchestrator.metrics import GpuReading, OrchestratorMetrics, View
+from adlro.services.orchestrator.ports import ClusterPort, RuntimePredictor
+from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
 from adlro.services.orchestrator.session.session import Session, failures
 from adlro.store import JobStore, Move
 from adlro.store.keys import DRAINED
@@ -102,19 +102,19 @@ class Orchestrator:
         redis: aioredis.Redis,
         store: JobStore,
         cluster: ClusterPort,
-        predictor: Predictor,
+        predictor: RuntimePredictor,
         lease: Lease,
         *,
         choices: Choices,
         max_attempts: int,
         decisions_kept: int,
-        metrics: Metrics,
+        metrics: OrchestratorMetrics,
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
         self._redis: Any = redis
         self._store = store
         self._cluster = cluster
-        self._predictions = Predictions(predictor, self._on_prediction_fallback)
+        self._predictions = ExpectedRuntimes(predictor, self._on_prediction_fallback)
         self._lease = lease
         self._max_attempts = max_attempts
         self._metrics = metrics
@@ -127,7 +127,7 @@ class Orchestrator:
         self._standing_by = False
         self._outage_told = -1  # the jobs' revision by which all who waited had been told of an outage
         self._life: asyncio.Task[None] | None = None
-        self.choosing = Choosing(redis, choices, decisions_kept, metrics, log)
+        self.choosing = PolicySelection(redis, choices, decisions_kept, metrics, log)
         self.acting = self.choosing.acting
         metrics.acting.set_function(lambda: self._ready_session() is not None)
         metrics.queue_length.set_function(lambda: s.ledger.waiting_count if (s := self._ready_session()) else 0)
@@ -454,11 +454,11 @@ class Orchestrator:
             raise NotFound(f"node_id: there is no node {node_id!r}; the nodes are {known}", field="node_id")
 
 
-def gpu_views(ledger: Ledger) -> list[GpuView]:
+def gpu_views(ledger: Ledger) -> list[GpuReading]:
     """Each GPU as the ledger has it."""
     layout, occupancy = ledger.layout, ledger.occupancy
     return [
-        GpuView(
+        GpuReading(
             gpu_id,
             layout.node_ids[layout.gpu_node[gpu]],
             layout.model_of(gpu),

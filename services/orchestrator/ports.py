@@ -57,7 +57,7 @@ class Predicted(NamedTuple):
     spread: Floats | None = None
 
 
-class Predictor(Protocol):
+class RuntimePredictor(Protocol):
     """Predicts runtimes. Every call raises `adlro.errors.AdlroError` where it can't be answered."""
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:

@@ -20,10 +20,10 @@ from adlro.services.orchestrator.clients import ClusterClient, DecomposeClient
 from adlro.services.orchestrator.deciding import checkpoint
 from adlro.services.orchestrator.deciding.decisions import Decision
 from adlro.services.orchestrator.deciding.policy_selection import Choices
-from adlro.services.orchestrator.instrumented import MeasuredCluster, MeasuredStore
+from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
 from adlro.services.orchestrator.lease import RENEWALS, Lease
 from adlro.services.orchestrator.ledger import ledger
-from adlro.services.orchestrator.metrics import Metrics, show_view
+from adlro.services.orchestrator.metrics import OrchestratorMetrics, show_view
 from adlro.services.orchestrator.orchestrator import Orchestrator
 from adlro.services.orchestrator.settings import OrchestratorSettings
 from adlro.store.format import checked, claim_at_start
@@ -65,11 +65,11 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         cluster = ClusterClient(settings.cluster_address, context.credentials)
         decompose = DecomposeClient(settings.decompose_address, settings.prediction_timeout_s, context.credentials)
         self._clients = [cluster, decompose]
-        metrics = Metrics(context.registry)
+        metrics = OrchestratorMetrics(context.registry)
         self._orchestrator = Orchestrator(
             redis,
-            MeasuredStore(*self._redis, metrics),
-            MeasuredCluster(cluster, metrics),
+            InstrumentedStore(*self._redis, metrics),
+            InstrumentedCluster(cluster, metrics),
             decompose,
             Lease(
                 redis,

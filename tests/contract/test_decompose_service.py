@@ -17,7 +17,7 @@ from adlro.errors import AdlroError, InvalidInput, NotFound
 from adlro.kit.testing import spawn_service
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import ExpectedRuntime, JobType
-from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
 from adlro.services.decompose.codebook import Codebook
 from adlro.store.keys import CLUSTERS, OUTCOMES, telemetry_key
 from adlro.v1 import decompose_service_pb2 as pb
@@ -347,7 +347,7 @@ async def test_the_cluster_as_one_hypervector_is_read_by_who_has_the_codebook(ca
         bundle = answer.state.bundle
     codebook = Codebook()
     assert bundle.codebook_version == codebook.version
-    code = RecordCode(codebook, {each.name: len(each.values) for each in bundle.variables})
+    code = GpuRecordCode(codebook, {each.name: len(each.values) for each in bundle.variables})
     memory = ClusterMemory(code, [gpu.gpu_id for gpu in answer.state.gpus])
     values = memory.decode(bundle=np.frombuffer(bundle.components_i32, dtype="<i4")).values.tolist()
     read = [[each.values[value] for each, value in zip(bundle.variables, row, strict=True)] for row in values]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adlro.clusterside import inspect_cluster
-from adlro.clusterside.check.caller import Caller
+from adlro.clusterside.check.caller import ServiceCaller
 from adlro.errors import Unsupported
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.testing import ROOT, SpawnedService, spawn_service
@@ -89,7 +89,7 @@ async def test_programs_run_on_while_it_is_killed_and_started_again(tmp_path: Pa
     """An end that comes while nobody watches is found, and told with the same incarnation."""
     with EmbeddedRedis(tmp_path / "data") as redis:
         with start_example(tmp_path / "jobs", redis.url) as example:
-            async with Caller(example.address, None, redis.url, 60.0) as caller:
+            async with ServiceCaller(example.address, None, redis.url, 60.0) as caller:
                 before = await caller.describe()
                 short, long = caller.new_job(), caller.new_job()
                 first, second, *_ = caller.gpu_ids
@@ -102,7 +102,7 @@ async def test_programs_run_on_while_it_is_killed_and_started_again(tmp_path: Pa
             example.kill()
             await asyncio.sleep(1.2)  # the short one ends meanwhile
         with start_example(tmp_path / "jobs", redis.url) as example:
-            stub_of = Caller(example.address, None, "", 60.0)
+            stub_of = ServiceCaller(example.address, None, "", 60.0)
             stub_of.token = token
             async with stub_of.watch(before.revision, before.incarnation) as watch:
                 end = await watch.end_of(short)

@@ -16,13 +16,22 @@ import asyncio
 import inspect
 from collections.abc import Sequence
 
-from adlro.clusterside.check.caller import Broken, Caller, Skipped
-from adlro.clusterside.check.report import FAILED, PASSED, SKIPPED, ClusterCheckFailed, Outcome, Report
+from adlro.clusterside.check.caller import Broken, ServiceCaller, Skipped
+from adlro.clusterside.check.report import FAILED, PASSED, SKIPPED, ClusterCheckFailed, Report, RuleOutcome
 from adlro.clusterside.check.rules import RULES, Rule
 from adlro.errors import AdlroError, InvalidInput
 from adlro.kit.credentials import Credentials
 
-__all__ = ["FAILED", "PASSED", "SKIPPED", "ClusterCheckFailed", "Outcome", "Report", "check_cluster", "inspect_cluster"]
+__all__ = [
+    "FAILED",
+    "PASSED",
+    "SKIPPED",
+    "ClusterCheckFailed",
+    "Report",
+    "RuleOutcome",
+    "check_cluster",
+    "inspect_cluster",
+]
 
 PATIENCE_S = 30.0
 
@@ -80,25 +89,25 @@ async def inspect_cluster(
     unknown = [name for name in rules if name not in RULES]
     if unknown:
         raise InvalidInput(f"there is no rule {unknown[0]!r}; the rules are {', '.join(RULES)}", field="rules")
-    outcomes: dict[str, Outcome] = {}
-    async with Caller(address, credentials, redis_url, patience_s) as caller:
+    outcomes: dict[str, RuleOutcome] = {}
+    async with ServiceCaller(address, credentials, redis_url, patience_s) as caller:
         for name, rule in RULES.items():
             if not rules or name in rules:
                 outcomes[name] = await _outcome(name, rule, caller)
     return Report(address, outcomes)
 
 
-async def _outcome(name: str, rule: Rule, caller: Caller) -> Outcome:
+async def _outcome(name: str, rule: Rule, caller: ServiceCaller) -> RuleOutcome:
     """What comes of one rule; the cluster is idle again after it, if it keeps the rules."""
     says = inspect.getdoc(rule) or ""
     try:
         await rule(caller)
     except Skipped as skipped:
-        return Outcome(name, says, SKIPPED, why=str(skipped))
+        return RuleOutcome(name, says, SKIPPED, why=str(skipped))
     except Broken as broken:
-        return Outcome(name, says, FAILED, expected=broken.expected, seen=broken.seen)
+        return RuleOutcome(name, says, FAILED, expected=broken.expected, seen=broken.seen)
     except AdlroError as error:
-        return Outcome(name, says, FAILED, expected="an answer", seen=f"{type(error).__name__}: {error.message}")
+        return RuleOutcome(name, says, FAILED, expected="an answer", seen=f"{type(error).__name__}: {error.message}")
     finally:
         await caller.tidy_up()
-    return Outcome(name, says, PASSED)
+    return RuleOutcome(name, says, PASSED)

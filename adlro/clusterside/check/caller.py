@@ -54,7 +54,7 @@ def expect(kept: object, expected: str, seen: object) -> None:
         raise Broken(expected, seen)
 
 
-class Caller:
+class ServiceCaller:
     """A client of the cluster that is checked; use it with `async with`.
 
     Attributes:
@@ -79,7 +79,7 @@ class Caller:
         self._names = itertools.count(1)
         self._prefix = f"check-{uuid.uuid4().hex[:12]}"
 
-    async def __aenter__(self) -> Caller:
+    async def __aenter__(self) -> ServiceCaller:
         """Looks whether it can be checked. Raises InvalidInput where something runs there, or its clock stands."""
         try:
             description = await self.describe()

@@ -9,7 +9,7 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RuleOutcome:
     """What came of one rule.
 
     Attributes:
@@ -44,7 +44,7 @@ class Report:
     """
 
     address: str
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, RuleOutcome]
 
     @property
     def passed(self) -> tuple[str, ...]:

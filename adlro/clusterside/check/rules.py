@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from adlro.clusterside.check.caller import SHORT_S, Broken, Caller, Skipped, expect
+from adlro.clusterside.check.caller import SHORT_S, Broken, ServiceCaller, Skipped, expect
 from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound, OutOfRange, Stale, Unsupported
 from adlro.records.events import ENDS, AttemptState, EventKind
 from adlro.v1 import cluster_service_pb2 as pb
 
-Rule = Callable[[Caller], Awaitable[None]]
+Rule = Callable[[ServiceCaller], Awaitable[None]]
 
 RULES: dict[str, Rule] = {}
 # Runs long enough for its time limit to be reached first.
@@ -49,7 +49,7 @@ def needs(can: bool, what: str) -> None:
         raise Skipped(f"the cluster has no {what}")
 
 
-def two_gpus(cluster: Caller) -> tuple[str, str]:
+def two_gpus(cluster: ServiceCaller) -> tuple[str, str]:
     """Two GPUs; skipped where there is one."""
     if len(cluster.gpu_ids) < 2:
         raise Skipped("needs two GPUs")
@@ -60,7 +60,7 @@ def two_gpus(cluster: Caller) -> tuple[str, str]:
 
 
 @rule
-async def describes_itself(cluster: Caller) -> None:
+async def describes_itself(cluster: ServiceCaller) -> None:
     """A cluster has a name, GPUs with ids of their own, an incarnation, and a log that reaches to its newest event."""
     found = await cluster.describe()
     gpu_ids = [gpu.gpu_id for _, gpu in found.cluster.gpus()]
@@ -75,13 +75,13 @@ async def describes_itself(cluster: Caller) -> None:
 
 
 @rule
-async def says_what_it_can_do(cluster: Caller) -> None:
+async def says_what_it_can_do(cluster: ServiceCaller) -> None:
     """DescribeCluster has the cluster's capabilities."""
     expect(cluster.can is not None, "capabilities in DescribeCluster", "none")
 
 
 @rule
-async def keeps_its_incarnation(cluster: Caller) -> None:
+async def keeps_its_incarnation(cluster: ServiceCaller) -> None:
     """The incarnation stays, and neither revision nor clock go back, as long as the log goes on."""
     before = await cluster.describe()
     await cluster.run_to_its_end(cluster.gpu_ids[0])
@@ -95,7 +95,7 @@ async def keeps_its_incarnation(cluster: Caller) -> None:
 
 
 @rule
-async def accepts_a_launch(cluster: Caller) -> None:
+async def accepts_a_launch(cluster: ServiceCaller) -> None:
     """A launch that is taken is answered: as new, with how far it has come."""
     answer = await cluster.launch(cluster.new_job(), cluster.gpu_ids[0], SHORT_S)
     expect(not answer.existing, "existing = false for a new attempt", "true")
@@ -104,7 +104,7 @@ async def accepts_a_launch(cluster: Caller) -> None:
 
 
 @rule
-async def tells_a_start(cluster: Caller) -> None:
+async def tells_a_start(cluster: ServiceCaller) -> None:
     """An accepted attempt is told STARTED once, with its attempt, its GPU and a time; the answer says nothing else."""
     job_id, gpu_id = cluster.new_job(), cluster.gpu_ids[0]
     async with cluster.watch_from_now() as watch:
@@ -121,7 +121,7 @@ async def tells_a_start(cluster: Caller) -> None:
 
 
 @rule
-async def describes_what_runs(cluster: Caller) -> None:
+async def describes_what_runs(cluster: ServiceCaller) -> None:
     """What has started and not ended stands in DescribeCluster, with its attempt, GPU and start."""
     job_id, gpu_id = cluster.new_job(), cluster.gpu_ids[0]
     async with cluster.watch_from_now() as watch:
@@ -137,7 +137,7 @@ async def describes_what_runs(cluster: Caller) -> None:
 
 
 @rule
-async def tells_running_in_its_place(cluster: Caller) -> None:
+async def tells_running_in_its_place(cluster: ServiceCaller) -> None:
     """RUNNING, where a cluster tells it, comes between STARTED and the end."""
     job_id, events = await cluster.run_to_its_end(cluster.gpu_ids[0])
     kinds = [event.kind for event in events if event.job_id == job_id]
@@ -149,7 +149,7 @@ async def tells_running_in_its_place(cluster: Caller) -> None:
 
 
 @rule
-async def ends_what_was_declared(cluster: Caller) -> None:
+async def ends_what_was_declared(cluster: ServiceCaller) -> None:
     """A job whose program ends without error is told FINISHED once, later than its start, and its GPU is free again."""
     for _ in range(2):  # the second one on the GPU of the first
         job_id, events = await cluster.run_to_its_end(cluster.gpu_ids[0])
@@ -163,7 +163,7 @@ async def ends_what_was_declared(cluster: Caller) -> None:
 
 
 @rule
-async def answers_a_repeated_launch(cluster: Caller) -> None:
+async def answers_a_repeated_launch(cluster: ServiceCaller) -> None:
     """Of the same launch at once and again, one is new, all are answered alike, and the attempt runs once."""
     job_id, gpu_id = cluster.new_job(), cluster.gpu_ids[0]
     async with cluster.watch_from_now() as watch:
@@ -180,7 +180,7 @@ async def answers_a_repeated_launch(cluster: Caller) -> None:
 
 
 @rule
-async def remembers_what_ended(cluster: Caller) -> None:
+async def remembers_what_ended(cluster: ServiceCaller) -> None:
     """A launch of an attempt that has ended is answered as existing, and does not run again."""
     gpu_id = cluster.gpu_ids[0]
     job_id, _ = await cluster.run_to_its_end(gpu_id)
@@ -193,7 +193,7 @@ async def remembers_what_ended(cluster: Caller) -> None:
 
 
 @rule
-async def keeps_an_attempt_on_its_gpu(cluster: Caller) -> None:
+async def keeps_an_attempt_on_its_gpu(cluster: ServiceCaller) -> None:
     """An attempt that was launched on one GPU is refused on another: ATTEMPT_ON_OTHER_GPU."""
     first, second = two_gpus(cluster)
     job_id = cluster.new_job()
@@ -203,7 +203,7 @@ async def keeps_an_attempt_on_its_gpu(cluster: Caller) -> None:
 
 
 @rule
-async def refuses_an_old_attempt(cluster: Caller) -> None:
+async def refuses_an_old_attempt(cluster: ServiceCaller) -> None:
     """An attempt older than one that is known is refused, also after that has ended: OLD_ATTEMPT."""
     job_id, gpu_id = cluster.new_job(), cluster.gpu_ids[0]
     async with cluster.watch_from_now() as watch:
@@ -213,7 +213,7 @@ async def refuses_an_old_attempt(cluster: Caller) -> None:
 
 
 @rule
-async def runs_one_attempt_of_a_job(cluster: Caller) -> None:
+async def runs_one_attempt_of_a_job(cluster: ServiceCaller) -> None:
     """Another attempt of a job is refused while one is open (JOB_RUNNING), and taken when that is over."""
     first, second = two_gpus(cluster)
     job_id = cluster.new_job()
@@ -226,7 +226,7 @@ async def runs_one_attempt_of_a_job(cluster: Caller) -> None:
 
 
 @rule
-async def refuses_a_busy_gpu(cluster: Caller) -> None:
+async def refuses_a_busy_gpu(cluster: ServiceCaller) -> None:
     """A GPU has one job at a time: GPU_BUSY."""
     gpu_id = cluster.gpu_ids[0]
     await cluster.launch(cluster.new_job(), gpu_id, 1.0)
@@ -234,14 +234,14 @@ async def refuses_a_busy_gpu(cluster: Caller) -> None:
 
 
 @rule
-async def names_an_unknown_gpu(cluster: Caller) -> None:
+async def names_an_unknown_gpu(cluster: ServiceCaller) -> None:
     """A GPU that the cluster does not have is NOT_FOUND, and named."""
     error = await refused(cluster.launch(cluster.new_job(), "nowhere/0"), NotFound, "", "a GPU that is not there")
     expect("nowhere/0" in error.message, "a message with the GPU's id", error.message)
 
 
 @rule
-async def refuses_what_does_not_fit(cluster: Caller) -> None:
+async def refuses_what_does_not_fit(cluster: ServiceCaller) -> None:
     """A job that needs more than its GPU or node has is refused with the reason."""
     node, gpu = next((await cluster.describe()).cluster.gpus())
     too_much: list[tuple[dict[str, Any], str]] = [
@@ -255,7 +255,7 @@ async def refuses_what_does_not_fit(cluster: Caller) -> None:
 
 
 @rule
-async def forgets_a_refused_launch(cluster: Caller) -> None:
+async def forgets_a_refused_launch(cluster: ServiceCaller) -> None:
     """A refusal changes nothing: no event, nothing that runs, and the same attempt may be launched later, as new."""
     gpu_id, job_id = cluster.gpu_ids[0], cluster.new_job()
     before = await cluster.describe()
@@ -267,7 +267,7 @@ async def forgets_a_refused_launch(cluster: Caller) -> None:
 
 
 @rule
-async def keeps_a_time_limit(cluster: Caller) -> None:
+async def keeps_a_time_limit(cluster: ServiceCaller) -> None:
     """A job that reaches its time limit is ended, and told FAILED."""
     job_id = cluster.new_job()
     async with cluster.watch_from_now() as watch:
@@ -282,7 +282,7 @@ async def keeps_a_time_limit(cluster: Caller) -> None:
 
 
 @rule
-async def stops_what_runs(cluster: Caller) -> None:
+async def stops_what_runs(cluster: ServiceCaller) -> None:
     """StopJob ends what runs, and the end is told STOPPED."""
     needs(cluster.can is None or cluster.can.stop, "capability `stop`")
     job_id = cluster.new_job()
@@ -297,7 +297,7 @@ async def stops_what_runs(cluster: Caller) -> None:
 
 
 @rule
-async def stops_once(cluster: Caller) -> None:
+async def stops_once(cluster: ServiceCaller) -> None:
     """A stop of another attempt, of an unknown job, or of what is stopped already, changes nothing and is no error."""
     needs(cluster.can is None or cluster.can.stop, "capability `stop`")
     job_id = cluster.new_job()
@@ -320,7 +320,7 @@ async def stops_once(cluster: Caller) -> None:
 
 
 @rule
-async def counts_revisions_without_gaps(cluster: Caller) -> None:
+async def counts_revisions_without_gaps(cluster: ServiceCaller) -> None:
     """Revisions are 1, 2, 3, ...: none is left out, none comes twice, and the description names the newest."""
     before = await cluster.describe()
     _, events = await cluster.run_to_its_end(cluster.gpu_ids[0])
@@ -332,7 +332,7 @@ async def counts_revisions_without_gaps(cluster: Caller) -> None:
 
 
 @rule
-async def resumes_after_any_revision(cluster: Caller) -> None:
+async def resumes_after_any_revision(cluster: ServiceCaller) -> None:
     """A watch after any revision that is kept gives every event after it, and begins with the next one."""
     before = await cluster.describe()
     _, events = await cluster.run_to_its_end(cluster.gpu_ids[0])
@@ -345,7 +345,7 @@ async def resumes_after_any_revision(cluster: Caller) -> None:
 
 
 @rule
-async def tells_all_watchers_the_same(cluster: Caller) -> None:
+async def tells_all_watchers_the_same(cluster: ServiceCaller) -> None:
     """Every watcher gets every event."""
     job_id = cluster.new_job()
     async with cluster.watch_from_now() as one, cluster.watch_from_now() as other:
@@ -357,7 +357,7 @@ async def tells_all_watchers_the_same(cluster: Caller) -> None:
 
 
 @rule
-async def tells_events_in_the_order_of_time(cluster: Caller) -> None:
+async def tells_events_in_the_order_of_time(cluster: ServiceCaller) -> None:
     """Times of events never fall, and the clock that comes with them is not behind them."""
     async with cluster.watch_from_now() as watch:
         for _ in range(2):
@@ -371,7 +371,7 @@ async def tells_events_in_the_order_of_time(cluster: Caller) -> None:
 
 
 @rule
-async def refuses_another_incarnation(cluster: Caller) -> None:
+async def refuses_another_incarnation(cluster: ServiceCaller) -> None:
     """What is meant for another incarnation is ABORTED: a watch, an acknowledgement, a launch, a stop."""
     found, other = await cluster.describe(), "another-incarnation"
     async with cluster.watch(found.revision, other) as watch:
@@ -384,7 +384,7 @@ async def refuses_another_incarnation(cluster: Caller) -> None:
 
 
 @rule
-async def refuses_a_revision_ahead(cluster: Caller) -> None:
+async def refuses_a_revision_ahead(cluster: ServiceCaller) -> None:
     """An event that is not there yet can't be acknowledged, and nothing can be watched after it: OUT_OF_RANGE."""
     found = await cluster.describe()
     ahead = found.revision + 1000
@@ -394,7 +394,7 @@ async def refuses_a_revision_ahead(cluster: Caller) -> None:
 
 
 @rule
-async def takes_acknowledgements_in_any_order(cluster: Caller) -> None:
+async def takes_acknowledgements_in_any_order(cluster: ServiceCaller) -> None:
     """An acknowledgement may come twice, and after a newer one."""
     await cluster.run_to_its_end(cluster.gpu_ids[0])
     found = await cluster.describe()
@@ -410,7 +410,7 @@ async def takes_acknowledgements_in_any_order(cluster: Caller) -> None:
 
 
 @rule
-async def refuses_an_old_token(cluster: Caller) -> None:
+async def refuses_an_old_token(cluster: ServiceCaller) -> None:
     """A fencing token that is older than one that was given is refused (STALE_FENCING_TOKEN), and changes nothing."""
     found, gpu_id = await cluster.describe(), cluster.gpu_ids[0]
     await cluster.acknowledge(found.incarnation, 0)  # so that the newest one has been seen
@@ -427,7 +427,7 @@ async def refuses_an_old_token(cluster: Caller) -> None:
 
 
 @rule
-async def refuses_an_unknown_token(cluster: Caller) -> None:
+async def refuses_an_unknown_token(cluster: ServiceCaller) -> None:
     """A fencing token that no lease has given is refused (UNKNOWN_FENCING_TOKEN), and keeps no lease from acting."""
     found, gpu_id, reason = await cluster.describe(), cluster.gpu_ids[0], "UNKNOWN_FENCING_TOKEN"
     for unknown in (cluster.token + 5, 2**53 - 10):
@@ -438,7 +438,7 @@ async def refuses_an_unknown_token(cluster: Caller) -> None:
 
 
 @rule
-async def tells_the_newest_token(cluster: Caller) -> None:
+async def tells_the_newest_token(cluster: ServiceCaller) -> None:
     """DescribeCluster tells the newest fencing token that was used."""
     found = await cluster.describe()
     await cluster.acknowledge(found.incarnation, 0)
@@ -447,7 +447,7 @@ async def tells_the_newest_token(cluster: Caller) -> None:
 
 
 @rule
-async def takes_the_token_of_a_new_lease(cluster: Caller) -> None:
+async def takes_the_token_of_a_new_lease(cluster: ServiceCaller) -> None:
     """The token of a new lease is taken at its first use, and the one before it refused from then on."""
     old = cluster.token
     new = await cluster.take_lease()
@@ -461,7 +461,7 @@ async def takes_the_token_of_a_new_lease(cluster: Caller) -> None:
 
 
 @rule
-async def wakes_at_once_for_what_has_passed(cluster: Caller) -> None:
+async def wakes_at_once_for_what_has_passed(cluster: ServiceCaller) -> None:
     """Times that have passed, all of one call together, give one WAKE_UP now."""
     async with cluster.watch_from_now() as watch:
         await cluster.wake_at(0.0, 0.0)
@@ -474,7 +474,7 @@ async def wakes_at_once_for_what_has_passed(cluster: Caller) -> None:
 
 
 @rule
-async def wakes_at_a_time_to_come(cluster: Caller) -> None:
+async def wakes_at_a_time_to_come(cluster: ServiceCaller) -> None:
     """A time to come gives one WAKE_UP, not before it; the answer has the clock when it was asked."""
     before = (await cluster.describe()).clock
     wanted_s = before.time_s + LIMIT_S * max(before.scale, 1.0)
@@ -489,7 +489,7 @@ async def wakes_at_a_time_to_come(cluster: Caller) -> None:
 
 
 @rule
-async def names_a_broken_field(cluster: Caller) -> None:
+async def names_a_broken_field(cluster: ServiceCaller) -> None:
     """A request that breaks a rule of the contract is INVALID_ARGUMENT, and the field is named."""
     for method, request, field in (
         ("LaunchJob", pb.LaunchJobRequest(job_id="j", attempt=1, gpu_id="g"), "spec"),
@@ -503,7 +503,7 @@ async def names_a_broken_field(cluster: Caller) -> None:
 
 
 @rule
-async def refuses_what_it_can_not_do(cluster: Caller) -> None:
+async def refuses_what_it_can_not_do(cluster: ServiceCaller) -> None:
     """A call for which the cluster lacks the capability is UNIMPLEMENTED or FAILED_PRECONDITION, with a message."""
     calls: list[tuple[str, object]] = []
     if cluster.can is not None and not cluster.can.virtual_clock:
@@ -522,7 +522,7 @@ async def refuses_what_it_can_not_do(cluster: Caller) -> None:
 
 
 @rule
-async def tells_that_its_clock_was_set(cluster: Caller) -> None:
+async def tells_that_its_clock_was_set(cluster: ServiceCaller) -> None:
     """With the capability `virtual_clock`, SetClock answers with the clock, and CLOCK_SET is told."""
     needs(cluster.can is not None and cluster.can.virtual_clock, "capability `virtual_clock`")
     before = (await cluster.describe()).clock
@@ -534,7 +534,7 @@ async def tells_that_its_clock_was_set(cluster: Caller) -> None:
 
 
 @rule
-async def loses_a_gpu_with_its_job(cluster: Caller) -> None:
+async def loses_a_gpu_with_its_job(cluster: ServiceCaller) -> None:
     """With the capability `gpu_availability`: a lost GPU is told and described, its job LOST; back, it takes jobs."""
     needs(cluster.can is not None and cluster.can.gpu_availability, "capability `gpu_availability`")
     job_id, gpu_id = cluster.new_job(), cluster.gpu_ids[0]

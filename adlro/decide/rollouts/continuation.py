@@ -12,7 +12,7 @@ from adlro.decide.rollouts.candidates import Candidates, find_candidates
 from adlro.decide.rollouts.rule import Base, hold_greedy
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.sim import fork, kernel
-from adlro.sim.course import DECISION, DONE, JOBS_S, Changes, Course
+from adlro.sim.course import DECISION, DONE, JOBS_S, Course, GpuChanges
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import Hardware, Machines
 
@@ -25,7 +25,7 @@ def carry_out(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
-    changes: Changes,
+    changes: GpuChanges,
     course: Course,
     n: int,
     job: int,
@@ -44,7 +44,7 @@ def step(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
-    changes: Changes,
+    changes: GpuChanges,
     course: Course,
     n: int,
     job: int,
@@ -59,7 +59,7 @@ def play_base(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
-    changes: Changes,
+    changes: GpuChanges,
     course: Course,
     n: int,
     job: int,
@@ -83,7 +83,7 @@ def cost_of(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
-    changes: Changes,
+    changes: GpuChanges,
     course: Course,
     n: int,
     job: int,
@@ -105,7 +105,7 @@ def play_clairvoyant(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
-    changes: Changes,
+    changes: GpuChanges,
     course: Course,
     n: int,
     base: Base,

@@ -15,7 +15,7 @@ from adlro.errors import InvalidInput
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.numeric.draws import standard_exponentials
 from adlro.sim import fork
-from adlro.sim.course import DECISION, FUTURE, NOT_HOLDING, RUNNING, WAITING, Changes, Course
+from adlro.sim.course import DECISION, FUTURE, NOT_HOLDING, RUNNING, WAITING, Course, GpuChanges
 from adlro.state.job_arrays import JobArrays, empty_job_arrays
 from adlro.state.machines import IDLE, Hardware, Machines, remaining_s
 from adlro.state.observation import Floats
@@ -49,7 +49,7 @@ class Imagination(NamedTuple):
     """Room for one imagined cluster; row 0 is the decision point, row 1 goes on from it."""
 
     jobs: JobArrays
-    changes: Changes
+    changes: GpuChanges
     hardware: Hardware
     machines: Machines
     course: Course
@@ -84,7 +84,7 @@ def room_to_imagine(hardware: Hardware, longest_list: int, models: int, ahead: i
         ahead: arrivals of a future.
     """
     jobs = empty_job_arrays(1, hardware.gpu_model.shape[1] + longest_list + ahead, models)
-    changes = Changes(np.zeros((1, 0)), np.zeros((1, 0), dtype=np.int64), np.zeros((1, 0)))
+    changes = GpuChanges(np.zeros((1, 0)), np.zeros((1, 0), dtype=np.int64), np.zeros((1, 0)))
     return Imagination(jobs, changes, *fork.scratch(hardware, jobs, changes, 2))
 
 

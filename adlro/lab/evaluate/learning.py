@@ -1,6 +1,6 @@
 """A job list whose runtimes nobody knows: policies see what decompose has learned from the list's own ended jobs.
 
-It is asked as in service, by the acting orchestrator's own `Expectations`: about jobs as they join the queue, in one
+It is asked as in service, by the acting orchestrator's own `RuntimeRefresh`: about jobs as they join the queue, in one
 batch, and about those that wait whenever enough was learned to predict anew. At each decision all jobs that ended by
 then have been learned from, one after the other, so the same list gives the same schedule again. Plain records and
 arrays; `decompose` is the port's other side over Redis and gRPC.
@@ -20,18 +20,18 @@ from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobSpec, PendingReason
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
-from adlro.services.orchestrator.ledger.record_changes import Book
-from adlro.services.orchestrator.ports import Predictor
-from adlro.services.orchestrator.runtimes.predictions import Predictions
-from adlro.services.orchestrator.runtimes.refresh import Expectations
-from adlro.sim.batch import BatchSimulator, Outcome
+from adlro.services.orchestrator.ledger.record_changes import RecordChanges
+from adlro.services.orchestrator.ports import RuntimePredictor
+from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
+from adlro.services.orchestrator.runtimes.refresh import RuntimeRefresh
+from adlro.sim.batch import BatchOutcome, BatchSimulator
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Bools, Floats, Ints, Observation
 from adlro.store import Move
 from adlro.workload.job_lists import WorkloadJob
 
 
-class Decompose(Predictor, Protocol):
+class Decompose(RuntimePredictor, Protocol):
     """A decompose that has seen nothing when a list begins. Every call raises AdlroError where it can't be done."""
 
     async def begin(self, cluster: Cluster, specs: Sequence[JobSpec]) -> list[str]:
@@ -54,7 +54,7 @@ async def simulate_learned(
     arrays: JobArrays,
     act: Callable[[Observation], Ints],
     decompose: Decompose,
-) -> Outcome:
+) -> BatchOutcome:
     """Runs one list to its end.
 
     Args:
@@ -108,14 +108,14 @@ class _Course:
         self._spread: Floats = arrays.expected_spread[0]
         self._decompose = decompose
         self._ledger = Ledger(cluster)
-        self._book = Book(self._ledger, max_attempts=1)
-        self._expectations = Expectations(Predictions(decompose, _fail))
+        self._book = RecordChanges(self._ledger, max_attempts=1)
+        self._expectations = RuntimeRefresh(ExpectedRuntimes(decompose, _fail))
         self._entries: list[Entry] = []  # of the jobs that have come
         self._number = {job_id: number for number, job_id in enumerate(job_ids)}
         self._waits: Bools = np.zeros(len(specs), dtype=np.bool_)
         self._runs: Bools = np.zeros(len(specs), dtype=np.bool_)
 
-    async def follow(self, now_s: float, outcome: Outcome) -> bool:
+    async def follow(self, now_s: float, outcome: BatchOutcome) -> bool:
         """Brings everything to a decision at `now_s`: what started, what ended and is learned, what joins the queue.
 
         Returns:

@@ -38,7 +38,7 @@ from adlro.errors import InternalError
 from adlro.lab.evaluate.tally import BASES
 from adlro.numeric.exact import power
 from adlro.records.cluster import Cluster
-from adlro.sim.batch import Outcome
+from adlro.sim.batch import BatchOutcome
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Floats, Ints
 from adlro.state.room import room
@@ -103,7 +103,7 @@ def best_duration_s(cluster: Cluster, jobs: JobArrays) -> Floats:
 
 
 def figures_of(
-    cluster: Cluster, outcome: Outcome, *, policy: str, first_list: int = 0, basis_counts: Ints | None = None
+    cluster: Cluster, outcome: BatchOutcome, *, policy: str, first_list: int = 0, basis_counts: Ints | None = None
 ) -> Figures:
     """Figures of all lists of an outcome.
 
@@ -180,7 +180,7 @@ def _weighted_mean(values: Floats, weights: Floats) -> float:
     return float(np.average(values, weights=weights if weights.sum() > 0 else None))
 
 
-def _runs(outcome: Outcome, number: int) -> Floats:
+def _runs(outcome: BatchOutcome, number: int) -> Floats:
     """(R, 4) GPU, start, end, completed of a list's attempts."""
     runs = [(run.gpu, run.start_s, run.end_s, run.completed) for run in outcome.runs(number)]
     return np.array(runs, dtype=np.float64).reshape(-1, 4)
@@ -197,7 +197,7 @@ def _busy_shares(runs: Floats, begin_s: float, makespan_s: float, gpus: int) -> 
     return shares
 
 
-def _gantt(outcome: Outcome) -> Floats:
+def _gantt(outcome: BatchOutcome) -> Floats:
     begin_s = outcome.jobs.submit_s[0, 0] if outcome.jobs.job_count[0] else 0.0
     rows = [
         (outcome.jobs.job_type[0, run.job], run.gpu, run.start_s - begin_s, run.end_s - begin_s, run.completed)

@@ -27,7 +27,7 @@ class Interval(NamedTuple):
     high: float
 
 
-class Regression(NamedTuple):
+class LinearRegression(NamedTuple):
     """y = intercept + slope x by least squares; `p_value` of slope 0."""
 
     slope: float
@@ -101,11 +101,13 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def regression(x: Floats, y: Floats) -> Regression | None:
+def regression(x: Floats, y: Floats) -> LinearRegression | None:
     """Of y on x; None with fewer than 3 points, or where x does not vary."""
     from scipy.stats import linregress
 
     if len(x) < 3 or np.ptp(x) <= 1e-12:
         return None
     found = linregress(x, y)
-    return Regression(float(found.slope), float(found.intercept), float(np.square(found.rvalue)), float(found.pvalue))
+    return LinearRegression(
+        float(found.slope), float(found.intercept), float(np.square(found.rvalue)), float(found.pvalue)
+    )

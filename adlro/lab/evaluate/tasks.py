@@ -34,7 +34,7 @@ from adlro.lab.evaluate.cases import Case
 from adlro.lab.evaluate.measure import Figures, figures_of
 from adlro.lab.evaluate.request import KNOWN, REFERENCE
 from adlro.lab.evaluate.tally import Tally
-from adlro.sim.batch import BatchSimulator, Outcome
+from adlro.sim.batch import BatchOutcome, BatchSimulator
 from adlro.state.job_arrays import JobArrays
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Setup:
         except InternalError as error:
             raise InternalError(f"{case.text}, seed {case.seed}: {error.message}") from error
 
-    def _simulated(self, task: Task, arrays: JobArrays, tally: Tally) -> Outcome:
+    def _simulated(self, task: Task, arrays: JobArrays, tally: Tally) -> BatchOutcome:
         case = self.cases[task.case]
         # The reference looks at no runtime: nobody has to learn one for it.
         if not case.is_learned or task.policy == REFERENCE:
@@ -113,7 +113,7 @@ class Setup:
             return simulator.outcome()
         return asyncio.run(self._simulated_learned(case, task.first, arrays, tally))
 
-    async def _simulated_learned(self, case: Case, number: int, arrays: JobArrays, tally: Tally) -> Outcome:
+    async def _simulated_learned(self, case: Case, number: int, arrays: JobArrays, tally: Tally) -> BatchOutcome:
         from adlro.lab.evaluate.learning import simulate_learned
 
         the_list = np.zeros(1, dtype=np.int64)

@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
         return len(self.cluster)
 
 
-class Batch(NamedTuple):
+class StateBatch(NamedTuple):
     """Chunks side by side, as tensors: `inputs` are a network's, in its order; the rest as in `Chunk`."""
 
     inputs: tuple[torch.Tensor, ...]
@@ -62,9 +62,9 @@ class Batch(NamedTuple):
     gain: torch.Tensor
     error: torch.Tensor
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> StateBatch:
         """The same there."""
-        return Batch(tuple(each.to(device) for each in self.inputs), *(each.to(device) for each in self[1:]))
+        return StateBatch(tuple(each.to(device) for each in self.inputs), *(each.to(device) for each in self[1:]))
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _candidates(
     return ints[0], ints[1], ints[2], np.array(columns[3], dtype=np.float64)
 
 
-def batch_of(chunks: Sequence[Chunk]) -> Batch:
+def batch_of(chunks: Sequence[Chunk]) -> StateBatch:
     """Chunks side by side; nodes, slots and windows are padded to the largest."""
     nodes, slots = (max(chunk.gpus.shape[axis] for chunk in chunks) for axis in (2, 3))
     window = max(chunk.jobs.shape[1] for chunk in chunks)
@@ -181,10 +181,10 @@ def batch_of(chunks: Sequence[Chunk]) -> Batch:
         joined["pair_job"],
         joined["pair_place"],
     )
-    return Batch(inputs, joined["state"], joined["pair"], joined["base_pair"], joined["gain"], joined["error"])
+    return StateBatch(inputs, joined["state"], joined["pair"], joined["base_pair"], joined["gain"], joined["error"])
 
 
-def batches(chunks: Sequence[Chunk], size: int, rng: np.random.Generator | None) -> Iterator[Batch]:
+def batches(chunks: Sequence[Chunk], size: int, rng: np.random.Generator | None) -> Iterator[StateBatch]:
     """All chunks once, some at a time; in a new order where there is a generator."""
     order = np.arange(len(chunks)) if rng is None else rng.permutation(len(chunks))
     step = max(1, size // CHUNK)

@@ -23,7 +23,7 @@ from adlro.state.observation import Bools, Ints
 MOST_GRADIENT = 10.0
 
 
-class Learner:
+class DqnLearner:
     """An online network, its target, and the optimizer.
 
     Args:

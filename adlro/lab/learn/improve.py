@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from adlro.decide.planes.choice import Margins
-from adlro.lab.learn.dataset import CHUNK, Batch, Chunk, Dataset, batches
+from adlro.lab.learn.dataset import CHUNK, Chunk, Dataset, StateBatch, batches
 from adlro.lab.learn.network import PairNetwork
 from adlro.lab.learn.sizes import NetworkSettings
 
@@ -28,7 +28,7 @@ MARGINS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2, float("inf"
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class NetworkFit:
     """How the regression is done.
 
     Attributes:
@@ -53,7 +53,7 @@ class Fit:
     sizes: NetworkSettings = field(default_factory=NetworkSettings)
 
 
-def predicted_gain(network: PairNetwork, batch: Batch) -> torch.Tensor:
+def predicted_gain(network: PairNetwork, batch: StateBatch) -> torch.Tensor:
     """(C,) of each candidate against the base's choice."""
     q_pairs, q_hold, _ = network.parts(*batch.inputs)
     of_all = torch.cat([q_pairs, q_hold]).flatten()
@@ -79,7 +79,11 @@ class Fitting:
     """
 
     def __init__(
-        self, data: Dataset, settings: Fit, network: PairNetwork | None = None, device: torch.device | None = None
+        self,
+        data: Dataset,
+        settings: NetworkFit,
+        network: PairNetwork | None = None,
+        device: torch.device | None = None,
     ) -> None:
         torch.manual_seed(settings.seed)
         self._data, self._settings, self._device = data, settings, device or torch.device("cpu")
@@ -141,7 +145,7 @@ class Fitting:
             self._rng.permutation(len(self._data.train))  # the orders of the epochs that are done
 
 
-def fit(data: Dataset, settings: Fit) -> tuple[PairNetwork, list[dict[str, float]]]:
+def fit(data: Dataset, settings: NetworkFit) -> tuple[PairNetwork, list[dict[str, float]]]:
     """Trains a network, and says how it went, epoch by epoch."""
     fitting = Fitting(data, settings)
     while not fitting.ended:

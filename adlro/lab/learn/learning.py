@@ -40,7 +40,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LearningStep:
     """What a step brought.
 
     Attributes:
@@ -81,7 +81,7 @@ class Learning(Protocol):
     def all_steps(self) -> float:
         """After which it ends by itself; inf: never."""
 
-    def step(self) -> Step:
+    def step(self) -> LearningStep:
         """Goes on by one step."""
 
     def network(self) -> Network:

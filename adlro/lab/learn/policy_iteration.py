@@ -33,8 +33,8 @@ from adlro.lab.learn import margins
 from adlro.lab.learn.advantages import Act, Sampling, States, collect_world, states_in
 from adlro.lab.learn.dataset import Dataset, load
 from adlro.lab.learn.export import to_onnx
-from adlro.lab.learn.improve import Fit, Fitting
-from adlro.lab.learn.learning import Given, Network, Step
+from adlro.lab.learn.improve import Fitting, NetworkFit
+from adlro.lab.learn.learning import Given, LearningStep, Network
 from adlro.lab.learn.network import PairNetwork
 from adlro.lab.learn.recipes import IterationRecipe
 from adlro.lab.learn.validation import Score, with_margins
@@ -107,7 +107,7 @@ class PolicyIteration:
         tries = self._behaviour_rounds + recipe.trainings * (len(margins.MARGINS) + len(margins.IDLE))
         return recipe.worlds + recipe.further + recipe.epochs * trainings + tries
 
-    def step(self) -> Step:
+    def step(self) -> LearningStep:
         """A world, an epoch, or margins."""
         if wanted := self._missing(self._first):
             return self._collect(wanted, [None] * len(wanted))
@@ -123,18 +123,18 @@ class PolicyIteration:
     def _missing(self, worlds: Sequence[tuple[Path, int, int]]) -> list[tuple[Path, int, int]]:
         return [world for world in worlds if world_path(*world) not in self._states][: self._given.threads]
 
-    def _collect(self, worlds: Sequence[tuple[Path, int, int]], acts: Sequence[Act | None]) -> Step:
+    def _collect(self, worlds: Sequence[tuple[Path, int, int]], acts: Sequence[Act | None]) -> LearningStep:
         def collect(world: tuple[Path, int, int], act: Act | None) -> str:
             drawn, states = collect_world(world_path(*world), *world[1:], self._sampling, act)
             self._states[world_path(*world)] = len(states)
             return f"{world_path(*world).name}: {drawn.text}: {len(states)} states"
 
         with ThreadPoolExecutor(len(worlds), "world") as pool:
-            return Step("\n".join(pool.map(collect, worlds, acts)))
+            return LearningStep("\n".join(pool.map(collect, worlds, acts)))
 
     # --- trainings
 
-    def _learn_epoch(self, worlds: Sequence[tuple[Path, int, int]]) -> Step | None:
+    def _learn_epoch(self, worlds: Sequence[tuple[Path, int, int]]) -> LearningStep | None:
         """An epoch of the training that is under way, begun where there is none; None: all are done."""
         if self._trained:
             return None
@@ -146,7 +146,7 @@ class PolicyIteration:
             self._network = fitting.network.cpu().eval(), self._metadata({"log": fitting.log})
             self._trained, self._fitting = True, None
         text = ", ".join(f"{name} {figure:g}" for name, figure in log.items())
-        return Step(f"{self._name}: {text}", loss=log["loss"], figures={"held_out_gain": log["gain"]})
+        return LearningStep(f"{self._name}: {text}", loss=log["loss"], figures={"held_out_gain": log["gain"]})
 
     def _begin(self, worlds: Sequence[tuple[Path, int, int]]) -> Fitting:
         recipe, start = self._recipe, self._given.start
@@ -154,7 +154,7 @@ class PolicyIteration:
         if self._data is None:
             self._data = load(folders, PlaneFiller(FIXED.rule())), ranges_of(folders)
         number = max(self._ended - self._behaviour_rounds, 0)
-        settings = Fit(
+        settings = NetworkFit(
             epochs=recipe.epochs, seed=(self._given.seed - 1) * recipe.trainings + number + 1, sizes=recipe.network
         )
         network = None
@@ -186,25 +186,25 @@ class PolicyIteration:
 
     # --- judging
 
-    def _judge_behaviour(self) -> Step:
+    def _judge_behaviour(self) -> LearningStep:
         model = OnnxModel(to_onnx(*self._network))
         act, validation = with_margins(model, BEHAVIOUR), self._given.validation
         return self._end(validation.with_low_load(act, validation.score(act)))
 
-    def _try_margins(self) -> Step:
+    def _try_margins(self) -> LearningStep:
         if self._choice is None:
             self._choice = margins.MarginChoice(*self._network, self._given.validation)
         text = f"{self._name}: {self._choice.try_next()}"
         if not self._choice.ended:
             self._learned += 1
-            return Step(text)
+            return LearningStep(text)
         best, score = self._choice.best
         self._network = self._network[0], dataclasses.replace(self._network[1], margins=best)
         return self._end(score, f"{text}\n")
 
-    def _end(self, score: Score, text: str = "") -> Step:
+    def _end(self, score: Score, text: str = "") -> LearningStep:
         """Ends a training, whose network was judged."""
-        step = Step(f"{text}{self._name}: {self._network[1].margins}: {score}", score=score, keep=self._name)
+        step = LearningStep(f"{text}{self._name}: {self._network[1].margins}: {score}", score=score, keep=self._name)
         if self._name == "behaviour":
             self._data = None  # the others learn from more
         self._ended, self._learned = self._ended + 1, self._learned + 1

@@ -22,9 +22,9 @@ from adlro.decide.planes.fill import PlaneFiller
 from adlro.decide.planes.model import ModelMetadata
 from adlro.decide.planes.ranges import Ranges, ranges_from_json
 from adlro.decide.policies.hold_greedy import FIXED
-from adlro.lab.learn.dqn import Learner
+from adlro.lab.learn.dqn import DqnLearner
 from adlro.lab.learn.episodes import Generation, greedy, run_generation
-from adlro.lab.learn.learning import Given, Network, Step
+from adlro.lab.learn.learning import Given, LearningStep, Network
 from adlro.lab.learn.network import PairNetwork
 from adlro.lab.learn.recipes import QRecipe
 from adlro.lab.learn.replay import Replay
@@ -65,7 +65,7 @@ class QLearning:
             if "ranges" in metadata.training:
                 self._ranges = ranges_from_json(metadata.training["ranges"])
         self._recipe = recipe
-        self._learner = Learner(network, recipe, given.device)
+        self._learner = DqnLearner(network, recipe, given.device)
         self._replay = Replay(recipe.replay)
         self._filler, self._acting_filler = PlaneFiller(FIXED.rule()), PlaneFiller(FIXED.rule())
         self._runs: list[_Run] = []
@@ -78,7 +78,7 @@ class QLearning:
         """Job lists that were run to their end so far."""
         return self.steps * self._recipe.lists
 
-    def step(self) -> Step:
+    def step(self) -> LearningStep:
         """Runs a generation, and learns from those before."""
         recipe, number = self._recipe, self.steps
         weights = {name: value.detach().cpu().clone() for name, value in self._learner.online.state_dict().items()}
@@ -97,7 +97,7 @@ class QLearning:
             online = copy.deepcopy(self._learner.online).eval()
             score = self._given.validation.score(greedy(online, self._filler, recipe.margins, self._given.device))
         figures = {"epsilon": run.epsilon, "mean_jct_s": ran.mean_jct_s, "holds": ran.holds}
-        return Step(loss=loss if updates else None, score=score, figures=figures)
+        return LearningStep(loss=loss if updates else None, score=score, figures=figures)
 
     def _run_again(self, run: _Run) -> Generation:
         network = PairNetwork(self._learner.online.settings)

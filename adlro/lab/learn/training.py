@@ -28,7 +28,7 @@ from torch.utils.tensorboard import SummaryWriter
 from adlro.decide.planes.model import ModelMetadata
 from adlro.errors import InvalidInput
 from adlro.lab.learn.export import export_onnx, load_network, save_network, write_whole
-from adlro.lab.learn.learning import Given, Learning, Network, Step
+from adlro.lab.learn.learning import Given, Learning, LearningStep, Network
 from adlro.lab.learn.network import PairNetwork
 from adlro.lab.learn.policy_iteration import PolicyIteration
 from adlro.lab.learn.q_learning import QLearning
@@ -111,7 +111,7 @@ class Training:
 
     def run(
         self, *, decisions: float = math.inf, episodes: float = math.inf, minutes: float = math.inf
-    ) -> Generator[Step, None, None]:
+    ) -> Generator[LearningStep, None, None]:
         """Trains, and tells after each step; a checkpoint at the end.
 
         Args:
@@ -144,7 +144,7 @@ class Training:
             if came():
                 raise KeyboardInterrupt
 
-    def _take_in(self, step: Step) -> dict[str, Any]:
+    def _take_in(self, step: LearningStep) -> dict[str, Any]:
         """A step that was done; gives its line of the curve, or nothing where nothing was judged."""
         self._losses += [] if step.loss is None else [step.loss]
         score, learning = step.score, self.learning
@@ -178,7 +178,7 @@ class Training:
         self._losses = []
         return line
 
-    def _log(self, board: SummaryWriter | None, step: Step, line: dict[str, Any]) -> None:
+    def _log(self, board: SummaryWriter | None, step: LearningStep, line: dict[str, Any]) -> None:
         if board is None:
             return
         judged = {f"validation/{name}": line[name] for name in CURVE_KEYS[5:] if line.get(name) is not None}

@@ -23,7 +23,7 @@ from adlro.services.decompose.gpu_figures import GpuFigures, show_gpu_figures
 from adlro.services.decompose.learned import LearnedPredictor
 from adlro.services.decompose.memory import GpuKey, OutcomeMemory
 from adlro.services.decompose.memory_file import MemoryFile
-from adlro.services.decompose.metrics import CoverageFigures, Metrics, show_coverage
+from adlro.services.decompose.metrics import CoverageFigures, DecomposeMetrics, show_coverage
 from adlro.services.decompose.predict import Basis, PlainPredictor, Predictor
 from adlro.services.decompose.refits import Refits
 from adlro.services.decompose.server import messages
@@ -75,7 +75,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         self._bundles: dict[str, ClusterBundle] = {}
         self._memory_file: MemoryFile | None = None
         self._followers: Followers
-        self._metrics: Metrics
+        self._metrics: DecomposeMetrics
         self._draining: asyncio.Event
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -86,7 +86,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         """Connects and begins to follow the streams."""
         settings = self._settings
         self._draining = context.draining
-        self._metrics = Metrics(context.registry)
+        self._metrics = DecomposeMetrics(context.registry)
         self._metrics.remembered.set_function(lambda: len(self._memory))
         self._log = context.log
         self._metrics.flagged_gpus.set_function(

@@ -17,10 +17,10 @@ from adlro.kit.redis_scripts import connect_for_scripts
 from adlro.kit.server import ServiceContext
 from adlro.records.cluster import Cluster
 from adlro.services.ingest.admission import Admission
-from adlro.services.ingest.clusters import Clusters
+from adlro.services.ingest.clusters import ClusterRegistry
 from adlro.services.ingest.groups import GroupedWrites
 from adlro.services.ingest.listing import JobList
-from adlro.services.ingest.metrics import JobMetrics, MeasuredStore
+from adlro.services.ingest.metrics import CountedStore, JobMetrics
 from adlro.services.ingest.pages import PageTokens
 from adlro.services.ingest.server import blocks
 from adlro.services.ingest.server.jobs import JobServicer, change_message
@@ -65,7 +65,7 @@ class IngestService:
     def __init__(self, settings: IngestSettings) -> None:
         self._redis = connect_for_scripts(settings.redis_url)
         self._blocking_redis = connect_blocking(settings.redis_url)
-        clusters = Clusters(
+        clusters = ClusterRegistry(
             self._redis,
             encode=lambda cluster: cluster_to_proto(cluster).SerializeToString(),
             decode=decode_cluster,
@@ -73,7 +73,7 @@ class IngestService:
         )
         self._job_metrics = JobMetrics()
         limits = SubmitLimits(settings.max_jobs_per_user, settings.submit_rate_per_user, settings.submit_burst_per_user)
-        self._store = store = MeasuredStore(self._redis, self._blocking_redis, self._job_metrics, limits)
+        self._store = store = CountedStore(self._redis, self._blocking_redis, self._job_metrics, limits)
         self._watch = JobWatch(store, change_message, settings.watch_changes_kept, settings.watch_kept_mib << 20)
         creates: GroupedWrites[NewJob, Created] = GroupedWrites(store.create_many, _JOBS_TOGETHER)
         listing = JobList(store, PageTokens(self._redis))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from adlro.errors import DataLoss
 from adlro.records.telemetry import Metric, Unit
-from adlro.services.ingest.normalize import Block, Column, RawBlock, RawColumn
+from adlro.services.ingest.normalize import NormalizedBlock, NormalizedColumn, RawBlock, RawColumn
 from adlro.v1 import stream_pb2, telemetry_pb2
 from adlro.wire import FORMAT, check_format
 
@@ -29,7 +29,7 @@ def raw_from_proto(message: telemetry_pb2.TelemetryBlock, gpu_ids: tuple[str, ..
     )
 
 
-def to_proto(block: Block) -> telemetry_pb2.NormalizedBlock:
+def to_proto(block: NormalizedBlock) -> telemetry_pb2.NormalizedBlock:
     """The message of a normalised block."""
     return telemetry_pb2.NormalizedBlock(
         cluster=block.cluster,
@@ -50,16 +50,16 @@ def to_proto(block: Block) -> telemetry_pb2.NormalizedBlock:
     )
 
 
-def from_proto(message: telemetry_pb2.NormalizedBlock) -> Block:
+def from_proto(message: telemetry_pb2.NormalizedBlock) -> NormalizedBlock:
     """A normalised block from its message."""
     shape = (len(message.sample_times_unix_s), len(message.gpu_ids))
-    return Block(
+    return NormalizedBlock(
         cluster=message.cluster,
         gpu_ids=tuple(message.gpu_ids),
         sample_times_unix_s=_times(message.sample_times_unix_s),
         cluster_times_s=_times(message.cluster_times_s),
         columns=tuple(
-            Column(
+            NormalizedColumn(
                 Metric(each.metric),
                 Unit(each.unit),
                 np.frombuffer(each.raw_f32, "<f4").reshape(shape),
@@ -71,7 +71,7 @@ def from_proto(message: telemetry_pb2.NormalizedBlock) -> Block:
     )
 
 
-def from_bytes(body: bytes) -> Block:
+def from_bytes(body: bytes) -> NormalizedBlock:
     """A normalised block from its bytes.
 
     Raises:
@@ -106,7 +106,7 @@ def message_from_entry(body: bytes) -> telemetry_pb2.NormalizedBlock:
     return block
 
 
-def entry_to_bytes(block: Block) -> bytes:
+def entry_to_bytes(block: NormalizedBlock) -> bytes:
     """The stream entry of a normalised block."""
     return stream_pb2.TelemetryStreamEntry(block=to_proto(block), format=FORMAT).SerializeToString()
 

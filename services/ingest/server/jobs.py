@@ -18,7 +18,7 @@ from adlro.services.ingest.groups import GroupedWrites
 from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.ownership import check_cancels, check_sees, check_submits, must_ask_first, only_visible
 from adlro.services.ingest.server.streams import SHUTTING_DOWN, until
-from adlro.services.ingest.server.submitted import MAX_JOBS, SubmittedJobs
+from adlro.services.ingest.server.submitted import MAX_JOBS, SubmissionAnswers
 from adlro.services.ingest.watch import JobWatch
 from adlro.store import Created, JobEvent, JobStore, NewJob
 from adlro.v1 import job_service_pb2, job_service_pb2_grpc
@@ -75,7 +75,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         context: Context,
     ) -> job_service_pb2.SubmitJobsResponse:
         """Accepts a stream of jobs, each by itself."""
-        jobs = SubmittedJobs()
+        jobs = SubmissionAnswers()
         failure: AdlroError | None = None
         async with aclosing(until(self._draining, attempt_each(request_iterator))) as requests:
             try:
@@ -149,7 +149,7 @@ _STREAM_TOO_LONG = LimitExceeded(
 )
 
 
-def _after_jobs(error: AdlroError, jobs: SubmittedJobs) -> AdlroError:
+def _after_jobs(error: AdlroError, jobs: SubmissionAnswers) -> AdlroError:
     """The error, with what became of the jobs before it: how many were recorded, and where the stream goes on."""
     accepted = jobs.response.accepted_count
     return type(error)(

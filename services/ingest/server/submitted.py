@@ -20,7 +20,7 @@ _WORDS_BYTES = 1 << 20
 _WORDS_OF_ONE_BYTES, _FEW_WORDS_BYTES = 1024, 96
 
 
-class SubmittedJobs:
+class SubmissionAnswers:
     """The jobs of a stream in its order; those that are being written come last.
 
     Attributes:

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from adlro.errors import AdlroError, DataLoss, InvalidInput, LimitExceeded, NotFound
 from adlro.kit.redis_errors import store_error
-from adlro.services.ingest.clusters import Clusters, ClusterView, listed
+from adlro.services.ingest.clusters import ClusterRegistry, ClusterView, listed
 from adlro.services.ingest.groups import GroupedWrites
 from adlro.services.ingest.normalize import GpuSelection, TimeLimits, merge_newest, newest_sample, normalize_block
 from adlro.services.ingest.server import blocks
@@ -48,7 +48,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
     def __init__(
         self,
         settings: IngestSettings,
-        clusters: Clusters,
+        clusters: ClusterRegistry,
         store: TelemetryStore,
         writes: GroupedWrites[StoredBlock, None],
     ) -> None:

@@ -30,7 +30,7 @@ from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import AdlroError, InvalidInput, Unavailable, Unsupported
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import Job, JobSpec, JobType
-from adlro.services.orchestrator.deciding.side_thread import LateError, Worker
+from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
 from adlro.services.orchestrator.deciding.trial import LIMIT_S as TRIAL_LIMIT_S
 from adlro.services.orchestrator.deciding.trial import Trial
 from adlro.services.orchestrator.ledger.ledger import Ledger
@@ -85,7 +85,7 @@ class Checkpoint:
         self._serving: _Seen | None = None
         self._refused: set[_Seen] = set()
         self._passed: set[bytes] = set()  # digests of what has passed its trial
-        self._worker = Worker("read checkpoint")
+        self._worker = SideThread("read checkpoint")
 
     async def look(self) -> bool:
         """Reads the newest checkpoint that was not refused before; True where another one serves from now on."""
@@ -158,7 +158,7 @@ class Checkpoint:
             if policy is not None:
                 policy.stop()
             self._worker.close()  # what hangs hangs alone
-            self._worker = Worker("read checkpoint")
+            self._worker = SideThread("read checkpoint")
             raise InvalidInput(f"checkpoint {path}: {error}", field="checkpoint") from error
         finally:
             trial.end()

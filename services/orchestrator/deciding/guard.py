@@ -25,7 +25,7 @@ from adlro.decide.policies.base import Basis, Judgement, Policy
 from adlro.decide.policies.dqn import CHECKPOINT_MISSING, Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import AdlroError
-from adlro.services.orchestrator.deciding.side_thread import LateError, Worker
+from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
 from adlro.state.observation import Observation
 
 INLINE_PAIRS = 16_384
@@ -71,7 +71,7 @@ class Guard:
         self._on_fallback = on_fallback
         self._on_overdue = on_overdue
         self._fallback = HoldGreedyFixed()
-        self._worker, self._explainer = Worker("decide"), Worker("explain")
+        self._worker, self._explainer = SideThread("decide"), SideThread("explain")
         self._decisions: Counter[Basis] = Counter()  # of the policy of this name, in this session
         self._counted = ""
         self._of: Policy | None = None  # whom the recent time is of
@@ -110,7 +110,7 @@ class Guard:
                 if isinstance(before, Dqn):
                     before.stop()
                 self._worker.close()
-                self._worker, self._hangs = Worker("decide"), False
+                self._worker, self._hangs = SideThread("decide"), False
         try:
             quick = observation.fits_now.size <= INLINE_PAIRS and self._recent_s < INLINE_S
             if quick and (virtual or not policy.guarded):

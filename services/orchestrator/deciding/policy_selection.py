@@ -22,7 +22,7 @@ from adlro.services.orchestrator.deciding.checkpoint import Checkpoint
 from adlro.services.orchestrator.deciding.decisions import DecisionLog
 from adlro.services.orchestrator.deciding.guard import Guard
 from adlro.services.orchestrator.deciding.shadow import OUTCOMES, Shadow
-from adlro.services.orchestrator.metrics import Metrics
+from adlro.services.orchestrator.metrics import OrchestratorMetrics
 from adlro.store.keys import POLICY, SHADOW
 
 
@@ -57,7 +57,7 @@ class Offered:
     problem: str
 
 
-class Choosing:
+class PolicySelection:
     """Keeps the policies of `acting` as they were chosen.
 
     Args:
@@ -80,7 +80,7 @@ class Choosing:
         redis: Any,
         choices: Choices,
         decisions_kept: int,
-        metrics: Metrics,
+        metrics: OrchestratorMetrics,
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
         self.checkpoint = Checkpoint(choices.checkpoint, log, metrics.count_checkpoint)

@@ -16,7 +16,7 @@ import numpy as np
 import structlog
 
 from adlro.decide.policies import Policy
-from adlro.services.orchestrator.deciding.side_thread import LateError, Worker
+from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
 from adlro.state.observation import HOLD, Observation
 
 WAITING = 256
@@ -81,7 +81,7 @@ class Shadow:
         self._on_outcome = on_outcome
         self._tasks: deque[_Task] = deque()
         self._pairs = 0
-        self._worker = Worker("shadow")
+        self._worker = SideThread("shadow")
         self._working: asyncio.Task[None] | None = None
         self._told = False
 
@@ -98,7 +98,7 @@ class Shadow:
         self.policy, self._told = policy, False
         if self._worker.busy:  # perhaps with one that hangs
             self._worker.close()
-            self._worker = Worker("shadow")
+            self._worker = SideThread("shadow")
 
     def decided(
         self,

@@ -18,7 +18,7 @@ class LateError(Exception):
     """What was asked for is not there in time."""
 
 
-class Worker:
+class SideThread:
     """Runs work in a daemon thread of its own, which begins with the first.
 
     Args:

@@ -17,8 +17,8 @@ from adlro.decide.policies.hold_greedy import HoldGreedy
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import Job, JobState, PendingReason
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
-from adlro.services.orchestrator.ledger.queue_columns import Columns
-from adlro.services.orchestrator.ledger.user_service import AttainedService
+from adlro.services.orchestrator.ledger.queue_columns import QueueColumns
+from adlro.services.orchestrator.ledger.user_service import UserService
 from adlro.state.observation import Bools, Floats, Ints, Observation
 from adlro.state.room import node_room
 from adlro.state.scene import whole_queue
@@ -89,8 +89,8 @@ class Ledger:
         self._waiting: list[Entry] = []
         self._places: list[tuple[float, int]] = []
         self._rows = array("q")
-        self.attained = AttainedService(attained_s or {})
-        self._columns = Columns(len(self.layout.gpu_models))
+        self.attained = UserService(attained_s or {})
+        self._columns = QueueColumns(len(self.layout.gpu_models))
         # Who holds each GPU (-1: nobody), since when, and when that job was submitted.
         self._holder_user: Ints = np.full(len(self.layout.gpu_ids), -1, dtype=np.int64)
         self._since_s: Floats = np.zeros(len(self.layout.gpu_ids))

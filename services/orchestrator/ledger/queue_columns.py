@@ -1,4 +1,4 @@
-"""Columns of the queued jobs, so that an observation is a few array look-ups. Plain data and arrays."""
+"""QueueColumns of the queued jobs, so that an observation is a few array look-ups. Plain data and arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from adlro.state.observation import Floats
 FIRST_SIZE = 256
 
 
-class Columns:
+class QueueColumns:
     """Job arrays whose rows come and go; a row that was given back is used again.
 
     Args:

@@ -8,7 +8,7 @@ from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
 from adlro.store import Move, Outcome
 
 
-class Book:
+class RecordChanges:
     """A ledger and the moves that are not written yet.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 from adlro.state.observation import Floats, Ints
 
 
-class AttainedService:
+class UserService:
     """GPU seconds of users, who are numbered as they are first met.
 
     Args:

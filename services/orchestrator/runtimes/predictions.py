@@ -13,7 +13,7 @@ import numpy as np
 from adlro.errors import AdlroError, InternalError
 from adlro.hardware.speeds import REFERENCE_GPU_MODEL, speed
 from adlro.records.jobs import JobSpec, JobType
-from adlro.services.orchestrator.ports import Predictor
+from adlro.services.orchestrator.ports import RuntimePredictor
 from adlro.state.observation import Floats
 from adlro.workload.estimates import PRIOR_WORK_S
 
@@ -34,7 +34,7 @@ class Expected(NamedTuple):
     Attributes:
         durations_s: (M,) on each model, seconds.
         spread: how unsure that is: standard deviation of ln(true / expected); 0: exact.
-        generation: of the predictions (`Predictions.generation`) that it is from; NEVER: nobody was asked yet.
+        generation: of the predictions (`ExpectedRuntimes.generation`) that it is from; NEVER: nobody was asked yet.
     """
 
     durations_s: Floats
@@ -42,7 +42,7 @@ class Expected(NamedTuple):
     generation: int
 
 
-class Predictions:
+class ExpectedRuntimes:
     """A predictor that always answers where there is nothing to fall back on, and else says that it can't.
 
     Args:
@@ -57,7 +57,7 @@ class Predictions:
 
     def __init__(
         self,
-        predictor: Predictor,
+        predictor: RuntimePredictor,
         on_fallback: Callable[[AdlroError], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:

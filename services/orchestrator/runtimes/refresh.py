@@ -14,7 +14,7 @@ from operator import attrgetter
 import numpy as np
 
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
-from adlro.services.orchestrator.runtimes.predictions import CHUNK, Predictions, is_as_declared
+from adlro.services.orchestrator.runtimes.predictions import CHUNK, ExpectedRuntimes, is_as_declared
 
 # Where time is not virtual, the queue's expectations are brought up to date at most this often; while more of them are
 # old than are asked about at once, in this share of the time.
@@ -26,7 +26,7 @@ ENDED_SHARE = 0.02
 _GENERATION = attrgetter("generation")
 
 
-class Expectations:
+class RuntimeRefresh:
     """Keeps what is expected of waiting jobs up to date.
 
     Args:
@@ -40,7 +40,7 @@ class Expectations:
 
     def __init__(
         self,
-        predictions: Predictions,
+        predictions: ExpectedRuntimes,
         clock_s: Callable[[], float] = time.monotonic,
         caught_up: int | None = None,
     ) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from adlro.records.events import ClusterDescription
 from adlro.records.jobs import Job, JobSpec
-from adlro.services.orchestrator.runtimes.predictions import Expected, Predictions, declared
+from adlro.services.orchestrator.runtimes.predictions import Expected, ExpectedRuntimes, declared
 from adlro.services.orchestrator.session.reconcile import Reconciled, begin, is_launched, newest_time_s, take
 from adlro.store import Cursor, JobStore, sequence_of
 
@@ -48,7 +48,7 @@ class Loaded:
 
 async def load(
     store: JobStore,
-    predictions: Predictions,
+    predictions: ExpectedRuntimes,
     description: ClusterDescription,
     drained: Iterable[str],
     max_attempts: int,
@@ -83,7 +83,7 @@ def _without_collections() -> Iterator[None]:
 
 async def _load(
     store: JobStore,
-    predictions: Predictions,
+    predictions: ExpectedRuntimes,
     description: ClusterDescription,
     drained: Iterable[str],
     max_attempts: int,
@@ -150,7 +150,7 @@ async def _read(store: JobStore, models: Sequence[str], questions: asyncio.Queue
 
 
 async def _ask(
-    predictions: Predictions, models: Sequence[str], questions: asyncio.Queue[list[JobSpec]]
+    predictions: ExpectedRuntimes, models: Sequence[str], questions: asyncio.Queue[list[JobSpec]]
 ) -> list[Expected]:
     """What is expected of all that are in `questions`, in order, up to an empty one."""
     answers: list[Expected] = []

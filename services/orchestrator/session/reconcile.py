@@ -9,7 +9,7 @@ from adlro.records.events import ClusterDescription, RunningJob
 from adlro.records.jobs import Job, JobState, PendingReason
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
-from adlro.services.orchestrator.ledger.record_changes import Book
+from adlro.services.orchestrator.ledger.record_changes import RecordChanges
 from adlro.services.orchestrator.runtimes.predictions import Expected
 from adlro.store import Cursor
 
@@ -31,7 +31,7 @@ class Reconciled:
         arriving: jobs that were never taken up: (record, version, expected).
     """
 
-    book: Book
+    book: RecordChanges
     same: bool
     applied: int
     now_s: float
@@ -61,7 +61,7 @@ def begin(
         max_attempts: lost attempts after which a job fails.
         attained_s: by user, the GPU time that ended attempts took so far.
     """
-    book = Book(Ledger(description.cluster, drained, attained_s), max_attempts)
+    book = RecordChanges(Ledger(description.cluster, drained, attained_s), max_attempts)
     book.ledger.set_lost(description.lost_gpu_ids, True)
     runs = {(each.job_id, each.attempt): each for each in description.running}
     same = (

@@ -30,10 +30,10 @@ from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.explain.explanations import runner_up
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
-from adlro.services.orchestrator.ledger.record_changes import Book
+from adlro.services.orchestrator.ledger.record_changes import RecordChanges
 from adlro.services.orchestrator.ports import ClusterPort
-from adlro.services.orchestrator.runtimes.predictions import Expected, Predictions
-from adlro.services.orchestrator.runtimes.refresh import Expectations
+from adlro.services.orchestrator.runtimes.predictions import Expected, ExpectedRuntimes
+from adlro.services.orchestrator.runtimes.refresh import RuntimeRefresh
 from adlro.services.orchestrator.session.holding import Holding
 from adlro.services.orchestrator.session.launching import Launches, Refused, Unanswered
 from adlro.services.orchestrator.session.loading import load
@@ -99,7 +99,7 @@ class Session:
         acting: Acting,
         store: JobStore,
         cluster: ClusterPort,
-        predictions: Predictions,
+        predictions: ExpectedRuntimes,
         token: int,
         max_attempts: int,
         log: structlog.typing.FilteringBoundLogger,
@@ -129,8 +129,8 @@ class Session:
         self._refresh_due: asyncio.TimerHandle | None = None
         self._refresh_from = 0
         self._launches: Launches
-        self._book: Book
-        self._expectations: Expectations
+        self._book: RecordChanges
+        self._expectations: RuntimeRefresh
         self._holding: Holding
 
     @property
@@ -151,7 +151,7 @@ class Session:
         loaded = await load(self._store, self._predictions, description, self.acting.drained, self._max_attempts)
         found, cursor = loaded.found, loaded.cursor
         self.unreadable_count = loaded.unreadable_count
-        self._expectations = Expectations(self._predictions, caught_up=loaded.generation)
+        self._expectations = RuntimeRefresh(self._predictions, caught_up=loaded.generation)
         self._holding = Holding(found.now_s)
         if cursor is not None and found.same:
             held = not (self.acting.ask_again or found.book.moves)

@@ -43,7 +43,7 @@ async def test_a_gap_shorter_than_a_look_at_the_clock_stops_nothing(
 ) -> None:
     suite = Suite(5.0, look_takes_s)
     monkeypatch.setattr(asyncio, "sleep", suite.sleep)
-    stream = workload.Stream(cast(Any, suite), "paper", 0.95, 1000, seed=0)
+    stream = workload.JobStream(cast(Any, suite), "paper", 0.95, 1000, seed=0)
     await stream.run()
     assert len(suite.submitted_s) == 1000
     # About as often as it should be, where looks are quick.

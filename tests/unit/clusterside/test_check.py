@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from adlro.clusterside import ClusterCheckFailed, inspect_cluster
-from adlro.clusterside.check import SKIPPED, Outcome, Report
+from adlro.clusterside.check import SKIPPED, Report, RuleOutcome
 from adlro.clusterside.check.rules import RULES
 from adlro.errors import InvalidInput, Unavailable
 from adlro.kit.settings import ServiceSettings
@@ -94,9 +94,9 @@ async def test_what_can_not_be_checked_is_told(redis_url):
 
 def test_a_report_says_what_came_of_each_rule():
     outcomes = {
-        "one": Outcome("one", "The first.", "passed"),
-        "two": Outcome("two", "The second.\nMore of it.", "failed", expected="4", seen="5"),
-        "three": Outcome("three", "The third.", SKIPPED, why="it has one GPU"),
+        "one": RuleOutcome("one", "The first.", "passed"),
+        "two": RuleOutcome("two", "The second.\nMore of it.", "failed", expected="4", seen="5"),
+        "three": RuleOutcome("three", "The third.", SKIPPED, why="it has one GPU"),
     }
     assert str(Report("host:1", outcomes)).splitlines() == [
         "one: passed",

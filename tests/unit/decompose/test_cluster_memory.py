@@ -7,7 +7,7 @@ import pytest
 
 from adlro.services.decompose.algebra import bind
 from adlro.services.decompose.bundle import ClusterBundle
-from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
 from adlro.services.decompose.codebook import Codebook
 from adlro.services.decompose.resonator import resonate
 from adlro.services.decompose.state import Snapshot
@@ -23,7 +23,7 @@ def random_values(rng: np.random.Generator, count: int, sizes=SIZES):
 
 def test_every_gpu_is_read_from_the_bundle_alone():
     rng = np.random.default_rng(0)
-    memory = ClusterMemory(RecordCode(Codebook(2048), SIZES), [f"gpu-{number}" for number in range(16)])
+    memory = ClusterMemory(GpuRecordCode(Codebook(2048), SIZES), [f"gpu-{number}" for number in range(16)])
     values = random_values(rng, 16)
     memory.update(memory.slots, values)
     sent = memory.bundle.copy()
@@ -35,7 +35,7 @@ def test_every_gpu_is_read_from_the_bundle_alone():
 
 def test_an_update_in_place_is_as_if_it_had_always_been_so():
     rng = np.random.default_rng(1)
-    code = RecordCode(Codebook(1024), SIZES)
+    code = GpuRecordCode(Codebook(1024), SIZES)
     slots = [f"gpu-{number}" for number in range(200)]
     changed, fresh = ClusterMemory(code, slots), ClusterMemory(code, slots)
     first, second = random_values(rng, 200), random_values(rng, 200)
@@ -47,7 +47,7 @@ def test_an_update_in_place_is_as_if_it_had_always_been_so():
 
 
 def test_an_empty_slot_is_like_nothing():
-    memory = ClusterMemory(RecordCode(Codebook(2048), SIZES), ["a", "b"])
+    memory = ClusterMemory(GpuRecordCode(Codebook(2048), SIZES), ["a", "b"])
     memory.update(["a"], np.array([[1, 2, 0]]))
     assert memory.decode().similarity[0] == pytest.approx(1.0)
     assert memory.decode().similarity[1] < 0.2
@@ -55,7 +55,7 @@ def test_an_empty_slot_is_like_nothing():
 
 def test_flipped_signs_are_survived():
     rng = np.random.default_rng(2)
-    memory = ClusterMemory(RecordCode(Codebook(4096), SIZES), [f"gpu-{number}" for number in range(16)])
+    memory = ClusterMemory(GpuRecordCode(Codebook(4096), SIZES), [f"gpu-{number}" for number in range(16)])
     values = random_values(rng, 16)
     memory.update(memory.slots, values)
     noisy = memory.bundle * np.where(rng.random(4096) < 0.2, -1, 1)
@@ -63,28 +63,28 @@ def test_flipped_signs_are_survived():
 
 
 def test_bad_values_and_slots_are_refused():
-    memory = ClusterMemory(RecordCode(Codebook(64), SIZES), ["a"])
+    memory = ClusterMemory(GpuRecordCode(Codebook(64), SIZES), ["a"])
     with pytest.raises(IndexError, match="utilization: numbers of values go from 0 to 19"):
         memory.update(["a"], np.array([[0, 20, 0]]))
     with pytest.raises(KeyError):
         memory.update(["b"], np.array([[0, 0, 0]]))
     with pytest.raises(ValueError, match="different names"):
-        ClusterMemory(RecordCode(Codebook(64), SIZES), ["a", "a"])
+        ClusterMemory(GpuRecordCode(Codebook(64), SIZES), ["a", "a"])
     with pytest.raises(ValueError, match="at least one value"):
-        RecordCode(Codebook(64), {"x": 0})
+        GpuRecordCode(Codebook(64), {"x": 0})
 
 
 def test_the_blocks_of_a_large_product_codebook_are_one():
     sizes = {"a": 30, "b": 31, "c": 9}  # 8,370 combinations of 4 KiB as floats: more than is kept
     rng = np.random.default_rng(3)
-    code = RecordCode(Codebook(4096), sizes)
+    code = GpuRecordCode(Codebook(4096), sizes)
     values = random_values(rng, 5, sizes)
     assert (code.decode(code.encode(values)).values == values).all()
 
 
 def test_beyond_the_limit_a_resonator_decodes():
     sizes = {"gpu_model": 8, "utilization": 21, "memory": 66, "temperature": 27}
-    code = RecordCode(Codebook(4096), sizes)
+    code = GpuRecordCode(Codebook(4096), sizes)
     assert not code.exhaustive
     rng = np.random.default_rng(4)
     memory = ClusterMemory(code, ["a", "b"])
@@ -129,7 +129,7 @@ def test_a_clusters_bundle_follows_its_matrix():
     first = bundle.fold(snapshot([[3, UNKNOWN], [10, 0], [5, 5]], gpus)).copy()
     names = bundle.variables(Variables())
     assert [len(values) for values in names.values()] == [3, 21, 66]
-    code = RecordCode(Codebook(), {name: len(values) for name, values in names.items()})
+    code = GpuRecordCode(Codebook(), {name: len(values) for name, values in names.items()})
     reader = ClusterMemory(code, ["n/0", "n/1"])  # as one who received it would read it
     values = reader.decode(bundle=first).values.tolist()
     assert [[names[name][value] for name, value in zip(names, row, strict=True)] for row in values] == [

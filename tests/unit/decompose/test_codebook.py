@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from adlro.services.decompose.algebra import similarity
-from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
 from adlro.services.decompose.codebook import Codebook
 
 
@@ -78,7 +78,7 @@ def test_fractional_codes_are_as_alike_as_their_values_are_near_wherever_they_li
 
 
 def test_level_codes_would_ruin_exact_recovery():
-    class LevelCode(RecordCode):
+    class LevelCode(GpuRecordCode):
         """As one would do it with one codebook for both purposes."""
 
         def __init__(self, book: Codebook) -> None:
@@ -87,9 +87,11 @@ def test_level_codes_would_ruin_exact_recovery():
 
     rng = np.random.default_rng(1)
     right = {}
-    for kind in (RecordCode, LevelCode):
+    for kind in (GpuRecordCode, LevelCode):
         book = Codebook(2048)
-        code = kind(book) if kind is LevelCode else RecordCode(book, {"gpu_model": 3, "utilization": 20, "priority": 3})
+        code = (
+            kind(book) if kind is LevelCode else GpuRecordCode(book, {"gpu_model": 3, "utilization": 20, "priority": 3})
+        )
         memory = ClusterMemory(code, [f"gpu-{number}" for number in range(16)])
         hits = []
         for _ in range(20):
@@ -97,5 +99,5 @@ def test_level_codes_would_ruin_exact_recovery():
             memory.update(memory.slots, values)
             hits.append((memory.decode().values == values).all(axis=1).mean())
         right[kind] = np.mean(hits)
-    assert right[RecordCode] > 0.999
+    assert right[GpuRecordCode] > 0.999
     assert right[LevelCode] < 0.97

@@ -16,10 +16,10 @@ from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec, JobType
 from adlro.records.telemetry import Metric
 from adlro.services.decompose import follow
-from adlro.services.decompose.clients import Entry, StreamInfo, decode_outcome
+from adlro.services.decompose.clients import StreamEntry, StreamInfo, decode_outcome
 from adlro.services.decompose.follow import Followers
 from adlro.services.decompose.memory import OutcomeMemory
-from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.predict import PlainPredictor
 from adlro.services.decompose.speeds import Speeds
 from adlro.services.decompose.state import Clusters
@@ -33,7 +33,7 @@ class FakeRedis:
     """Streams, descriptions and latest blocks in memory; `down` makes every call fail."""
 
     def __init__(self) -> None:
-        self.streams: dict[str, list[Entry]] = {}
+        self.streams: dict[str, list[StreamEntry]] = {}
         self.added: dict[str, int] = {}
         self.described: dict[str, bytes] = {}
         self.current = ""
@@ -45,7 +45,7 @@ class FakeRedis:
 
     def add(self, stream: str, payload: bytes) -> None:
         self._milliseconds += 1
-        self.streams.setdefault(stream, []).append(Entry(f"{self._milliseconds}-0", payload))
+        self.streams.setdefault(stream, []).append(StreamEntry(f"{self._milliseconds}-0", payload))
         self.added[stream] = self.added.get(stream, 0) + 1
         self._news.set()
         self._news = asyncio.Event()
@@ -59,7 +59,7 @@ class FakeRedis:
         if self.down:
             raise Unavailable("Redis does not answer: it is down")
 
-    async def read(self, stream: str, after: str, count: int, block_ms: int | None = None) -> list[Entry]:
+    async def read(self, stream: str, after: str, count: int, block_ms: int | None = None) -> list[StreamEntry]:
         self._call()
         milliseconds = int(after.partition("-")[0])
         for _ in range(2):
@@ -75,7 +75,7 @@ class FakeRedis:
         await asyncio.sleep(0)
         return found
 
-    async def newest(self, stream: str, count: int) -> list[Entry]:
+    async def newest(self, stream: str, count: int) -> list[StreamEntry]:
         self._call()
         return self.streams.get(stream, [])[-count:]
 
@@ -114,7 +114,7 @@ class Suite:
             self.clusters,
             poll_s=0.05,
             telemetry_tail_count=tail_count,
-            metrics=Metrics(self.registry),
+            metrics=DecomposeMetrics(self.registry),
             log=structlog.get_logger(),
             on_state=self.states.append,
             **followers,

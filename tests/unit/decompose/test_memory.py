@@ -12,7 +12,7 @@ from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
 from adlro.services.decompose.groups import (
     ALL_DECLARED,
     GROUP_WINDOW,
-    Group,
+    JobGroup,
     application_key,
     declared_key,
     job_type_key,
@@ -299,7 +299,7 @@ def test_jobs_without_application_or_declaration_join_no_such_group():
 
 
 def test_a_group_keeps_its_newest_values():
-    group = Group()
+    group = JobGroup()
     for number in range(GROUP_WINDOW + 10):
         group.add(number, float(number))
     group.drop(3)  # long gone

@@ -22,7 +22,7 @@ from adlro.services.decompose.follow import START, entry_order
 from adlro.services.decompose.learned import LearnedPredictor
 from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
 from adlro.services.decompose.memory_file import MemoryFile
-from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.snapshot import FORMAT, VERSION
 from adlro.services.decompose.speeds import Speeds
 from adlro.services.decompose.variables import VOCABULARY_VERSION, Variables
@@ -36,7 +36,8 @@ def file(path) -> Any:
     memory = OutcomeMemory(variables, speeds)
     predictor = LearnedPredictor(memory, variables, speeds, lambda: (), refits_itself=False)
     return cast(
-        Any, MemoryFile(path, memory, variables, predictor, Metrics(CollectorRegistry()), structlog.get_logger())
+        Any,
+        MemoryFile(path, memory, variables, predictor, DecomposeMetrics(CollectorRegistry()), structlog.get_logger()),
     )
 
 

@@ -20,7 +20,7 @@ from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
 from adlro.services.decompose.fit import Fit, Refit
 from adlro.services.decompose.learner import CELL_LIMIT
 from adlro.services.decompose.memory import FinishedJob
-from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.refits import Refits
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
@@ -36,7 +36,7 @@ class Server:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.server = cast(Any, DecomposeServer(DecomposeSettings()))
-        self.metrics = Metrics(CollectorRegistry())
+        self.metrics = DecomposeMetrics(CollectorRegistry())
         self.server._metrics = self.metrics
         self.predictor = self.server._learned
         self.refits = self.server._refits = Refits(self.predictor, self.metrics, structlog.get_logger())

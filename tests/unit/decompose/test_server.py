@@ -13,7 +13,7 @@ from adlro.errors import InvalidInput
 from adlro.kit.settings import load_settings
 from adlro.records.jobs import JobSpec, JobType
 from adlro.services.decompose.memory import FinishedJob
-from adlro.services.decompose.metrics import Metrics
+from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
 from adlro.v1 import decompose_service_pb2 as pb
@@ -25,7 +25,7 @@ SPEC = JobSpec("a", "ann", JobType.SIMULATION, "tealeaf")
 def server(path=None) -> Any:
     made = cast(Any, DecomposeServer(DecomposeSettings(memory_path=path)))
     made._log = structlog.get_logger()
-    made._metrics = Metrics(CollectorRegistry())
+    made._metrics = DecomposeMetrics(CollectorRegistry())
     gpus = [(f"n/{number}", "n", "v100_sxm2") for number in range(1024)]
 
     async def matrix(name: str) -> SimpleNamespace:

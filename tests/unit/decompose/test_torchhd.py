@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adlro.services.decompose.algebra import bind, bundle, permute, similarity, unbind
-from adlro.services.decompose.cluster_memory import ClusterMemory, RecordCode
+from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
 from adlro.services.decompose.codebook import Codebook
 
 torch = pytest.importorskip("torch")
@@ -28,7 +28,7 @@ def test_operations_are_torchhds():
 
 def test_the_decoded_record_is_that_of_torchhds_cleanup():
     sizes = {"gpu_model": 3, "utilization": 20, "priority": 3}
-    code = RecordCode(Codebook(1024), sizes)
+    code = GpuRecordCode(Codebook(1024), sizes)
     rng = np.random.default_rng(0)
     memory = ClusterMemory(code, [f"gpu-{number}" for number in range(32)])
     memory.update(memory.slots, np.stack([rng.integers(size, size=32) for size in sizes.values()], axis=1))

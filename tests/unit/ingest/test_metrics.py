@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from adlro.errors import AlreadyExists
 from adlro.kit.redis import connect, connect_blocking
 from adlro.records.jobs import JobSpec, JobType, NormalizedJob
-from adlro.services.ingest.metrics import JobMetrics, MeasuredStore
+from adlro.services.ingest.metrics import CountedStore, JobMetrics
 from adlro.store import NewJob, SubmitLimits
 
 
@@ -17,7 +17,7 @@ async def test_jobs_are_counted_when_they_are_recorded(redis_url: str) -> None:
     metrics.register(registry)
     redis, blocking = connect(redis_url), connect_blocking(redis_url)
     try:
-        store = MeasuredStore(redis, blocking, metrics)
+        store = CountedStore(redis, blocking, metrics)
         specs = [JobSpec(f"j{number}", "ann", JobType.SIMULATION) for number in range(3)]
         new = [NewJob(spec, NormalizedJob(), f"r-{number}", 0.0) for number, spec in enumerate(specs)]
         await store.create_many([*new, new[0]])
@@ -38,7 +38,7 @@ async def test_what_a_limit_refuses_is_counted(redis_url: str) -> None:
     metrics.register(registry)
     redis, blocking = connect(redis_url), connect_blocking(redis_url)
     try:
-        store = MeasuredStore(redis, blocking, metrics, SubmitLimits(max_jobs=2))
+        store = CountedStore(redis, blocking, metrics, SubmitLimits(max_jobs=2))
         spec = JobSpec("j", "ann", JobType.SIMULATION)
         await store.create_many([NewJob(spec, NormalizedJob(), f"r-{number}", 0.0) for number in range(5)])
     finally:

@@ -11,8 +11,8 @@ from adlro.errors import InvalidInput
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, NormalizedJob
 from adlro.records.telemetry import Metric, Unit
 from adlro.services.ingest.normalize import (
-    Block,
     GpuSelection,
+    NormalizedBlock,
     TimeLimits,
     merge_newest,
     newest_sample,
@@ -27,7 +27,7 @@ LIMITS = TimeLimits(past_s=86_400.0, future_s=5.0)
 NAN = math.nan
 
 
-def normalize(*columns, **block) -> Block:
+def normalize(*columns, **block) -> NormalizedBlock:
     raw = raw_block(*columns, **block)
     return normalize_block(raw, GpuSelection(VIEW, raw.gpu_ids), LIMITS, NOW_UNIX_S)
 
@@ -190,7 +190,7 @@ def test_newest_sample_takes_of_each_gpu_the_last_value_that_it_reported():
     assert sample.sample_times_unix_s.tolist() == [NOW_UNIX_S]
 
 
-def sample_at(time_s, metric, unit, values, gpu_ids=GPU_IDS) -> Block:
+def sample_at(time_s, metric, unit, values, gpu_ids=GPU_IDS) -> NormalizedBlock:
     return newest_sample(normalize(column(metric, unit, [values]), times=(time_s,), gpu_ids=gpu_ids))
 
 

@@ -9,7 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from adlro.errors import InvalidInput
 from adlro.services.ingest.server import submitted
-from adlro.services.ingest.server.submitted import MAX_JOBS, SubmittedJobs
+from adlro.services.ingest.server.submitted import MAX_JOBS, SubmissionAnswers
 from adlro.store import Created
 from adlro.v1 import job_pb2
 
@@ -25,7 +25,7 @@ def recorded(number: int) -> asyncio.Future[Created]:
 
 
 async def test_as_many_refusals_as_a_stream_may_have_fit_a_stock_client():
-    jobs = SubmittedJobs()
+    jobs = SubmissionAnswers()
     for index in range(MAX_JOBS):
         await jobs.add(InvalidInput(f"message {index} of the stream: " + "€" * 2000), 1000)
     await jobs.decided()
@@ -38,7 +38,7 @@ async def test_as_many_refusals_as_a_stream_may_have_fit_a_stock_client():
 
 
 async def test_as_many_jobs_as_a_stream_may_have_fit_a_stock_client():
-    jobs = SubmittedJobs()
+    jobs = SubmissionAnswers()
     for index in range(MAX_JOBS):
         await jobs.add(recorded(index), 1000)
     await jobs.decided()
@@ -48,7 +48,7 @@ async def test_as_many_jobs_as_a_stream_may_have_fit_a_stock_client():
 
 async def test_what_is_being_written_is_bounded_in_bytes_and_order_is_kept(monkeypatch):
     monkeypatch.setattr(submitted, "_IN_FLIGHT_BYTES", 3000)
-    jobs = SubmittedJobs()
+    jobs = SubmissionAnswers()
     first: asyncio.Future[Created] = asyncio.get_running_loop().create_future()
     await jobs.add(first, 1000)
     await jobs.add(InvalidInput("no"), 1000)
@@ -65,7 +65,7 @@ async def test_what_is_being_written_is_bounded_in_bytes_and_order_is_kept(monke
 
 
 async def test_a_store_that_goes_away_is_told_when_all_else_is_decided():
-    jobs = SubmittedJobs()
+    jobs = SubmissionAnswers()
     lost: asyncio.Future[Created] = asyncio.get_running_loop().create_future()
     await jobs.add(lost, 10)
     later: asyncio.Future[Created] = asyncio.get_running_loop().create_future()

@@ -9,7 +9,7 @@ import pytest
 
 from adlro.errors import LimitExceeded
 from adlro.kit import budget
-from adlro.kit.budget import Lease, LeasedStream, RequestBudget
+from adlro.kit.budget import LeasedStream, MemoryLease, RequestBudget
 from tests.unit.kit.conditions import until
 
 PATIENCE_S = 0.05
@@ -26,7 +26,7 @@ def made(total_bytes: int = 8) -> RequestBudget:
     return RequestBudget(total_bytes, PATIENCE_S)
 
 
-async def takes(made: RequestBudget, caller: str, size_bytes: int = 1) -> asyncio.Task[Lease]:
+async def takes(made: RequestBudget, caller: str, size_bytes: int = 1) -> asyncio.Task[MemoryLease]:
     """A call that waits for memory."""
     task = asyncio.create_task(made.take(caller, size_bytes))
     await asyncio.sleep(0)
@@ -157,7 +157,7 @@ async def test_a_stream_waits_for_each_message_and_ends_where_it_is_silent():
 
     seen: list[int] = []
 
-    async def read_all(lease: Lease) -> None:
+    async def read_all(lease: MemoryLease) -> None:
         async for each in LeasedStream(messages(), lease):
             seen.append(each)
 

@@ -17,9 +17,9 @@ from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob, PendingReason, SimulatedWork
 from adlro.services.orchestrator.deciding.policy_selection import Choices
-from adlro.services.orchestrator.instrumented import MeasuredCluster, MeasuredStore
+from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
 from adlro.services.orchestrator.lease import Lease
-from adlro.services.orchestrator.metrics import Metrics
+from adlro.services.orchestrator.metrics import OrchestratorMetrics
 from adlro.services.orchestrator.orchestrator import Orchestrator
 from adlro.services.orchestrator.ports import Predicted
 from tests.unit.orchestrator.fake_cluster import FakeCluster
@@ -55,8 +55,8 @@ class House:
         self.blocking: aioredis.Redis = connect_blocking(url)
         self.of_thread = connect_in_thread(url, 1.0)
         self.registry = CollectorRegistry()
-        self.metrics = Metrics(self.registry)
-        self.store = MeasuredStore(self.redis, self.blocking, self.metrics)
+        self.metrics = OrchestratorMetrics(self.registry)
+        self.store = InstrumentedStore(self.redis, self.blocking, self.metrics)
         self.cluster = FakeCluster(cluster)
         self.predictor = predictor or Declared()
         self.lives = 0
@@ -79,7 +79,7 @@ class House:
         self.orchestrator = Orchestrator(
             self.redis,
             self.store,
-            MeasuredCluster(self.cluster, self.metrics),
+            InstrumentedCluster(self.cluster, self.metrics),
             self.predictor,
             self.lease,
             choices=choices or Choices(policy, checkpoint=NO_CHECKPOINT),

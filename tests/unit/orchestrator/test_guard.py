@@ -22,7 +22,7 @@ from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.deciding.decisions import DecisionLog
 from adlro.services.orchestrator.deciding.guard import INLINE_PAIRS, Guard
 from adlro.services.orchestrator.deciding.shadow import Shadow
-from adlro.services.orchestrator.deciding.side_thread import LateError, Worker
+from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
 from adlro.state.observation import Floats, Observation
 from tests.unit.decide.decision_points import Waiting, decision, drawn
 from tests.unit.orchestrator.house import NO_CHECKPOINT
@@ -345,7 +345,7 @@ async def test_who_decided_last_is_told_in_words(guard: Guard) -> None:
 
 
 async def test_work_is_done_in_order_and_errors_come_back() -> None:
-    worker = Worker("test")
+    worker = SideThread("test")
     done: list[int] = []
 
     def work(number: int) -> int:
@@ -363,7 +363,7 @@ async def test_work_is_done_in_order_and_errors_come_back() -> None:
 
 
 async def test_who_waits_no_longer_leaves_the_thread_at_its_work() -> None:
-    worker, released = Worker("test"), threading.Event()
+    worker, released = SideThread("test"), threading.Event()
     with pytest.raises(LateError):
         await worker.run(lambda: released.wait(30.0), 0.02)
     assert worker.busy

@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry
 from adlro.errors import Conflict, InternalError, Stale, Unavailable
 from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
-from adlro.services.orchestrator.instrumented import MeasuredCluster
+from adlro.services.orchestrator.instrumented import InstrumentedCluster
 from adlro.services.orchestrator.ledger.ledger import Ledger
-from adlro.services.orchestrator.metrics import Metrics, View, show_view
+from adlro.services.orchestrator.metrics import OrchestratorMetrics, View, show_view
 from adlro.services.orchestrator.orchestrator import gpu_views
 from adlro.store.keys import DRAINED, LEASE
 from tests.ledgers import job, queue
@@ -91,7 +91,7 @@ async def test_answers_to_launches_are_told_apart(error, result, cluster):
             raise error
 
     registry = CollectorRegistry()
-    measured = MeasuredCluster(Refusing(cluster), Metrics(registry))
+    measured = InstrumentedCluster(Refusing(cluster), OrchestratorMetrics(registry))
     with pytest.raises(type(error)):
         await measured.launch("job-1", 1, job(1).spec, Placement.on("volta-0/0"), 1, "")
     for each in ("accepted", "refused", "stale_token", "unanswered"):

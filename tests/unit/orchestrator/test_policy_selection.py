@@ -17,8 +17,8 @@ from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.decide.rollouts.policy import DqnLookahead
 from adlro.errors import InvalidInput, Unsupported
 from adlro.services.orchestrator.deciding.guard import Guard
-from adlro.services.orchestrator.deciding.policy_selection import Choices, Choosing
-from adlro.services.orchestrator.metrics import Metrics
+from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
+from adlro.services.orchestrator.metrics import OrchestratorMetrics
 from tests.networks import SHORTEST, network, put
 from tests.unit.decide.decision_points import drawn
 
@@ -44,11 +44,13 @@ class Made:
 
     def __init__(self) -> None:
         self.redis = Slow()
-        self.all: list[Choosing] = []
+        self.all: list[PolicySelection] = []
 
-    def __call__(self, policy: str, checkpoint: Path, shadow: str = "") -> Choosing:
+    def __call__(self, policy: str, checkpoint: Path, shadow: str = "") -> PolicySelection:
         choices = Choices(policy, shadow, checkpoint)
-        self.all.append(Choosing(self.redis, choices, 10, Metrics(CollectorRegistry()), structlog.get_logger()))
+        self.all.append(
+            PolicySelection(self.redis, choices, 10, OrchestratorMetrics(CollectorRegistry()), structlog.get_logger())
+        )
         return self.all[-1]
 
 

@@ -13,8 +13,8 @@ from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
 from adlro.services.orchestrator.ports import Predicted
-from adlro.services.orchestrator.runtimes.predictions import CHUNK, PAUSE_RATIO, Predictions
-from adlro.services.orchestrator.runtimes.refresh import REFRESH_AT_ONCE, REFRESH_S, Expectations
+from adlro.services.orchestrator.runtimes.predictions import CHUNK, PAUSE_RATIO, ExpectedRuntimes
+from adlro.services.orchestrator.runtimes.refresh import REFRESH_AT_ONCE, REFRESH_S, RuntimeRefresh
 from tests.ledgers import MODELS, job, queue
 from tests.unit.orchestrator.house import Declared, House
 
@@ -54,13 +54,13 @@ class Learning(Declared):
 
 
 class Bench:
-    """Expectations of a ledger with a predictor that learns; jobs enter as submissions do."""
+    """RuntimeRefresh of a ledger with a predictor that learns; jobs enter as submissions do."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.learning = Learning()
         self.errors: list[AdlroError] = []
-        self.predictions = Predictions(self.learning, self.errors.append, self.learning.clock_s)
-        self.expectations = Expectations(self.predictions, self.learning.clock_s)
+        self.predictions = ExpectedRuntimes(self.learning, self.errors.append, self.learning.clock_s)
+        self.expectations = RuntimeRefresh(self.predictions, self.learning.clock_s)
         self.ledger = Ledger(cluster)
         self.count = 0
 
@@ -85,7 +85,7 @@ class Bench:
 async def bench(cluster: Cluster) -> Bench:
     made = Bench(cluster)
     await made.predictions.predict([job(0).spec], MODELS)  # as at the start of a session
-    made.expectations = Expectations(made.predictions, made.learning.clock_s)
+    made.expectations = RuntimeRefresh(made.predictions, made.learning.clock_s)
     made.learning.asked.clear()
     return made
 

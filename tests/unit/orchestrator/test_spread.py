@@ -14,8 +14,8 @@ from adlro.records.jobs import ExpectedRuntime, JobSpec
 from adlro.services.orchestrator.clients import _spread
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ports import Predicted
-from adlro.services.orchestrator.runtimes.predictions import PRIOR_SPREAD, Predictions, declared_runtime_s
-from adlro.services.orchestrator.runtimes.refresh import Expectations
+from adlro.services.orchestrator.runtimes.predictions import PRIOR_SPREAD, ExpectedRuntimes, declared_runtime_s
+from adlro.services.orchestrator.runtimes.refresh import RuntimeRefresh
 from adlro.state.observation import Floats
 from adlro.v1 import decompose_service_pb2 as pb
 from tests.ledgers import job, queue
@@ -38,16 +38,16 @@ class Says:
         return {}
 
 
-def ask(says: Says) -> Predictions:
+def ask(says: Says) -> ExpectedRuntimes:
     errors: list[AdlroError] = []
-    return Predictions(says, errors.append)
+    return ExpectedRuntimes(says, errors.append)
 
 
 async def test_an_interval_becomes_the_spread_that_policies_see(cluster: Cluster) -> None:
     ledger = Ledger(cluster)
     entry = queue(ledger, 1, (5.0, 5.0, 5.0))
     assert ledger.observe(0.0).job_spread.tolist() == [[0.0]]
-    await Expectations(ask(Says(5.0, np.array([0.7])))).bring_up_to_date(ledger, [entry], virtual=True)
+    await RuntimeRefresh(ask(Says(5.0, np.array([0.7])))).bring_up_to_date(ledger, [entry], virtual=True)
     assert ledger.observe(0.0).job_spread.tolist() == [[0.7]], "the same durations, but less sure of them"
 
 

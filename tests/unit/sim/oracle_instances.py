@@ -15,7 +15,7 @@ import numpy as np
 
 from adlro.hardware.speeds import speed
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.sim.batch import GpuChange, Outcome, simulate
+from adlro.sim.batch import BatchOutcome, GpuChange, simulate
 from adlro.state.job_arrays import JobArrays, empty_job_arrays
 from adlro.state.observation import HOLD, Ints, Observation
 from adlro.workload.job_lists import WorkloadJob
@@ -223,7 +223,7 @@ class SeenPolicy:
         return number, row_of, view
 
 
-def compare(instances: Sequence[Instance], seed: int, *, hold_share: float, start_cost_s: float = 0.0) -> Outcome:
+def compare(instances: Sequence[Instance], seed: int, *, hold_share: float, start_cost_s: float = 0.0) -> BatchOutcome:
     """Runs the instances as one batch, and each by the oracle; asserts that all agree exactly.
 
     Returns:
@@ -243,7 +243,7 @@ def compare(instances: Sequence[Instance], seed: int, *, hold_share: float, star
 
 def run_batch(
     instances: Sequence[Instance], act: Callable[[Observation], Ints], *, start_cost_s: float = 0.0
-) -> Outcome:
+) -> BatchOutcome:
     return simulate(
         [instance.cluster for instance in instances],
         job_arrays(instances),
@@ -263,7 +263,7 @@ def rounded(view: View) -> View:
     return replace(view, service_s={user: round(s, 6) for user, s in view.service_s.items()})
 
 
-def assert_same(outcome: Outcome, number: int, wanted: OracleOutcome) -> None:
+def assert_same(outcome: BatchOutcome, number: int, wanted: OracleOutcome) -> None:
     """List `number` went job for job, attempt for attempt as the oracle's did: equal floats."""
     count = len(wanted.end_s)
     np.testing.assert_array_equal(outcome.attempts[number, :count], wanted.attempts)

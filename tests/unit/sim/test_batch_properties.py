@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from adlro.decide.policies.fcfs import Fcfs
 from adlro.decide.policies.sjf import Sjf
-from adlro.sim.batch import BatchSimulator, Outcome, Run
+from adlro.sim.batch import BatchOutcome, BatchSimulator, Run
 from adlro.state.observation import HOLD, Ints, Observation
 from tests.unit.sim.oracle import OracleChange, OracleGpu, OracleJob, OracleNode
 from tests.unit.sim.oracle_instances import MODELS, Instance, SeenPolicy, draw_instance, job_arrays, run_batch
@@ -29,7 +29,7 @@ thorough = settings(max_examples=300, deadline=None, print_blob=True, phases=uns
 START_COSTS_S = (0.0, 0.0, 0.7)
 
 
-def check_course(instance: Instance, outcome: Outcome, number: int, start_cost_s: float) -> None:
+def check_course(instance: Instance, outcome: BatchOutcome, number: int, start_cost_s: float) -> None:
     runs = list(outcome.runs(number))
     check_jobs_are_conserved(instance, outcome, number, runs)
     check_time(instance, runs)
@@ -42,7 +42,7 @@ def check_course(instance: Instance, outcome: Outcome, number: int, start_cost_s
         check_work(instance, run, start_cost_s)
 
 
-def check_jobs_are_conserved(instance: Instance, outcome: Outcome, number: int, runs: list[Run]) -> None:
+def check_jobs_are_conserved(instance: Instance, outcome: BatchOutcome, number: int, runs: list[Run]) -> None:
     """Each job ends at most once, those that don't are `stuck`, and every attempt is accounted for."""
     count = len(instance.jobs)
     ended = [run.job for run in runs if run.completed]

@@ -8,7 +8,7 @@ import pytest
 from adlro.numeric.compiled import compiled
 from adlro.sim import fork, kernel
 from adlro.sim.batch import change_arrays
-from adlro.sim.course import DECISION, DONE, Changes, Course, new_course
+from adlro.sim.course import DECISION, DONE, Course, GpuChanges, new_course
 from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.machines import Hardware, Machines, empty_machines, hardware_of
 from adlro.workload.job_lists import draw_jobs
@@ -35,7 +35,7 @@ def copy(jobs: JobArrays, machines: Machines, course: Course, n: int, other: Mac
 
 
 def place_first_that_fits(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, changes: Changes, course: Course, n: int, steps: int
+    hardware: Hardware, machines: Machines, jobs: JobArrays, changes: GpuChanges, course: Course, n: int, steps: int
 ) -> None:
     for _ in range(steps):
         if course.status[n] != DECISION:
@@ -50,7 +50,7 @@ def act(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
-    changes: Changes,
+    changes: GpuChanges,
     course: Course,
     n: int,
     row: int,

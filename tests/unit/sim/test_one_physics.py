@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adlro.records.events import EventKind
-from adlro.sim.batch import GpuChange, Outcome, simulate
+from adlro.sim.batch import BatchOutcome, GpuChange, simulate
 from adlro.sim.simulator import ClusterSimulator
 from adlro.state.job_arrays import pack_jobs
 from adlro.state.observation import HOLD, Ints, Observation
@@ -34,7 +34,7 @@ def random_changes(rng: np.random.Generator, until_s: float) -> list[GpuChange]:
 
 def in_batch(
     jobs: list[WorkloadJob], changes: list[GpuChange], start_cost_s: float, rng: np.random.Generator
-) -> tuple[Outcome, list[Start]]:
+) -> tuple[BatchOutcome, list[Start]]:
     """Runs a list under random placements in the kernel; what came of it, and its starts in order."""
     starts: list[Start] = []
     numbers = {job.submit_s: number for number, job in enumerate(jobs)}

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from adlro.clusterside.cluster_side import ClusterSide
-from adlro.clusterside.metrics import Metrics
+from adlro.clusterside.metrics import ClusterMetrics
 from adlro.clusterside.telemetry import Outbox
 from adlro.clusterside.timers import LoopTimers
 from adlro.kit.channel import open_channel
@@ -87,7 +87,7 @@ async def test_metrics_count_events_and_what_is_not_acknowledged():
     driver = SimulatedCluster(ClusterSimulator(load_scenario("paper").cluster), clock)
     runtime = ClusterSide(driver, LoopTimers())
     registry = CollectorRegistry()
-    Metrics("simcluster", runtime, Outbox(), registry)
+    ClusterMetrics("simcluster", runtime, Outbox(), registry)
     runtime.wake_at([0.0])
     runtime.wake_at([0.0])
     assert registry.get_sample_value("adlro_simcluster_events_total", {"kind": "WAKE_UP"}) == 2

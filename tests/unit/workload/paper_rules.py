@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from adlro.hardware.speeds import speed
 from adlro.records.cluster import Cluster
-from adlro.sim.simulator import ClusterSimulator, GpuState
+from adlro.sim.simulator import ClusterSimulator, SimulatedGpu
 from adlro.workload.job_lists import WorkloadJob
 
 Start = tuple[int, str]
@@ -32,7 +32,7 @@ class PaperRun:
         self.simulator = ClusterSimulator(cluster, time_s=begin_s)
         self.queue: Queue = []
         self._rule = rule
-        self._gpus: list[GpuState] = []
+        self._gpus: list[SimulatedGpu] = []
 
     def run(self) -> tuple[float, float]:
         """Mean JCT over all jobs, and makespan from the first submission."""
@@ -59,7 +59,7 @@ class PaperRun:
         self._gpus = list(self.simulator.gpus.values())
         return self._rule(self)
 
-    def fitting(self, number: int) -> list[GpuState]:
+    def fitting(self, number: int) -> list[SimulatedGpu]:
         """The GPUs where a job fits now, lowest number first."""
         job = self.jobs[number]
         used: dict[int, int] = {}
@@ -76,7 +76,7 @@ class PaperRun:
             and job.cpu_cores <= nodes[state.node].cpu_cores - used.get(state.node, 0)
         ]
 
-    def duration_s(self, number: int, state: GpuState) -> float:
+    def duration_s(self, number: int, state: SimulatedGpu) -> float:
         job = self.jobs[number]
         return job.work_s / speed(job.application, job.job_type, state.gpu.gpu_model)
 

@@ -20,7 +20,7 @@ from adlro.lab.evaluate.learning import simulate_learned
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobSpec, JobState
 from adlro.services.orchestrator.ports import Predicted
-from adlro.sim.batch import Outcome, simulate
+from adlro.sim.batch import BatchOutcome, simulate
 from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.observation import Floats, Ints, Observation
 from adlro.store import Move
@@ -67,7 +67,7 @@ def arrays(jobs: Sequence[WorkloadJob] = JOBS) -> JobArrays:
     return pack_jobs([jobs], CLUSTER)
 
 
-async def ran(decompose: FakeDecompose, act: Callable[[Observation], Ints] | None = None) -> Outcome:
+async def ran(decompose: FakeDecompose, act: Callable[[Observation], Ints] | None = None) -> BatchOutcome:
     return await simulate_learned(CLUSTER, JOBS, arrays(), act or POLICIES["mct"]().act, decompose)
 
 

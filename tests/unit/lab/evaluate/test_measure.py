@@ -10,7 +10,7 @@ from adlro.errors import InternalError
 from adlro.lab.evaluate.measure import METRICS, best_duration_s, check_little, figures_of, jain_of_users
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobType
-from adlro.sim.batch import Outcome, simulate
+from adlro.sim.batch import BatchOutcome, simulate
 from adlro.state.job_arrays import pack_jobs
 from adlro.workload.job_lists import WorkloadJob
 
@@ -23,7 +23,7 @@ def job(submit_s: float, work_s: float, user: str, priority: float, gpu_memory_m
     return WorkloadJob(submit_s, user, "", JobType.SIMULATION, work_s, gpu_memory_mib, 1, 100, priority)
 
 
-def outcome() -> Outcome:
+def outcome() -> BatchOutcome:
     """FCFS on 10 s (V100) or 20 s (Turing), three jobs: at 0 on a/0, at 0 on b/0, the third waits for a/0 until 10."""
     jobs = [job(0, 10, "ada", 1.0), job(0, 10, "ben", 0.5), job(4, 10, "ada", 0.5, 15000)]
     arrays = pack_jobs([jobs], CLUSTER)

@@ -16,7 +16,7 @@ from adlro.decide.planes.fill import PlaneFiller
 from adlro.decide.policies.hold_greedy import FIXED, HoldGreedyFixed
 from adlro.lab.learn.advantages import Sampling, States, collect
 from adlro.lab.learn.dataset import Dataset, batch_of, chunks_of
-from adlro.lab.learn.improve import Fit, fit, gains_by_margin, predicted_gain
+from adlro.lab.learn.improve import NetworkFit, fit, gains_by_margin, predicted_gain
 from adlro.lab.learn.network import PairNetwork
 from adlro.lab.learn.worlds import draw_world, world_of
 from adlro.workload.scenario import load_scenario
@@ -122,7 +122,7 @@ def test_regression_finds_gains(states: States) -> None:
     chunks = chunks_of(states, filler(), np.random.default_rng(0))
     untrained = gains_by_margin(PairNetwork(), chunks)
     assert (untrained == 0.0).all()  # an untrained network is the base
-    _network, log = fit(Dataset(chunks, chunks), Fit(epochs=30, batch=64))
+    _network, log = fit(Dataset(chunks, chunks), NetworkFit(epochs=30, batch=64))
     assert log[-1]["loss"] < 0.7 * log[0]["loss"]
     # On the very states that it has learned it must beat the base, and by no more than knowing all gains would.
     best = states.sampled.gain_s.max(axis=1) / filler().fill(states.observation_of(states.numbers)).scale_s

@@ -14,7 +14,7 @@ import torch
 from adlro.decide.planes.fill import PlaneFiller
 from adlro.decide.policies.hold_greedy import FIXED, HoldGreedyFixed
 from adlro.errors import InvalidInput
-from adlro.lab.learn.dqn import Learner, best_allowed
+from adlro.lab.learn.dqn import DqnLearner, best_allowed
 from adlro.lab.learn.episodes import run_generation
 from adlro.lab.learn.network import PairNetwork
 from adlro.lab.learn.recipes import QRecipe, q_recipe
@@ -122,7 +122,7 @@ def test_targets_are_what_a_slow_way_gives(world):
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     for double in (True, False):
-        learner = Learner(network, dataclasses.replace(SMALL, double=double), CPU)
+        learner = DqnLearner(network, dataclasses.replace(SMALL, double=double), CPU)
         torch.manual_seed(6)
         for parameter in learner.target.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
@@ -149,7 +149,7 @@ def test_q_of_what_was_done_is_that_of_each_decision_alone(world):
     network = PairNetwork()
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    learner = Learner(network, SMALL, CPU)
+    learner = DqnLearner(network, SMALL, CPU)
     rows = np.arange(len(decisions.action))[::5]
     action = decisions.action[rows]
     assert (action < 0).any()
@@ -191,7 +191,7 @@ def test_learning_lowers_the_loss_on_what_is_learned_from(world):
     replay = Replay(10_000)
     replay.add(generation(world, recipe).decisions)
     torch.manual_seed(1)
-    learner = Learner(PairNetwork(), recipe, CPU)
+    learner = DqnLearner(PairNetwork(), recipe, CPU)
     rng = np.random.default_rng(2)
     before = learner.learn(replay, rng, 5)
     learner.learn(replay, rng, 80)
