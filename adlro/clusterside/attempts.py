@@ -87,6 +87,7 @@ class Attempts:
         """Nodes and GPUs are others now; nothing is open on those that are gone."""
         self._cluster = cluster
         self._place_of: dict[str, tuple[Node, Gpu]] = {gpu.gpu_id: (node, gpu) for node, gpu in cluster.gpus()}
+        self._lost = {gpu_id: None for gpu_id in self._lost if gpu_id in self._place_of}
         self._job_on: dict[str, str] = {}
         self._cores_free = {node.node_id: node.cpu_cores for node in cluster.nodes}
         self._memory_free_mib = {node.node_id: node.memory_mib for node in cluster.nodes}

@@ -18,6 +18,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Coroutine
+from dataclasses import dataclass
 
 import structlog
 
@@ -34,6 +35,21 @@ from adlro.records.events import Clock, ClockMode, ClusterEvent, EventKind
 AGAIN_S, MOST_AGAIN_S = 0.5, 30.0
 
 
+@dataclass(slots=True)
+class _Work:
+    """What goes on for an open attempt.
+
+    Attributes:
+        starting: its program is being started, or taken up again.
+        limit: when its time is over.
+        overdue: that has come.
+    """
+
+    starting: asyncio.Task[None] | None = None
+    limit: Timer | None = None
+    overdue: bool = False
+
+
 class RealDriver(Driver):
     """A cluster in real time.
 
@@ -45,10 +61,8 @@ class RealDriver(Driver):
         self.cluster = cluster
         self._log = structlog.get_logger()
         self._tasks: set[asyncio.Task[None]] = set()
-        # By job, of open attempts: what runs on their behalf, and when they are to be over.
-        self._starting: dict[str, asyncio.Task[None]] = {}
-        self._limits: dict[str, Timer] = {}
-        self._overdue: set[str] = set()
+        # Of open attempts, by job and attempt.
+        self._work: dict[tuple[str, int], _Work] = {}
         self._timer: OneTimer
         self._base_s = self._told_s = self._began_unix_s = 0.0
         self._base_wall = 0.0
@@ -78,6 +92,9 @@ class RealDriver(Driver):
 
         It may run, or have ended meanwhile, which is told as ever. Of an attempt that had not started, the process
         before may still have begun to start the program.
+
+        Raises:
+            Exception: it could not be found out; that is tried again.
         """
 
     # ---- what an adapter tells
@@ -102,17 +119,15 @@ class RealDriver(Driver):
             kind: FINISHED; FAILED, by an error or because it was ended; LOST, with its node, and worth another attempt.
             message: for people.
         """
+        overdue = self._work_of(attempt).overdue
+        self._drop_work(attempt)
         if not self.side.is_open(attempt):
             return
-        limit = self._limits.pop(attempt.job_id, None)
-        if limit is not None:
-            limit.cancel()
-        if kind is EventKind.FAILED and attempt.job_id in self._overdue:
+        if kind is EventKind.FAILED and overdue:
             assert attempt.spec is not None
             message = f"time limit of {attempt.spec.time_limit_s:g} s reached"
         elif kind is EventKind.FAILED and attempt.stop_asked:
             kind, message = EventKind.STOPPED, "stopped"
-        self._overdue.discard(attempt.job_id)
         self._tell(attempt, kind, message)
 
     def gpu_lost(self, gpu_id: str) -> None:
@@ -158,12 +173,12 @@ class RealDriver(Driver):
         for attempt in self.side.open_attempts():
             if attempt.gpu_id in known:
                 task = self.spawn(self._resume(attempt), f"resume {attempt.job_id}")
-                self._starting[attempt.job_id] = task
+                self._work_of(attempt).starting = task
         self.go_on()
 
     def launch(self, attempt: Attempt) -> None:
         """See Driver."""
-        self._starting[attempt.job_id] = self.spawn(self._start(attempt), f"start {attempt.job_id}")
+        self._work_of(attempt).starting = self.spawn(self._start(attempt), f"start {attempt.job_id}")
 
     def stop(self, attempt: Attempt) -> None:
         """See Driver."""
@@ -178,21 +193,41 @@ class RealDriver(Driver):
             await asyncio.wait(set(self._tasks))
 
     async def _resume(self, attempt: Attempt) -> None:
-        try:
-            found = await self.resume(attempt)
-        except Exception as error:
-            self._log.warning("an attempt could not be taken up again", job_id=attempt.job_id, why=str(error))
-            found = False
+        found = await self._found(attempt)
         if not found and not attempt.start_revision and not attempt.stop_asked:
             await self._start(attempt)
             return
-        self._starting.pop(attempt.job_id, None)
-        if not found:
+        self._work_of(attempt).starting = None
+        if not self.side.is_open(attempt):
+            self._drop_work(attempt)
+        elif not found:
             self.ended(attempt, EventKind.LOST, "its program was gone when the cluster's service came back")
         elif attempt.stop_asked:
             self.stop(attempt)
         elif attempt.start_revision:
             self._keep_limit(attempt)
+
+    async def _found(self, attempt: Attempt) -> bool:
+        """Whether the program of an attempt is still there: only the adapter's answer says that it is gone."""
+        pause_s = AGAIN_S
+        while self.side.is_open(attempt):
+            try:
+                return await self.resume(attempt)
+            except Exception as error:
+                self._log.warning(
+                    "an attempt could not be taken up again; trying again", job_id=attempt.job_id, why=str(error)
+                )
+                await asyncio.sleep(pause_s)
+                pause_s = min(2.0 * pause_s, MOST_AGAIN_S)
+        return True
+
+    def _work_of(self, attempt: Attempt) -> _Work:
+        return self._work.setdefault((attempt.job_id, attempt.attempt), _Work())
+
+    def _drop_work(self, attempt: Attempt) -> None:
+        work = self._work.pop((attempt.job_id, attempt.attempt), None)
+        if work is not None and work.limit is not None:
+            work.limit.cancel()
 
     async def _settle(self) -> None:
         """Returns when what it is about to do is written down, however long that takes."""
@@ -208,19 +243,24 @@ class RealDriver(Driver):
         try:
             # A program that nobody has written down would be found by nobody.
             await self._settle()
-            await self.start(attempt)
+            if self.side.is_open(attempt):  # its GPU may be lost by now
+                await self.start(attempt)
+                if not self.side.is_open(attempt):
+                    await self.end(attempt)  # its GPU was lost meanwhile; of a program that is over this ends nothing
         except InvalidInput as error:
             self.ended(attempt, EventKind.FAILED, error.message)
         except Exception as error:
             why = error.message if isinstance(error, AdlroError) else f"{type(error).__name__}: {error}"
             self._log.warning("an attempt could not be started", job_id=attempt.job_id, why=why)
             self.ended(attempt, EventKind.LOST, f"it could not be started: {why}")
-        finally:
-            self._starting.pop(attempt.job_id, None)
+        if self.side.is_open(attempt):
+            self._work_of(attempt).starting = None
+        else:
+            self._drop_work(attempt)
 
     async def _end(self, attempt: Attempt) -> None:
         await self._settle()
-        starting = self._starting.get(attempt.job_id)
+        starting = self._work_of(attempt).starting
         if starting is not None:  # what is half started can't be ended
             await asyncio.wait([starting])
         pause_s = AGAIN_S
@@ -235,17 +275,19 @@ class RealDriver(Driver):
                 return
 
     def _keep_limit(self, attempt: Attempt) -> None:
-        assert attempt.spec is not None
-        limit_s = attempt.spec.time_limit_s
-        if limit_s is None:
+        work = self._work_of(attempt)
+        if attempt.spec is None or attempt.spec.time_limit_s is None or work.limit is not None:
             return
 
         def overdue() -> None:
-            self._overdue.add(attempt.job_id)
+            if not self.side.is_open(attempt):  # its GPU has left
+                self._drop_work(attempt)
+                return
+            work.overdue = True
             self.spawn(self._end(attempt), f"end {attempt.job_id}")
 
-        wait_s = attempt.start_s + limit_s - self._now_s()
-        self._limits[attempt.job_id] = self.timers.call_at(self.timers.time() + max(wait_s, 0.0), overdue)
+        wait_s = attempt.start_s + attempt.spec.time_limit_s - self._now_s()
+        work.limit = self.timers.call_at(self.timers.time() + max(wait_s, 0.0), overdue)
 
     def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         """Runs something beside all else, such as a watch over a program; ended when the driver is closed."""

@@ -21,7 +21,7 @@ import redis.asyncio as aioredis
 from redis.exceptions import RedisError
 
 from adlro import __version__
-from adlro.errors import Unsupported
+from adlro.errors import DataLoss, Unsupported
 from adlro.store.keys import SEQUENCE, STORE
 from adlro.wire import FORMAT
 
@@ -36,6 +36,7 @@ _AT_START_S = 2.0
 _CLAIM = """
 local found = redis.call('HMGET', KEYS[1], 'format', 'oldest_user', 'release')
 if not found[1] and redis.call('EXISTS', KEYS[2]) == 1 then found = {'1', '1', ''} end
+if found[1] and not tonumber(found[1]) then return found end
 if not found[1] or tonumber(found[1]) < tonumber(ARGV[1]) then
   redis.call('HSET', KEYS[1], 'format', ARGV[1], 'oldest_user', ARGV[2], 'release', ARGV[3])
 end
@@ -52,6 +53,7 @@ async def claim(redis: aioredis.Redis, *, writes: bool = True) -> None:
 
     Raises:
         Unsupported: STORE_OF_ANOTHER_FORMAT: the store is of a newer format.
+        DataLoss: STORE_MARK_UNREADABLE: what says its format is something else.
         redis.exceptions.RedisError, OSError: the store does not answer.
     """
     client: Any = redis
@@ -61,7 +63,13 @@ async def claim(redis: aioredis.Redis, *, writes: bool = True) -> None:
         found = await client.hmget(STORE, "format", "oldest_user", "release")
     if not found or found[0] is None:
         return
-    kept, oldest_user = int(found[0]), int(found[1] or 0)
+    try:
+        kept, oldest_user = int(found[0]), int(found[1] or found[0])
+    except ValueError as error:
+        raise DataLoss(
+            f"the store's mark in Redis ({STORE}) can't be read ({error}); bring it back from a backup, or delete it",
+            reason="STORE_MARK_UNREADABLE",
+        ) from error
     if kept > FORMAT and oldest_user > FORMAT:
         raise Unsupported(
             f"the store in Redis has format {kept}, written by ADLRO {(found[2] or b'').decode()}; this release "

@@ -168,5 +168,5 @@ def stored(redis_url: str) -> dict[bytes, bytes]:
     """All that Redis holds of jobs and telemetry."""
     with redis.Redis.from_url(redis_url) as client:
         keys = sorted(client.scan_iter("adlro:*"))
-        others = (b"adlro:clusters", b"adlro:current_cluster", b"adlro:page_secret")
+        others = (b"adlro:clusters", b"adlro:current_cluster", b"adlro:page_secret", b"adlro:store")
         return {key: client.dump(key) for key in keys if key not in others}

@@ -143,6 +143,9 @@ class Launches:
                 asked.set()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2.0 * pause_s, MOST_AGAIN_S)
+            except Unsupported:  # a cluster that can't end what runs: it ends by itself
+                asked.set()
+                return
             else:
                 asked.set()
                 return

@@ -67,7 +67,7 @@ def begin(
     same = (
         cursor is not None
         and cursor.incarnation == description.incarnation
-        and cursor.revision >= description.oldest_revision - 1
+        and description.oldest_revision - 1 <= cursor.revision <= description.revision
     )
     if cursor is not None and same:
         return Reconciled(book, True, cursor.revision, cursor.time_s, max_attempts, runs)

@@ -13,6 +13,7 @@ go on. Whatever else fails ends the session, and the next one starts from what i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import time
 from collections.abc import Callable, Sequence
@@ -189,7 +190,8 @@ class Session:
         # Their records are final, or on a later attempt: they must not hold a GPU.
         for stray in found.unclaimed.values():
             self._log.warning("stopping an attempt without a record", job_id=stray.job_id, attempt=stray.attempt)
-            await self._cluster.stop(stray.job_id, stray.attempt, self.token, self.acting.incarnation)
+            with contextlib.suppress(Unsupported):  # it ends by itself
+                await self._cluster.stop(stray.job_id, stray.attempt, self.token, self.acting.incarnation)
         for entry in found.begins:
             self._wait_for_begin(entry)
         for start in range(0, len(found.arriving), ARRIVALS_AT_ONCE):

@@ -35,6 +35,7 @@ class Programs(RealDriver):
         self.attempts: dict[str, Attempt] = {}
         self.failure: Exception | None = None
         self.deaf = 0  # so many ends fail
+        self.lost_answers = 0  # so many questions whether a program is there fail
         self.go = asyncio.Event()
         self.go.set()
 
@@ -55,6 +56,9 @@ class Programs(RealDriver):
 
     async def resume(self, attempt: Attempt) -> bool:
         self.attempts[attempt.job_id] = attempt
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise OSError("no answer")
         if attempt.job_id not in self.programs:
             return False
         self.runs(attempt)
@@ -218,3 +222,49 @@ async def test_no_program_is_started_before_its_attempt_is_written_down():
     running.cancel()
     await asyncio.wait([running])
     await driver.close()
+
+
+async def test_a_gpu_that_is_lost_while_a_program_starts_leaves_no_program(bench):
+    bench.driver.go.clear()
+    bench.launch("a")
+    await asyncio.sleep(0.01)  # it is being started
+    bench.driver.gpu_lost("n/0")
+    await bench.until_told("a", "LOST: GPU n/0 was lost")
+    bench.driver.go.set()
+    await bench.until(lambda: "a" in bench.driver.attempts and not bench.programs)
+    assert len(bench.told("a")) == 1
+
+
+async def test_an_attempt_that_is_lost_before_it_is_written_down_is_not_started(bench, monkeypatch):
+    written = asyncio.Event()
+    monkeypatch.setattr(bench.side, "settled", written.wait)
+    bench.launch("a")
+    bench.driver.gpu_lost("n/0")
+    written.set()
+    await bench.until(lambda: not bench.driver._work)
+    assert "a" not in bench.driver.attempts
+
+
+async def test_an_adapter_that_can_not_say_whether_a_program_is_there_is_asked_again(bench, monkeypatch):
+    monkeypatch.setattr(real_driver, "AGAIN_S", 0.002)
+    bench.launch("a")
+    await bench.until_told("a", "STARTED", "RUNNING")
+    monkeypatch.setattr(Programs, "lost_answers", 3, raising=False)
+    before = bench.driver
+    await bench.restart()
+    bench.driver.lost_answers = 3
+    await bench.until(lambda: bench.driver is not before and bench.driver.lost_answers == 0)
+    await bench.until(lambda: not any(work.starting for work in bench.driver._work.values()))
+    assert bench.told("a") == ["STARTED", "RUNNING"]
+    assert bench.programs == {"a"}
+
+
+async def test_the_time_limit_of_an_attempt_that_was_lost_ends_no_later_one(bench):
+    bench.launch("a", time_limit_s=0.05)
+    await bench.until_told("a", "STARTED", "RUNNING")
+    bench.side.change_cluster(Cluster("c", (Node("n", 8, 65536, CLUSTER.nodes[0].gpus[1:]),)))
+    bench.launch("a", "n/1", attempt=2)
+    await asyncio.sleep(0.1)
+    bench.driver.ended(bench.driver.attempts["a"], EventKind.FAILED, "an error of its own")
+    await bench.until(lambda: any("FAILED" in each for each in bench.told("a")))
+    assert "FAILED: an error of its own" in bench.told("a")

@@ -32,8 +32,8 @@ def test_a_cluster_is_simulated_where_no_compiled_code_can_be_kept(tmp_path: Pat
     copy = tmp_path / "adlro"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     # Files where folders would have to be: not even root can make them.
-    for folder in (copy / "sim", tmp_path):
-        (folder / "__pycache__").touch()
+    for folder in (*(source.parent for source in copy.rglob("*.py")), tmp_path):
+        (folder / "__pycache__").touch(exist_ok=True)
     home = tmp_path / "home"
     home.touch()
     env = {key: value for key, value in os.environ.items() if key not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}

@@ -65,6 +65,16 @@ async def test_a_store_of_a_newer_format_is_refused_with_the_way_out_and_left_as
     assert await store.hgetall(STORE) == {key.encode(): str(value).encode() for key, value in newer.items()}
 
 
+@pytest.mark.parametrize("mark", [{"format": "abc"}, {"format": 9, "oldest_user": "x"}, {"format": ""}])
+async def test_a_mark_that_is_none_is_told_and_left(store: Any, mark: dict[str, Any]) -> None:
+    await store.hset(STORE, mapping=mark)
+    before = await store.hgetall(STORE)
+    for writes in (True, False):
+        with pytest.raises(DataLoss, match=STORE):
+            await claim(store, writes=writes)
+    assert await store.hgetall(STORE) == before
+
+
 async def test_a_newer_store_that_lets_this_format_go_on_is_used_and_stays_newer(store: Any) -> None:
     await store.hset(STORE, mapping={"format": FORMAT + 1, "oldest_user": FORMAT, "release": "9.1"})
     await claim(store)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "own_agent.py"
+EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "own_agent.py"
 
 
 @pytest.mark.slow
