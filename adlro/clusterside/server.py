@@ -101,6 +101,8 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
                 if kept is not None:
                     self.side.restore(kept)
                     self._journal.go_on()
+                # A lease that was given since, or used without being written down yet: older ones are refused at once.
+                self.side.fence.note(await self._jobs.newest_token())
                 await self.driver.begin(kept)
         except (RedisError, OSError, TimeoutError) as error:
             tell(f"what was before is not read yet: {str(error) or type(error).__name__}")
