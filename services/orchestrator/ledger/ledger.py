@@ -146,9 +146,15 @@ class Ledger:
         self._since_s[gpu] = time_s
         self._holder_submit_s[gpu] = entry.job.submit_s or 0.0
 
+    def place_elsewhere(self, entry: Entry) -> None:
+        """A job holds what the cluster no longer has: nothing here."""
+        self._leave_queue(entry)
+        entry.phase = Phase.PLACED
+
     def runs_since(self, entry: Entry, start_s: float) -> None:
         """The cluster tells when a placed job began."""
-        self._since_s[entry.gpu] = start_s
+        if entry.gpu >= 0:
+            self._since_s[entry.gpu] = start_s
 
     def release(self, entry: Entry) -> None:
         """Gives back what a placed job holds; the entry stays."""

@@ -124,6 +124,11 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
 def _reconcile_launched(found: Reconciled, entry: Entry, running: RunningJob | None) -> None:
     job, book = entry.job, found.book
     gpu = book.ledger.layout.gpu_number.get(job.gpu_id)
+    if gpu is None and found.same:
+        # The events that follow tell how it ended, or that it was lost with its GPU, which left after that.
+        book.ledger.place_elsewhere(entry)
+        found.vanished.append((entry, job.attempt_count))
+        return
     if gpu is None:
         book.lose(entry, f"{job.gpu_id} is no longer part of the cluster", found.now_s, excused=True)
         return

@@ -426,7 +426,9 @@ class Session:
         for entry, attempt in vanished:
             if entry.is_placed(attempt):
                 self._holding.ask_again()
-                self._book.lose(entry, "it ended while its record could not be read", self.now_s, excused=True)
+                gone = entry.job.gpu_id not in self.ledger.layout.gpu_number
+                why = "its GPU left the cluster" if gone else "it ended while its record could not be read"
+                self._book.lose(entry, why, self.now_s, excused=True)
 
     async def _join_queue(self) -> tuple[list[Entry], list[Entry]]:
         """What arrived, and what begins by now, joins the queue; what was cancelled leaves.

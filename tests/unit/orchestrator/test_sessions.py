@@ -192,6 +192,30 @@ async def test_nodes_that_join_and_leave_are_taken_up_by_another_session(house: 
     assert sum(job.attempt_count for job in done) == jobs + few
 
 
+async def test_a_job_that_ended_before_its_node_left_is_not_run_again(house: House) -> None:
+    whole = house.cluster.cluster
+    await house.pause()
+    house.start()
+    await house.submit(5.0)
+
+    async def runs() -> bool:
+        return (await house.store.get("job-1")).state is JobState.RUNNING
+
+    await house.until(runs)
+    node_id = (await house.store.get("job-1")).gpu_id.partition("/")[0]
+    await house.kill()
+    # Nobody hears of its end before its node leaves.
+    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
+    house.cluster.acknowledged = house.cluster.revision
+    house.cluster.go_on()
+    assert not house.cluster.running
+    house.cluster.change(replace(whole, nodes=tuple(node for node in whole.nodes if node.node_id != node_id)))
+    house.start()
+    (done,) = await house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 1)
+    assert len(house.cluster.launches) == 1
+
+
 async def test_restarts_of_the_cluster_are_no_jobs_failure(house: House) -> None:
     house.start(max_attempts=1)
     await house.pause()
