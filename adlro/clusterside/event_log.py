@@ -113,11 +113,11 @@ class EventLog:
         """Refuses another incarnation than this one.
 
         Raises:
-            Stale: the cluster was restarted since.
+            Stale: what the cluster had kept was lost since, and it began anew.
         """
         if incarnation != self.incarnation:
             raise Stale(
-                f"the cluster's incarnation is {self.incarnation}, not {incarnation}: it was restarted; "
+                f"the cluster's incarnation is {self.incarnation}, not {incarnation}: what it had kept was lost; "
                 "call DescribeCluster and go on from there",
                 reason="OTHER_INCARNATION",
                 metadata={"incarnation": self.incarnation},

@@ -145,7 +145,7 @@ def spawn_service(
     silence_s: float = 60.0,
     arguments: Sequence[str] = (),
 ) -> SpawnedService:
-    """Starts `python -m services.<name>` and returns when it listens. Use it with `with`, or call `stop`.
+    """Starts `python -m adlro.services.<name>` and returns when it listens. Use it with `with`, or call `stop`.
 
     It sees no ADLRO_ key of this process, only those of `env`; without ADLRO_<NAME>_LISTEN it takes a free port.
 

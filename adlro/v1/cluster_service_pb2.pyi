@@ -214,7 +214,7 @@ class DescribeClusterResponse(_message.Message):
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
-    """New with every start of the cluster's service."""
+    """Of the event log. A restart of the cluster's service goes on with it; new where what it had kept is lost."""
     revision: _builtins.int
     """The newest event."""
     oldest_revision: _builtins.int
