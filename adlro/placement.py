@@ -114,14 +114,19 @@ class Placement:
             taken[gpu.node_id] += 1
         return None
 
-    def take(self, free: Free, demand: Demand) -> None:
+    def take(self, free: Free, demand: Demand, *, overdrawn: bool = False) -> None:
         """Gives the job its shares, cores and memory.
+
+        Args:
+            free: is changed.
+            demand: of the job.
+            overdrawn: the job has them already, on a node that may have shrunk since: less than nothing may be left.
 
         Raises:
             ValueError: it does not fit; nothing has changed.
             KeyError: a GPU that is not there.
         """
-        missing = self.fits(free, demand)
+        missing = None if overdrawn else self.fits(free, demand)
         if missing is not None:
             raise ValueError(
                 f"{missing.place}: {missing.needed:g} {missing.resource.value} needed, {missing.left:g} left"

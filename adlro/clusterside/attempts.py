@@ -28,7 +28,7 @@ class Attempt:
     Attributes:
         job_id: the job.
         attempt: its number, from 1.
-        gpu_id: where.
+        placement: the GPU that it was given.
         spec: what is to run; None once it has ended.
         start_s: cluster time of its start; 0 before.
         start_revision: of its STARTED event; 0: it has not started.
@@ -40,7 +40,7 @@ class Attempt:
 
     job_id: str
     attempt: int
-    gpu_id: str
+    placement: Placement
     spec: JobSpec | None
     start_s: float = 0.0
     start_revision: int = 0
@@ -50,9 +50,9 @@ class Attempt:
     note: str = ""
 
     @property
-    def placement(self) -> Placement:
-        """All of its GPU."""
-        return Placement.on(self.gpu_id)
+    def gpu_id(self) -> str:
+        """The first GPU of its placement."""
+        return self.placement.gpu_id
 
     @property
     def state(self) -> AttemptState:
@@ -87,12 +87,11 @@ class Attempts:
         """Nodes and GPUs are others now; nothing is open on those that are gone."""
         self._cluster = cluster
         self._place_of: dict[str, tuple[Node, Gpu]] = {gpu.gpu_id: (node, gpu) for node, gpu in cluster.gpus()}
+        self._free = cluster.free()
         self._lost = {gpu_id: None for gpu_id in self._lost if gpu_id in self._place_of}
         self._job_on: dict[str, str] = {}
-        self._cores_free = {node.node_id: node.cpu_cores for node in cluster.nodes}
-        self._memory_free_mib = {node.node_id: node.memory_mib for node in cluster.nodes}
         for attempt in self._open.values():
-            self._hold(attempt)
+            self._hold(attempt, overdrawn=True)
 
     @property
     def open_attempts(self) -> list[Attempt]:
@@ -157,6 +156,7 @@ class Attempts:
         if open_one is not None:
             raise job_runs(job_id, open_one.gpu_id, open_one.attempt)
         node, gpu = place
+        left = self._free.nodes[node.node_id]
         check_fit(
             job_id,
             spec,
@@ -164,8 +164,8 @@ class Attempts:
             gpu,
             lost=gpu_id in self._lost,
             runs_here=self._job_on.get(gpu_id, ""),
-            cores_free=self._cores_free[node.node_id],
-            memory_free_mib=self._memory_free_mib[node.node_id],
+            cores_free=left.cpu_cores,
+            memory_free_mib=left.memory_mib,
         )
 
     def accept(self, attempt: Attempt) -> Attempt | None:
@@ -246,20 +246,17 @@ class Attempts:
         self.set_cluster(cluster)
 
     def outside(self, cluster: Cluster) -> list[Attempt]:
-        """The open attempts on GPUs that a cluster does not have."""
+        """The open attempts with a GPU that a cluster does not have."""
         gpu_ids = {gpu.gpu_id for _, gpu in cluster.gpus()}
-        return [each for each in self._open.values() if each.gpu_id not in gpu_ids]
+        return [each for each in self._open.values() if not gpu_ids.issuperset(each.placement.gpu_ids)]
 
-    def _hold(self, attempt: Attempt) -> None:
-        node, _ = self._place_of[attempt.gpu_id]
+    def _hold(self, attempt: Attempt, *, overdrawn: bool = False) -> None:
         assert attempt.spec is not None
-        self._job_on[attempt.gpu_id] = attempt.job_id
-        self._cores_free[node.node_id] -= attempt.spec.cpu_cores
-        self._memory_free_mib[node.node_id] -= attempt.spec.memory_mib
+        attempt.placement.take(self._free, attempt.spec, overdrawn=overdrawn)
+        self._job_on.update(dict.fromkeys(attempt.placement.gpu_ids, attempt.job_id))
 
     def _let_go(self, attempt: Attempt) -> None:
-        node, _ = self._place_of[attempt.gpu_id]
         assert attempt.spec is not None
-        del self._job_on[attempt.gpu_id]
-        self._cores_free[node.node_id] += attempt.spec.cpu_cores
-        self._memory_free_mib[node.node_id] += attempt.spec.memory_mib
+        attempt.placement.give_back(self._free, attempt.spec)
+        for gpu_id in attempt.placement.gpu_ids:
+            del self._job_on[gpu_id]

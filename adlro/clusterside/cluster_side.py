@@ -21,6 +21,7 @@ from adlro.clusterside.kept import Changes, Kept
 from adlro.clusterside.timers import Timers
 from adlro.clusterside.wake_ups import WakeUps
 from adlro.errors import AdlroError, Unsupported
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import (
     ENDS,
@@ -120,7 +121,7 @@ class ClusterSide:
         if known is not None:
             return Launched(True, known.start_s, known.start_revision, known.state)
         self.attempts.check(job_id, spec, gpu_id)
-        made = Attempt(job_id, attempt, gpu_id, spec)
+        made = Attempt(job_id, attempt, Placement.on(gpu_id), spec)
         before = self.attempts.accept(made)
         self._touch()
         try:

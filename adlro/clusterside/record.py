@@ -8,6 +8,7 @@ has the whole.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
@@ -17,6 +18,7 @@ from google.protobuf.message import DecodeError
 from adlro.clusterside.attempts import Attempt
 from adlro.clusterside.kept import Changes, Kept
 from adlro.errors import DataLoss, Stale
+from adlro.placement import Placement
 from adlro.records.events import EventBatch
 from adlro.store.keys import cluster_keys
 from adlro.v1 import cluster_pb2, cluster_service_pb2, stream_pb2
@@ -90,17 +92,21 @@ class Record:
         self._term = 0
         self._writes = 0
 
-    async def take(self) -> Kept | None:
+    async def take(self, timeout_s: float) -> Kept | None:
         """From now on this process writes the record.
+
+        Args:
+            timeout_s: for the store's answer; reading what it says takes as long as it takes.
 
         Returns:
             What the process before has written; None: there was none, or the store has lost it.
 
         Raises:
             DataLoss: the record can't be read.
-            redis.exceptions.RedisError, OSError: the store does not answer.
+            redis.exceptions.RedisError, OSError, TimeoutError: the store does not answer.
         """
-        fields, events, attempts, wake_ups = await self._take(keys=self._keys)
+        async with asyncio.timeout(timeout_s):
+            fields, events, attempts, wake_ups = await self._take(keys=self._keys)
         side = dict(zip(fields[::2], fields[1::2], strict=True))
         self._term, self._writes = int(side[b"term"]), 0
         if b"incarnation" not in side:
@@ -185,7 +191,7 @@ def _from_bytes(data: bytes) -> Attempt:
     return Attempt(
         job_id=message.job_id,
         attempt=message.attempt,
-        gpu_id=message.gpu_id,
+        placement=Placement.on(message.gpu_id),
         spec=spec_from_proto(message.spec) if message.HasField("spec") else None,
         start_s=message.start_s,
         start_revision=message.start_revision,

@@ -33,8 +33,9 @@ from adlro.wire import batch_to_proto, clock_to_proto, description_to_proto, lau
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-# How long the store is waited for when what was before is read, and how soon it is asked again.
-TAKE_TIMEOUT_S = 2.0
+# How long the store is waited for when what was before is read, and how soon it is asked again. The record of a large
+# cluster takes a busy store its time, so each wait is twice the one before, up to the other.
+TAKE_TIMEOUT_S, MOST_TAKE_TIMEOUT_S = 2.0, 60.0
 TAKE_AGAIN_S = 0.25
 
 
@@ -93,15 +94,15 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         self._keeping = context.spawn(self._run(context, tell, outbox), "run the cluster")
         context.spawn(self._end_streams(context.draining), "end event streams at the drain")
 
-    async def _begin(self, tell: Callable[[str], None]) -> None:
+    async def _begin(self, tell: Callable[[str], None], timeout_s: float = TAKE_TIMEOUT_S) -> None:
         """Takes up what was before, unless the store does not answer."""
         try:
-            async with asyncio.timeout(TAKE_TIMEOUT_S):
-                kept = await self._record.take()
-                if kept is not None:
-                    self.side.restore(kept)
-                    self._journal.go_on()
-                # A lease that was given since, or used without being written down yet: older ones are refused at once.
+            kept = await self._record.take(timeout_s)
+            if kept is not None:
+                self.side.restore(kept)
+                self._journal.go_on()
+            # A lease that was given since, or used without being written down yet: older ones are refused at once.
+            async with asyncio.timeout(timeout_s):
                 self.side.fence.note(await self._jobs.newest_token())
                 await self.driver.begin(kept)
         except (RedisError, OSError, TimeoutError) as error:
@@ -115,9 +116,11 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
 
     async def _run(self, context: ServiceContext, tell: Callable[[str], None], outbox: Outbox) -> None:
         settings = self._settings
+        timeout_s = TAKE_TIMEOUT_S
         while not self._begun:
             await asyncio.sleep(TAKE_AGAIN_S)
-            await self._begin(tell)
+            timeout_s = min(2.0 * timeout_s, MOST_TAKE_TIMEOUT_S)
+            await self._begin(tell, timeout_s)
         if self._ingest is not None:
             telemetry = settings.telemetry_hz > 0
             context.spawn(

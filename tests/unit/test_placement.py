@@ -56,6 +56,16 @@ def test_what_does_not_fit_changes_nothing(free: Free) -> None:
     assert free == before
 
 
+def test_what_is_held_already_may_be_more_than_a_shrunken_node_has(free: Free) -> None:
+    before = copy.deepcopy(free)
+    placement, job = Placement.on("turing-0/0"), spec(cores=9)
+    placement.take(free, job, overdrawn=True)
+    assert free.nodes["turing-0"].cpu_cores == -1
+    assert placement.fits(free, spec(cores=0)) == Shortage(Resource.GPU_SHARE, "turing-0/0", 1.0, 0.0)
+    placement.give_back(free, job)
+    assert free == before
+
+
 def test_shares_of_a_gpu_add_up_to_one(free: Free) -> None:
     third = Placement((GpuShare("volta-0/0", 1 / 3),))
     for _ in range(3):

@@ -41,8 +41,8 @@ FIRST = Changes(
     cluster=CLUSTER,
     batches=[batch(1, 2), batch(3)],
     attempts={
-        "job-1": Attempt("job-1", 1, "n/0", SPEC, 3.25, 3, runs=True, stop_asked=True, note="3.25"),
-        "job-2": Attempt("job-2", 4, "n/0", None, 1.0, 1, end_revision=2),
+        "job-1": Attempt("job-1", 1, Placement.on("n/0"), SPEC, 3.25, 3, runs=True, stop_asked=True, note="3.25"),
+        "job-2": Attempt("job-2", 4, Placement.on("n/0"), None, 1.0, 1, end_revision=2),
     },
     wake_ups_s=[5.0, 0.1 + 0.2],
     woken_s=float("-inf"),
@@ -58,7 +58,7 @@ NEXT = replace(
     first_revision=3,
     cluster=None,
     batches=[batch(4)],
-    attempts={"job-2": None, "job-3": Attempt("job-3", 1, "n/0", SPEC)},
+    attempts={"job-2": None, "job-3": Attempt("job-3", 1, Placement.on("n/0"), SPEC)},
     wake_ups_s=[9.0],
     woken_s=5.0,
 )
@@ -73,9 +73,9 @@ async def redis(redis_url):
 
 async def test_what_was_written_goes_to_the_next_process(redis):
     record = Record(redis, "c")
-    assert await record.take() is None
+    assert await record.take(5.0) is None
     assert await record.write(FIRST)
-    kept = await Record(redis, "c").take()
+    kept = await Record(redis, "c").take(5.0)
     assert kept is not None
     assert (kept.incarnation, kept.revision, kept.acknowledged, kept.token) == ("one", 3, 1, 7)
     assert (kept.lost_gpu_ids, kept.note, kept.cluster) == (["n/0", "n/1"], "0.0 3.25 3.25", CLUSTER)
@@ -83,15 +83,15 @@ async def test_what_was_written_goes_to_the_next_process(redis):
     assert {each.job_id: each for each in kept.attempts} == FIRST.attempts
     assert kept.wake_ups_s == [0.1 + 0.2, 5.0], "to the last bit"
     assert kept.time_s == 3.25
-    assert await Record(redis, "another").take() is None
+    assert await Record(redis, "another").take(5.0) is None
 
 
 async def test_changes_follow_what_was_written_before(redis):
     record = Record(redis, "c")
-    await record.take()
+    await record.take(5.0)
     await record.write(FIRST)
     assert await record.write(NEXT)
-    kept = await Record(redis, "c").take()
+    kept = await Record(redis, "c").take(5.0)
     assert kept is not None
     assert (kept.revision, kept.acknowledged, kept.token, kept.note) == (4, 3, 8, "next")
     assert kept.batches == [batch(3), batch(4)], "what is acknowledged is dropped"
@@ -102,9 +102,9 @@ async def test_changes_follow_what_was_written_before(redis):
 
 async def test_who_was_replaced_writes_nothing_more(redis):
     first, second = Record(redis, "c"), Record(redis, "c")
-    await first.take()
+    await first.take(5.0)
     await first.write(FIRST)
-    assert await second.take() is not None
+    assert await second.take(5.0) is not None
     for changes in (NEXT, FIRST):
         with pytest.raises(Stale, match="another process has taken over"):
             await first.write(changes)
@@ -114,7 +114,7 @@ async def test_who_was_replaced_writes_nothing_more(redis):
 @pytest.mark.parametrize("forget", ["everything", "a write"])
 async def test_what_builds_on_something_that_is_not_there_is_not_written(redis, redis_url, forget):
     record = Record(redis, "c")
-    await record.take()
+    await record.take(5.0)
     await record.write(FIRST)
     with redis_sync.Redis.from_url(redis_url) as store:
         if forget == "everything":
@@ -124,20 +124,20 @@ async def test_what_builds_on_something_that_is_not_there_is_not_written(redis, 
     assert not await record.write(NEXT)
     assert await record.write(replace(FIRST, note="whole"))
     assert await record.write(NEXT)
-    kept = await Record(redis, "c").take()
+    kept = await Record(redis, "c").take(5.0)
     assert kept is not None
     assert (kept.revision, len(kept.batches)) == (4, 2)
 
 
 async def test_an_older_write_that_comes_late_changes_nothing(redis):
     record = Record(redis, "c")
-    await record.take()
+    await record.take(5.0)
     await record.write(FIRST)
     await record.write(NEXT)
     for late in (NEXT, FIRST):
         record._writes = 0
         assert not await record.write(late)
-    kept = await Record(redis, "c").take()
+    kept = await Record(redis, "c").take(5.0)
     assert kept is not None
     assert kept.note == "next"
 
@@ -145,8 +145,8 @@ async def test_an_older_write_that_comes_late_changes_nothing(redis):
 @pytest.mark.parametrize("damage", [{"revision": "soon"}, {"m": b"\xff"}, {"incarnation": b"\xff"}])
 async def test_a_record_that_can_not_be_read_is_told_with_the_way_out(redis, damage):
     record = Record(redis, "c")
-    await record.take()
+    await record.take(5.0)
     await record.write(FIRST)
     await redis.hset("adlro:cluster:c:side", mapping=damage)
     with pytest.raises(DataLoss, match=r"adlro:cluster:c:side.*delete adlro:cluster:c:side, adlro:cluster:c:events"):
-        await Record(redis, "c").take()
+        await Record(redis, "c").take(5.0)
