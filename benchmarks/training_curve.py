@@ -6,8 +6,6 @@ FOLDER is the training's own, of any recipe. Above: how much lower the mean comp
 moment is than hold_greedy_fixed's on the same validation lists, with its 95 % interval, and the best so far, which is
 kept. Below: the loss since the time before that it was judged, on a logarithmic scale. Across: episodes, which are job
 lists; where they stand still while networks are trained, steps.
-
-A folder of the recipe `paper` as it was before curves had one form (benchmarks/runs) is drawn too, by its checkpoint.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-import torch
 
 WIDTH, PANEL, LEFT, GAP, RIGHT = 720, 200, 70, 50, 20
 Scale = Callable[[float], float]
@@ -35,32 +31,10 @@ def read_curve(folder: Path) -> list[dict[str, Any]]:
     try:
         settings = json.loads((folder / "settings.json").read_text())
         if "recipe" not in settings:
-            return _as_now(torch.load(folder / "checkpoint.pt", weights_only=True)["curve"], settings["lists"])
+            raise SystemExit(f"{folder}: the training began with a version of before, which kept its curve otherwise")
         return [json.loads(line) for line in (folder / "curve.jsonl").read_text().splitlines()]
     except OSError as error:
         raise SystemExit(f"{error.filename}: {error.strerror}; FOLDER is one that `adlro train` has written") from error
-
-
-def _as_now(lines: Iterable[str], lists: int) -> list[dict[str, Any]]:
-    """The curve of a checkpoint that had a line for each generation, in today's form."""
-    found: list[dict[str, Any]] = []
-    losses: list[float] = []
-    for each in map(json.loads, lines):
-        losses.append(each["loss"])
-        if (score := each["score"]) is not None:
-            found.append(
-                {
-                    "steps": each["generation"] + 1,
-                    "episodes": (each["generation"] + 1) * lists,
-                    "decisions": each["decisions"],
-                    "loss": sum(losses) / len(losses),
-                    "gain_percent": 100.0 * score["gain"] if score["stuck"] == 0 else None,
-                    "half_width_percent": 196.0 * score["error"],
-                    "best_percent": None if each["best"] is None else 100.0 * each["best"],
-                }
-            )
-            losses = []
-    return found
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -9,10 +9,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-
 from benchmarks.training_curve import read_curve, svg, ticks
 
 
@@ -72,16 +68,7 @@ def test_a_folder_without_a_training_is_named(tmp_path: Path) -> None:
     assert read_curve(tmp_path) == [judged(0)]
 
 
-def test_a_folder_of_before_has_the_same_curve(tmp_path: Path) -> None:
-    score = {"gain": -0.5, "error": 0.01, "worst": -0.7, "stuck": 0}
-    lines = [
-        {"generation": number, "decisions": 10 * number, "loss": float(number), "score": found, "best": best}
-        for number, (found, best) in enumerate([(None, None), (score, -0.5), ({**score, "stuck": 2}, -0.5)])
-    ]
+def test_a_folder_of_before_is_refused(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text('{"name": "paper", "lists": 64}')
-    torch.save({"curve": [json.dumps(each) for each in lines]}, tmp_path / "checkpoint.pt")
-    first, second = read_curve(tmp_path)
-    assert (first["steps"], first["episodes"], first["loss"]) == (2, 128, 0.5)
-    assert (first["gain_percent"], first["half_width_percent"]) == pytest.approx((-50.0, 1.96))
-    assert (second["gain_percent"], second["best_percent"], second["loss"]) == (None, -50.0, 2.0)
-    ElementTree.fromstring(svg([first, second]))
+    with pytest.raises(SystemExit, match="began with a version of before"):
+        read_curve(tmp_path)
