@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import logging
 import os
 import warnings
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 import torch
+from numpy.typing import NDArray
 
 from adlro.decide.planes.compiled_network import WEIGHTS_KEY, weights_from_text, weights_to_text
 from adlro.decide.planes.model import KEY, MOST_BYTES, ModelMetadata, metadata_from_json
@@ -29,7 +33,76 @@ def to_onnx(network: PairNetwork, metadata: ModelMetadata) -> bytes:
     Raises:
         InvalidInput: it would be larger than 2 MB.
     """
-    network = _on_cpu(network)
+    weights = {name: value.cpu().numpy() for name, value in network.state_dict().items()}
+    template = _template(network.settings)
+    model = onnx.ModelProto()
+    model.CopyFrom(template.model)
+    for initializer in model.graph.initializer:
+        source = template.source_of.get(initializer.name)
+        if source is not None:
+            stored = _stored(weights[source.weight], tuple(initializer.dims), source.transposed)
+            initializer.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(stored), initializer.name))
+    said = {KEY: metadata.to_json()}
+    if network.settings.convolutions:
+        said[WEIGHTS_KEY] = weights_to_text(weights)
+    onnx.helper.set_model_props(model, said)
+    content: bytes = model.SerializeToString()
+    if len(content) > MOST_BYTES:
+        raise InvalidInput(f"the model has {len(content)} bytes; {MOST_BYTES} are the most", field="model")
+    return content
+
+
+class _Source(NamedTuple):
+    """Where a constant of the graph comes from: a weight of the network, as it is or transposed."""
+
+    weight: str
+    transposed: bool
+
+
+class _Template(NamedTuple):
+    """The graph of all networks of one size: they differ in the constants that come from weights alone."""
+
+    model: onnx.ModelProto
+    source_of: dict[str, _Source]
+
+
+@functools.cache
+def _template(settings: NetworkSettings) -> _Template:
+    """Torch takes seconds to make a graph; a training writes hundreds of networks of one size."""
+    network = PairNetwork(settings)
+    with torch.no_grad():
+        # The exporter stores equal constants once: each value is another one here, and none is a constant of the graph.
+        for number, weight in enumerate(network.parameters()):
+            weight.copy_(number + 0.375 + torch.arange(weight.numel()).reshape(weight.shape) / (2 * weight.numel()))
+    model = _graph_of(network)
+    weights = {name: value.numpy() for name, value in network.state_dict().items()}
+    source_of = {
+        initializer.name: found
+        for initializer in model.graph.initializer
+        if (found := _source_of(onnx.numpy_helper.to_array(initializer), weights)) is not None
+    }
+    lengths = {each.name: onnx.numpy_helper.to_array(each).size for each in model.graph.initializer}
+    floats = {each.name for each in model.graph.initializer if each.data_type == onnx.TensorProto.FLOAT}
+    unknown = {name for name in floats - source_of.keys() if lengths[name] > 1}
+    assert not unknown, f"constants of the graph that are no weights: {', '.join(sorted(unknown))}"
+    return _Template(model, source_of)
+
+
+def _source_of(constant: NDArray[Any], weights: dict[str, NDArray[Any]]) -> _Source | None:
+    for name, value in weights.items():
+        for transposed in (False, True):
+            same_size = constant.dtype == value.dtype and constant.size == value.size
+            if same_size and np.array_equal(constant, _stored(value, constant.shape, transposed)):
+                return _Source(name, transposed)
+    return None
+
+
+def _stored(weight: NDArray[Any], shape: tuple[int, ...], transposed: bool) -> NDArray[Any]:
+    """A weight in the shape of a constant; the graph has no lengths of 1 that a convolution of single points has."""
+    return weight.reshape(shape[::-1]).T if transposed else weight.reshape(shape)
+
+
+def _graph_of(network: PairNetwork) -> onnx.ModelProto:
     # No length is 1, and no two are the same: the exporter takes such for fixed, or for one.
     count, window, nodes, slots, pairs = 2, 5, 3, 4, 7
     arguments = (
@@ -54,7 +127,7 @@ def to_onnx(network: PairNetwork, metadata: ModelMetadata) -> bytes:
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         program = torch.onnx.export(
-            network,
+            network.eval(),
             arguments,
             dynamo=True,
             input_names=list(INPUTS),
@@ -63,15 +136,7 @@ def to_onnx(network: PairNetwork, metadata: ModelMetadata) -> bytes:
             verbose=False,
         )
     assert program is not None
-    model = program.model_proto
-    said = {KEY: metadata.to_json()}
-    if network.settings.convolutions:
-        said[WEIGHTS_KEY] = weights_to_text({name: value.numpy() for name, value in network.state_dict().items()})
-    onnx.helper.set_model_props(model, said)
-    content: bytes = model.SerializeToString()
-    if len(content) > MOST_BYTES:
-        raise InvalidInput(f"the model has {len(content)} bytes; {MOST_BYTES} are the most", field="model")
-    return content
+    return program.model_proto
 
 
 def export_onnx(network: PairNetwork, metadata: ModelMetadata, path: Path) -> None:
@@ -134,9 +199,3 @@ def _of_onnx(path: Path) -> tuple[PairNetwork, ModelMetadata]:
     network = PairNetwork(sizes)
     network.load_state_dict(weights)
     return network, metadata
-
-
-def _on_cpu(network: PairNetwork) -> PairNetwork:
-    copy = PairNetwork(network.settings)
-    copy.load_state_dict({name: value.cpu() for name, value in network.state_dict().items()})
-    return copy.eval()
