@@ -195,7 +195,7 @@ def test_a_killed_process_goes_on_to_the_same_curve(tmp_path: Path) -> None:
 
     def command(folder: Path) -> list[str]:
         asked = [part for each in settings for part in ("--set", each)]
-        asked += ["--recipe", "adlro", "--decisions", "2400", "--checkpoint-s", "0"]
+        asked += ["--recipe", "adlro", "--decisions", "1500", "--checkpoint-s", "0"]
         return [sys.executable, "-m", "adlro.lab.learn", str(folder), *asked]
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
