@@ -7,8 +7,6 @@ been validated by the rules in the .proto; these functions only translate.
 from adlro.wire.clusters import (
     batch_from_proto,
     batch_to_proto,
-    capabilities_from_proto,
-    capabilities_to_proto,
     clock_from_proto,
     clock_to_proto,
     cluster_from_proto,
@@ -26,8 +24,6 @@ from adlro.wire.decisions import (
 )
 from adlro.wire.formats import FORMAT, check_format
 from adlro.wire.jobs import (
-    DEFAULT_MEMORY_MIB_PER_CORE,
-    DEFAULT_PRIORITY,
     job_from_proto,
     job_to_proto,
     spec_from_proto,
@@ -39,13 +35,10 @@ from adlro.wire.matrices import (
     cluster_state_from_proto,
     cluster_state_to_proto,
     telemetry_from_proto,
-    telemetry_to_proto,
-    variable_from_proto,
     variable_to_proto,
 )
 from adlro.wire.placements import launch_placement, placement_from_proto, placement_to_proto
 from adlro.wire.predictions import (
-    evidence_from_proto,
     evidence_to_proto,
     prediction_from_proto,
     prediction_to_proto,
@@ -63,15 +56,11 @@ from adlro.wire.watching import (
 )
 
 __all__ = [
-    "DEFAULT_MEMORY_MIB_PER_CORE",
-    "DEFAULT_PRIORITY",
     "FORMAT",
     "batch_from_proto",
     "batch_to_proto",
     "block_from_proto",
     "block_to_proto",
-    "capabilities_from_proto",
-    "capabilities_to_proto",
     "check_format",
     "clock_from_proto",
     "clock_to_proto",
@@ -83,7 +72,6 @@ __all__ = [
     "decision_to_proto",
     "description_from_proto",
     "description_to_proto",
-    "evidence_from_proto",
     "evidence_to_proto",
     "filter_from_proto",
     "filter_to_proto",
@@ -108,7 +96,5 @@ __all__ = [
     "submitted_from_proto",
     "submitted_to_proto",
     "telemetry_from_proto",
-    "telemetry_to_proto",
-    "variable_from_proto",
     "variable_to_proto",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adlro.records.cluster import Cluster
-from adlro.records.events import Capabilities, Clock, ClusterDescription, ClusterEvent, EventBatch, RunningJob
+from adlro.records.events import Clock, ClusterDescription, ClusterEvent, EventBatch, RunningJob
 from adlro.v1 import cluster_pb2, cluster_service_pb2
 from adlro.wire.fields import Translation
 from adlro.wire.formats import FORMAT
@@ -14,9 +14,6 @@ cluster_to_proto, cluster_from_proto = _CLUSTER.to_proto, _CLUSTER.from_proto
 
 _CLOCK = Translation(Clock, cluster_pb2.Clock)
 clock_to_proto, clock_from_proto = _CLOCK.to_proto, _CLOCK.from_proto
-
-_CAPABILITIES = Translation(Capabilities, cluster_service_pb2.Capabilities)
-capabilities_to_proto, capabilities_from_proto = _CAPABILITIES.to_proto, _CAPABILITIES.from_proto
 
 Translation(ClusterEvent, cluster_service_pb2.ClusterEvent, parts={"placement": PLACEMENT})
 _BATCH = Translation(EventBatch, cluster_service_pb2.WatchEventsResponse)

@@ -1,7 +1,7 @@
 """Translates a record whose fields are those of its message, by name, in both directions.
 
 What one side has and the other lacks is refused when the translation is made, which is when its module is imported. A
-record inside a record needs no translation of its own.
+record inside a record needs a translation of its own only where it has parts, and that is made first.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ from adlro.wire.formats import FORMAT
 
 _METRICS = frozenset(int(each) for each in Metric)
 
-_VARIABLE = Translation(Variable, decompose_service_pb2.Variable)
-variable_to_proto, variable_from_proto = _VARIABLE.to_proto, _VARIABLE.from_proto
+variable_to_proto = Translation(Variable, decompose_service_pb2.Variable).to_proto
 
 
 def floats_from_proto(data: bytes) -> FloatArray:
@@ -74,8 +73,7 @@ _BLOCK = Translation(
 )
 block_to_proto, block_from_proto = _BLOCK.to_proto, _BLOCK.from_proto
 
-_TELEMETRY = Translation(Telemetry, telemetry_service_pb2.GetTelemetryResponse)
-telemetry_to_proto, telemetry_from_proto = _TELEMETRY.to_proto, _TELEMETRY.from_proto
+telemetry_from_proto = Translation(Telemetry, telemetry_service_pb2.GetTelemetryResponse).from_proto
 
 
 def _planes_to_proto(planes: Mapping[Metric, StatePlane]) -> list[decompose_service_pb2.StatePlane]:

@@ -9,8 +9,7 @@ from adlro.v1 import decompose_service_pb2
 from adlro.wire.fields import Part, Translation
 from adlro.wire.jobs import spec_from_proto, spec_to_proto
 
-_EVIDENCE = Translation(Evidence, decompose_service_pb2.Evidence)
-evidence_to_proto, evidence_from_proto = _EVIDENCE.to_proto, _EVIDENCE.from_proto
+evidence_to_proto = Translation(Evidence, decompose_service_pb2.Evidence).to_proto
 
 _PREDICTION = Translation(RuntimePrediction, decompose_service_pb2.RuntimePrediction)
 prediction_to_proto, prediction_from_proto = _PREDICTION.to_proto, _PREDICTION.from_proto
