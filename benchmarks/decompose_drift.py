@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.decide.policies import POLICIES
-from adlro.services.decompose.drift import GPU_WINDOW, MIX_WINDOW, GpuDrift, MixDrift
+from adlro.services.decompose.drift import GPU_WINDOW, MIX_WINDOW, GpuDriftDetector, MixDriftDetector
 from adlro.sim.batch import BatchSimulator
 from adlro.state.job_arrays import pack_jobs
 from adlro.workload.estimates import expected_s
@@ -33,7 +33,7 @@ def gpu(seed: int, runs: int) -> dict[str, float]:
     rng = np.random.default_rng(seed)
     within, at_end, looks, flags, ever = [], [], 0, 0, []
     for _ in range(runs):
-        drift = GpuDrift()
+        drift = GpuDriftDetector()
         for _ in range(40):
             for number in range(GPUS):
                 drift.observe(f"{number}", "v100_sxm2", SIGMA * rng.standard_normal(), SIGMA)
@@ -76,7 +76,7 @@ def mix(seed: int, runs: int) -> dict[str, float]:
             more = np.zeros(len(p), dtype=bool)
             more[rng.permutation(len(p))[: len(p) // 2]] = True
             q = p + variation * np.where(more, p / p[more].sum(), -p / p[~more].sum())
-            drift = MixDrift({"job_type": 0.2, "application": 0.6, "user": 0.2})
+            drift = MixDriftDetector({"job_type": 0.2, "application": 0.6, "user": 0.2})
             for shares, count in ((p, 3000), (q, MIX_WINDOW)):
                 for number in rng.choice(len(p), count, p=shares / shares.sum()).tolist():
                     of_application = [kind for kind in kinds if kind[1] == applications[number]]
@@ -102,7 +102,7 @@ def recovery(count: int, seed: int, policy_name: str) -> dict[str, float]:
     for knowledge in ("uncorrected", "corrected", "known"):
         simulator = BatchSimulator(scenario.cluster, arrays, gpu_changes=changes)
         policy = POLICIES[policy_name].for_load(LOAD)
-        drifts = [GpuDrift() for _ in drawn]
+        drifts = [GpuDriftDetector() for _ in drawn]
         taken = [0] * count
         speed = np.ones((count, len(gpus)))
         while len(simulator.active):

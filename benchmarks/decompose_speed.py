@@ -11,6 +11,7 @@ import numpy as np
 
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec
+from adlro.records.matrices import MetricColumn, TelemetryBlock
 from adlro.records.telemetry import Metric
 from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
 from adlro.services.decompose.codebook import Codebook
@@ -22,7 +23,7 @@ from adlro.services.decompose.record_code import similarity
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
 from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.state import Block, ClusterMatrix, Column
+from adlro.services.decompose.state import METRIC_UNITS, ClusterMatrix
 from adlro.services.decompose.variables import Variables
 from adlro.workload.job_lists import draw_groups, draw_jobs
 from adlro.workload.scenario import load_scenario
@@ -176,11 +177,11 @@ def state(gpus: int = 1000) -> dict[str, float]:
     rng = np.random.default_rng(0)
     clock = [0.0]
 
-    def block() -> Block:
+    def block() -> TelemetryBlock:
         clock[0] += 1.0
         values = rng.random((1, len(ids)), dtype=np.float32)
-        columns = [Column(metric, values * 50, values) for metric in Metric]
-        return Block(ids, np.array([clock[0]]), columns)
+        columns = {metric: MetricColumn(METRIC_UNITS[metric], values * 50, values) for metric in Metric}
+        return TelemetryBlock("speed", ids, (clock[0],), (), columns)
 
     def fold_and_answer() -> None:
         matrix.fold(block())

@@ -20,20 +20,25 @@ class AllowedImports(Contract):
     passed over:
         importers: packages or modules.
         allowed: packages or modules.
+        ignore_imports: single imports that are allowed beside those, `importer -> imported`.
     """
 
     type_name = "allowed"
 
     importers = fields.ListField(subfield=fields.StringField())
     allowed = fields.ListField(subfield=fields.StringField())
+    ignore_imports = fields.ListField(subfield=fields.StringField(), required=False)
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         """Finds the imports that are not on the list."""
         importers: list[str] = self.importers  # type: ignore[assignment]
         allowed: list[str] = self.allowed  # type: ignore[assignment]
+        ignored: list[str] = self.ignore_imports or []  # type: ignore[assignment, truthy-bool]
         broken: list[str] = []
         for module in sorted(m for m in graph.modules if _below(m, importers)):
             for imported in graph.find_modules_directly_imported_by(module):
+                if f"{module} -> {imported}" in ignored:
+                    continue
                 if not _below(imported, allowed) and imported.partition(".")[0] not in sys.stdlib_module_names:
                     broken += _lines(graph, module, imported)
         return ContractCheck(kept=not broken, metadata={"broken": sorted(broken)})

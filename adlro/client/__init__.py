@@ -13,41 +13,36 @@
 from adlro.client.aio import AsyncClient
 from adlro.client.blocking import Client
 from adlro.client.endpoints import DEFAULT_SERVER, Endpoints, ServiceName
-from adlro.client.records import (
+from adlro.client.transport import NO_ANSWER
+from adlro.kit.credentials import Credentials
+from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
+from adlro.records.decisions import (
     Candidate,
-    ClusterState,
     Decision,
     DecisionBasis,
-    Evidence,
+    MaskedCandidate,
+    RunnerUp,
+    ShadowDecision,
+)
+from adlro.records.events import Clock, ClockMode, ClusterDescription, RunningJob
+from adlro.records.jobs import ExpectedRuntime, Job, JobAttempt, JobSpec, JobState, JobType, SimulatedWork
+from adlro.records.matrices import (
+    ClusterState,
     GpuDrift,
     GpuState,
-    JobEvent,
-    JobEventKind,
-    JobFilter,
-    MaskedCandidate,
     MetricColumn,
     MixDrift,
-    OrchestratorStatus,
-    Policy,
-    PredictionBasis,
-    Recollection,
-    Rejection,
-    RunnerUp,
-    RuntimePrediction,
-    ShadowDecision,
-    ShadowStatus,
     StatePlane,
-    SubmittedJobs,
     Telemetry,
     TelemetryBlock,
     Variable,
 )
-from adlro.client.transport import NO_ANSWER
-from adlro.kit.credentials import Credentials
-from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
-from adlro.records.events import Clock, ClockMode, ClusterDescription, RunningJob
-from adlro.records.jobs import ExpectedRuntime, Job, JobAttempt, JobSpec, JobState, JobType, SimulatedWork
+from adlro.records.predictions import Evidence, PredictionBasis, Recollection, RuntimePrediction
+from adlro.records.status import OfferedPolicy as Policy
+from adlro.records.status import OrchestratorStatus, ShadowStatus
+from adlro.records.submitting import Rejection, SubmittedJobs
 from adlro.records.telemetry import Metric, Unit
+from adlro.records.watching import JobEvent, JobEventKind, JobFilter
 
 __all__ = [
     "DEFAULT_SERVER",

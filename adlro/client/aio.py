@@ -18,18 +18,6 @@ from adlro.client import calls
 from adlro.client.channels import AsyncChannels
 from adlro.client.endpoints import Endpoints, ServiceName
 from adlro.client.follow import FinalJobs, Follow, FollowJobs, follow_cluster_state, follow_decisions
-from adlro.client.records import (
-    ClusterState,
-    Decision,
-    JobEvent,
-    JobFilter,
-    OrchestratorStatus,
-    Policy,
-    Recollection,
-    RuntimePrediction,
-    SubmittedJobs,
-    Telemetry,
-)
 from adlro.client.transport import (
     DEFAULT_PATIENCE_S,
     DEFAULT_TIMEOUT_S,
@@ -44,8 +32,14 @@ from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Unavailable
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import readable
 from adlro.records.cluster import Cluster
+from adlro.records.decisions import Decision
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobSpec, JobState
+from adlro.records.matrices import ClusterState, Telemetry
+from adlro.records.predictions import Recollection, RuntimePrediction
+from adlro.records.status import OfferedPolicy, OrchestratorStatus
+from adlro.records.submitting import SubmittedJobs
+from adlro.records.watching import JobEvent, JobFilter
 
 T = TypeVar("T")
 
@@ -228,7 +222,7 @@ class AsyncClient:
             self._leave(ServiceName.ORCHESTRATOR, channel)
         return await self._run(calls.status())
 
-    async def policies(self) -> tuple[Policy, ...]:
+    async def policies(self) -> tuple[OfferedPolicy, ...]:
         """The policies that can be set."""
         return await self._run(calls.policies())
 

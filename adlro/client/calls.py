@@ -13,23 +13,16 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from adlro.client import translate
 from adlro.client.endpoints import ServiceName
-from adlro.client.records import (
-    ClusterState,
-    Decision,
-    JobFilter,
-    OrchestratorStatus,
-    Policy,
-    Recollection,
-    Rejection,
-    RuntimePrediction,
-    SubmittedJobs,
-    Telemetry,
-)
 from adlro.records.cluster import Cluster
+from adlro.records.decisions import Decision
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobSpec
+from adlro.records.matrices import ClusterState, Telemetry
+from adlro.records.predictions import Recollection, RuntimePrediction
+from adlro.records.status import OfferedPolicy, OrchestratorStatus
+from adlro.records.submitting import Rejection, SubmittedJobs
+from adlro.records.watching import JobFilter
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,
@@ -42,7 +35,22 @@ from adlro.v1 import (
     telemetry_service_pb2,
     telemetry_service_pb2_grpc,
 )
-from adlro.wire import clock_from_proto, cluster_from_proto, description_from_proto, job_from_proto, spec_to_proto
+from adlro.wire import (
+    clock_from_proto,
+    cluster_from_proto,
+    cluster_state_from_proto,
+    decision_from_proto,
+    description_from_proto,
+    filter_to_proto,
+    job_from_proto,
+    policy_from_proto,
+    prediction_from_proto,
+    recollection_from_proto,
+    spec_to_proto,
+    status_from_proto,
+    submitted_from_proto,
+    telemetry_from_proto,
+)
 
 T = TypeVar("T")
 
@@ -90,7 +98,7 @@ def submit_chunks(specs: Iterable[JobSpec], request_id_prefix: str | None) -> It
             job_service_pb2_grpc.JobServiceStub,
             "SubmitJobs",
             None,
-            translate.submitted_jobs,
+            submitted_from_proto,
             messages=[
                 job_service_pb2.SubmitJobsRequest(job=spec_to_proto(spec), request_id=f"{prefix}-{index}")
                 for index, spec in chunk
@@ -125,9 +133,7 @@ def list_page(job_filter: JobFilter | None, page_size: int, page_token: str) -> 
         ServiceName.INGEST,
         job_service_pb2_grpc.JobServiceStub,
         "ListJobs",
-        job_service_pb2.ListJobsRequest(
-            filter=translate.filter_to_proto(job_filter), page_size=page_size, page_token=page_token
-        ),
+        job_service_pb2.ListJobsRequest(filter=_filter(job_filter), page_size=page_size, page_token=page_token),
         lambda answer: ([job_from_proto(each) for each in answer.jobs], str(answer.next_page_token)),
     )
 
@@ -145,7 +151,7 @@ def cancel(job_id: str) -> Call[Job]:
 
 def watch_request(job_filter: JobFilter | None, after_revision: int | None) -> job_service_pb2.WatchJobsRequest:
     """The message of WatchJobs."""
-    return job_service_pb2.WatchJobsRequest(filter=translate.filter_to_proto(job_filter), after_revision=after_revision)
+    return job_service_pb2.WatchJobsRequest(filter=_filter(job_filter), after_revision=after_revision)
 
 
 def cluster(name: str) -> Call[Cluster]:
@@ -166,7 +172,7 @@ def telemetry(name: str, window_s: float, max_blocks: int) -> Call[Telemetry]:
         telemetry_service_pb2_grpc.TelemetryServiceStub,
         "GetTelemetry",
         telemetry_service_pb2.GetTelemetryRequest(cluster=name, window_s=window_s, max_blocks=max_blocks),
-        translate.telemetry,
+        telemetry_from_proto,
     )
 
 
@@ -177,7 +183,7 @@ def cluster_state(name: str) -> Call[ClusterState]:
         decompose_service_pb2_grpc.DecomposeServiceStub,
         "GetClusterState",
         decompose_service_pb2.GetClusterStateRequest(cluster=name),
-        lambda answer: translate.cluster_state(answer.state),
+        lambda answer: cluster_state_from_proto(answer.state),
     )
 
 
@@ -195,7 +201,7 @@ def predict(
             max_evidence=max_evidence,
             job_ids=job_ids,
         ),
-        translate.predictions,
+        lambda answer: [tuple(prediction_from_proto(each) for each in job.predictions) for job in answer.predictions],
     )
 
 
@@ -206,18 +212,22 @@ def recall(spec: JobSpec, k: int) -> Call[tuple[Recollection, ...]]:
         decompose_service_pb2_grpc.DecomposeServiceStub,
         "Recall",
         decompose_service_pb2.RecallRequest(job=spec_to_proto(spec), k=k),
-        translate.recollections,
+        lambda answer: tuple(recollection_from_proto(each) for each in answer.recollections),
     )
 
 
 def status() -> Call[OrchestratorStatus]:
     """GetStatus."""
-    return _orchestrator("GetStatus", orchestrator_service_pb2.GetStatusRequest(), translate.status)
+    return _orchestrator("GetStatus", orchestrator_service_pb2.GetStatusRequest(), status_from_proto)
 
 
-def policies() -> Call[tuple[Policy, ...]]:
+def policies() -> Call[tuple[OfferedPolicy, ...]]:
     """ListPolicies."""
-    return _orchestrator("ListPolicies", orchestrator_service_pb2.ListPoliciesRequest(), translate.policies)
+    return _orchestrator(
+        "ListPolicies",
+        orchestrator_service_pb2.ListPoliciesRequest(),
+        lambda answer: tuple(policy_from_proto(each) for each in answer.policies),
+    )
 
 
 def set_policy(name: str) -> Call[str]:
@@ -245,7 +255,7 @@ def explain(job_id: str | None, decision_id: str | None) -> Call[Decision]:
         orchestrator_service_pb2.ExplainDecisionRequest(decision_id=decision_id)
         if decision_id is not None
         else orchestrator_service_pb2.ExplainDecisionRequest(job_id=job_id or ""),
-        lambda answer: translate.decision(answer.decision),
+        lambda answer: decision_from_proto(answer.decision),
     )
 
 
@@ -289,3 +299,7 @@ def _orchestrator(method: str, message: Message, read: Callable[[Any], T]) -> Ca
 
 def _cluster_service(method: str, message: Message, read: Callable[[Any], T]) -> Call[T]:
     return Call(ServiceName.CLUSTER, cluster_service_pb2_grpc.ClusterServiceStub, method, message, read)
+
+
+def _filter(job_filter: JobFilter | None) -> job_service_pb2.JobFilter | None:
+    return None if job_filter is None else filter_to_proto(job_filter)

@@ -7,11 +7,13 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from adlro.client import calls, translate
+from adlro.client import calls
 from adlro.client.endpoints import ServiceName
-from adlro.client.records import ClusterState, Decision, JobEvent, JobEventKind, JobFilter
 from adlro.errors import AdlroError, DeadlineExceeded, NotFound, OutOfRange, Unavailable
+from adlro.records.decisions import Decision
 from adlro.records.jobs import Job
+from adlro.records.matrices import ClusterState
+from adlro.records.watching import JobEvent, JobEventKind, JobFilter
 from adlro.v1 import (
     decompose_service_pb2,
     decompose_service_pb2_grpc,
@@ -19,6 +21,7 @@ from adlro.v1 import (
     orchestrator_service_pb2,
     orchestrator_service_pb2_grpc,
 )
+from adlro.wire import cluster_state_from_proto, decision_from_proto, job_event_from_proto
 
 T = TypeVar("T")
 
@@ -69,7 +72,7 @@ class FollowJobs(Follow[JobEvent]):
         self.after_revision = after_revision
 
     def _read(self, message: Any) -> JobEvent:
-        event = translate.job_event(message)
+        event = job_event_from_proto(message)
         # The revisions of snapshot messages are the jobs' own: resuming with one of them would skip other jobs.
         if event.kind is not JobEventKind.SNAPSHOT:
             self.after_revision = event.revision
@@ -93,7 +96,7 @@ def follow_decisions(history: int) -> Follow[Decision]:
     def read(message: Any) -> Decision:
         nonlocal told
         told = True
-        return translate.decision(message.decision)
+        return decision_from_proto(message.decision)
 
     return Follow(
         ServiceName.ORCHESTRATOR,
@@ -111,7 +114,7 @@ def follow_cluster_state(cluster: str, min_interval_s: float) -> Follow[ClusterS
         decompose_service_pb2_grpc.DecomposeServiceStub,
         "WatchClusterState",
         lambda: decompose_service_pb2.WatchClusterStateRequest(cluster=cluster, min_interval_s=min_interval_s),
-        lambda message: translate.cluster_state(message.state),
+        lambda message: cluster_state_from_proto(message.state),
     )
 
 

@@ -8,9 +8,9 @@ import time
 import grpc
 
 from adlro.client.endpoints import ServiceName
-from adlro.client.records import OrchestratorStatus
 from adlro.errors import AdlroError, DeadlineExceeded, Unavailable
 from adlro.kit.status import from_rpc_error
+from adlro.records.status import OrchestratorStatus
 
 DEFAULT_TIMEOUT_S = 10.0
 DEFAULT_PATIENCE_S = 10.0

@@ -19,7 +19,7 @@ from adlro.store.keys import ACTIVE, ATTAINED, CURSOR, EVENTS, REVISION, SEQUENC
 from adlro.store.records import (
     MOVED_PREFIX,
     Cursor,
-    JobEvent,
+    JobStreamEntry,
     decode_event,
     decode_job,
     unreadable,
@@ -310,7 +310,7 @@ class JobReads:
 
     async def read_events(
         self, after_revision: int, *, block_ms: int | None = None, count: int = 1000, max_bytes: int | None = None
-    ) -> list[JobEvent]:
+    ) -> list[JobStreamEntry]:
         """Changes after a revision, in order, without a gap; empty when there are none (within `block_ms`).
 
         Args:
@@ -331,7 +331,7 @@ class JobReads:
 
     async def read_requests(
         self, after_revision: int, *, block_ms: int | None = None, count: int = 1000
-    ) -> tuple[int, list[JobEvent]]:
+    ) -> tuple[int, list[JobStreamEntry]]:
         """As `read_events`, but only what ingest wrote (submissions, cancel requests); also the revision to go on from.
 
         Raises:
@@ -343,9 +343,9 @@ class JobReads:
         events = self._decoded(after_revision, asked)
         return (last if len(events) == len(asked) else events[-1].revision), events
 
-    def _decoded(self, after_revision: int, entries: Sequence[tuple[int, bytes]]) -> list[JobEvent]:
+    def _decoded(self, after_revision: int, entries: Sequence[tuple[int, bytes]]) -> list[JobStreamEntry]:
         """As far as they can be read; raises OutOfRange where not even the first can."""
-        events: list[JobEvent] = []
+        events: list[JobStreamEntry] = []
         for revision, body in entries:
             try:
                 events.append(decode_event(revision, body))

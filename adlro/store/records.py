@@ -63,7 +63,7 @@ class JobChange(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class JobEvent:
+class JobStreamEntry:
     """One change of a job."""
 
     revision: int
@@ -138,7 +138,7 @@ def outcome_entry(job: Job, outcome: Outcome) -> bytes:
 MOVED_PREFIX = b"\x08\x03"
 
 
-def decode_event(revision: int, body: bytes) -> JobEvent:
+def decode_event(revision: int, body: bytes) -> JobStreamEntry:
     """What a JobStreamEntry tells, at its revision.
 
     Raises:
@@ -148,7 +148,7 @@ def decode_event(revision: int, body: bytes) -> JobEvent:
         entry = stream_pb2.JobStreamEntry.FromString(body)
         check_format(entry.job)
         entry.job.revision = revision
-        event = JobEvent(revision, JobChange(entry.change), job_from_proto(entry.job))
+        event = JobStreamEntry(revision, JobChange(entry.change), job_from_proto(entry.job))
         problem = _contradiction(event.job)
     except _UNREADABLE as error:
         problem = f"{type(error).__name__}: {error}"

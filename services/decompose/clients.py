@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import redis.asyncio as aioredis
 from google.protobuf.message import DecodeError
 from redis.exceptions import RedisError
@@ -15,17 +15,15 @@ from adlro.errors import Unavailable
 from adlro.kit.redis_errors import store_problem
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobType
-from adlro.records.telemetry import Metric
+from adlro.records.matrices import TelemetryBlock
 from adlro.services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
-from adlro.services.decompose.state import Block, Column
 from adlro.store.keys import CLUSTERS, CURRENT_CLUSTER, telemetry_latest_key
 from adlro.v1 import cluster_pb2, stream_pb2, telemetry_pb2
-from adlro.wire import check_format, cluster_from_proto, spec_from_proto
+from adlro.wire import block_from_proto, check_format, cluster_from_proto, spec_from_proto
 
 CALL_TIMEOUT_S = 2.0
 
 _JOB_TYPES = frozenset(int(job_type) for job_type in JobType)
-_METRICS = frozenset(int(metric) for metric in Metric)
 
 T = TypeVar("T")
 M = TypeVar(
@@ -154,7 +152,7 @@ def decode_outcome(body: bytes) -> FinishedJob | None:
     )
 
 
-def decode_telemetry_entry(body: bytes) -> Block:
+def decode_telemetry_entry(body: bytes) -> TelemetryBlock:
     """The block of an entry of a telemetry stream.
 
     Raises:
@@ -163,7 +161,7 @@ def decode_telemetry_entry(body: bytes) -> Block:
     return _block(_parse(stream_pb2.TelemetryStreamEntry, body).block)
 
 
-def decode_block(body: bytes) -> Block:
+def decode_block(body: bytes) -> TelemetryBlock:
     """A normalised block by itself.
 
     Raises:
@@ -172,29 +170,13 @@ def decode_block(body: bytes) -> Block:
     return _block(_parse(telemetry_pb2.NormalizedBlock, body))
 
 
-def _block(message: telemetry_pb2.NormalizedBlock) -> Block:
-    times = np.array(message.sample_times_unix_s, dtype=np.float64)
-    shape = (len(times), len(message.gpu_ids))
-    if not len(times) or not np.isfinite(times).all():
+def _block(message: telemetry_pb2.NormalizedBlock) -> TelemetryBlock:
+    if not message.sample_times_unix_s or not all(map(math.isfinite, message.sample_times_unix_s)):
         raise BadEntry("sample_times_unix_s are missing or not finite")
-    columns = []
-    for column in message.columns:
-        if int(column.metric) not in _METRICS:
-            continue  # a newer ingest may know more metrics
-        columns.append(
-            Column(
-                Metric(column.metric),
-                _matrix(column.raw_f32, shape, "raw_f32"),
-                _matrix(column.normalized_f32, shape, "normalized_f32"),
-            )
-        )
-    return Block(tuple(message.gpu_ids), times, columns)
-
-
-def _matrix(values: bytes, shape: tuple[int, int], name: str) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    if len(values) != 4 * shape[0] * shape[1]:
-        raise BadEntry(f"{name} has {len(values)} bytes, not those of {shape[0]} x {shape[1]} float32")
-    return np.frombuffer(values, dtype="<f4").reshape(shape)
+    try:
+        return block_from_proto(message)
+    except ValueError as error:
+        raise BadEntry(str(error)) from error
 
 
 def _parse(message_type: type[M], body: bytes) -> M:

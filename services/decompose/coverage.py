@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.services.decompose.predict import INTERVAL_COVERAGE, Basis
+from adlro.records.predictions import PredictionBasis
+from adlro.services.decompose.predict import INTERVAL_COVERAGE
 
 COVERAGE_WINDOW = 256
 """Newest finished jobs of a kind that its calibration looks at."""
@@ -39,7 +40,7 @@ class Kind(NamedTuple):
     basis: what they rest on. is_new: application, user or a size was never seen: their intervals are made otherwise.
     """
 
-    basis: Basis
+    basis: PredictionBasis
     is_new: bool
 
 
@@ -103,9 +104,9 @@ class Coverage:
         of_kind.total += 1
         of_kind.hits += hit
 
-    def counts(self) -> Mapping[Basis, tuple[int, int]]:
+    def counts(self) -> Mapping[PredictionBasis, tuple[int, int]]:
         """By basis: finished jobs that were compared, and those of them in their interval."""
-        found: dict[Basis, tuple[int, int]] = {}
+        found: dict[PredictionBasis, tuple[int, int]] = {}
         for kind, each in self._of.items():
             total, hits = found.get(kind.basis, (0, 0))
             found[kind.basis] = total + each.total, hits + each.hits

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+
+from adlro.records.matrices import GpuDrift, MixDrift
 
 FLAGGED = 0.99
 """Score from which a GPU or the mix is flagged: a false-alarm rate of 1 % a look."""
@@ -39,24 +40,10 @@ _HIGHEST = 0.99  # p above this count as this
 _NORMAL = NormalDist()
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDriftState:
-    """One GPU: score (0..1), estimated speed relative to its model, jobs that say so, whether it is flagged."""
-
-    score: float
-    speed_ratio: float
-    job_count: int
-
-    @property
-    def flagged(self) -> bool:
-        """Slower than its kind, at a false-alarm rate of 1 %."""
-        return self.score >= FLAGGED
+HEALTHY = GpuDrift()
 
 
-HEALTHY = GpuDriftState(0.0, 1.0, 0)
-
-
-class GpuDrift:
+class GpuDriftDetector:
     """Compares each GPU's jobs with what was predicted for its model, and with how its peers' jobs went."""
 
     def __init__(self) -> None:
@@ -66,7 +53,7 @@ class GpuDrift:
         """Forgets everything."""
         self._jobs: dict[Hashable, deque[tuple[float, float]]] = {}  # by GPU: residual, spread; oldest first
         self._model: dict[Hashable, str] = {}
-        self._states: dict[Hashable, GpuDriftState] = {}
+        self._states: dict[Hashable, GpuDrift] = {}
         self._sums: dict[Hashable, tuple[float, float]] = {}  # by GPU: of clipped residuals by precision, of precisions
         self._unit: deque[float] = deque(maxlen=512)  # |residual| / spread of all GPUs' newest jobs
         self._unit_count = 0  # taken so far; the deque's length stands still once it is full
@@ -98,7 +85,7 @@ class GpuDrift:
         self._sums[gpu] = float((np.clip(jobs[:, 0], -clip, clip) * precision).sum()), float(precision.sum())
         self._states.pop(gpu, None)
 
-    def state(self, gpu: Hashable) -> GpuDriftState:
+    def state(self, gpu: Hashable) -> GpuDrift:
         """What is known of a GPU."""
         if gpu not in self._jobs:
             return HEALTHY
@@ -107,7 +94,7 @@ class GpuDrift:
             found = self._states[gpu] = self._judge(gpu)
         return found
 
-    def states(self) -> Mapping[Hashable, GpuDriftState]:
+    def states(self) -> Mapping[Hashable, GpuDrift]:
         """What is known of every GPU that ran jobs."""
         return {gpu: self.state(gpu) for gpu in self._jobs}
 
@@ -115,11 +102,11 @@ class GpuDrift:
         """By how much, as a logarithm, jobs take longer on this GPU than on its model."""
         return -math.log(self.state(gpu).speed_ratio)
 
-    def _judge(self, gpu: Hashable) -> GpuDriftState:
+    def _judge(self, gpu: Hashable) -> GpuDrift:
         jobs = np.array(self._jobs[gpu])  # n x (residual, spread)
         count = len(jobs)
         if count < _LEAST_JOBS:
-            return GpuDriftState(0.0, 1.0, count)
+            return GpuDrift(job_count=count)
         peers, peers_variance = self._peers(gpu)
         spread = jobs[:, 1] * self._scale
         residual = np.clip((jobs[:, 0] - peers) / spread, -_CLIP, _CLIP) * spread
@@ -129,7 +116,8 @@ class GpuDrift:
         sums = np.cumsum((residual * precision)[::-1])
         at = min(count, GPU_WINDOW) - 1
         z = sums[at] / math.sqrt(weights[at] * (1 + peers_variance * weights[at]))
-        return GpuDriftState(_NORMAL.cdf(float(z)), self._speed(sums, weights, peers_variance), count)
+        score = _NORMAL.cdf(float(z))
+        return GpuDrift(score, score >= FLAGGED, self._speed(sums, weights, peers_variance), count)
 
     def _speed(
         self,
@@ -167,24 +155,10 @@ class GpuDrift:
         return total / weight, 1 / weight
 
 
-@dataclass(frozen=True, slots=True)
-class MixDriftState:
-    """The mix: score (0..1), the total variation between the windows of the variable that changed most, its name."""
-
-    score: float
-    variable: str
-    total_variation: float
-
-    @property
-    def flagged(self) -> bool:
-        """The mix has changed, at a false-alarm rate of 1 %."""
-        return self.score >= FLAGGED
+UNCHANGED = MixDrift()
 
 
-UNCHANGED = MixDriftState(0.0, "", 0.0)
-
-
-class MixDrift:
+class MixDriftDetector:
     """Compares the mix of the newest jobs with that of those before, variable by variable.
 
     A test of two samples (chi-square of homogeneity) for each variable. Their p are brought together by Cauchy
@@ -220,7 +194,7 @@ class MixDrift:
             if len(self._reference) > REFERENCE_WINDOW:
                 _count(self._old, self._reference.popleft(), -1)
 
-    def state(self) -> MixDriftState:
+    def state(self) -> MixDrift:
         """How the mix stands; unchanged as long as there are too few jobs to tell."""
         if len(self._window) < MIX_WINDOW or len(self._reference) < _REFERENCE_LEAST:
             return UNCHANGED
@@ -236,7 +210,8 @@ class MixDrift:
         _, _, variable, variation = min(told, key=lambda each: each[0])
         total = sum(weight for _, weight, _, _ in told)
         combined = _combined([p for p, _, _, _ in told], [weight / total for _, weight, _, _ in told])
-        return MixDriftState(1.0 - combined, variable, variation)
+        score = 1.0 - combined
+        return MixDrift(score, score >= FLAGGED, variable, variation)
 
 
 def _count(counters: Sequence[Counter[Hashable]], job: tuple[Hashable, ...], by: int) -> None:
@@ -283,8 +258,8 @@ class Drift:
     """Both: of each GPU, and of the mix of job types, applications and users."""
 
     def __init__(self) -> None:
-        self.gpus = GpuDrift()
-        self.mix = MixDrift({"job_type": 0.2, "application": 0.6, "user": 0.2})
+        self.gpus = GpuDriftDetector()
+        self.mix = MixDriftDetector({"job_type": 0.2, "application": 0.6, "user": 0.2})
 
     def start_over(self) -> None:
         """Forgets everything."""

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from adlro.kit.metrics import WhenScraped
+from adlro.records.matrices import GpuDrift
 from adlro.records.telemetry import Metric as Telemetry
-from adlro.services.decompose.drift import GpuDriftState
 from adlro.services.decompose.state import Snapshot
 
 # A GPU that has not reported for longer shows no values: it may be lost, or its exporter.
@@ -39,7 +39,7 @@ class GpuFigures(NamedTuple):
     """
 
     snapshots: Sequence[Snapshot]
-    drifts: Mapping[Hashable, GpuDriftState]
+    drifts: Mapping[Hashable, GpuDrift]
     now_unix_s: float
 
 
@@ -61,7 +61,7 @@ def _metrics(figures: GpuFigures) -> Iterator[Metric]:
     for telemetry, name, what, factor in _FIGURES:
         family = GaugeMetricFamily(f"adlro_decompose_gpu_{name}", f"{what}, newest sample of each GPU", labels=_LABELS)
         for snapshot, is_shown in zip(figures.snapshots, shown, strict=True):
-            raw = snapshot.planes[telemetry - 1].raw.astype(np.float64) * factor
+            raw = snapshot.planes[telemetry].raw.astype(np.float64) * factor
             for number in np.flatnonzero(is_shown & ~np.isnan(raw)):
                 family.add_metric([snapshot.cluster, *snapshot.gpus[number]], float(raw[number]))
         yield family

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.records.jobs import JobSpec
+from adlro.records.predictions import PredictionBasis
 from adlro.services.decompose.columns import Category
 from adlro.services.decompose.coverage import Calibration, Compared, Coverage, Kind
 from adlro.services.decompose.drift import Drift
@@ -32,11 +33,10 @@ from adlro.services.decompose.groups import (
     user_application_key,
 )
 from adlro.services.decompose.kernel import Columns, Floats
-from adlro.services.decompose.memory import FinishedJob, GpuKey, OutcomeMemory, Recollection
+from adlro.services.decompose.memory import FinishedJob, GpuKey, OutcomeMemory, SimilarJob
 from adlro.services.decompose.predict import (
     INTERVAL_COVERAGE,
     PRIOR_LOG_SIGMA,
-    Basis,
     Predictions,
     evidence,
     require_known,
@@ -269,11 +269,11 @@ class LearnedPredictor:
 
     def evidence(
         self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
-    ) -> list[list[list[Recollection]]]:
+    ) -> list[list[list[SimilarJob]]]:
         """For each job and model the k finished jobs most like it; the model they ran on counts as a variable."""
         return evidence(self._memory, jobs, gpu_models, k, job_ids)
 
-    def recall(self, job: JobSpec, k: int) -> list[Recollection]:
+    def recall(self, job: JobSpec, k: int) -> list[SimilarJob]:
         """The k finished jobs most like a job, whatever they ran on."""
         return self._memory.nearest(job, k)
 
@@ -296,7 +296,7 @@ class LearnedPredictor:
         assumed = np.log([PRIOR_WORK_S[job.job_type] for job in jobs])[:, None]
         mean = mean + assumed
         if outcomes.model is None:
-            variance = np.full(shape, PRIOR_LOG_SIGMA[Basis.PRIOR] ** 2)
+            variance = np.full(shape, PRIOR_LOG_SIGMA[PredictionBasis.PRIOR] ** 2)
         speeds, speed_variance = self._model_speeds(jobs, gpu_models)  # J x M
         ends, new = outcomes.ends(columns, _LOW, _HIGH, _Z, standing)
         spread = np.sqrt(variance + speed_variance)
@@ -320,7 +320,7 @@ class LearnedPredictor:
                 values[rows] = of_declared
         return learned, unexplained
 
-    def _given(self, learned: _Learned, basis: Sequence[Basis]) -> tuple[Floats, Floats, Floats]:
+    def _given(self, learned: _Learned, basis: Sequence[PredictionBasis]) -> tuple[Floats, Floats, Floats]:
         """Median, low and high end in seconds, J x M, put right by how earlier jobs of each kind went.
 
         Args:
@@ -358,7 +358,10 @@ class LearnedPredictor:
         strange = np.zeros((len(jobs), 1))
         if fit.exact:
             low, high = fit.declared_residuals.ends(
-                _LOW, _HIGH, -_Z * PRIOR_LOG_SIGMA[Basis.DECLARED], _Z * PRIOR_LOG_SIGMA[Basis.DECLARED]
+                _LOW,
+                _HIGH,
+                -_Z * PRIOR_LOG_SIGMA[PredictionBasis.DECLARED],
+                _Z * PRIOR_LOG_SIGMA[PredictionBasis.DECLARED],
             )
             ends = np.array([[low, high]])
         else:
@@ -368,7 +371,7 @@ class LearnedPredictor:
             ends, new = fit.corrections.ends(declarations, _LOW, _HIGH, _Z, standing)
             ends *= np.sqrt(of_correction)[:, None]
             strange = fit.declared.strangeness(declarations)[:, None]
-            variance = variance + (strange * PRIOR_LOG_SIGMA[Basis.PRIOR]) ** 2
+            variance = variance + (strange * PRIOR_LOG_SIGMA[PredictionBasis.PRIOR]) ** 2
             correction = mean[:, None]
             if fit.share < 1.0:
                 counted = of_outcomes(fit.share, fit.declared.near(declarations))[:, None]
@@ -418,14 +421,14 @@ class LearnedPredictor:
             return None
         return declared.runtime_s * self._speeds.of(job, declared.gpu_model).ratio
 
-    def _basis(self, job: JobSpec) -> Basis:
+    def _basis(self, job: JobSpec) -> PredictionBasis:
         if self._declared_s(job) is not None:
-            return Basis.DECLARED
+            return PredictionBasis.DECLARED
         if job.application and self._memory.group(user_application_key(job)) is not None:
-            return Basis.USER_APPLICATION
+            return PredictionBasis.USER_APPLICATION
         if job.application and self._memory.group(application_key(job)) is not None:
-            return Basis.APPLICATION
-        return Basis.PRIOR if self._memory.group(job_type_key(job)) is None else Basis.JOB_TYPE
+            return PredictionBasis.APPLICATION
+        return PredictionBasis.PRIOR if self._memory.group(job_type_key(job)) is None else PredictionBasis.JOB_TYPE
 
     def _novelty(self, jobs: Sequence[JobSpec], unexplained: Floats, strangeness: Floats) -> Floats:
         ranks = self._fit.outcomes.unexplained

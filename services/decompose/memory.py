@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.records.jobs import JobSpec
+from adlro.records.predictions import Evidence, Recollection
 from adlro.services.decompose.algebra import WORD_BITS
 from adlro.services.decompose.codebook import Codebook, default_codebook
 from adlro.services.decompose.columns import REAL_COUNT, Category, JobRows
@@ -75,11 +76,19 @@ class FinishedJob:
         return GpuKey(self.cluster, self.gpu_id)
 
 
-class Recollection(NamedTuple):
+class SimilarJob(NamedTuple):
     """A finished job and its similarity, 0..1, to what was asked for."""
 
     job: FinishedJob
     similarity: float
+
+    def evidence(self) -> Evidence:
+        """The record of it, as what a prediction rests on."""
+        return Evidence(self.job.job_id, self.similarity, self.job.gpu_model, self.job.runtime_s)
+
+    def recollection(self) -> Recollection:
+        """The record of it, with what it asked for."""
+        return Recollection(self.job.job_id, self.similarity, self.job.spec, self.job.gpu_model, self.job.runtime_s)
 
 
 class _Kept(NamedTuple):
@@ -209,7 +218,7 @@ class OutcomeMemory:
         """The group of a key; None where no finished job belongs to it."""
         return self._groups.get(key)
 
-    def nearest(self, job: JobSpec, k: int, gpu_model: str = "", *, without: str = "") -> list[Recollection]:
+    def nearest(self, job: JobSpec, k: int, gpu_model: str = "", *, without: str = "") -> list[SimilarJob]:
         """The k finished jobs most like a job, most similar first, newer before older.
 
         Similarity is the share of the weight of what the job states that is alike (`record_code.similarity`).
@@ -238,7 +247,7 @@ class OutcomeMemory:
             for kept in _last(self._members[rows[at]], k)
         ]
         found.sort(key=lambda each: each[:2], reverse=True)
-        return [Recollection(job, score) for score, _, job in found[:k]]
+        return [SimilarJob(job, score) for score, _, job in found[:k]]
 
     def _query(self, job: JobSpec, gpu_model: str) -> Columns:
         categories, reals = self._numbers(job, learn=False)

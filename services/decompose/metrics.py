@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from adlro.kit.metrics import WhenScraped
+from adlro.records.predictions import PredictionBasis
 from adlro.services.decompose.coverage import Calibration, Kind
-from adlro.services.decompose.predict import Basis
 
 
 class DecomposeMetrics:
@@ -82,7 +82,7 @@ class CoverageFigures(NamedTuple):
     calibrations: of kinds of predictions, what follows from it at present.
     """
 
-    counts: Mapping[Basis, tuple[int, int]]
+    counts: Mapping[PredictionBasis, tuple[int, int]]
     calibrations: Mapping[Kind, Calibration]
 
 

@@ -8,7 +8,6 @@ taken as it stands.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput, Unavailable
 from adlro.records.jobs import JobSpec
+from adlro.records.predictions import PredictionBasis
 from adlro.services.decompose.groups import (
     ALL_DECLARED,
     GroupKey,
@@ -27,7 +27,7 @@ from adlro.services.decompose.groups import (
     job_type_key,
     user_application_key,
 )
-from adlro.services.decompose.memory import FinishedJob, OutcomeMemory, Recollection
+from adlro.services.decompose.memory import FinishedJob, OutcomeMemory, SimilarJob
 from adlro.services.decompose.speeds import Speeds
 from adlro.workload.estimates import PRIOR_WORK_S
 
@@ -36,22 +36,12 @@ INTERVAL_COVERAGE = 0.8
 _Z = 1.2815515655446004  # the 0.9 quantile of the normal distribution
 
 
-class Basis(enum.IntEnum):
-    """What a prediction rests on; numbers as in decompose_service.proto."""
-
-    DECLARED = 1
-    USER_APPLICATION = 2
-    APPLICATION = 3
-    JOB_TYPE = 4
-    PRIOR = 5
-
-
 PRIOR_LOG_SIGMA = {
-    Basis.DECLARED: 0.5,
-    Basis.USER_APPLICATION: 0.4,
-    Basis.APPLICATION: 0.9,
-    Basis.JOB_TYPE: 0.9,
-    Basis.PRIOR: 1.5,
+    PredictionBasis.DECLARED: 0.5,
+    PredictionBasis.USER_APPLICATION: 0.4,
+    PredictionBasis.APPLICATION: 0.9,
+    PredictionBasis.JOB_TYPE: 0.9,
+    PredictionBasis.PRIOR: 1.5,
 }
 """Assumed standard deviation of the log runtime about the median, by basis: 0.4 within and 0.9 across users and
 applications are the scenario's; users' own estimates are taken to be within a factor of 1.9 in 80 % of cases; the prior
@@ -73,7 +63,7 @@ class Predictions:
     low_s: NDArray[np.float64]
     high_s: NDArray[np.float64]
     coverage: float
-    basis: list[Basis]
+    basis: list[PredictionBasis]
     novelty: NDArray[np.float64]
 
 
@@ -104,7 +94,7 @@ class Predictor(Protocol):
 
     def evidence(
         self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
-    ) -> list[list[list[Recollection]]]:
+    ) -> list[list[list[SimilarJob]]]:
         """For each job and model the k finished jobs that speak most for the prediction; never the job itself.
 
         Args:
@@ -114,7 +104,7 @@ class Predictor(Protocol):
             job_ids: J, empty where a job has none; none at all: no job has one.
         """
 
-    def recall(self, job: JobSpec, k: int) -> list[Recollection]:
+    def recall(self, job: JobSpec, k: int) -> list[SimilarJob]:
         """The k finished jobs most like a job, whatever they ran on."""
 
 
@@ -124,7 +114,7 @@ class _Estimate(NamedTuple):
     reference_s: float
     low_log: float
     high_log: float
-    basis: Basis
+    basis: PredictionBasis
     # Uncertainty of the speed by which the estimate was brought to the reference GPU, and the model it came from.
     from_model: str = ""
     from_log_sigma: float = 0.0
@@ -196,11 +186,11 @@ class PlainPredictor:
 
     def evidence(
         self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
-    ) -> list[list[list[Recollection]]]:
+    ) -> list[list[list[SimilarJob]]]:
         """For each job and model the k finished jobs most like it; the model they ran on counts as a variable."""
         return evidence(self._memory, jobs, gpu_models, k, job_ids)
 
-    def recall(self, job: JobSpec, k: int) -> list[Recollection]:
+    def recall(self, job: JobSpec, k: int) -> list[SimilarJob]:
         """The k finished jobs most like a job, whatever they ran on."""
         return self._memory.nearest(job, k)
 
@@ -209,17 +199,17 @@ class PlainPredictor:
             return self._from_declared(job)
         if job.application:
             for key, basis in (
-                (user_application_key(job), Basis.USER_APPLICATION),
-                (application_key(job), Basis.APPLICATION),
+                (user_application_key(job), PredictionBasis.USER_APPLICATION),
+                (application_key(job), PredictionBasis.APPLICATION),
             ):
                 estimate = self._from_group(key, basis)
                 if estimate is not None:
                     return estimate
-        estimate = self._from_group(job_type_key(job), Basis.JOB_TYPE)
+        estimate = self._from_group(job_type_key(job), PredictionBasis.JOB_TYPE)
         if estimate is not None:
             return estimate
-        width = _Z * PRIOR_LOG_SIGMA[Basis.PRIOR]
-        return _Estimate(PRIOR_WORK_S[job.job_type], -width, width, Basis.PRIOR)
+        width = _Z * PRIOR_LOG_SIGMA[PredictionBasis.PRIOR]
+        return _Estimate(PRIOR_WORK_S[job.job_type], -width, width, PredictionBasis.PRIOR)
 
     def _from_declared(self, job: JobSpec) -> _Estimate:
         """The declared runtime, with the spread of log(observed / declared) of this user's jobs, or of everyone's."""
@@ -227,7 +217,7 @@ class PlainPredictor:
         assert declared is not None
         speed = self._speeds.of(job, declared.gpu_model)
         group = self._memory.group(declared_key(job)) or self._memory.group(ALL_DECLARED)
-        prior = _Z * PRIOR_LOG_SIGMA[Basis.DECLARED]
+        prior = _Z * PRIOR_LOG_SIGMA[PredictionBasis.DECLARED]
         low, high = -prior, prior
         if group is not None:
             low_quantile, _, high_quantile = group.quantiles()
@@ -236,10 +226,10 @@ class PlainPredictor:
             low = min(0.0, weight * low_quantile + (1 - weight) * low)
             high = max(0.0, weight * high_quantile + (1 - weight) * high)
         return _Estimate(
-            declared.runtime_s * speed.ratio, low, high, Basis.DECLARED, declared.gpu_model, speed.log_sigma
+            declared.runtime_s * speed.ratio, low, high, PredictionBasis.DECLARED, declared.gpu_model, speed.log_sigma
         )
 
-    def _from_group(self, key: GroupKey, basis: Basis) -> _Estimate | None:
+    def _from_group(self, key: GroupKey, basis: PredictionBasis) -> _Estimate | None:
         """The group's median, with the quantiles of its log residuals, shrunk towards the basis' assumed spread."""
         group = self._memory.group(key)
         if group is None:
@@ -267,7 +257,7 @@ class PlainPredictor:
 
 def evidence(
     memory: OutcomeMemory, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str]
-) -> list[list[list[Recollection]]]:
+) -> list[list[list[SimilarJob]]]:
     """The memory's nearest finished jobs; see `Predictor.evidence`."""
     ids = job_ids or [""] * len(jobs)
     return [

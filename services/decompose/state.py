@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from adlro.errors import NotFound
 from adlro.records.cluster import Cluster
+from adlro.records.matrices import StatePlane, TelemetryBlock
 from adlro.records.telemetry import Metric, Unit
 from adlro.services.decompose.variables import gpu_levels
 
@@ -30,33 +31,6 @@ METRIC_UNITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One metric of a block: raw values and their place in 0..1, both T x G; NaN is not reported."""
-
-    metric: Metric
-    raw: NDArray[np.float32]
-    normalized: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Normalised telemetry of G GPUs at T times, wall time, not falling."""
-
-    gpu_ids: tuple[str, ...]
-    sample_times_unix_s: NDArray[np.float64]
-    columns: Sequence[Column]
-
-
-@dataclass(frozen=True, slots=True)
-class StatePlane:
-    """The newest values of one metric of G GPUs; NaN is not reported."""
-
-    metric: Metric
-    raw: NDArray[np.float32]
-    normalized: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A cluster's GPU matrix at one revision; never changed after it is made.
 
@@ -67,7 +41,7 @@ class Snapshot:
     cluster: str
     revision: int
     gpus: tuple[tuple[str, str, str], ...]
-    planes: tuple[StatePlane, ...]
+    planes: Mapping[Metric, StatePlane]
     sample_times_unix_s: NDArray[np.float64]
     levels: NDArray[np.int32]
     newest_sample_unix_s: float | None
@@ -117,7 +91,7 @@ class ClusterMatrix:
         """The cluster is described no longer: wakes those who wait for changes."""
         self._touch()
 
-    def fold(self, block: Block) -> bool:
+    def fold(self, block: TelemetryBlock) -> bool:
         """Takes the newest values of a block.
 
         Returns:
@@ -134,20 +108,21 @@ class ClusterMatrix:
         changed = False
         columns = np.flatnonzero(known)
         rows = numbers[known]
-        for column in block.columns:
+        sample_times_unix_s = np.array(block.sample_times_unix_s)
+        for metric, column in block.columns.items():
             raw = column.raw[:, columns]
             reported = ~np.isnan(raw)
             # Of each GPU the last reported sample of the block.
             last = len(raw) - 1 - np.argmax(reported[::-1], axis=0)
-            times = block.sample_times_unix_s[last]
-            metric = int(column.metric) - 1
-            newer = reported.any(axis=0) & ~(times < self._times[metric, rows])
+            times = sample_times_unix_s[last]
+            row = metric - 1
+            newer = reported.any(axis=0) & ~(times < self._times[row, rows])
             if not newer.any():
                 continue
             target, source, at = rows[newer], columns[newer], last[newer]
-            self._raw[metric, target] = column.raw[at, source]
-            self._normalized[metric, target] = column.normalized[at, source]
-            self._times[metric, target] = times[newer]
+            self._raw[row, target] = column.raw[at, source]
+            self._normalized[row, target] = column.normalized[at, source]
+            self._times[row, target] = times[newer]
             changed = True
         if changed:
             self._touch()
@@ -163,7 +138,10 @@ class ClusterMatrix:
                 cluster=self.cluster.name,
                 revision=self.revision,
                 gpus=self._gpus,
-                planes=tuple(StatePlane(metric, raw[metric - 1], normalized[metric - 1]) for metric in Metric),
+                planes={
+                    metric: StatePlane(METRIC_UNITS[metric], raw[metric - 1], normalized[metric - 1])
+                    for metric in Metric
+                },
                 sample_times_unix_s=np.where(np.isinf(newest), np.nan, newest),
                 levels=gpu_levels(
                     raw[Metric.UTILIZATION - 1], raw[Metric.MEMORY_USED - 1], raw[Metric.TEMPERATURE - 1]

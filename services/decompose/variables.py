@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput
 from adlro.records.jobs import JobSpec, JobType
+from adlro.records.matrices import Variable
 from adlro.services.decompose.labels import LabelUse
-from adlro.services.decompose.vocabulary import UNKNOWN, Variable, Vocabulary
+from adlro.services.decompose.vocabulary import UNKNOWN, Vocabulary
 
 VOCABULARY_VERSION = "1"
 """Names the variables and the values of those that don't grow. Changes with any of them."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from adlro.errors import InvalidInput
+from adlro.records.matrices import Variable
 
 UNKNOWN = -1
 """The number of a value that its vocabulary does not hold."""
@@ -18,15 +18,6 @@ NOT_STATED = 0
 """The number of the empty value in a growing vocabulary."""
 VOCABULARY_LIMIT = 65_536
 """Values of a growing vocabulary."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """One discrete variable of a record; `index` is the value's number among the variable's values."""
-
-    name: str
-    value: str
-    index: int
 
 
 class Vocabulary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from adlro.records.jobs import Job
-from adlro.services.ingest.filters import JobFilter
+from adlro.records.watching import JobFilter
 from adlro.services.ingest.pages import PageTokens
 from adlro.store import JobStore
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from adlro.errors import FieldViolation, InvalidInput
 from adlro.records.jobs import JobSpec, NormalizedJob
+from adlro.records.matrices import MetricColumn, TelemetryBlock
 from adlro.records.telemetry import Metric, Unit
 from adlro.services.ingest.clusters import ClusterView, job_references, listed
 from adlro.services.ingest.units import METRIC_RULES
@@ -43,28 +44,6 @@ class RawBlock:
     sample_times_unix_s: Float64
     cluster_times_s: Float64
     columns: Sequence[RawColumn]
-
-
-@dataclass(frozen=True, slots=True)
-class NormalizedColumn:
-    """One metric, normalised: `raw` [T, G] in the metric's own unit, `normalized` [T, G] in 0..1; NaN: not reported."""
-
-    metric: Metric
-    unit: Unit
-    raw: Float32
-    normalized: Float32
-
-
-@dataclass(frozen=True, slots=True)
-class NormalizedBlock:
-    """A block, normalised; `clipped_count` values were outside their metric's range."""
-
-    cluster: str
-    gpu_ids: tuple[str, ...]
-    sample_times_unix_s: Float64
-    cluster_times_s: Float64
-    columns: tuple[NormalizedColumn, ...]
-    clipped_count: int = 0
 
 
 class GpuSelection:
@@ -117,7 +96,7 @@ def normalize_job(spec: JobSpec, view: ClusterView | None) -> NormalizedJob:
     )
 
 
-def normalize_block(block: RawBlock, gpus: GpuSelection, limits: TimeLimits, now_unix_s: float) -> NormalizedBlock:
+def normalize_block(block: RawBlock, gpus: GpuSelection, limits: TimeLimits, now_unix_s: float) -> TelemetryBlock:
     """A block in the metrics' own units and in 0..1.
 
     Raises:
@@ -125,7 +104,7 @@ def normalize_block(block: RawBlock, gpus: GpuSelection, limits: TimeLimits, now
     """
     _check_times(block, limits, now_unix_s)
     shape = (len(block.sample_times_unix_s), len(gpus.gpu_ids))
-    columns: list[NormalizedColumn] = []
+    columns: dict[Metric, MetricColumn] = {}
     clipped_count = 0
     seen: dict[Metric, int] = {}
     for index, column in enumerate(block.columns):
@@ -138,80 +117,76 @@ def normalize_block(block: RawBlock, gpus: GpuSelection, limits: TimeLimits, now
             )
         seen[column.metric] = index
         normalized, clipped = _normalize_column(column, gpus, shape, path)
-        columns.append(normalized)
+        columns[column.metric] = normalized
         clipped_count += clipped
-    return NormalizedBlock(
+    return TelemetryBlock(
         block.cluster,
         gpus.gpu_ids,
-        block.sample_times_unix_s,
-        block.cluster_times_s,
-        tuple(columns),
+        tuple(block.sample_times_unix_s.tolist()),
+        tuple(block.cluster_times_s.tolist()),
+        columns,
         clipped_count,
     )
 
 
-def newest_sample(block: NormalizedBlock) -> NormalizedBlock:
+def newest_sample(block: TelemetryBlock) -> TelemetryBlock:
     """The block's last sample time alone, with the newest value that each GPU reported in the block."""
-    columns = []
-    for column in block.columns:
+    columns = {}
+    for metric, column in block.columns.items():
         reported = ~np.isnan(column.raw)  # [T, G]
         # The last row where something was reported; where nothing was, the last row, which is NaN.
         rows = len(reported) - 1 - np.argmax(reported[::-1], axis=0)
         gpus = np.arange(reported.shape[1])
-        columns.append(
-            NormalizedColumn(
-                column.metric, column.unit, column.raw[rows, gpus][None], column.normalized[rows, gpus][None]
-            )
-        )
-    return NormalizedBlock(
+        columns[metric] = MetricColumn(column.unit, column.raw[rows, gpus][None], column.normalized[rows, gpus][None])
+    return TelemetryBlock(
         block.cluster,
         block.gpu_ids,
         block.sample_times_unix_s[-1:],
         block.cluster_times_s[-1:],
-        tuple(columns),
+        columns,
     )
 
 
-def merge_newest(view: ClusterView, samples: Sequence[NormalizedBlock]) -> NormalizedBlock:
+def merge_newest(view: ClusterView, samples: Sequence[TelemetryBlock]) -> TelemetryBlock:
     """One sample of all GPUs of the cluster, in its order, made of samples of some: of each value the newest.
 
     Every metric has a column of shape (1, G): what was never reported is NaN, and so is the sample's time where nothing
     was.
     """
     merged = {metric: _unreported(metric, len(view.gpus)) for metric in Metric}
-    newest: NormalizedBlock | None = None
-    for sample in sorted(samples, key=lambda each: float(each.sample_times_unix_s[-1])):
+    newest: TelemetryBlock | None = None
+    for sample in sorted(samples, key=lambda each: each.sample_times_unix_s[-1]):
         newest = sample
         numbers = np.array([view.number_of.get(gpu_id, -1) for gpu_id in sample.gpu_ids], np.intp)
-        for column in sample.columns:
-            into = merged[column.metric]
+        for metric, column in sample.columns.items():
+            into = merged[metric]
             # GPUs that the cluster no longer has are passed over.
             known = (numbers >= 0) & ~np.isnan(column.raw[0])
             into.raw[0, numbers[known]] = column.raw[0, known]
             into.normalized[0, numbers[known]] = column.normalized[0, known]
-    return NormalizedBlock(
+    return TelemetryBlock(
         view.cluster.name,
         tuple(view.number_of),
-        newest.sample_times_unix_s if newest is not None else np.full(1, np.nan),
-        newest.cluster_times_s if newest is not None else np.empty(0),
-        tuple(merged.values()),
+        newest.sample_times_unix_s if newest is not None else (math.nan,),
+        newest.cluster_times_s if newest is not None else (),
+        merged,
     )
 
 
-def _unreported(metric: Metric, gpu_count: int) -> NormalizedColumn:
+def _unreported(metric: Metric, gpu_count: int) -> MetricColumn:
     nothing = np.full((2, 1, gpu_count), np.nan, np.float32)
-    return NormalizedColumn(metric, METRIC_RULES[metric].canonical, nothing[0], nothing[1])
+    return MetricColumn(METRIC_RULES[metric].canonical, nothing[0], nothing[1])
 
 
-def superseded(samples: Sequence[NormalizedBlock]) -> list[int]:
+def superseded(samples: Sequence[TelemetryBlock]) -> list[int]:
     """Indices of the samples of which every value is older than one of the same GPU and metric in another sample."""
     covered: set[tuple[str, Metric]] = set()
     out = []
-    newest_first = sorted(range(len(samples)), key=lambda i: float(samples[i].sample_times_unix_s[-1]), reverse=True)
+    newest_first = sorted(range(len(samples)), key=lambda i: samples[i].sample_times_unix_s[-1], reverse=True)
     for index in newest_first:
         values = {
-            (gpu_id, column.metric)
-            for column in samples[index].columns
+            (gpu_id, metric)
+            for metric, column in samples[index].columns.items()
             for gpu_id, missing in zip(samples[index].gpu_ids, np.isnan(column.raw[0]), strict=True)
             if not missing
         }
@@ -265,7 +240,7 @@ def _check_times(block: RawBlock, limits: TimeLimits, now_unix_s: float) -> None
 
 def _normalize_column(
     column: RawColumn, gpus: GpuSelection, shape: tuple[int, int], path: str
-) -> tuple[NormalizedColumn, int]:
+) -> tuple[MetricColumn, int]:
     rule = METRIC_RULES[column.metric]
     conversion = rule.accepted.get(column.unit)
     if conversion is None:
@@ -300,7 +275,7 @@ def _normalize_column(
     # Comparisons with NaN are False: what was not reported is not counted.
     clipped = int(np.count_nonzero((ratio < 0.0) | (ratio > 1.0)))
     normalized = np.clip(ratio, np.float32(0.0), np.float32(1.0)) if clipped else ratio
-    return NormalizedColumn(column.metric, rule.canonical, raw, normalized), clipped
+    return MetricColumn(rule.canonical, raw, normalized), clipped
 
 
 def _refused(path: str, text: str) -> InvalidInput:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from adlro.errors import PermissionDenied
 from adlro.kit.identity import current_caller
 from adlro.records.jobs import Job, JobSpec
-from adlro.services.ingest.filters import JobFilter
+from adlro.records.watching import JobFilter
 from adlro.store import not_found
 
 

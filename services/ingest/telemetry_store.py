@@ -13,7 +13,8 @@ import redis.asyncio as aioredis
 from redis.exceptions import RedisError
 
 from adlro.errors import DataLoss
-from adlro.services.ingest.normalize import GpuSelection, NormalizedBlock, superseded
+from adlro.records.matrices import TelemetryBlock
+from adlro.services.ingest.normalize import GpuSelection, superseded
 from adlro.store import Unreadable
 from adlro.store.keys import telemetry_key, telemetry_latest_key, telemetry_latest_time_key
 
@@ -62,7 +63,7 @@ class TelemetryStore:
         redis: aioredis.Redis,
         entries_kept: int,
         bytes_kept: int,
-        decode: Callable[[bytes], NormalizedBlock],
+        decode: Callable[[bytes], TelemetryBlock],
         unreadable: Unreadable,
     ) -> None:
         self._redis: Any = redis  # redis-py's stubs mix sync and async results
@@ -86,7 +87,7 @@ class TelemetryStore:
             await self._drop_superseded(cluster)
         return [None] * len(blocks)
 
-    async def newest_samples(self, cluster: str) -> list[NormalizedBlock]:
+    async def newest_samples(self, cluster: str) -> list[TelemetryBlock]:
         """The newest sample of every source."""
         key = telemetry_latest_key(cluster)
         return list(self._decoded(key, await self._redis.hgetall(key)).values())
@@ -105,7 +106,7 @@ class TelemetryStore:
                 count = min(2 * count, _LAST_PAGE)
             newest = f"({page[-1][0].decode()}"
 
-    def _decoded(self, key: str, found: Mapping[bytes, bytes]) -> dict[bytes, NormalizedBlock]:
+    def _decoded(self, key: str, found: Mapping[bytes, bytes]) -> dict[bytes, TelemetryBlock]:
         """By source, those that can be read."""
         blocks = {}
         for source, body in found.items():
@@ -136,6 +137,6 @@ class TelemetryStore:
             return
 
 
-def source_of(gpus: GpuSelection, block: NormalizedBlock) -> bytes:
+def source_of(gpus: GpuSelection, block: TelemetryBlock) -> bytes:
     """Names the source of a block: its GPUs and metrics, in any order."""
-    return gpus.digest + bytes(sorted(column.metric for column in block.columns))
+    return gpus.digest + bytes(sorted(block.columns))

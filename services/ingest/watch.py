@@ -18,9 +18,9 @@ from redis.exceptions import RedisError
 from adlro.errors import AdlroError, OutOfRange, Unavailable
 from adlro.kit.redis_errors import store_error
 from adlro.records.jobs import Job
-from adlro.services.ingest.filters import JobFilter
+from adlro.records.watching import JobFilter
 from adlro.services.ingest.turns import Turns
-from adlro.store import PAGE_BYTES, JobEvent, JobStore
+from adlro.store import PAGE_BYTES, JobStore, JobStreamEntry
 
 # The reader looks after so long without a change whether Redis still has what it had.
 _BLOCK_MS = 1000
@@ -62,7 +62,7 @@ class JobWatch:
     def __init__(
         self,
         store: JobStore,
-        encode: Callable[[JobEvent], bytes],
+        encode: Callable[[JobStreamEntry], bytes],
         changes_kept: int,
         bytes_kept: int = 16 << 20,
     ) -> None:
@@ -227,7 +227,7 @@ class JobWatch:
         if not self._wanted.is_set():
             self._position = None
 
-    def _keep(self, events: list[JobEvent]) -> None:
+    def _keep(self, events: list[JobStreamEntry]) -> None:
         recent = self._recent
         for event in events:
             change = self._change(event)
@@ -261,7 +261,7 @@ class JobWatch:
         self._position = None
         self._wake()
 
-    def _change(self, event: JobEvent) -> Change:
+    def _change(self, event: JobStreamEntry) -> Change:
         return Change(event.revision, event.job, self._encode(event))
 
     def _wake(self) -> None:

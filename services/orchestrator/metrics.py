@@ -8,8 +8,8 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from adlro.decide.policies.base import Basis
 from adlro.kit.metrics import WhenScraped
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.records.jobs import JobState, JobType
 
 # Six steps a decade, from a second to twelve days: quantiles are interpolated between them.

@@ -9,21 +9,18 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import redis.asyncio as aioredis
 import structlog
 
-from adlro.decide.policies.base import Basis
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, NotFound, Stale, Unavailable
 from adlro.kit.redis_errors import store_error
 from adlro.placement import NOWHERE
+from adlro.records.decisions import Decision, DecisionBasis
 from adlro.records.jobs import JobState, PendingReason
-from adlro.services.orchestrator.deciding.decisions import Decision
+from adlro.records.status import OrchestratorStatus
 from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
-from adlro.services.orchestrator.deciding.shadow import ShadowStatus
 from adlro.services.orchestrator.explain.explanations import explain_waiting
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger import transitions
@@ -46,39 +43,6 @@ GOOD_SESSION_S = 5.0
 
 # Of jobs that wait for something other than the cluster's return, or have been told that it does not answer.
 KNOWN_REASONS = (PendingReason.LAUNCHING, PendingReason.BEGIN_TIME, PendingReason.CLUSTER_UNAVAILABLE)
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Who decides, and how things stand."""
-
-    acting: bool
-    instance_id: str
-    lease_holder: str
-    fencing_token: int
-    policy: str
-    cluster_connected: bool
-    cluster_incarnation: str
-    cluster_revision: int
-    cluster_time_s: float
-    queue_length: int
-    waiting_for_begin_time_count: int
-    running_count: int
-    decision_count: int
-    drained_node_ids: tuple[str, ...]
-    drain_reasons: dict[str, str]
-    problem: str
-    policy_version: str
-    policy_problem: str
-    fallbacks: Mapping[Basis, int]
-    shadow: ShadowStatus | None
-    wait_ratio: float
-    checkpoints_loaded_count: int
-    checkpoints_refused_count: int
-    deciding_policy: str
-    deciding_basis: Basis
-    unreadable_job_count: int
-    decisions_by_basis: Mapping[Basis, int]
 
 
 class Orchestrator:
@@ -285,12 +249,12 @@ class Orchestrator:
 
     # ---- questions and orders
 
-    async def status(self) -> Status:
+    async def status(self) -> OrchestratorStatus:
         """How things stand."""
         session = self._ready_session()
         decides, basis = self.acting.deciding
         count = session.ledger.count if session else (lambda phase: 0)
-        return Status(
+        return OrchestratorStatus(
             acting=session is not None,
             instance_id=self._lease.instance_id,
             lease_holder=self._holder,
@@ -412,7 +376,20 @@ class Orchestrator:
             return decision.explained()
         job = await self._store.get(job_id)
         if job.state is JobState.PENDING:
-            return Decision("", job_id, NOWHERE, self.acting.policy.name, self._now_s(), 0, (), (), 0.0, 0, job.message)
+            return Decision(
+                decision_id="",
+                job_id=job_id,
+                placement=NOWHERE,
+                policy=self.acting.policy.name,
+                time_s=self._now_s(),
+                queue_length=0,
+                candidates=(),
+                masked=(),
+                summary=job.message,
+                decision_us=0.0,
+                attempt=0,
+                basis=DecisionBasis.POLICY,
+            )
         raise NotFound(
             f"job_id: no decision about {job_id} is kept: it was made before this orchestrator started, or too many "
             "came after it",

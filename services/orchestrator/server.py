@@ -12,13 +12,11 @@ from typing import Any
 
 import grpc
 
-from adlro.decide.policies.base import Basis
 from adlro.kit.metrics import OnLoop
 from adlro.kit.redis import connect, connect_blocking, connect_in_thread, watch_redis
 from adlro.kit.server import ServiceContext
 from adlro.services.orchestrator.clients import ClusterClient, DecomposeClient
 from adlro.services.orchestrator.deciding import checkpoint
-from adlro.services.orchestrator.deciding.decisions import Decision
 from adlro.services.orchestrator.deciding.policy_selection import Choices
 from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
 from adlro.services.orchestrator.lease import RENEWALS, Lease
@@ -29,7 +27,7 @@ from adlro.services.orchestrator.settings import OrchestratorSettings
 from adlro.store.format import checked, claim_at_start
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
-from adlro.wire import placement_to_proto
+from adlro.wire import decision_to_proto, policy_to_proto, status_to_proto
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -107,65 +105,12 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """How things stand."""
-        status = await self._orchestrator.status()
-        return pb.GetStatusResponse(
-            acting=status.acting,
-            instance_id=status.instance_id,
-            lease_holder=status.lease_holder,
-            fencing_token=status.fencing_token,
-            policy=status.policy,
-            cluster_connected=status.cluster_connected,
-            cluster_incarnation=status.cluster_incarnation,
-            cluster_revision=status.cluster_revision,
-            cluster_time_s=status.cluster_time_s,
-            queue_length=status.queue_length,
-            waiting_for_begin_time_count=status.waiting_for_begin_time_count,
-            running_count=status.running_count,
-            decision_count=status.decision_count,
-            drained_node_ids=status.drained_node_ids,
-            drain_reasons=status.drain_reasons,
-            problem=status.problem,
-            policy_version=status.policy_version,
-            policy_problem=status.policy_problem,
-            fallbacks=[
-                pb.FallbackCount(reason=_BASIS[reason], count=count) for reason, count in status.fallbacks.items()
-            ],
-            shadow=None
-            if (shadow := status.shadow) is None
-            else pb.ShadowStatus(
-                policy=shadow.policy,
-                agreed_count=shadow.agreed,
-                differed_count=shadow.differed,
-                failed_count=shadow.failed,
-                skipped_count=shadow.skipped,
-            ),
-            wait_ratio=status.wait_ratio,
-            checkpoints_loaded_count=status.checkpoints_loaded_count,
-            checkpoints_refused_count=status.checkpoints_refused_count,
-            deciding_policy=status.deciding_policy,
-            deciding_basis=_BASIS[status.deciding_basis],
-            unreadable_job_count=status.unreadable_job_count,
-            decisions_by_basis=[
-                pb.BasisCount(basis=_BASIS[basis], count=count) for basis, count in status.decisions_by_basis.items()
-            ],
-        )
+        return status_to_proto(await self._orchestrator.status())
 
     async def ListPolicies(self, request: pb.ListPoliciesRequest, context: Context) -> pb.ListPoliciesResponse:
         """What can be set."""
         self._orchestrator.refuse_if_standing_by()  # what was set, the one that acts knows
-        return pb.ListPoliciesResponse(
-            policies=[
-                pb.Policy(
-                    name=each.name,
-                    description=each.description,
-                    acting=each.acting,
-                    version=each.version,
-                    problem=each.problem,
-                    shadow=each.shadow,
-                )
-                for each in self._orchestrator.choosing.offered
-            ]
-        )
+        return pb.ListPoliciesResponse(policies=[policy_to_proto(each) for each in self._orchestrator.choosing.offered])
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.SetPolicyResponse:
         """Changes the acting policy."""
@@ -184,7 +129,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             decision = self._orchestrator.acting.decisions.get(request.decision_id).explained()
         else:
             decision = await self._orchestrator.explain_job(request.job_id)
-        return pb.ExplainDecisionResponse(decision=_decision(decision))
+        return pb.ExplainDecisionResponse(decision=decision_to_proto(decision))
 
     async def WatchDecisions(
         self, request: pb.WatchDecisionsRequest, context: Context
@@ -197,7 +142,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         newest = asyncio.ensure_future(watcher.get())
         try:
             for decision in log.last(request.history):
-                yield pb.WatchDecisionsResponse(decision=_decision(decision.explained()))
+                yield pb.WatchDecisionsResponse(decision=decision_to_proto(decision.explained()))
             while True:
                 await asyncio.wait([newest, draining], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 if not newest.done():
@@ -206,7 +151,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
                     # Decisions are made elsewhere now: it is told where to ask, instead of nothing for ever.
                     self._orchestrator.refuse_if_standing_by()
                     continue
-                yield pb.WatchDecisionsResponse(decision=_decision(newest.result().explained()))
+                yield pb.WatchDecisionsResponse(decision=decision_to_proto(newest.result().explained()))
                 newest = asyncio.ensure_future(watcher.get())
         finally:
             draining.cancel()
@@ -227,45 +172,3 @@ def warm() -> None:
     """Compiles all that decisions are made with, or fetches it from where numba keeps it; images do it when built."""
     ledger.warm()
     checkpoint.warm()
-
-
-def _decision(decision: Decision) -> pb.Decision:
-    return pb.Decision(
-        decision_id=decision.decision_id,
-        job_id=decision.job_id,
-        gpu_id=decision.gpu_id,
-        placement=placement_to_proto(decision.placement),
-        policy=decision.policy,
-        time_s=decision.time_s,
-        queue_length=decision.queue_length,
-        candidates=[
-            pb.Candidate(
-                gpu_id=each.gpu_id,
-                gpu_model=each.gpu_model,
-                expected_runtime_s=each.expected_runtime_s,
-                score=each.score,
-            )
-            for each in decision.candidates
-        ],
-        masked=[
-            pb.MaskedCandidate(gpu_id=each.gpu_id, gpu_model=each.gpu_model, reason=each.reason)
-            for each in decision.masked
-        ],
-        summary=decision.summary,
-        decision_us=decision.decision_us,
-        attempt=decision.attempt,
-        basis=_BASIS[decision.basis],
-        basis_text=decision.basis_text,
-        policy_version=decision.policy_version,
-        runner_up=None
-        if (second := decision.runner_up) is None
-        else pb.RunnerUp(job_id=second.job_id, gpu_id=second.gpu_id, score=second.score),
-        hold_score=decision.hold_score,
-        shadow=None
-        if (shadow := decision.shadow) is None
-        else pb.ShadowDecision(policy=shadow.policy, job_id=shadow.job_id, gpu_id=shadow.gpu_id, agrees=shadow.agrees),
-        deciding_policy=decision.deciding_policy,
-    )
-
-
-_BASIS = {basis: pb.DecisionBasis.Value(f"DECISION_BASIS_{basis.name}") for basis in Basis}

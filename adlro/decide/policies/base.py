@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,28 +10,8 @@ from numpy.typing import NDArray
 
 from adlro.decide.policies.bounded_wait import DEFAULT_RATIO, bound
 from adlro.decide.winner import winners
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.state.observation import Floats, Ints, Observation
-
-
-class Basis(enum.StrEnum):
-    """What a decision rests on."""
-
-    POLICY = "policy"  # what it prefers
-    MARGIN = "margin"  # its base's choice: the gain it saw elsewhere was within the margin
-    OVERDUE = "overdue"  # a job has waited too long (policies/bounded_wait.py)
-    # The guard's: the fallback has decided, because the policy
-    OUT_OF_RANGE = "out_of_range"  # has never seen anything like this
-    FAILED = "failed"
-    LATE = "late"
-    MISSING = "missing"
-
-    @property
-    def fallback(self) -> bool:
-        """The policy did not decide."""
-        return self in _FALLBACKS
-
-
-_FALLBACKS = frozenset({Basis.OUT_OF_RANGE, Basis.FAILED, Basis.LATE, Basis.MISSING})
 
 
 @dataclass(slots=True)

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from adlro.decide.policies.base import Basis, Judgement, Policy
+from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
 from adlro.errors import AdlroError, InvalidInput, Unsupported
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.state.observation import Bools, Floats, Observation
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.policies.base import Basis, Policy
+from adlro.decide.policies.base import Policy
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.state.observation import Ints, Observation
 
 BASES = tuple(Basis)

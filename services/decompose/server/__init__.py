@@ -15,6 +15,8 @@ from adlro.errors import InvalidInput
 from adlro.kit.metrics import OnLoop
 from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
+from adlro.records.matrices import ClusterState, GpuState
+from adlro.records.predictions import PredictionBasis
 from adlro.services.decompose.bundle import ClusterBundle
 from adlro.services.decompose.clients import RedisReader
 from adlro.services.decompose.drift import Drift
@@ -24,17 +26,24 @@ from adlro.services.decompose.learned import LearnedPredictor
 from adlro.services.decompose.memory import GpuKey, OutcomeMemory
 from adlro.services.decompose.memory_file import MemoryFile
 from adlro.services.decompose.metrics import CoverageFigures, DecomposeMetrics, show_coverage
-from adlro.services.decompose.predict import Basis, PlainPredictor, Predictor
+from adlro.services.decompose.predict import PlainPredictor, Predictor
 from adlro.services.decompose.refits import Refits
 from adlro.services.decompose.server import messages
 from adlro.services.decompose.settings import DecomposeSettings
 from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.state import METRIC_UNITS, Clusters, Snapshot
+from adlro.services.decompose.state import Clusters, Snapshot
 from adlro.services.decompose.variables import VOCABULARY_VERSION, Variables
 from adlro.store.format import checked, claim_at_start
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
-from adlro.wire import spec_from_proto, spec_to_proto
+from adlro.wire import (
+    cluster_state_to_proto,
+    evidence_to_proto,
+    predictions_to_proto,
+    recollection_to_proto,
+    spec_from_proto,
+    variable_to_proto,
+)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -175,7 +184,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                     gpu.memory_used_mib if gpu.HasField("memory_used_mib") else None,
                     gpu.temperature_c if gpu.HasField("temperature_c") else None,
                 )
-            response.decompositions.add(variables=messages.variables(variables))
+            response.decompositions.add(variables=[variable_to_proto(each) for each in variables])
         return response
 
     async def GetClusterState(self, request: pb.GetClusterStateRequest, context: Context) -> pb.GetClusterStateResponse:
@@ -256,7 +265,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             began = time.perf_counter()
             predictions = self._predictor.predict(jobs, models)
             self._metrics.predict_s.observe(time.perf_counter() - began)
-            self._metrics.count_predictions(Counter(Basis(basis).name.lower() for basis in predictions.basis))
+            self._metrics.count_predictions(Counter(PredictionBasis(basis).name.lower() for basis in predictions.basis))
             rows = zip(
                 predictions.median_s.tolist(),
                 predictions.low_s.tolist(),
@@ -266,19 +275,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 strict=True,
             )
             for medians, lows, highs, basis, novelty in rows:
-                response.predictions.add(
-                    predictions=[
-                        pb.RuntimePrediction(
-                            gpu_model=model,
-                            median_s=median,
-                            low_s=low,
-                            high_s=high,
-                            interval_coverage=predictions.coverage,
-                            basis=int(basis),  # type: ignore[arg-type]  # enum numbers are those of Basis
-                            novelty=novelty,
-                        )
-                        for model, median, low, high in zip(models, medians, lows, highs, strict=True)
-                    ]
+                response.predictions.append(
+                    predictions_to_proto(models, medians, lows, highs, predictions.coverage, basis, novelty)
                 )
                 if gpus:
                     messages.add_gpus(response.predictions[-1], gpus)
@@ -288,24 +286,13 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 for number, of_job in enumerate(evidence, start):
                     # Those of single GPUs, which follow, rest on the same jobs as those of their models.
                     for prediction, of_model in zip(response.predictions[number].predictions, of_job, strict=False):
-                        prediction.evidence.extend(messages.evidence(of_model))
+                        prediction.evidence.extend(evidence_to_proto(each.evidence()) for each in of_model)
         return response
 
     async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:
         """The finished jobs most like one."""
         found = self._predictor.recall(spec_from_proto(request.job), request.k or DEFAULT_RECALL_COUNT)
-        return pb.RecallResponse(
-            recollections=[
-                pb.Recollection(
-                    job_id=each.job.job_id,
-                    similarity=each.similarity,
-                    job=spec_to_proto(each.job.spec),
-                    gpu_model=each.job.gpu_model,
-                    runtime_s=each.job.runtime_s,
-                )
-                for each in found
-            ]
-        )
+        return pb.RecallResponse(recollections=[recollection_to_proto(each.recollection()) for each in found])
 
     async def _gpus(self, request: pb.PredictRuntimeRequest) -> list[tuple[str, int, float]]:
         """The GPUs asked for: id, which of the request's models, speed relative to it."""
@@ -333,32 +320,28 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         """The message of a snapshot; made once for all who ask for it, until something is learned."""
         made = self._states.get(snapshot.cluster)
         if made is None or made[0] is not snapshot or made[1] != self._predictor.revision:
-            made = snapshot, self._predictor.revision, self._state_message(snapshot)
+            made = snapshot, self._predictor.revision, cluster_state_to_proto(self._state_of(snapshot))
             self._states[snapshot.cluster] = made
         return made[2]
 
-    def _state_message(self, snapshot: Snapshot) -> pb.ClusterState:
-        message = pb.ClusterState(
-            cluster=snapshot.cluster, newest_sample_unix_s=snapshot.newest_sample_unix_s, revision=snapshot.revision
-        )
+    def _state_of(self, snapshot: Snapshot) -> ClusterState:
+        """The record of a snapshot, with what is known of drift."""
         times, levels = snapshot.sample_times_unix_s.tolist(), snapshot.levels.T.tolist()
-        for (gpu_id, node_id, gpu_model), sample_time, of_gpu in zip(snapshot.gpus, times, levels, strict=True):
-            message.gpus.add(
-                gpu_id=gpu_id,
-                node_id=node_id,
-                gpu_model=gpu_model,
-                sample_time_unix_s=None if math.isnan(sample_time) else sample_time,
-                variables=messages.variables(self._variables.of_gpu_levels(gpu_model, *of_gpu)),
-                drift=messages.drift(self._drift.gpus.state(GpuKey(snapshot.cluster, gpu_id))),
-            )
-        mix = self._drift.mix.state()
-        message.mix_drift.score, message.mix_drift.flagged = mix.score, mix.flagged
-        message.mix_drift.variable, message.mix_drift.total_variation = mix.variable, mix.total_variation
-        for plane in snapshot.planes:
-            message.planes.add(
-                metric=int(plane.metric),
-                normalized_f32=plane.normalized.astype("<f4").tobytes(),
-                raw_f32=plane.raw.astype("<f4").tobytes(),
-                unit=METRIC_UNITS[plane.metric],
-            )
-        return message
+        return ClusterState(
+            cluster=snapshot.cluster,
+            gpus=tuple(
+                GpuState(
+                    gpu_id=gpu_id,
+                    node_id=node_id,
+                    gpu_model=gpu_model,
+                    sample_time_unix_s=None if math.isnan(sample_time) else sample_time,
+                    variables=tuple(self._variables.of_gpu_levels(gpu_model, *of_gpu)),
+                    drift=self._drift.gpus.state(GpuKey(snapshot.cluster, gpu_id)),
+                )
+                for (gpu_id, node_id, gpu_model), sample_time, of_gpu in zip(snapshot.gpus, times, levels, strict=True)
+            ),
+            planes=snapshot.planes,
+            newest_sample_unix_s=snapshot.newest_sample_unix_s,
+            revision=snapshot.revision,
+            mix_drift=self._drift.mix.state(),
+        )

@@ -1,29 +1,14 @@
-"""Parts of decompose's messages from its own records, and what its requests may hold. No state, no I/O."""
+"""Predictions of single GPUs, and what requests may hold. No state, no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from adlro.errors import FieldViolation, InvalidInput
-from adlro.services.decompose.drift import GpuDriftState
-from adlro.services.decompose.memory import Recollection
-from adlro.services.decompose.vocabulary import Variable
 from adlro.v1 import decompose_service_pb2 as pb
-
-
-def variables(found: Iterable[Variable]) -> list[pb.Variable]:
-    """Discrete variables."""
-    return [pb.Variable(name=each.name, value=each.value, index=each.index) for each in found]
-
-
-def drift(state: GpuDriftState) -> pb.GpuDrift:
-    """How a GPU does beside its kind."""
-    return pb.GpuDrift(
-        score=state.score, flagged=state.flagged, speed_ratio=state.speed_ratio, job_count=state.job_count
-    )
 
 
 def add_gpus(prediction: pb.JobPrediction, gpus: Sequence[tuple[str, int, float]]) -> None:
@@ -34,19 +19,6 @@ def add_gpus(prediction: pb.JobPrediction, gpus: Sequence[tuple[str, int, float]
         own.CopyFrom(of_models[number])
         own.gpu_id = gpu_id
         own.median_s, own.low_s, own.high_s = (each / speed_ratio for each in (own.median_s, own.low_s, own.high_s))
-
-
-def evidence(recollections: Iterable[Recollection]) -> list[pb.Evidence]:
-    """Finished jobs that a prediction rests on."""
-    return [
-        pb.Evidence(
-            job_id=each.job.job_id,
-            similarity=each.similarity,
-            gpu_model=each.job.gpu_model,
-            runtime_s=each.job.runtime_s,
-        )
-        for each in recollections
-    ]
 
 
 def refuse_unknown_fields(request: pb.DecomposeRequest) -> None:

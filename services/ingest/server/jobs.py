@@ -11,21 +11,19 @@ import grpc
 
 from adlro.errors import AdlroError, LimitExceeded
 from adlro.kit.validation import attempt_each
-from adlro.records.jobs import JobState, JobType
+from adlro.records.watching import JobEvent, JobEventKind
 from adlro.services.ingest.admission import Admission
-from adlro.services.ingest.filters import JobFilter
 from adlro.services.ingest.groups import GroupedWrites
 from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.ownership import check_cancels, check_sees, check_submits, must_ask_first, only_visible
 from adlro.services.ingest.server.streams import SHUTTING_DOWN, until
 from adlro.services.ingest.server.submitted import MAX_JOBS, SubmissionAnswers
 from adlro.services.ingest.watch import JobWatch
-from adlro.store import Created, JobEvent, JobStore, NewJob
+from adlro.store import Created, JobStore, JobStreamEntry, NewJob
 from adlro.v1 import job_service_pb2, job_service_pb2_grpc
-from adlro.wire import job_to_proto, spec_from_proto
+from adlro.wire import filter_from_proto, job_event_to_proto, job_to_proto, spec_from_proto, submitted_to_proto
 
 Context = grpc.aio.ServicerContext[Any, Any]
-_WATCH = job_service_pb2.WatchJobsResponse
 
 
 class JobServicer(job_service_pb2_grpc.JobServiceServicer):
@@ -100,7 +98,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             failure = SHUTTING_DOWN
         if failure is not None:
             raise _after_jobs(failure, jobs)
-        return jobs.response
+        return submitted_to_proto(jobs.submitted)
 
     async def GetJob(self, request: job_service_pb2.GetJobRequest, context: Context) -> job_service_pb2.GetJobResponse:
         """One job."""
@@ -136,8 +134,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         else:
             revision, jobs = await self._watch.snapshot(job_filter, seen)
             async for job in jobs:
-                yield _WATCH(kind=_WATCH.KIND_SNAPSHOT, job=job_to_proto(job), revision=job.revision)
-            yield _WATCH(kind=_WATCH.KIND_SNAPSHOT_END, revision=revision)
+                yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT, job, job.revision))
+            yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT_END, None, revision))
         async for change in self._watch.changes(revision, job_filter, seen):
             yield change.message
 
@@ -151,7 +149,7 @@ _STREAM_TOO_LONG = LimitExceeded(
 
 def _after_jobs(error: AdlroError, jobs: SubmissionAnswers) -> AdlroError:
     """The error, with what became of the jobs before it: how many were recorded, and where the stream goes on."""
-    accepted = jobs.response.accepted_count
+    accepted = jobs.accepted_count
     return type(error)(
         f"{error.message}; of the {len(jobs)} jobs that came {accepted} are recorded and the others refused: "
         "repeat the stream with the same request ids to learn which",
@@ -161,18 +159,6 @@ def _after_jobs(error: AdlroError, jobs: SubmissionAnswers) -> AdlroError:
     )
 
 
-def change_message(event: JobEvent) -> bytes:
+def change_message(event: JobStreamEntry) -> bytes:
     """What a watcher is told of a change."""
-    return _WATCH(kind=_WATCH.KIND_CHANGE, job=job_to_proto(event.job), revision=event.revision).SerializeToString()
-
-
-def filter_from_proto(message: job_service_pb2.JobFilter) -> JobFilter:
-    """The filter of a message; unset: every job."""
-    return JobFilter(
-        states=frozenset(JobState(each) for each in message.states),
-        job_types=frozenset(JobType(each) for each in message.job_types),
-        user=message.user,
-        application=message.application,
-        labels=dict(message.labels),
-        job_ids=frozenset(message.job_ids),
-    )
+    return job_event_to_proto(JobEvent(JobEventKind.CHANGE, event.job, event.revision)).SerializeToString()

@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 
 from adlro.errors import AdlroError
-from adlro.kit.status import to_status
+from adlro.kit.status import to_code
+from adlro.records.submitting import Rejection, SubmittedJobs
 from adlro.store import Created
-from adlro.v1 import job_service_pb2
 
 # Of one stream: with 10,000 jobs of which each is refused the answer has 2.3 MB, and a client of gRPC takes 4 MiB.
 MAX_JOBS = 10_000
@@ -21,20 +21,27 @@ _WORDS_OF_ONE_BYTES, _FEW_WORDS_BYTES = 1024, 96
 
 
 class SubmissionAnswers:
-    """The jobs of a stream in its order; those that are being written come last.
-
-    Attributes:
-        response: of those that are decided.
-    """
+    """The jobs of a stream in its order; those that are being written come last."""
 
     def __init__(self) -> None:
-        self.response = job_service_pb2.SubmitJobsResponse()
+        self._job_ids: list[str] = []
+        self._rejected: list[Rejection] = []
         self._in_flight: deque[tuple[asyncio.Future[Created] | AdlroError, int]] = deque()
         self._in_flight_bytes = 0
         self._words_bytes = 0
 
     def __len__(self) -> int:
-        return len(self.response.job_ids) + len(self._in_flight)
+        return len(self._job_ids) + len(self._in_flight)
+
+    @property
+    def submitted(self) -> SubmittedJobs:
+        """Those that are decided."""
+        return SubmittedJobs(tuple(self._job_ids), tuple(self._rejected))
+
+    @property
+    def accepted_count(self) -> int:
+        """Of those that are decided, how many are recorded."""
+        return len(self._job_ids) - len(self._rejected)
 
     async def add(self, result: asyncio.Future[Created] | AdlroError, size_bytes: int) -> None:
         """One more, whose request has so many bytes; waits where too many are being written."""
@@ -67,12 +74,10 @@ class SubmissionAnswers:
             if isinstance(result, AdlroError):
                 raise result
             # The id only: a hundred thousand records would be a gigabyte.
-            self.response.job_ids.append((await result).message.job_id)
-            self.response.accepted_count += 1
+            self._job_ids.append((await result).message.job_id)
         except AdlroError as error:
-            index = len(self.response.job_ids)
-            self.response.job_ids.append("")
-            self.response.rejected.add(index=index, code=to_status(error).code, message=self._words(error))
+            self._rejected.append(Rejection(len(self._job_ids), to_code(error).name, self._words(error)))
+            self._job_ids.append("")
 
     def _words(self, error: AdlroError) -> str:
         most = _WORDS_OF_ONE_BYTES if self._words_bytes < _WORDS_BYTES else _FEW_WORDS_BYTES

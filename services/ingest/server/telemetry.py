@@ -23,7 +23,7 @@ from adlro.services.ingest.server.streams import SHUTTING_DOWN, failed, until
 from adlro.services.ingest.settings import IngestSettings
 from adlro.services.ingest.telemetry_store import StoredBlock, TelemetryStore, source_of
 from adlro.v1 import telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
-from adlro.wire import cluster_from_proto, cluster_to_proto
+from adlro.wire import block_to_proto, cluster_from_proto, cluster_to_proto
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -108,8 +108,8 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
                     cluster=block.cluster,
                     source=source_of(gpus, block),
                     entry=blocks.entry_to_bytes(block),
-                    newest=blocks.to_proto(newest_sample(block)).SerializeToString(),
-                    newest_unix_s=float(block.sample_times_unix_s[-1]),
+                    newest=block_to_proto(newest_sample(block)).SerializeToString(),
+                    newest_unix_s=block.sample_times_unix_s[-1],
                 )
                 written = self._writes.add(stored)
                 written.add_done_callback(lambda future: ended.set() if failed(future) else None)
@@ -153,7 +153,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         """The newest value of every GPU, and the blocks of a window."""
         view = await self._cluster(request.cluster or self._settings.cluster, "cluster")
         latest = merge_newest(view, await self._store.newest_samples(view.cluster.name))
-        response = telemetry_service_pb2.GetTelemetryResponse(latest=blocks.to_proto(latest))
+        response = telemetry_service_pb2.GetTelemetryResponse(latest=block_to_proto(latest))
         if request.window_s > 0:
             room_bytes = self._settings.max_message_bytes - response.ByteSize()
             max_blocks = request.max_blocks or _DEFAULT_MAX_BLOCKS

@@ -6,8 +6,9 @@ import dataclasses
 import time
 from dataclasses import dataclass
 
-from adlro.decide.policies.base import Basis, Policy
+from adlro.decide.policies.base import Policy
 from adlro.decide.policies.dqn import Dqn
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.records.events import Clock, ClockMode
 from adlro.services.orchestrator.deciding.decisions import FALLBACK, WAIT_LIMIT, DecisionLog
 from adlro.services.orchestrator.deciding.guard import Guard

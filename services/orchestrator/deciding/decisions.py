@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from adlro.decide.policies.base import Basis, Judgement, Policy
+from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import NotFound
 from adlro.placement import NOWHERE, Placement
+from adlro.records.decisions import Candidate, Decision, MaskedCandidate, RunnerUp, ShadowDecision
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.records.jobs import JobSpec
-from adlro.services.orchestrator.deciding.shadow import ShadowDecision
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
 from adlro.state.observation import Floats
@@ -22,70 +23,6 @@ from adlro.state.observation import Floats
 FALLBACK = HoldGreedyFixed.name
 WAIT_LIMIT = "the limit on waits"
 """Who decides where a job is overdue, in words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A GPU that the job could start on."""
-
-    gpu_id: str
-    gpu_model: str
-    expected_runtime_s: float
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
-class Masked:
-    """A GPU that was out of the question."""
-
-    gpu_id: str
-    gpu_model: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerUp:
-    """The next best of all that could have been done; both ids empty: to hold."""
-
-    job_id: str
-    gpu_id: str
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One placement, or (NOWHERE) why a job is not placed now.
-
-    Attributes:
-        basis: what it rests on, and in words where the policy did not simply choose.
-        deciding_policy: who decided: `policy`, or the fallback in its place.
-        hold_score: the policy's figure for starting nothing; None: it has none.
-        shadow: what the policy in the shadow would have done; None: there is none, or it has not answered (yet).
-    """
-
-    decision_id: str
-    job_id: str
-    placement: Placement
-    policy: str
-    time_s: float
-    queue_length: int
-    candidates: tuple[Candidate, ...]
-    masked: tuple[Masked, ...]
-    decision_us: float
-    attempt: int = 0
-    summary: str = ""
-    basis: Basis = Basis.POLICY
-    basis_text: str = ""
-    policy_version: str = ""
-    runner_up: RunnerUp | None = None
-    hold_score: float | None = None
-    shadow: ShadowDecision | None = None
-    deciding_policy: str = ""
-
-    @property
-    def gpu_id(self) -> str:
-        """The placement's first GPU; empty: not placed."""
-        return self.placement.gpu_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +124,7 @@ class Made:
         """With every GPU of the cluster, either as a candidate (best first, the chosen one in front) or masked."""
         layout = self.occupancy.layout
         candidates: list[tuple[int, Candidate]] = []
-        masked: list[Masked] = []
+        masked: list[MaskedCandidate] = []
         for gpu, gpu_id in enumerate(layout.gpu_ids):
             model = layout.model_of(gpu)
             reason = self.occupancy.mask_reason(self.spec, gpu, self.time_s)
@@ -198,7 +135,7 @@ class Made:
             if not reason and (not np.isfinite(score) or self._overdue_first(gpu)):
                 reason = self._unwanted(gpu)
             if reason:
-                masked.append(Masked(gpu_id, model, reason))
+                masked.append(MaskedCandidate(gpu_id, model, reason))
             else:
                 duration_s = float(self.durations_s[gpu])
                 candidates.append((gpu, Candidate(gpu_id, model, duration_s, score)))

@@ -21,10 +21,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import structlog
 
-from adlro.decide.policies.base import Basis, Judgement, Policy
+from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.dqn import CHECKPOINT_MISSING, Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import AdlroError
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
 from adlro.state.observation import Observation
 

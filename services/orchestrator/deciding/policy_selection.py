@@ -17,6 +17,7 @@ from adlro.decide.policies import DEFAULT_POLICY, POLICIES, Policy
 from adlro.decide.policies.dqn import Dqn
 from adlro.decide.rollouts.policy import DqnLookahead
 from adlro.errors import InvalidInput
+from adlro.records.status import OfferedPolicy
 from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.deciding.checkpoint import Checkpoint
 from adlro.services.orchestrator.deciding.decisions import DecisionLog
@@ -43,18 +44,6 @@ class Choices:
     checkpoint: Path | None = None
     deadline_s: float = 0.05
     wait_ratio: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """A policy that can be set."""
-
-    name: str
-    description: str
-    acting: bool
-    shadow: bool
-    version: str
-    problem: str
 
 
 class PolicySelection:
@@ -110,11 +99,11 @@ class PolicySelection:
         return self.checkpoint.problem if isinstance(policy, Dqn) and not policy.version else self.acting.guard.problem
 
     @property
-    def offered(self) -> list[Offered]:
+    def offered(self) -> list[OfferedPolicy]:
         """What can be set."""
         learned = self.checkpoint
         return [
-            Offered(
+            OfferedPolicy(
                 name=name,
                 description=policy.description,
                 acting=name == self.acting.policy.name,

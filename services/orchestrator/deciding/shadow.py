@@ -16,6 +16,8 @@ import numpy as np
 import structlog
 
 from adlro.decide.policies import Policy
+from adlro.records.decisions import ShadowDecision
+from adlro.records.status import ShadowStatus
 from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
 from adlro.state.observation import HOLD, Observation
 
@@ -28,27 +30,6 @@ MOST_PAIRS = 500_000
 OUTCOMES = ("agreed", "differed", "failed", "skipped")
 PATIENCE_S = 2.0
 """One that takes longer for a decision counts as failed, and is asked again when it is done with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowDecision:
-    """What the shadow would have done: a job and a GPU, both empty to hold."""
-
-    policy: str
-    job_id: str
-    gpu_id: str
-    agrees: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowStatus:
-    """Counts of decisions, holds included, since the shadow was set."""
-
-    policy: str
-    agreed: int = 0
-    differed: int = 0
-    failed: int = 0
-    skipped: int = 0
 
 
 @dataclass(slots=True)
@@ -176,7 +157,8 @@ class Shadow:
 
     def _count(self, outcome: str) -> None:
         if self.policy is not None:
-            self._status = replace(self._status, **{outcome: getattr(self._status, outcome) + 1})
+            count = f"{outcome}_count"
+            self._status = replace(self._status, **{count: getattr(self._status, count) + 1})
             self._on_outcome(outcome)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
-from adlro.services.orchestrator.deciding.decisions import Decision, Made, RunnerUp
+from adlro.records.decisions import Decision, RunnerUp
+from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
 from adlro.state.observation import Observation
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adlro.decide.policies.base import Basis
 from adlro.lab.evaluate.measure import METRICS
 from adlro.lab.evaluate.tally import BASES
+from adlro.records.decisions import DecisionBasis as Basis
 from benchmarks import learned_policy, learned_tables
 from benchmarks.learned_tables import Change, Lists, change, read, show
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adlro.decide.policies import POLICIES, Policy
-from adlro.decide.policies.base import Basis
 from adlro.decide.policies.bounded_wait import DEFAULT_RATIO, bound, overdue
 from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.records.jobs import JobType
 from adlro.sim.batch import BatchSimulator, simulate
 from adlro.state.job_arrays import JobArrays, pack_jobs

@@ -16,10 +16,10 @@ from adlro.decide.planes.choice import Margins, choose
 from adlro.decide.planes.fill import PlaneFiller
 from adlro.decide.planes.model import OnnxModel
 from adlro.decide.planes.ranges import ranges_of
-from adlro.decide.policies.base import Basis
 from adlro.decide.policies.dqn import CHECKPOINT_MISSING, Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import InvalidInput, Unsupported
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.records.jobs import JobType
 from adlro.sim.batch import simulate
 from adlro.state.job_arrays import pack_jobs

@@ -122,7 +122,7 @@ def test_what_is_no_product_is_not_believed():
 
 def test_a_clusters_bundle_follows_its_matrix():
     def snapshot(levels, gpus) -> Snapshot:
-        return Snapshot("default", 1, gpus, (), np.zeros(len(gpus)), np.array(levels, dtype=np.int32), None)
+        return Snapshot("default", 1, gpus, {}, np.zeros(len(gpus)), np.array(levels, dtype=np.int32), None)
 
     gpus = (("n/0", "n", "v100_sxm2"), ("n/1", "n", "radeon_vii"))
     bundle = ClusterBundle()

@@ -11,15 +11,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.records.predictions import PredictionBasis
 from adlro.services.decompose.coverage import CALIBRATE_FROM, Calibration, Compared, Coverage, Kind
 from adlro.services.decompose.learned import LearnedPredictor
 from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
 from adlro.services.decompose.metrics import CoverageFigures, show_coverage
-from adlro.services.decompose.predict import Basis
 from adlro.services.decompose.speeds import Speeds
 from adlro.services.decompose.variables import Variables
 
-KIND = Kind(Basis.APPLICATION, False)
+KIND = Kind(PredictionBasis.APPLICATION, False)
 HALF_WIDTH = 1.2816 * 0.3
 SPEC = JobSpec("a", "ann", JobType.SIMULATION, "tealeaf")
 

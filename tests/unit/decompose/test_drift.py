@@ -14,15 +14,15 @@ from adlro.services.decompose.drift import (
     MIX_WINDOW,
     UNCHANGED,
     Drift,
-    GpuDrift,
-    MixDrift,
+    GpuDriftDetector,
+    MixDriftDetector,
     chi_square_tail,
 )
 
 
-def fleet(rng: np.random.Generator, jobs: int, slow=0.0, claimed=0.4, bias=0.0, sigma=0.4) -> GpuDrift:
+def fleet(rng: np.random.Generator, jobs: int, slow=0.0, claimed=0.4, bias=0.0, sigma=0.4) -> GpuDriftDetector:
     """Six GPUs, `jobs` each; gpu-0 is slower by `slow` in its last 20."""
-    drift = GpuDrift()
+    drift = GpuDriftDetector()
     for number in range(jobs):
         for gpu in range(6):
             shift = slow if gpu == 0 and number >= jobs - GPU_WINDOW else 0.0
@@ -60,7 +60,7 @@ def test_a_gpu_that_is_well_again_is_believed():
 
 
 def test_few_jobs_and_unknown_gpus_say_nothing():
-    drift = GpuDrift()
+    drift = GpuDriftDetector()
     assert drift.state("a") == HEALTHY
     for _ in range(4):
         drift.observe("a", "v100_sxm2", 3.0, 0.1)
@@ -79,7 +79,7 @@ def test_another_card_under_the_same_name_begins_anew():
     assert drift.state("gpu-0").job_count == 1
 
 
-def mix(rng: np.random.Generator, shares, count: int, drift: MixDrift) -> None:
+def mix(rng: np.random.Generator, shares, count: int, drift: MixDriftDetector) -> None:
     for value in rng.choice(len(shares), count, p=shares):
         drift.observe((int(value) % 3, int(value)))
 
@@ -91,7 +91,7 @@ def test_an_unchanged_mix_is_flagged_at_the_stated_rate():
     rng = np.random.default_rng(5)
     flagged = []
     for _ in range(60):
-        drift = MixDrift({"type": 1.0, "application": 3.0})
+        drift = MixDriftDetector({"type": 1.0, "application": 3.0})
         mix(rng, EVEN, 1024, drift)
         flagged.append(drift.state().flagged)
     assert np.mean(flagged) <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 60)
@@ -102,7 +102,7 @@ def test_a_changed_mix_is_flagged_and_named():
     flagged = []
     changed = EVEN + np.where(np.arange(15) < 7, 0.3 / 7, -0.3 / 8)
     for _ in range(20):
-        drift = MixDrift({"type": 1.0, "application": 3.0})
+        drift = MixDriftDetector({"type": 1.0, "application": 3.0})
         mix(rng, EVEN, 2048, drift)
         mix(rng, changed, MIX_WINDOW, drift)
         state = drift.state()
@@ -112,14 +112,14 @@ def test_a_changed_mix_is_flagged_and_named():
 
 
 def test_a_mix_of_few_jobs_is_not_judged():
-    drift = MixDrift({"type": 1.0, "application": 1.0})
+    drift = MixDriftDetector({"type": 1.0, "application": 1.0})
     for _ in range(400):
         drift.observe((1, 2))
     assert drift.state() == UNCHANGED
 
 
 def test_values_that_never_were_are_a_change():
-    drift = MixDrift({"application": 1.0})
+    drift = MixDriftDetector({"application": 1.0})
     for number in range(600):
         drift.observe((number % 5,))
     for number in range(MIX_WINDOW):
@@ -155,7 +155,7 @@ def test_a_variable_of_one_value_does_not_hide_that_another_changed(constant):
     rng = np.random.default_rng(8)
     states = []
     for _ in range(20):
-        drift = MixDrift({"type": 0.2, "application": 0.6, "user": 0.2})
+        drift = MixDriftDetector({"type": 0.2, "application": 0.6, "user": 0.2})
         for number, application in enumerate([*rng.choice(15, 2048, p=EVEN), *rng.choice(15, MIX_WINDOW, p=CHANGED)]):
             job_type = 1 if constant == "type" else int(rng.integers(3))
             user = "ann" if constant == "user" else int(rng.integers(10))
@@ -172,7 +172,7 @@ def test_a_variable_that_fits_too_well_does_not_hide_that_another_changed():
     rng = np.random.default_rng(9)
     flagged = []
     for _ in range(20):
-        drift = MixDrift({"type": 1.0, "application": 3.0})
+        drift = MixDriftDetector({"type": 1.0, "application": 3.0})
         for number, application in enumerate([*rng.choice(15, 2048, p=EVEN), *rng.choice(15, MIX_WINDOW, p=CHANGED)]):
             drift.observe((number % 32, int(application)))  # types are evener than chance allows: their p is 1
         flagged.append(drift.state().flagged)
@@ -180,7 +180,7 @@ def test_a_variable_that_fits_too_well_does_not_hide_that_another_changed():
 
 
 def test_nothing_to_compare_is_unchanged():
-    drift = MixDrift({"type": 1.0, "application": 1.0})
+    drift = MixDriftDetector({"type": 1.0, "application": 1.0})
     for _ in range(1024):
         drift.observe((1, "a"))
     assert drift.state() == UNCHANGED
@@ -188,7 +188,7 @@ def test_nothing_to_compare_is_unchanged():
 
 def test_the_scale_of_spreads_is_followed_however_many_jobs_there_were():
     rng = np.random.default_rng(7)
-    drift = GpuDrift()
+    drift = GpuDriftDetector()
     for number in range(600):
         drift.observe(f"gpu-{number % 6}", "v100_sxm2", 0.4 * rng.standard_normal(), 0.4)
     flagged = []

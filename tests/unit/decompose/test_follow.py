@@ -131,7 +131,7 @@ class Suite:
             await asyncio.wait([life])
 
     def temperatures(self, cluster: str = "default") -> list[float]:
-        plane = self.clusters.find(cluster).snapshot().planes[Metric.TEMPERATURE - 1]
+        plane = self.clusters.find(cluster).snapshot().planes[Metric.TEMPERATURE]
         return [float(value) for value in plane.raw]
 
     def count(self, name: str, **labels: str) -> float:
@@ -325,7 +325,7 @@ async def test_a_cluster_described_later_is_found_at_once_with_what_it_has_repor
         suite.redis.described["lab"] = description("n/0", name="lab")
         suite.redis.add(telemetry_key("lab"), telemetry(["n/0"], 1.0, [50.0]))
         matrix = await suite.followers.matrix("lab")
-        assert matrix.snapshot().planes[Metric.TEMPERATURE - 1].raw.tolist() == [50.0]
+        assert matrix.snapshot().planes[Metric.TEMPERATURE].raw.tolist() == [50.0]
         del suite.redis.described["lab"]
         await until(lambda: "lab" not in suite.clusters.matrices)
 

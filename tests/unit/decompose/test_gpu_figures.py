@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.matrices import GpuDrift, MetricColumn, TelemetryBlock
 from adlro.records.telemetry import Metric
-from adlro.services.decompose.drift import GpuDriftState
 from adlro.services.decompose.gpu_figures import SHOWN_FOR_S, GpuFigures, show_gpu_figures
-from adlro.services.decompose.state import Block, ClusterMatrix, Column
+from adlro.services.decompose.state import METRIC_UNITS, ClusterMatrix
 
 VOLTA = {"cluster": "lab", "node_id": "n0", "gpu_model": "v100_sxm2"}
 
@@ -21,11 +21,13 @@ def matrix(gpu_count: int, values: dict[Metric, float], times: dict[str, float])
     gpus = tuple(Gpu(f"n0/{number}", "v100_sxm2", 16160) for number in range(gpu_count))
     made = ClusterMatrix(Cluster("lab", (Node("n0", 8, 1024, gpus),)))
     for gpu_id, time_s in times.items():
-        columns = [
-            Column(metric, np.array([[value]], dtype=np.float32), np.array([[0.5]], dtype=np.float32))
+        columns = {
+            metric: MetricColumn(
+                METRIC_UNITS[metric], np.array([[value]], dtype=np.float32), np.array([[0.5]], dtype=np.float32)
+            )
             for metric, value in values.items()
-        ]
-        made.fold(Block((gpu_id,), np.array([time_s]), columns))
+        }
+        made.fold(TelemetryBlock("lab", (gpu_id,), (time_s,), (), columns))
     return made
 
 
@@ -58,7 +60,7 @@ def test_drift_is_shown_of_gpus_that_ran_jobs():
     registry = registry_of(
         GpuFigures(
             [snapshot],
-            {("lab", "n0/1"): GpuDriftState(0.999, 0.7, 30), ("other", "n0/0"): GpuDriftState(1.0, 0.5, 30)},
+            {("lab", "n0/1"): GpuDrift(0.999, True, 0.7, 30), ("other", "n0/0"): GpuDrift(1.0, True, 0.5, 30)},
             0.0,
         )
     )
@@ -72,13 +74,16 @@ def test_drift_is_shown_of_gpus_that_ran_jobs():
 def test_a_thousand_gpus_are_seven_thousand_series(gpu_count):
     values = dict.fromkeys(Metric, 1.0)
     made = matrix(gpu_count, {}, {})
-    columns = [
-        Column(metric, np.full((1, gpu_count), value, np.float32), np.full((1, gpu_count), 0.5, np.float32))
+    columns = {
+        metric: MetricColumn(
+            METRIC_UNITS[metric], np.full((1, gpu_count), value, np.float32), np.full((1, gpu_count), 0.5, np.float32)
+        )
         for metric, value in values.items()
-    ]
-    made.fold(Block(tuple(f"n0/{number}" for number in range(gpu_count)), np.array([100.0]), columns))
-    drifts: dict[Hashable, GpuDriftState] = {
-        ("lab", f"n0/{number}"): GpuDriftState(0.1, 1.0, 20) for number in range(gpu_count)
+    }
+    gpu_ids = tuple(f"n0/{number}" for number in range(gpu_count))
+    made.fold(TelemetryBlock("lab", gpu_ids, (100.0,), (), columns))
+    drifts: dict[Hashable, GpuDrift] = {
+        ("lab", f"n0/{number}"): GpuDrift(0.1, False, 1.0, 20) for number in range(gpu_count)
     }
     registry = registry_of(GpuFigures([made.snapshot()], drifts, 101.0))
     text = generate_latest(registry).decode()

@@ -11,13 +11,13 @@ import pytest
 from adlro.errors import InvalidInput
 from adlro.hardware.speeds import APPLICATIONS, JOB_TYPE_OF, speed
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.records.predictions import PredictionBasis
 from adlro.services.decompose.columns import REAL_COUNT, Category
 from adlro.services.decompose.fit import Refit
 from adlro.services.decompose.kernel import Columns, kernel_by_value
 from adlro.services.decompose.learned import NOVEL, LearnedPredictor
 from adlro.services.decompose.learner import CELL_LIMIT, Learner, Settings
 from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.predict import Basis
 from adlro.services.decompose.speeds import Speeds
 from adlro.services.decompose.variables import Variables
 from adlro.services.decompose.window import Window
@@ -56,7 +56,7 @@ class World:
 def test_nothing_but_the_prior():
     answer = World().predictor.predict([spec(), spec(job_type=JobType.DATA_PROCESSING, application="")], MODELS)
     assert answer.median_s[:, 0] == pytest.approx([18.0, 8.0])
-    assert answer.basis == [Basis.PRIOR] * 2
+    assert answer.basis == [PredictionBasis.PRIOR] * 2
     assert answer.novelty.tolist() == [1.0, 1.0]
     assert (answer.low_s < answer.median_s).all()
     assert (answer.median_s < answer.high_s).all()
@@ -103,7 +103,7 @@ def test_an_exact_declaration_stays_to_the_last_bit_whatever_was_learned(applica
     answer = world.predictor.predict([job], MODELS)
     ratios = [speed(application, JobType.SIMULATION, model) for model in MODELS]
     assert answer.median_s[0].tolist() == [12.837 / ratio for ratio in ratios]
-    assert answer.basis == [Basis.DECLARED]
+    assert answer.basis == [PredictionBasis.DECLARED]
     # Forty residuals of nothing beside a prior (sigma 0.5) that weighs as much as twelve.
     assert math.log(answer.high_s[0, 0] / answer.low_s[0, 0]) == pytest.approx(2 * 12 / 52 * 0.5 * 1.2816, rel=0.01)
 

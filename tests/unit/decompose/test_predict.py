@@ -12,9 +12,10 @@ import pytest
 from adlro.errors import InvalidInput, Unavailable
 from adlro.hardware.speeds import APPLICATIONS, JOB_TYPE_OF, speed
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.records.predictions import PredictionBasis
 from adlro.services.decompose.groups import quantile
 from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.predict import Basis, PlainPredictor
+from adlro.services.decompose.predict import PlainPredictor
 from adlro.services.decompose.speeds import Speeds
 from adlro.services.decompose.variables import Variables
 
@@ -38,7 +39,7 @@ def test_a_declared_runtime_is_brought_to_the_other_models_exactly():
     # tealeaf: 1.00, 0.70, 0.97. 14 s on the RTX are 14 * 0.70 = 9.8 s of work.
     job = spec(expected_runtime=ExpectedRuntime("rtx_2080_ti", 14.0))
     answer = predictor().predict([job], MODELS)
-    assert answer.basis == [Basis.DECLARED]
+    assert answer.basis == [PredictionBasis.DECLARED]
     assert answer.median_s[0] == pytest.approx([9.8, 14.0, 9.8 / 0.97])
 
 
@@ -93,7 +94,13 @@ def test_the_basis_is_the_closest_group_that_has_jobs():
         spec("ann", "unseen", job_type=JobType.DATA_PROCESSING),
     ]
     answer = plain.predict(jobs, ["v100_sxm2"])
-    assert answer.basis == [Basis.USER_APPLICATION, Basis.APPLICATION, Basis.JOB_TYPE, Basis.JOB_TYPE, Basis.PRIOR]
+    assert answer.basis == [
+        PredictionBasis.USER_APPLICATION,
+        PredictionBasis.APPLICATION,
+        PredictionBasis.JOB_TYPE,
+        PredictionBasis.JOB_TYPE,
+        PredictionBasis.PRIOR,
+    ]
     # The median of two in the middle of their logs: sqrt(30 * 50).
     assert answer.median_s[:, 0] == pytest.approx([30.0, math.sqrt(1500), 50.0, 50.0, 8.0])
 
@@ -104,7 +111,7 @@ def test_the_basis_is_the_closest_group_that_has_jobs():
 )
 def test_nothing_but_the_prior(job_type, median_s):
     answer = predictor().predict([spec(application="", job_type=job_type)], ["v100_sxm2"])
-    assert answer.basis == [Basis.PRIOR]
+    assert answer.basis == [PredictionBasis.PRIOR]
     assert answer.median_s[0, 0] == median_s
     assert answer.high_s[0, 0] / median_s == pytest.approx(math.exp(1.5 * Z))
     assert answer.novelty.tolist() == [1.0]
@@ -251,4 +258,4 @@ def test_starting_over_forgets():
     revision = plain.revision
     plain.start_over()
     assert plain.revision > revision
-    assert plain.predict([spec()], MODELS).basis == [Basis.PRIOR]
+    assert plain.predict([spec()], MODELS).basis == [PredictionBasis.PRIOR]

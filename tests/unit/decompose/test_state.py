@@ -10,8 +10,9 @@ import pytest
 
 from adlro.errors import NotFound
 from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.matrices import MetricColumn, TelemetryBlock
 from adlro.records.telemetry import Metric
-from adlro.services.decompose.state import Block, ClusterMatrix, Clusters, Column
+from adlro.services.decompose.state import METRIC_UNITS, ClusterMatrix, Clusters
 
 NAN = float("nan")
 
@@ -21,24 +22,25 @@ def cluster(*models: str, name="default") -> Cluster:
     return Cluster(name, (Node("n-0", 20, 262144, gpus),))
 
 
-def block(gpu_ids: list[str], times: list[float], **raw: list[list[float]]) -> Block:
+def block(gpu_ids: list[str], times: list[float], **raw: list[list[float]]) -> TelemetryBlock:
     """Columns by metric name, time by time; normalised: a hundredth of the raw values."""
-    columns = []
+    columns = {}
     for name, rows in raw.items():
         values = np.array(rows, dtype=np.float32)
-        columns.append(Column(Metric[name.upper()], values, values / np.float32(100)))
-    return Block(tuple(gpu_ids), np.array(times), columns)
+        metric = Metric[name.upper()]
+        columns[metric] = MetricColumn(METRIC_UNITS[metric], values, values / np.float32(100))
+    return TelemetryBlock("lab", tuple(gpu_ids), tuple(times), (), columns)
 
 
 def raw_of(matrix: ClusterMatrix, metric: Metric) -> list[float]:
-    return [float(value) for value in matrix.snapshot().planes[metric - 1].raw]
+    return [float(value) for value in matrix.snapshot().planes[metric].raw]
 
 
 def test_before_any_sample_nothing_is_known():
     snapshot = ClusterMatrix(cluster("a", "b")).snapshot()
     assert snapshot.gpus == (("n-0/0", "n-0", "a"), ("n-0/1", "n-0", "b"))
-    assert [plane.metric for plane in snapshot.planes] == list(Metric)
-    assert all(np.isnan(plane.raw).all() and np.isnan(plane.normalized).all() for plane in snapshot.planes)
+    assert list(snapshot.planes) == list(Metric)
+    assert all(np.isnan(plane.raw).all() and np.isnan(plane.normalized).all() for plane in snapshot.planes.values())
     assert np.isnan(snapshot.sample_times_unix_s).all()
     assert snapshot.newest_sample_unix_s is None
     assert (snapshot.levels == -1).all()
@@ -52,9 +54,9 @@ def test_of_each_gpu_and_metric_the_last_reported_value_counts():
         block(ids, [1.0, 2.0], temperature=[[NAN, 50, 60], [NAN, 51, NAN]], power=[[NAN, 90, 95], [NAN, 91, 96]])
     )
     snapshot = matrix.snapshot()
-    np.testing.assert_array_equal(snapshot.planes[Metric.TEMPERATURE - 1].raw, [51, 60, NAN])
-    np.testing.assert_array_equal(snapshot.planes[Metric.POWER - 1].raw, [91, 96, NAN])
-    np.testing.assert_allclose(snapshot.planes[Metric.TEMPERATURE - 1].normalized, [0.51, 0.60, NAN])
+    np.testing.assert_array_equal(snapshot.planes[Metric.TEMPERATURE].raw, [51, 60, NAN])
+    np.testing.assert_array_equal(snapshot.planes[Metric.POWER].raw, [91, 96, NAN])
+    np.testing.assert_allclose(snapshot.planes[Metric.TEMPERATURE].normalized, [0.51, 0.60, NAN])
     np.testing.assert_array_equal(snapshot.sample_times_unix_s, [2.0, 2.0, NAN])
     assert snapshot.newest_sample_unix_s == 2.0
     assert snapshot.levels[2].tolist() == [11, 13, -1]
@@ -112,8 +114,8 @@ def test_a_snapshot_does_not_change_afterwards():
     before = matrix.snapshot()
     assert matrix.snapshot() is before
     matrix.fold(block(["n-0/0"], [2.0], temperature=[[60]]))
-    assert before.planes[Metric.TEMPERATURE - 1].raw.tolist() == [50]
-    assert matrix.snapshot().planes[Metric.TEMPERATURE - 1].raw.tolist() == [60]
+    assert before.planes[Metric.TEMPERATURE].raw.tolist() == [50]
+    assert matrix.snapshot().planes[Metric.TEMPERATURE].raw.tolist() == [60]
 
 
 def test_a_new_description_keeps_the_values_of_gpus_that_stay_what_they_were():
@@ -128,7 +130,7 @@ def test_a_new_description_keeps_the_values_of_gpus_that_stay_what_they_were():
     )
     revision = matrix.revision
     matrix.describe(described)
-    np.testing.assert_array_equal(matrix.snapshot().planes[Metric.TEMPERATURE - 1].raw, [NAN, 52, NAN])
+    np.testing.assert_array_equal(matrix.snapshot().planes[Metric.TEMPERATURE].raw, [NAN, 52, NAN])
     assert [gpu_id for gpu_id, _, _ in matrix.snapshot().gpus] == ["n-1/0", "n-0/2", "n-0/1"]
     assert matrix.revision > revision
     revision = matrix.revision
@@ -136,7 +138,7 @@ def test_a_new_description_keeps_the_values_of_gpus_that_stay_what_they_were():
     assert matrix.revision == revision
     # The rows of a source that sends on are found anew.
     matrix.fold(block(["n-0/0", "n-0/1", "n-0/2"], [2.0], temperature=[[60, 61, 62]]))
-    np.testing.assert_array_equal(matrix.snapshot().planes[Metric.TEMPERATURE - 1].raw, [NAN, 62, 61])
+    np.testing.assert_array_equal(matrix.snapshot().planes[Metric.TEMPERATURE].raw, [NAN, 62, 61])
 
 
 async def test_waiting_for_a_change_ends_with_the_next_one():

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.records.matrices import Variable
 from adlro.services.decompose.variables import Variables, gpu_levels
-from adlro.services.decompose.vocabulary import UNKNOWN, Variable, Vocabulary
+from adlro.services.decompose.vocabulary import UNKNOWN, Vocabulary
 
 
 def spec(**changes) -> JobSpec:

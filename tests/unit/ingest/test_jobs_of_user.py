@@ -13,7 +13,7 @@ import redis.asyncio as aioredis
 from adlro.kit.redis import connect
 from adlro.kit.testing import serve
 from adlro.records.jobs import JobSpec, JobState, JobType, NormalizedJob
-from adlro.services.ingest.filters import JobFilter
+from adlro.records.watching import JobFilter
 from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.pages import PageTokens
 from adlro.services.ingest.server import IngestService

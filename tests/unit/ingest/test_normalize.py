@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from adlro.errors import InvalidInput
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, NormalizedJob
+from adlro.records.matrices import TelemetryBlock
 from adlro.records.telemetry import Metric, Unit
 from adlro.services.ingest.normalize import (
     GpuSelection,
-    NormalizedBlock,
     TimeLimits,
     merge_newest,
     newest_sample,
@@ -27,7 +27,7 @@ LIMITS = TimeLimits(past_s=86_400.0, future_s=5.0)
 NAN = math.nan
 
 
-def normalize(*columns, **block) -> NormalizedBlock:
+def normalize(*columns, **block) -> TelemetryBlock:
     raw = raw_block(*columns, **block)
     return normalize_block(raw, GpuSelection(VIEW, raw.gpu_ids), LIMITS, NOW_UNIX_S)
 
@@ -68,8 +68,8 @@ def refused(field: str, *columns, **block) -> str:
 )
 def test_units(metric, unit, sent, raw, normalized):
     block = normalize(column(metric, unit, [sent]))
-    (out,) = block.columns
-    assert (out.metric, out.unit) == (metric, METRIC_RULES[metric].canonical)
+    ((found, out),) = block.columns.items()
+    assert (found, out.unit) == (metric, METRIC_RULES[metric].canonical)
     assert out.raw.dtype == out.normalized.dtype == np.float32
     assert out.raw.shape == out.normalized.shape == (1, 3)
     np.testing.assert_allclose(out.raw[0], raw, rtol=1e-5, atol=2e-4)
@@ -83,7 +83,7 @@ def test_values_out_of_range_are_clipped_and_counted_and_kept_raw():
         column(Metric.UTILIZATION, Unit.PERCENT, [[0, 100, 100], [101, NAN, 0]]),
         times=(NOW_UNIX_S - 1, NOW_UNIX_S),
     )
-    power, utilization = block.columns
+    power, utilization = block.columns.values()
     assert block.clipped_count == 4
     np.testing.assert_array_equal(power.normalized, f32([[1, 0, 1], [1, NAN, 1]]))
     np.testing.assert_array_equal(power.raw, f32([[330, -5, 50], [300, NAN, 51]]))
@@ -92,7 +92,7 @@ def test_values_out_of_range_are_clipped_and_counted_and_kept_raw():
 
 def test_gpus_in_another_order_are_divided_by_their_own_figures():
     block = normalize(column(Metric.POWER, Unit.W, [[25, 150]]), gpu_ids=("odd-0/0", "volta-0/1"))
-    np.testing.assert_allclose(block.columns[0].normalized, [[0.5, 0.5]])
+    np.testing.assert_allclose(block.columns[Metric.POWER].normalized, [[0.5, 0.5]])
 
 
 @given(
@@ -106,7 +106,7 @@ def test_normalized_is_in_0_to_1_or_nan_where_raw_is(metric_unit, values):
     except InvalidInput:  # what does not fit float32 in the metric's own unit
         refused("block.columns[0].values_f32", sent, times=(NOW_UNIX_S - 1, NOW_UNIX_S))
         return
-    (out,) = block.columns
+    (out,) = block.columns.values()
     np.testing.assert_array_equal(np.isnan(out.raw), np.isnan(np.reshape(f32(values), (2, 3))))
     np.testing.assert_array_equal(np.isnan(out.normalized), np.isnan(out.raw))
     reported = out.normalized[~np.isnan(out.normalized)]
@@ -186,11 +186,11 @@ def test_cluster_times_must_be_none_or_as_many_as_sample_times_and_finite():
 def test_newest_sample_takes_of_each_gpu_the_last_value_that_it_reported():
     block = normalize(column(Metric.POWER, Unit.W, [[1, 2, NAN], [4, NAN, NAN]]), times=(NOW_UNIX_S - 1, NOW_UNIX_S))
     sample = newest_sample(block)
-    np.testing.assert_array_equal(sample.columns[0].raw, f32([[4, 2, NAN]]))
-    assert sample.sample_times_unix_s.tolist() == [NOW_UNIX_S]
+    np.testing.assert_array_equal(sample.columns[Metric.POWER].raw, f32([[4, 2, NAN]]))
+    assert list(sample.sample_times_unix_s) == [NOW_UNIX_S]
 
 
-def sample_at(time_s, metric, unit, values, gpu_ids=GPU_IDS) -> NormalizedBlock:
+def sample_at(time_s, metric, unit, values, gpu_ids=GPU_IDS) -> TelemetryBlock:
     return newest_sample(normalize(column(metric, unit, [values]), times=(time_s,), gpu_ids=gpu_ids))
 
 
@@ -204,8 +204,8 @@ def test_merge_newest_orders_by_the_cluster_and_takes_the_newest_of_each_value()
         ],
     )
     assert merged.gpu_ids == GPU_IDS
-    assert merged.sample_times_unix_s.tolist() == [NOW_UNIX_S]
-    of = {column.metric: column for column in merged.columns}
+    assert list(merged.sample_times_unix_s) == [NOW_UNIX_S]
+    of = merged.columns
     assert tuple(of) == tuple(Metric)
     np.testing.assert_array_equal(of[Metric.POWER].raw, f32([[20, 2, 10]]))
     np.testing.assert_array_equal(of[Metric.UTILIZATION].raw, f32([[0.1, NAN, 0.3]]))
@@ -216,9 +216,15 @@ def test_merge_newest_of_nothing_has_every_metric_of_every_gpu_as_not_reported()
     merged = merge_newest(VIEW, [])
     assert merged.gpu_ids == GPU_IDS
     np.testing.assert_array_equal(merged.sample_times_unix_s, [NAN])
-    assert [column.metric for column in merged.columns] == list(Metric)
-    assert [column.unit for column in merged.columns] == [Unit.RATIO, Unit.MIB, Unit.GB_PER_S, Unit.CELSIUS, Unit.W]
-    for each in merged.columns:
+    assert list(merged.columns) == list(Metric)
+    assert [column.unit for column in merged.columns.values()] == [
+        Unit.RATIO,
+        Unit.MIB,
+        Unit.GB_PER_S,
+        Unit.CELSIUS,
+        Unit.W,
+    ]
+    for each in merged.columns.values():
         np.testing.assert_array_equal(each.raw, f32([[NAN, NAN, NAN]]))
         np.testing.assert_array_equal(each.normalized, f32([[NAN, NAN, NAN]]))
 

@@ -7,7 +7,7 @@ import pytest
 
 from adlro.errors import InvalidInput
 from adlro.records.jobs import Job, JobSpec, JobState, JobType
-from adlro.services.ingest.filters import JobFilter
+from adlro.records.watching import JobFilter
 from adlro.services.ingest.pages import decode, encode
 
 SECRET = b"k" * 32

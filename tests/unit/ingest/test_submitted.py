@@ -12,6 +12,7 @@ from adlro.services.ingest.server import submitted
 from adlro.services.ingest.server.submitted import MAX_JOBS, SubmissionAnswers
 from adlro.store import Created
 from adlro.v1 import job_pb2
+from adlro.wire import submitted_to_proto
 
 STOCK_RECEIVE_BYTES = 4 << 20
 
@@ -29,12 +30,13 @@ async def test_as_many_refusals_as_a_stream_may_have_fit_a_stock_client():
     for index in range(MAX_JOBS):
         await jobs.add(InvalidInput(f"message {index} of the stream: " + "€" * 2000), 1000)
     await jobs.decided()
-    assert jobs.response.ByteSize() < STOCK_RECEIVE_BYTES
-    assert [each.index for each in jobs.response.rejected] == list(range(MAX_JOBS))
-    assert jobs.response.rejected[0].message.startswith("message 0 of the stream: €€")
-    assert 1020 < len(jobs.response.rejected[0].message.encode()) <= 1024
-    assert jobs.response.rejected[-1].message.startswith(f"message {MAX_JOBS - 1} of the stream: €")
-    assert jobs.response.rejected[-1].message.endswith("...")
+    response = submitted_to_proto(jobs.submitted)
+    assert response.ByteSize() < STOCK_RECEIVE_BYTES
+    assert [each.index for each in response.rejected] == list(range(MAX_JOBS))
+    assert response.rejected[0].message.startswith("message 0 of the stream: €€")
+    assert 1020 < len(response.rejected[0].message.encode()) <= 1024
+    assert response.rejected[-1].message.startswith(f"message {MAX_JOBS - 1} of the stream: €")
+    assert response.rejected[-1].message.endswith("...")
 
 
 async def test_as_many_jobs_as_a_stream_may_have_fit_a_stock_client():
@@ -42,8 +44,9 @@ async def test_as_many_jobs_as_a_stream_may_have_fit_a_stock_client():
     for index in range(MAX_JOBS):
         await jobs.add(recorded(index), 1000)
     await jobs.decided()
-    assert jobs.response.accepted_count == len(jobs.response.job_ids) == MAX_JOBS
-    assert jobs.response.ByteSize() < STOCK_RECEIVE_BYTES // 4
+    response = submitted_to_proto(jobs.submitted)
+    assert response.accepted_count == len(response.job_ids) == MAX_JOBS
+    assert response.ByteSize() < STOCK_RECEIVE_BYTES // 4
 
 
 async def test_what_is_being_written_is_bounded_in_bytes_and_order_is_kept(monkeypatch):
@@ -56,11 +59,11 @@ async def test_what_is_being_written_is_bounded_in_bytes_and_order_is_kept(monke
     more = asyncio.create_task(jobs.add(recorded(3), 1000))
     await asyncio.sleep(0.01)
     assert not more.done()
-    assert len(jobs.response.job_ids) == 0
+    assert list(jobs.submitted.job_ids) == []
     first.set_result(recorded(0).result())
     await more
     await jobs.decided()
-    assert [bool(each) for each in jobs.response.job_ids] == [True, False, True, True]
+    assert [bool(each) for each in jobs.submitted.job_ids] == [True, False, True, True]
     assert len(jobs) == 4
 
 
@@ -77,4 +80,4 @@ async def test_a_store_that_goes_away_is_told_when_all_else_is_decided():
     later.set_result(recorded(1).result())
     with pytest.raises(RedisConnectionError):
         await waiting
-    assert jobs.response.accepted_count == 1
+    assert submitted_to_proto(jobs.submitted).accepted_count == 1

@@ -10,9 +10,9 @@ from redis import exceptions as redis_errors
 
 from adlro.errors import OutOfRange, Unavailable
 from adlro.records.jobs import Job, JobSpec, JobState, JobType
-from adlro.services.ingest.filters import JobFilter
+from adlro.records.watching import JobFilter
 from adlro.services.ingest.watch import Change, JobWatch
-from adlro.store import PAGE_BYTES, JobChange, JobEvent
+from adlro.store import PAGE_BYTES, JobChange, JobStreamEntry
 
 EVERY = JobFilter()
 TIMEOUT_S = 60.0
@@ -26,7 +26,7 @@ class Store:
     """Changes in memory, with the methods of JobStore that a watch calls."""
 
     def __init__(self) -> None:
-        self.events: list[JobEvent] = []
+        self.events: list[JobStreamEntry] = []
         self.grew = asyncio.Event()
         self.fails: Exception | None = None
         self.blocking_reads = 0
@@ -36,7 +36,7 @@ class Store:
 
     def add(self, *jobs: Job) -> None:
         for each in jobs:
-            self.events.append(JobEvent(len(self.events) + 1, JobChange.MOVED, each))
+            self.events.append(JobStreamEntry(len(self.events) + 1, JobChange.MOVED, each))
         self.grew.set()
         self.grew = asyncio.Event()
 
@@ -52,7 +52,7 @@ class Store:
 
     async def read_events(
         self, after: int, *, block_ms: int | None = None, count: int = 1000, max_bytes: int | None = None
-    ) -> list[JobEvent]:
+    ) -> list[JobStreamEntry]:
         if block_ms is not None:
             self.blocking_reads += 1
             self.began_read.set()
@@ -78,7 +78,7 @@ class Store:
 
         return len(self.events), jobs()
 
-    def encode(self, event: JobEvent) -> bytes:
+    def encode(self, event: JobStreamEntry) -> bytes:
         self.encoded.append(event.revision)
         return str(event.revision).encode()
 
@@ -211,7 +211,7 @@ async def test_a_new_watch_notices_at_once_that_changes_were_lost(store, watch):
     old = watch.changes(0, EVERY)
     store.add(job(1), job(2), job(3))
     assert await take(old, 3) == [1, 2, 3]
-    store.events[:] = [JobEvent(1, JobChange.MOVED, job(9))]
+    store.events[:] = [JobStreamEntry(1, JobChange.MOVED, job(9))]
     new = watch.changes(0, EVERY)
     async with asyncio.timeout(TIMEOUT_S):
         assert (await anext(new)).job.job_id == "job-9"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adlro.decide.policies.base import Basis, Judgement
+from adlro.decide.policies.base import Judgement
 from adlro.decide.policies.sjf import Sjf
 from adlro.records.cluster import Cluster
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from tests.ledgers import queue

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import structlog
 
-from adlro.decide.policies.base import Basis, Judgement, Policy
+from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.dqn import Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.decide.policies.sjf import Sjf
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.services.orchestrator.deciding import guard as guard_module
 from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.deciding.decisions import DecisionLog

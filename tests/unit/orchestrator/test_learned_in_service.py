@@ -15,14 +15,14 @@ import pytest
 import redis
 
 from adlro.decide.policies import POLICIES, Policy
-from adlro.decide.policies.base import Basis
 from adlro.decide.policies.sjf import Sjf
 from adlro.errors import InvalidInput
 from adlro.records.cluster import Cluster
+from adlro.records.decisions import Decision
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import Job, JobSpec, JobState, PendingReason
 from adlro.services.orchestrator.deciding import checkpoint as checkpoint_module
-from adlro.services.orchestrator.deciding.decisions import Decision
 from adlro.services.orchestrator.deciding.policy_selection import Choices
 from adlro.services.orchestrator.lease import RENEWALS
 from adlro.services.orchestrator.ports import Predicted
@@ -397,15 +397,15 @@ async def test_the_shadow_says_what_it_would_have_done_and_places_nothing(
     shadow = (await orchestrator.status()).shadow
     assert shadow is not None
     assert shadow.policy == "sjf"
-    assert (shadow.failed, shadow.skipped) == (0, 0)
+    assert (shadow.failed_count, shadow.skipped_count) == (0, 0)
     told: list[Decision] = []
     while not watcher.empty():
         told.append(watcher.get_nowait().explained())
     assert [each.job_id for each in told] == [f"job-{number}" for number in range(1, 8)]
     assert all(each.shadow is not None for each in told)
     differed = [each for each in told if each.shadow is not None and not each.shadow.agrees]
-    assert len(differed) == shadow.differed > 0
-    assert shadow.agreed >= 7 - shadow.differed
+    assert len(differed) == shadow.differed_count > 0
+    assert shadow.agreed_count >= 7 - shadow.differed_count
     for each in differed:
         assert each.shadow is not None
         assert each.shadow.job_id != each.job_id
@@ -440,7 +440,7 @@ async def test_a_shadow_that_fails_or_lags_changes_nothing(house: House, monkeyp
     await house.orchestrator.acting.shadow.settled()
     shadow = (await house.orchestrator.status()).shadow
     assert shadow is not None
-    assert (shadow.agreed, shadow.differed, shadow.failed) == (0, 0, 1)
+    assert (shadow.agreed_count, shadow.differed_count, shadow.failed_count) == (0, 0, 1)
     assert watcher.get_nowait().explained().shadow is None
 
 

@@ -11,11 +11,11 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from adlro.decide.policies.base import Basis
 from adlro.decide.policies.dqn import Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.decide.rollouts.policy import DqnLookahead
 from adlro.errors import InvalidInput, Unsupported
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.services.orchestrator.deciding.guard import Guard
 from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
 from adlro.services.orchestrator.metrics import OrchestratorMetrics

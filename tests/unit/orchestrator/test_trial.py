@@ -18,11 +18,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from adlro.decide.planes import session as session_module
 from adlro.decide.planes.probe import probe_planes
-from adlro.decide.policies.base import Basis
 from adlro.decide.policies.dqn import Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import InvalidInput, Unavailable
 from adlro.kit.testing import spawn_service
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.services.orchestrator.deciding import checkpoint as checkpoint_module
 from adlro.services.orchestrator.deciding import trial as trial_module
 from adlro.services.orchestrator.deciding.checkpoint import Checkpoint
@@ -195,7 +195,7 @@ from pathlib import Path
 import structlog
 from adlro.services.orchestrator.deciding import checkpoint
 from adlro.services.orchestrator.deciding.guard import Guard
-from adlro.decide.policies.base import Basis
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.decide.policies.dqn import Dqn
 
 async def main():

@@ -34,6 +34,7 @@ PLANTED = [
     ("wire-at-the-edge", "adlro.cli.planted_9", "google.protobuf.message"),
     ("plain-records", "adlro.records.jobs", "numpy"),
     ("plain-records", "adlro.records.telemetry", "numpy"),
+    ("plain-records", "adlro.records.matrices", "rich"),
     ("arrays-only", "adlro.sim.planted_10", "redis"),
     ("arrays-only", "adlro.state.planted_11", "adlro.wire"),
     ("decide-arrays-only", "adlro.decide.policies.planted_12", "adlro.wire"),

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from adlro.decide.policies import POLICIES
-from adlro.decide.policies.base import Basis, Judgement, Policy
+from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.fcfs import Fcfs
 from adlro.decide.policies.sjf import Sjf
 from adlro.errors import InvalidInput
@@ -21,6 +21,7 @@ from adlro.lab.evaluate import tasks as tasks_module
 from adlro.lab.evaluate.cases import build_cases
 from adlro.lab.evaluate.document import build_document
 from adlro.lab.evaluate.tables import print_tables
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.state.observation import Floats, Ints, Observation
 
 TIGHT = 1e-6

@@ -1,11 +1,12 @@
-"""Which jobs a list or a watch is about. Plain data; no I/O."""
+"""Which jobs a list or a watch is about, and what a watcher is told, as plain data. Knows no gRPC and no Redis."""
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from adlro.records.jobs import Job, JobState, JobType
@@ -16,14 +17,14 @@ _JOB_ID = re.compile(r"job-([1-9][0-9]{0,17})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """A job must match every field that is set; empty: any."""
+    """Which jobs: those that match every field that is set. Collections mean any of them, labels all of them."""
 
-    states: frozenset[JobState] = frozenset()
-    job_types: frozenset[JobType] = frozenset()
+    states: Collection[JobState] = ()
+    job_types: Collection[JobType] = ()
     user: str = ""
     application: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    job_ids: frozenset[str] = frozenset()
+    job_ids: Collection[str] = ()
 
     @property
     def empty(self) -> bool:
@@ -58,3 +59,20 @@ class JobFilter:
             sorted(self.job_ids),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).digest()[:16]
+
+
+class JobEventKind(enum.IntEnum):
+    """What a watcher is told; numbers as in job_service.proto."""
+
+    SNAPSHOT = 1
+    SNAPSHOT_END = 2
+    CHANGE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """One message of a watch: a job as it stood, the end of the snapshot (`job` is None), or a change."""
+
+    kind: JobEventKind
+    job: Job | None
+    revision: int

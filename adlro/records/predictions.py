@@ -1,0 +1,71 @@
+"""Predicted runtimes and what they rest on, as plain data. Knows no gRPC."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from adlro.records.jobs import JobSpec
+
+
+class PredictionBasis(enum.IntEnum):
+    """What a prediction rests on, best first; numbers as in decompose_service.proto."""
+
+    DECLARED = 1
+    USER_APPLICATION = 2
+    APPLICATION = 3
+    JOB_TYPE = 4
+    PRIOR = 5
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        return {
+            PredictionBasis.DECLARED: "the declared runtime",
+            PredictionBasis.USER_APPLICATION: "this user's jobs of this application",
+            PredictionBasis.APPLICATION: "jobs of this application",
+            PredictionBasis.JOB_TYPE: "jobs of this type",
+            PredictionBasis.PRIOR: "nothing but the job type's prior",
+        }[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A finished job that speaks for a prediction."""
+
+    job_id: str
+    similarity: float
+    gpu_model: str
+    runtime_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimePrediction:
+    """A job's runtime on one GPU model: between low_s and high_s with probability interval_coverage.
+
+    Attributes:
+        basis: None: a server does not say.
+        novelty: 0 much like what was seen, 1 unlike anything.
+        gpu_id: of a single GPU of that model, at its own speed; empty: of any.
+    """
+
+    gpu_model: str
+    median_s: float
+    low_s: float
+    high_s: float
+    interval_coverage: float
+    basis: PredictionBasis | None
+    novelty: float
+    evidence: tuple[Evidence, ...] = ()
+    gpu_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """A finished job like the one asked about."""
+
+    job_id: str
+    similarity: float
+    job: JobSpec
+    gpu_model: str
+    runtime_s: float

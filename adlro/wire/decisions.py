@@ -1,0 +1,18 @@
+"""Decisions, the orchestrator's status and its policies, and their messages."""
+
+from __future__ import annotations
+
+from adlro.records.decisions import Decision
+from adlro.records.status import OfferedPolicy, OrchestratorStatus
+from adlro.v1 import orchestrator_service_pb2
+from adlro.wire.fields import Translation
+from adlro.wire.placements import PLACEMENT
+
+_DECISION = Translation(Decision, orchestrator_service_pb2.Decision, parts={"placement": PLACEMENT})
+decision_to_proto, decision_from_proto = _DECISION.to_proto, _DECISION.from_proto
+
+_STATUS = Translation(OrchestratorStatus, orchestrator_service_pb2.GetStatusResponse)
+status_to_proto, status_from_proto = _STATUS.to_proto, _STATUS.from_proto
+
+_POLICY = Translation(OfferedPolicy, orchestrator_service_pb2.Policy)
+policy_to_proto, policy_from_proto = _POLICY.to_proto, _POLICY.from_proto

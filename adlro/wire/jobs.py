@@ -1,0 +1,166 @@
+"""Jobs and their messages.
+
+Typed out: a session of the orchestrator reads each job that waits, and defaults of the contract depend on each other.
+"""
+
+from __future__ import annotations
+
+from adlro.records.jobs import (
+    ExpectedRuntime,
+    Job,
+    JobAttempt,
+    JobSpec,
+    JobState,
+    JobType,
+    NormalizedJob,
+    PendingReason,
+    SimulatedWork,
+)
+from adlro.v1 import job_pb2
+from adlro.wire.formats import FORMAT
+from adlro.wire.placements import placement_from_proto, placement_to_proto
+
+# Looked up: a session of the orchestrator reads each job that waits, and to call an enumeration takes longer.
+_JOB_TYPES = {int(each): each for each in JobType}
+_JOB_STATES = {int(each): each for each in JobState}
+_PENDING_REASONS = {int(each): each for each in PendingReason}
+
+DEFAULT_PRIORITY = 0.5
+DEFAULT_MEMORY_MIB_PER_CORE = 4096
+
+
+def spec_from_proto(message: job_pb2.JobSpec) -> JobSpec:
+    """A job's specification with the defaults that job.proto states filled in."""
+    # Each part is taken once: a session of the orchestrator reads each job that waits.
+    cpu_cores = message.cpu_cores or 1
+    runtime = message.expected_runtime if message.HasField("expected_runtime") else None
+    work = message.simulated_work if message.HasField("simulated_work") else None
+    return JobSpec(
+        name=message.name,
+        user=message.user,
+        job_type=_JOB_TYPES.get(message.job_type) or JobType(message.job_type),
+        application=message.application,
+        priority=message.priority if message.HasField("priority") else DEFAULT_PRIORITY,
+        cpu_cores=cpu_cores,
+        memory_mib=message.memory_mib or DEFAULT_MEMORY_MIB_PER_CORE * cpu_cores,
+        gpu_memory_mib=message.gpu_memory_mib,
+        gpu_count=message.gpu_count or 1,
+        expected_runtime=None if runtime is None else ExpectedRuntime(runtime.gpu_model, runtime.runtime_s),
+        time_limit_s=message.time_limit_s if message.HasField("time_limit_s") else None,
+        begin_time_s=message.begin_time_s if message.HasField("begin_time_s") else None,
+        labels=dict(labels) if (labels := message.labels) else {},
+        simulated_work=(
+            None
+            if work is None
+            else SimulatedWork(work.work_s, work.fails_at_ratio if work.HasField("fails_at_ratio") else None)
+        ),
+    )
+
+
+def spec_to_proto(spec: JobSpec) -> job_pb2.JobSpec:
+    """The message of a specification; every default is written out."""
+    message = job_pb2.JobSpec(
+        name=spec.name,
+        user=spec.user,
+        job_type=int(spec.job_type),  # type: ignore[arg-type]  # enum numbers are those of JobType
+        application=spec.application,
+        priority=spec.priority,
+        cpu_cores=spec.cpu_cores,
+        memory_mib=spec.memory_mib,
+        gpu_memory_mib=spec.gpu_memory_mib,
+        gpu_count=spec.gpu_count,
+        time_limit_s=spec.time_limit_s,
+        begin_time_s=spec.begin_time_s,
+        labels=spec.labels,
+    )
+    if spec.expected_runtime is not None:
+        message.expected_runtime.gpu_model = spec.expected_runtime.gpu_model
+        message.expected_runtime.runtime_s = spec.expected_runtime.runtime_s
+    if spec.simulated_work is not None:
+        message.simulated_work.work_s = spec.simulated_work.work_s
+        if spec.simulated_work.fails_at_ratio is not None:
+            message.simulated_work.fails_at_ratio = spec.simulated_work.fails_at_ratio
+    return message
+
+
+def job_from_proto(message: job_pb2.Job) -> Job:
+    """A job record from its message."""
+    attempts, normalized = message.attempts, message.normalized
+    return Job(
+        job_id=message.job_id,
+        spec=spec_from_proto(message.spec),
+        state=_JOB_STATES.get(message.state) or JobState(message.state),
+        pending_reason=_PENDING_REASONS.get(message.pending_reason) or PendingReason(message.pending_reason),
+        message=message.message,
+        created_unix_s=message.created_unix_s,
+        submit_s=message.submit_s if message.HasField("submit_s") else None,
+        start_s=message.start_s if message.HasField("start_s") else None,
+        end_s=message.end_s if message.HasField("end_s") else None,
+        placement=placement_from_proto(message),
+        gpu_model=message.gpu_model,
+        attempts=tuple(
+            JobAttempt(
+                attempt=each.attempt,
+                placement=placement_from_proto(each),
+                gpu_model=each.gpu_model,
+                start_s=each.start_s if each.HasField("start_s") else None,
+                end_s=each.end_s if each.HasField("end_s") else None,
+                outcome=each.outcome,
+                excused=each.excused,
+            )
+            for each in attempts
+        )
+        if attempts
+        else (),
+        revision=message.revision,
+        cancel_requested=message.cancel_requested,
+        normalized=NormalizedJob(
+            priority=normalized.priority,
+            cpu_cores=normalized.cpu_cores,
+            memory=normalized.memory,
+            gpu_memory=normalized.gpu_memory,
+            expected_runtime=normalized.expected_runtime,
+        ),
+    )
+
+
+def job_to_proto(job: Job) -> job_pb2.Job:
+    """The message of a job record."""
+    return job_pb2.Job(
+        job_id=job.job_id,
+        spec=spec_to_proto(job.spec),
+        state=int(job.state),  # type: ignore[arg-type]  # enum numbers are those of JobState
+        pending_reason=int(job.pending_reason),  # type: ignore[arg-type]  # and of PendingReason
+        message=job.message,
+        created_unix_s=job.created_unix_s,
+        submit_s=job.submit_s,
+        start_s=job.start_s,
+        end_s=job.end_s,
+        format=FORMAT,
+        gpu_id=job.gpu_id,
+        placement=placement_to_proto(job.placement),
+        gpu_model=job.gpu_model,
+        attempt_count=job.attempt_count,
+        attempts=[
+            job_pb2.JobAttempt(
+                attempt=each.attempt,
+                gpu_id=each.gpu_id,
+                placement=placement_to_proto(each.placement),
+                gpu_model=each.gpu_model,
+                start_s=each.start_s,
+                end_s=each.end_s,
+                outcome=each.outcome,
+                excused=each.excused,
+            )
+            for each in job.attempts
+        ],
+        revision=job.revision,
+        cancel_requested=job.cancel_requested,
+        normalized=job_pb2.NormalizedJob(
+            priority=job.normalized.priority,
+            cpu_cores=job.normalized.cpu_cores,
+            memory=job.normalized.memory,
+            gpu_memory=job.normalized.gpu_memory,
+            expected_runtime=job.normalized.expected_runtime,
+        ),
+    )

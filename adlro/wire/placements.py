@@ -1,0 +1,63 @@
+"""Placements and their messages: a placement, and its first GPU beside it for older clients."""
+
+from __future__ import annotations
+
+from adlro.errors import InvalidInput
+from adlro.placement import NOWHERE, GpuShare, Placement
+from adlro.v1 import cluster_service_pb2, job_pb2, orchestrator_service_pb2, placement_pb2
+from adlro.wire.fields import Part
+
+_Placed = (
+    job_pb2.Job
+    | job_pb2.JobAttempt
+    | cluster_service_pb2.ClusterEvent
+    | cluster_service_pb2.LaunchJobRequest
+    | cluster_service_pb2.RunningJob
+    | orchestrator_service_pb2.Decision
+)
+"""Messages with a placement, and its first GPU beside it."""
+
+
+def placement_from_proto(message: _Placed) -> Placement:
+    """Where something is placed, from the message that says so; one without a placement means all of its GPU.
+
+    Raises:
+        ValueError: it names a GPU twice, or a share is not above 0 and at most 1.
+    """
+    gpus = message.placement.gpus
+    if gpus:
+        return Placement(tuple([GpuShare(each.gpu_id, each.share) for each in gpus]))
+    return Placement.on(message.gpu_id) if message.gpu_id else NOWHERE
+
+
+def launch_placement(request: cluster_service_pb2.LaunchJobRequest) -> Placement:
+    """Where a launch is meant for.
+
+    Raises:
+        InvalidInput: the placement is none, or not that of `gpu_id`.
+    """
+    try:
+        placement = placement_from_proto(request)
+    except ValueError as error:
+        raise InvalidInput(f"placement: {error}", field="placement") from None
+    if placement.gpu_id != request.gpu_id:
+        raise InvalidInput(
+            f"placement: its first GPU is {placement.gpu_id!r} and gpu_id is {request.gpu_id!r}; name the same",
+            field="placement",
+        )
+    return placement
+
+
+def placement_to_proto(placement: Placement) -> placement_pb2.Placement | None:
+    """The message of a placement; None where there is none."""
+    if not placement.gpus:
+        return None
+    return placement_pb2.Placement(
+        gpus=[placement_pb2.GpuShare(gpu_id=each.gpu_id, share=each.share) for each in placement.gpus]
+    )
+
+
+PLACEMENT = Part(
+    write={"gpu_id": lambda placement: placement.gpu_id, "placement": placement_to_proto}, read=placement_from_proto
+)
+"""Of a record with a field `placement`."""
