@@ -55,14 +55,14 @@ ServerOption = Annotated[
     typer.Option(
         "--server",
         metavar="HOST:PORT",
-        help="Where the suite answers (ingest; the others are at the next ports). "
+        help="The suite's address (ingest; the other services are at the next ports). "
         "Default: $ADLRO_SERVER, else 127.0.0.1:7701.",
         show_default=False,
     ),
 ]
 OutputOption = Annotated[
     Output,
-    typer.Option("--output", "-o", help="A table for people, or one JSON document on stdout."),
+    typer.Option("--output", "-o", help="A readable table, or one JSON document on stdout."),
 ]
 
 
@@ -153,7 +153,7 @@ def report(error: AdlroError) -> int:
         address = error.metadata.get("address", "the server")
         service = error.metadata.get("service", "ingest")
         console.print(
-            f"[bold red]nothing answers at {escape(address)}[/]"
+            f"[bold red]no service answers at {escape(address)}[/]"
             + ("" if service == "ingest" else f" ({escape(service)})")
             + "; start the suite with [bold]adlro up[/], or name it with [bold]--server[/] or ADLRO_SERVER",
         )
@@ -173,7 +173,7 @@ def report(error: AdlroError) -> int:
         console.print(f"[bold red]error:[/] {escape_lines(text)}")
     if isinstance(error, InternalError) and error.metadata.get("error_id"):
         console.print(
-            f"  this is a bug in a service; its log has more under error id {escape(error.metadata['error_id'])}",
+            f"  this is a bug in a service; its log has details under error id {escape(error.metadata['error_id'])}",
         )
     return EXIT_ERROR
 

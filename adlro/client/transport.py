@@ -34,9 +34,9 @@ TLS_FAILED = "TLS_FAILED"
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
 # What gRPC says of it, and what that means here, with {} for the service.
 _TLS_PROBLEMS = (
-    ("certificate has expired", "the certificate of {} has ended; have it renewed"),
+    ("certificate has expired", "the certificate of {} has expired; renew it"),
     ("Hostname Verification", "the certificate of {} is not for that name; use one of its names"),
-    ("CERTIFICATE_VERIFY_FAILED", "{} shows a certificate that no authority of ADLRO_TLS_CA_FILE has signed"),
+    ("CERTIFICATE_VERIFY_FAILED", "the certificate of {} is not signed by an authority of ADLRO_TLS_CA_FILE"),
     ("WRONG_VERSION_NUMBER", "{} does not speak TLS; unset ADLRO_TLS_CA_FILE, or give it a certificate"),
     ("handshake failed", "TLS with {} failed"),
     (
@@ -53,7 +53,7 @@ def to_error(error: grpc.RpcError, service: ServiceName, address: str) -> AdlroE
     if isinstance(known, Unavailable) and not _has_details(error):
         problem = _tls_problem(known.message)
         return Unavailable(
-            problem.format(f"{address} ({service})") or f"nothing answers at {address} ({service})",
+            problem.format(f"{address} ({service})") or f"no service answers at {address} ({service})",
             reason=TLS_FAILED if problem else NO_ANSWER,
             metadata={"address": address, "service": str(service), "detail": known.message},
         )

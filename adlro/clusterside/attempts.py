@@ -130,7 +130,7 @@ class Attempts:
             return None
         if known.attempt > attempt:
             raise Conflict(
-                f"attempt {attempt} of {job_id} is older than attempt {known.attempt}, which is known",
+                f"attempt {attempt} of {job_id} is older than the known attempt {known.attempt}",
                 reason="OLD_ATTEMPT",
                 metadata={"attempt": str(known.attempt)},
             )

@@ -142,7 +142,9 @@ class ClusterSide:
         """
         self.fence.check(fencing_token)
         if not self.driver.capabilities.stop:
-            raise Unsupported(f"cluster '{self.driver.cluster.name}' can't end what runs: it ends by itself")
+            raise Unsupported(
+                f"cluster '{self.driver.cluster.name}' can't stop a running attempt: attempts end by themselves"
+            )
         self.driver.present_s()
         known = self.attempts.open_attempt(job_id)
         if known is None or attempt not in (0, known.attempt) or known.stop_asked:

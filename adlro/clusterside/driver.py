@@ -130,7 +130,7 @@ class Driver(ABC):
             NotFound: no such GPU.
         """
         raise Unsupported(
-            f"the GPUs of cluster '{self.cluster.name}' can't be taken away by a call", reason="NO_GPU_AVAILABILITY"
+            f"the GPUs of cluster '{self.cluster.name}' can't be removed by a call", reason="NO_GPU_AVAILABILITY"
         )
 
     # ---- its life

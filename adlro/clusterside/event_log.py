@@ -117,8 +117,8 @@ class EventLog:
         """
         if incarnation != self.incarnation:
             raise Stale(
-                f"the cluster's incarnation is {self.incarnation}, not {incarnation}: what it had kept was lost; "
-                "call DescribeCluster and go on from there",
+                f"the cluster's incarnation is {self.incarnation}, not {incarnation}: its journal was lost; "
+                "call DescribeCluster and continue from its revision",
                 reason="OTHER_INCARNATION",
                 metadata={"incarnation": self.incarnation},
             )
@@ -131,8 +131,8 @@ class EventLog:
         """
         if not self.oldest_revision - 1 <= after_revision <= self.told_revision:
             raise OutOfRange(
-                f"events after {after_revision} cannot be told: {self.oldest_revision} to {self.told_revision} are "
-                "kept; call DescribeCluster and go on from its revision",
+                f"events after {after_revision} are not available: {self.oldest_revision} to {self.told_revision} are "
+                "stored; call DescribeCluster and continue from its revision",
                 field="after_revision",
                 reason="REVISION_NOT_KEPT",
                 metadata={"oldest_revision": str(self.oldest_revision), "revision": str(self.told_revision)},

@@ -32,15 +32,15 @@ class Fence:
         """
         if token < self.newest:
             raise Conflict(
-                f"fencing token {token} is older than {self.newest}, which was given since: another orchestrator has "
+                f"fencing token {token} is older than {self.newest}, which was issued since: another orchestrator has "
                 "taken over",
                 reason="STALE_FENCING_TOKEN",
                 metadata={"fencing_token": str(self.newest)},
             )
         if token > self.newest:
             raise Conflict(
-                f"fencing token {token} was given by no lease: the newest is {self.newest}; take the lease, and use "
-                "the token that comes with it",
+                f"fencing token {token} was issued by no lease: the newest is {self.newest}; acquire the lease, and "
+                "use its token",
                 reason="UNKNOWN_FENCING_TOKEN",
                 metadata={"fencing_token": str(self.newest)},
             )

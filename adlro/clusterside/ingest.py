@@ -77,7 +77,9 @@ class IngestClient:
                     continue
             except AdlroError as error:
                 if error.message != problem:
-                    self._log.warning("ingest does not take the cluster's telemetry; trying again", error=error.message)
+                    self._log.warning(
+                        "ingest does not accept the cluster's telemetry; trying again", error=error.message
+                    )
                 problem = error.message
             # Several clusters must not come back all at once.
             await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))

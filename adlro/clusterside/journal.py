@@ -103,7 +103,7 @@ class Journal:
                 await self._write()
             except (RedisError, OSError, TimeoutError) as error:
                 self.problem = str(error) or type(error).__name__
-                told = f"the store does not take what happens: {self.problem}"
+                told = f"the store does not accept the journal: {self.problem}"
                 tell(told)
                 await asyncio.sleep(AGAIN_S)
             else:
@@ -143,5 +143,5 @@ class Journal:
 
     def _unavailable(self) -> Unavailable:
         return Unavailable(
-            f"the cluster can't write down what happens, so it takes nothing new: {self.problem}", retry_after_s=1.0
+            f"the cluster can't write its journal, so it accepts no new calls: {self.problem}", retry_after_s=1.0
         )

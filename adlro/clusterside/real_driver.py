@@ -201,7 +201,7 @@ class RealDriver(Driver):
         if not self.side.is_open(attempt):
             self._drop_work(attempt)
         elif not found:
-            self.ended(attempt, EventKind.LOST, "its program was gone when the cluster's service came back")
+            self.ended(attempt, EventKind.LOST, "its program had ended when the cluster's service came back")
         elif attempt.stop_asked:
             self.stop(attempt)
         elif attempt.start_revision:
@@ -215,7 +215,7 @@ class RealDriver(Driver):
                 return await self.resume(attempt)
             except Exception as error:
                 self._log.warning(
-                    "an attempt could not be taken up again; trying again", job_id=attempt.job_id, why=str(error)
+                    "an attempt could not be resumed; trying again", job_id=attempt.job_id, why=str(error)
                 )
                 await asyncio.sleep(pause_s)
                 pause_s = min(2.0 * pause_s, MOST_AGAIN_S)

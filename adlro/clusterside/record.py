@@ -126,8 +126,9 @@ class Record:
             )
         except (KeyError, ValueError, IndexError, DecodeError) as error:
             raise DataLoss(
-                f"what the cluster has kept in Redis ({self._keys[0]}) can't be read ({error!r}); bring it back from a "
-                f"backup, or delete {', '.join(self._keys)}: then another incarnation begins, and what ran is lost",
+                f"the cluster's record in Redis ({self._keys[0]}) can't be read ({error!r}); restore it from a "
+                f"backup, or delete {', '.join(self._keys)}: then a new incarnation begins, without the "
+                "running attempts",
                 reason="CLUSTER_UNREADABLE",
             ) from error
 
@@ -160,7 +161,7 @@ class Record:
         lists = [part for each in (fields, batches, attempts) for part in (len(each) // 2, *each)]
         answer = await self._write(keys=self._keys, args=[*head, *lists, *map(repr, changes.wake_ups_s)])
         if answer == 0:
-            raise Stale("another process has taken over this cluster; two of one name must not run at a time")
+            raise Stale("another process has taken over this cluster; only one process of a cluster may run")
         return bool(answer == 1)
 
 

@@ -83,7 +83,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         def tell(problem: str) -> None:
             context.health.set_serving(not problem, problem, source="cluster")
 
-        tell("what was before is not read yet")
+        tell("the cluster's record is not read yet")
         outbox = Outbox()
         ClusterMetrics(self.name, self.side, outbox, context.registry)
         if settings.ingest_address:
@@ -106,7 +106,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
                 self.side.fence.note(await self._jobs.newest_token())
                 await self.driver.begin(kept)
         except (RedisError, OSError, TimeoutError) as error:
-            tell(f"what was before is not read yet: {str(error) or type(error).__name__}")
+            tell(f"the cluster's record is not read yet: {str(error) or type(error).__name__}")
             return
         self._begun = True
         if kept is not None and kept.cluster != self.driver.cluster:
@@ -134,7 +134,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         def tell_of_journal(problem: str) -> None:
             context.health.set_serving(not problem, problem, source="journal")
 
-        context.spawn(self._journal.run(tell_of_journal), "write down what happens")
+        context.spawn(self._journal.run(tell_of_journal), "write the journal")
         description = self.side.describe()
         clock = description.clock
         context.log.info(
@@ -168,8 +168,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         """The cluster; refused while it is not known how it stood before."""
         if not self._begun:
             raise Unavailable(
-                "how the cluster stood before is not known yet: "
-                f"Redis at {redacted(self._settings.redis_url)} does not answer",
+                f"the cluster's record is not read yet: Redis at {redacted(self._settings.redis_url)} does not answer",
                 retry_after_s=1.0,
             )
         return self.side
@@ -280,6 +279,6 @@ def _whole_gpu(placement: Placement) -> str:
     """
     if len(placement.gpus) > 1 or placement.gpus[0].share < 1.0:
         raise Unsupported(
-            "placement: this cluster gives an attempt one whole GPU: name one, with share 1", field="placement"
+            "placement: this cluster gives each attempt one whole GPU: name one GPU, with share 1", field="placement"
         )
     return placement.gpu_id

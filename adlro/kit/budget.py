@@ -78,8 +78,8 @@ class MemoryLease:
 
     def _too_slow(self) -> LimitExceeded:
         return LimitExceeded(
-            f"the client sent nothing for {self._budget.patience_s:g} s while others wait for the memory that its "
-            "message would need; send messages at once when a call is open",
+            f"the client sent nothing for {self._budget.patience_s:g} s while other calls wait for the memory reserved "
+            "for its message; send the message as soon as a call is open",
             reason="TOO_SLOW",
             retry_after_s=_RETRY_S,
         )
@@ -251,7 +251,7 @@ class RequestBudget:
 
     def _refusal(self, caller: str) -> LimitExceeded:
         return LimitExceeded(
-            f"requests of {caller} wait for memory here ({self._used_by.get(caller, 0) >> 20} of his "
+            f"the requests of {caller} wait for memory ({self._used_by.get(caller, 0) >> 20} of his "
             f"{self._caller_bytes >> 20} MiB are in use, of all callers {self._used_bytes >> 20} of "
             f"{self._total_bytes >> 20} MiB); send fewer at a time",
             reason="TOO_MANY_REQUESTS",

@@ -72,7 +72,9 @@ class Credentials:
             missing = KEY_ENV if cert_file else CERT_ENV
             raise InvalidInput(f"{missing}: is not set; a certificate and its key belong together", field=missing)
         if cert_file and not ca_file:
-            raise InvalidInput(f"{CA_ENV}: is not set; without it no TLS is spoken and {CERT_ENV} unused", field=CA_ENV)
+            raise InvalidInput(
+                f"{CA_ENV}: is not set; without it the client uses no TLS, and {CERT_ENV} has no effect", field=CA_ENV
+            )
         return cls(
             ca_pem=_pem(ca_file, CA_ENV),
             cert_pem=_pem(cert_file, CERT_ENV),
@@ -114,8 +116,8 @@ class Credentials:
         if not self.ca_pem:
             if self.token and not self.trusted_network and not is_loopback(address):
                 raise InvalidInput(
-                    f"{CA_ENV}: is not set; the token is not sent to {address} in plain text, for others to read. "
-                    f"Set it, or {TRUSTED_ENV} where only machines that you trust are on the way",
+                    f"{CA_ENV}: is not set; without TLS the client does not send the token to {address} in plain text. "
+                    f"Set it, or {TRUSTED_ENV} if you trust every machine on the way",
                     field=CA_ENV,
                 )
             return None

@@ -226,7 +226,7 @@ class EmbeddedRedis:
         answer = _command(port, password, "CONFIG", "GET", "dir")
         if answer.startswith(b"-NOAUTH") and _is_alive(pid):
             raise Conflict(
-                f"a server left behind may still use {self.data_dir} (pid {pid}), and takes no password known here; "
+                f"a server left behind may still use {self.data_dir} (pid {pid}), and refuses the known passwords; "
                 f"stop it, or remove {self._note_path} if that process is another one",
                 reason="DATA_DIR_IN_USE",
             )
@@ -330,7 +330,7 @@ class _Syncing:
                 self._sync()
             except OSError:
                 # The server's own next write says the same to its clients; what it has written is told here.
-                _LOG.exception("the append-only file in %s cannot be brought to the disk", self._directory)
+                _LOG.exception("the append-only file in %s cannot be flushed to the disk", self._directory)
             if ending:
                 return
 

@@ -42,10 +42,10 @@ def _expected(error: Exception) -> AdlroError | None:
             )
         return None
     if isinstance(error, TimeoutError):
-        return DeadlineExceeded("it was not done in time", retry_after_s=RETRY_AFTER_S)
+        return DeadlineExceeded("the deadline passed before the end of the call", retry_after_s=RETRY_AFTER_S)
     # What a method of the generated base class raises that the service does not offer.
     if isinstance(error, NotImplementedError):
-        return Unsupported("this server does not offer the call")
+        return Unsupported("this server does not have the method")
     return None
 
 

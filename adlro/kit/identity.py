@@ -108,7 +108,9 @@ def read_token(path: str, key: str) -> str:
         InvalidInput: it can't be read, or holds no token. The message does not show what it holds.
     """
     if _TOKEN.fullmatch(path):
-        raise InvalidInput(f"{key}: holds a token; write that to a file, and name the file", field=key)
+        raise InvalidInput(
+            f"{key}: holds a token instead of a file name; write the token to a file, and name the file", field=key
+        )
     try:
         lines = Path(path).read_text("ascii").split("\n", 1)
     except (OSError, UnicodeDecodeError) as error:
@@ -162,9 +164,7 @@ class UsersFile:
         try:
             self._users = parse_users(self._read(), self._path, self._key)
         except InvalidInput as error:
-            get_logger().error(
-                "the users' file was changed and is wrong; the users from before stay", problem=str(error)
-            )
+            get_logger().error("the changed users' file is invalid; the previous users stay", problem=str(error))
         else:
             get_logger().info("the users' file was changed", users=len(self._users))
 
@@ -203,19 +203,21 @@ def parse_users(text: str, path: str, key: str) -> Mapping[str, tuple[tuple[str,
             )
 
         if len(parts) != 3:
-            raise wrong("has not three parts")
+            raise wrong("does not have three parts")
         user, roles, digest = parts
         if not _USER.fullmatch(user):
             raise wrong("its first part is no name for a user")
         known = frozenset(role.value for role in Role)
         if not set(roles.split(",")) <= known:
-            raise wrong(f"its second part names a role that there is not; roles are {', '.join(sorted(known))}")
+            raise wrong(f"its second part names an unknown role; roles are {', '.join(sorted(known))}")
         if not _HASH.fullmatch(digest):
             raise wrong("its third part is no SHA-256")
         caller = Caller(user, frozenset(Role(role) for role in roles.split(",")))
         out[user] = (*out.get(user, ()), (digest.removeprefix("sha256:"), caller))
     if not out:
-        raise InvalidInput(f"{key}: {path} names no user, so nobody could call; add one with `adlro token`", field=key)
+        raise InvalidInput(
+            f"{key}: {path} names no user, so no caller could use the service; add one with `adlro token`", field=key
+        )
     return out
 
 

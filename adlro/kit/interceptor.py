@@ -368,7 +368,7 @@ async def _read(context: Context, lease: MemoryLease, read: Callable[[bytes], An
     data = await lease.read(context.read())
     if data is _END:
         raise InvalidInput(
-            "no request message came: the client sent none, or one above ADLRO_MAX_MESSAGE_BYTES, or went away",
+            "no request message arrived: the client sent none, or one above ADLRO_MAX_MESSAGE_BYTES, or disconnected",
             reason="REQUEST_MISSING",
         )
     return read(cast(bytes, data)), len(data)
@@ -386,7 +386,7 @@ def _release_at_end(lease: MemoryLease) -> None:
 def _answer_too_large(method: str, size_bytes: int, most_bytes: int) -> LimitExceeded:
     return LimitExceeded(
         f"the answer of {method.rpartition('/')[2]} has {size_bytes} bytes, of at most {most_bytes} "
-        "(ADLRO_MAX_MESSAGE_BYTES); ask for less at a time",
+        "(ADLRO_MAX_MESSAGE_BYTES); request less at a time",
         reason="ANSWER_TOO_LARGE",
         metadata={"size_bytes": str(size_bytes), "limit_bytes": str(most_bytes)},
     )

@@ -91,10 +91,10 @@ def tell_protection(settings: ServiceSettings) -> None:
     if not lacks:
         return
     if is_loopback(settings.listen):
-        get_logger().info("listening for this machine only: there is no protection", without=lacks)
+        get_logger().info("listening on loopback only, without TLS or tokens", without=lacks)
     else:
         get_logger().warning(
-            "whoever is on this network may call: there is no protection",
+            "every machine on this network may call: TLS or tokens are missing",
             without=lacks,
             trusted_network=settings.trusted_network,
         )
@@ -120,8 +120,8 @@ def _check_protected(settings: ServiceSettings, key: str) -> None:
     lacks = _lacks(settings)
     if lacks and not is_loopback(settings.listen) and not settings.trusted_network:
         raise ListenFailed(
-            f"listen: {settings.listen} is open to other machines, and lacks {lacks}; set up both, or listen on "
-            f"127.0.0.1 ({key}), or, where only machines that you trust reach that address, name their network in "
+            f"listen: {settings.listen} is reachable from other machines, and lacks {lacks}; set up both, or listen on "
+            f"127.0.0.1 ({key}), or, if you trust every machine that reaches that address, name their network in "
             "ADLRO_TRUSTED_NETWORK"
         )
 

@@ -58,8 +58,8 @@ def _close(path: Path) -> None:
         return  # it went meanwhile
     if found.st_uid != os.geteuid():
         raise Conflict(
-            f"{path} belongs to another user, who could read or change what is kept there; name another data "
-            "directory, or give it to the user that this runs as",
+            f"{path} belongs to another user, who could read or change the files in it; name another data "
+            "directory, or make the user of this process its owner",
             reason="DATA_DIR_NOT_OWN",
         )
     if found.st_mode & UMASK and not stat.S_ISLNK(found.st_mode):

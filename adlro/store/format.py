@@ -67,14 +67,14 @@ async def claim(redis: aioredis.Redis, *, writes: bool = True) -> None:
         kept, oldest_user = int(found[0]), int(found[1] or found[0])
     except ValueError as error:
         raise DataLoss(
-            f"the store's mark in Redis ({STORE}) can't be read ({error}); bring it back from a backup, or delete it",
+            f"the store's mark in Redis ({STORE}) can't be read ({error}); restore it from a backup, or delete it",
             reason="STORE_MARK_UNREADABLE",
         ) from error
     if kept > FORMAT and oldest_user > FORMAT:
         raise Unsupported(
             f"the store in Redis has format {kept}, written by ADLRO {(found[2] or b'').decode()}; this release "
-            f"({__version__}) reads formats 1 to {FORMAT}. Run that release, or a newer one, or give this one a store "
-            "of its own (ADLRO_REDIS_URL)",
+            f"({__version__}) reads formats 1 to {FORMAT}. Run that release, or a newer one, or give this release "
+            "a store of its own (ADLRO_REDIS_URL)",
             reason="STORE_OF_ANOTHER_FORMAT",
             metadata={"format": str(kept), "readable": str(FORMAT)},
         )

@@ -175,7 +175,7 @@ class JobStore(JobReads):
         except ResponseError as error:
             text = str(error)
             if "FENCED" in text or "STALE" in text:
-                raise Stale(f"this orchestrator's view is old: {text}") from error
+                raise Stale(f"this orchestrator's state is outdated: {text}") from error
             raise
 
     async def raise_token(self, token: int) -> None:
@@ -186,8 +186,8 @@ class JobStore(JobReads):
 def _limit_exceeded(user: str, limits: SubmitLimits, status: int, number: int) -> LimitExceeded:
     if status == _TOO_MANY:
         return LimitExceeded(
-            f"job.user: {user} has {number} jobs that have not ended, of the {limits.max_jobs} that a user may have; "
-            "wait for one to end, or cancel one",
+            f"job.user: {user} has {number} unfinished jobs, of at most {limits.max_jobs} for a user; "
+            "wait for the end of one, or cancel one",
             field="job.user",
             reason="TOO_MANY_JOBS",
             metadata={"limit": str(limits.max_jobs)},

@@ -121,7 +121,7 @@ class JobReads:
         except ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise
-            raise unreadable(job_id, "its key holds something else") from error
+            raise unreadable(job_id, "its key holds another kind of value") from error
         if body is None:
             raise not_found(job_id)
         return decode_job(job_id, body, revision)
@@ -234,7 +234,7 @@ class JobReads:
         """A job's version and record of what READ gave for it, or why that can't be read; None where there is none."""
         try:
             if isinstance(found, bytes):
-                raise unreadable(job_id, "its key holds something else")
+                raise unreadable(job_id, "its key holds another kind of value")
             body, revision, version = found
             job = None if body is None else decode_job(job_id, body, revision)
             return None if job is None else (whole_number(job_id, version), job)
@@ -353,7 +353,8 @@ class JobReads:
                 self.unreadable.add(f"{EVENTS} {revision}-0", error)
                 if not events:
                     raise OutOfRange(
-                        f"{error.message}, so what follows revision {after_revision} is not known; take a new snapshot",
+                        f"{error.message}, so the changes after revision {after_revision} are unknown; "
+                        "request a new snapshot",
                         reason="REVISION_UNREADABLE",
                         metadata={"unreadable_revision": str(revision)},
                     ) from error
@@ -376,8 +377,8 @@ def _without_gap(after_revision: int, entries: list[tuple[int, bytes]]) -> list[
     for expected, (revision, _) in enumerate(entries, start=after_revision + 1):
         if revision != expected:
             raise OutOfRange(
-                f"the changes after revision {after_revision} are no longer kept (the next one is {revision}); "
-                "take a new snapshot",
+                f"the changes after revision {after_revision} are no longer stored (the next one is {revision}); "
+                "request a new snapshot",
                 reason="REVISION_COMPACTED",
                 metadata={"oldest_revision": str(revision)},
             )
@@ -391,7 +392,7 @@ def _revision_of(entry_id: bytes) -> int:
 def not_found(job_id: str) -> NotFound:
     """What to tell where there is no such job."""
     return NotFound(
-        f"job_id: there is no job {job_id!r}; `adlro queue --all` or ListJobs shows those there are",
+        f"job_id: there is no job {job_id!r}; `adlro queue --all` or ListJobs lists the existing jobs",
         field="job_id",
         reason="JOB_NOT_FOUND",
         metadata={"job_id": job_id},

@@ -170,7 +170,7 @@ def decode_job(job_id: str, body: bytes, revision: bytes | int | None) -> Job:
         job = job_from_proto(message)
     except _UNREADABLE as error:
         raise unreadable(job_id, f"{type(error).__name__}: {error}") from error
-    problem = f"it is that of {job.job_id!r}" if job.job_id != job_id else _contradiction(job)
+    problem = f"it is the record of {job.job_id!r}" if job.job_id != job_id else _contradiction(job)
     if problem:
         raise unreadable(job_id, problem)
     return job
@@ -191,7 +191,7 @@ def whole_number(job_id: str, text: bytes | int | None) -> int:
 def unreadable(job_id: str, why: str) -> DataLoss:
     """What to tell where a record can't be read."""
     return DataLoss(
-        f"job_id: the record of {job_id} in Redis can't be read ({why}), so nobody acts on it; bring back "
+        f"job_id: the record of {job_id} in Redis can't be read ({why}), so no service acts on it; restore "
         f"{job_key(job_id)} from a backup, or submit the job again",
         field="job_id",
         reason="JOB_RECORD_UNREADABLE",
@@ -208,10 +208,10 @@ def _contradiction(job: Job) -> str:
     spec = job.spec
     for each in (job.submit_s, job.start_s, job.end_s, spec.begin_time_s, spec.priority):
         if each is not None and not math.isfinite(each):
-            return "one of its times, or its priority, is no number"
+            return "one of its times, or its priority, is not a number"
     runtime = spec.expected_runtime
     if runtime is not None and not 0.0 < runtime.runtime_s < math.inf:
         return f"its expected runtime is {runtime.runtime_s}"
     if min(spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib) < 0:
-        return "it asks for less than nothing"
+        return "it requests a negative amount"
     return ""

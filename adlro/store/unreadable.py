@@ -32,5 +32,5 @@ class Unreadable:
         if name in self._told or len(self._told) >= TOLD_KEPT:
             return
         self._told.add(name)
-        self._log.error("a record can't be read, and is left out", record=name, problem=str(problem))
+        self._log.error("a record can't be read, and is skipped", record=name, problem=str(problem))
         self._count()

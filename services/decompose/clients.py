@@ -212,7 +212,7 @@ async def _answer(call: Awaitable[T], timeout_s: float = CALL_TIMEOUT_S) -> T:
             return await call
     except (RedisError, TimeoutError) as error:
         problem = store_problem(error)
-        text = problem.text if problem else f"does not answer as it should ({str(error) or type(error).__name__})"
+        text = problem.text if problem else f"gives an unexpected answer ({str(error) or type(error).__name__})"
         raise Unavailable(f"Redis {text}", reason="REDIS_UNAVAILABLE", retry_after_s=1.0) from error
 
 

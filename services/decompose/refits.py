@@ -55,7 +55,7 @@ class Refits:
             fit = await asyncio.to_thread(refit.make)
         except Exception as error:  # the old fit serves on; another is tried when more was learned
             self._metrics.failed_refits.inc()
-            self._log.error("what was learned could not be brought together; the last fit stays", problem=repr(error))
+            self._log.error("the refit failed; the previous fit stays in use", problem=repr(error))
         else:
             self._predictor.adopt(refit, fit)
             self._metrics.refit_s.observe(time.perf_counter() - began)

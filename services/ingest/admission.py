@@ -91,7 +91,7 @@ def _misfits(spec: JobSpec, view: ClusterView) -> list[FieldViolation]:
         if left:
             text = (
                 f"{need.field}: no GPU {where} has {all_of_it} on its node; "
-                f"where the rest of it fits there are at most {need.what.format(max(left))}"
+                f"the GPUs with room for the rest have at most {need.what.format(max(left))}"
             )
             out.append(FieldViolation(need.field, text))
     if not out:

@@ -183,7 +183,7 @@ def check_cluster(cluster: Cluster) -> None:
                 violations.append(
                     _violation(
                         f"{path}.gpu_model",
-                        f"{gpu.gpu_model!r} is not known; state its figures in {path}.spec, "
+                        f"{gpu.gpu_model!r} is not known; give its figures in {path}.spec, "
                         f"or use one of {listed(GPU_SPECS)}",
                     )
                 )

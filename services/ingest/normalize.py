@@ -84,13 +84,13 @@ class GpuSelection:
                 raise _refused(
                     f"block.gpu_ids[{index}]",
                     f"cluster {view.cluster.name!r} has no GPU {gpu_id!r}; it has {listed(view.number_of)}; "
-                    "UpsertCluster tells of others",
+                    "UpsertCluster adds others",
                 )
             numbers.append(number)
         if len(set(numbers)) != len(numbers):
             first_at: dict[str, int] = {}
             index = next(i for i, gpu_id in enumerate(gpu_ids) if first_at.setdefault(gpu_id, i) != i)
-            raise _refused(f"block.gpu_ids[{index}]", f"{gpu_ids[index]!r} stands twice; name each GPU once")
+            raise _refused(f"block.gpu_ids[{index}]", f"{gpu_ids[index]!r} occurs twice; name each GPU once")
         rows = np.array(numbers, np.intp)
         self.full_scales = {scale: values[rows] for scale, values in view.full_scales.items()}  # [G] each
         # Tells this set of GPUs from others, whatever their order.
@@ -237,7 +237,7 @@ def _check_times(block: RawBlock, limits: TimeLimits, now_unix_s: float) -> None
         index = int(falling[0]) + 1
         raise _refused(
             f"block.sample_times_unix_s[{index}]",
-            f"{times[index]:.3f} is before the sample time before it ({times[index - 1]:.3f}); send samples in order",
+            f"{times[index]:.3f} is before the previous sample time ({times[index - 1]:.3f}); send samples in order",
         )
     if times[-1] > now_unix_s + limits.future_s:
         index = int(np.argmax(times > now_unix_s + limits.future_s))
@@ -271,7 +271,7 @@ def _normalize_column(
     if conversion is None:
         accepted = ", ".join(f"UNIT_{unit.name}" for unit in rule.accepted)
         raise _refused(
-            f"{path}.unit", f"UNIT_{column.unit.name} is no unit of METRIC_{column.metric.name}; send {accepted}"
+            f"{path}.unit", f"UNIT_{column.unit.name} is not a unit of METRIC_{column.metric.name}; send {accepted}"
         )
     needed = shape[0] * shape[1] * 4
     if len(column.values_f32) != needed:

@@ -59,7 +59,7 @@ def only_visible(job_filter: JobFilter) -> JobFilter:
     if job_filter.user not in ("", caller.user):
         raise PermissionDenied(
             f"filter.user: is {job_filter.user!r}, but the token is {caller.user}'s, who sees his own jobs only; "
-            "leave it out",
+            "omit it",
             field="filter.user",
             reason="NOT_YOUR_NAME",
             metadata={"user": caller.user},

@@ -43,7 +43,7 @@ def decode(secret: bytes, token: str, filter_digest: bytes) -> int:
     # base64 leaves bits of the last character unused: the same bytes must not have two tokens.
     if len(body) != _LENGTH or not hmac.compare_digest(mac, _mac(secret, payload)) or _text(body) != token:
         raise InvalidInput(
-            "page_token: was not given out by this service; send the next_page_token of the response before "
+            "page_token: was not issued by this service; send the next_page_token of the previous response "
             "unchanged, or leave page_token empty for the first page",
             field="page_token",
             reason="PAGE_TOKEN_INVALID",

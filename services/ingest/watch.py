@@ -162,8 +162,8 @@ class JobWatch:
             epoch = self._epoch
             if after_revision > newest:
                 raise OutOfRange(
-                    f"after_revision: {after_revision} lies in the future, the newest revision is {newest}; "
-                    "resume with the last revision that you saw, or leave it out for a snapshot",
+                    f"after_revision: {after_revision} is in the future, the newest revision is {newest}; "
+                    "resume with the last revision that you received, or omit it for a snapshot",
                     field="after_revision",
                     reason="REVISION_IN_FUTURE",
                     metadata={"newest_revision": str(newest)},
@@ -283,7 +283,7 @@ def _resumable(error: AdlroError, position: int) -> AdlroError:
 
 def _lost(revision: int) -> OutOfRange:
     return OutOfRange(
-        f"Redis has lost the changes after revision {revision}, some of which were told to watchers; "
-        "take a new snapshot",
+        f"Redis has lost the changes after revision {revision}, which watchers may have received; "
+        "request a new snapshot",
         reason="REVISION_LOST",
     )

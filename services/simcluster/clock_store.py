@@ -75,7 +75,7 @@ class ClockStore:
             unchanged = settings.decode() == _text(wanted)
         except (ValueError, TypeError, AttributeError, InvalidInput) as error:
             raise DataLoss(
-                f"the clock in Redis ({self._key}) can't be read ({error}); bring it back from a backup, or delete it: "
+                f"the clock in Redis ({self._key}) can't be read ({error}); restore it from a backup, or delete it: "
                 "then cluster time begins at 0",
                 reason="CLOCK_UNREADABLE",
             ) from error
@@ -90,7 +90,7 @@ class ClockStore:
         self._writes += 1
         fields = [int(clock.mode), repr(clock.scale), int(clock.paused), repr(clock.time_s), _text(self._settings)]
         if not await self._write(keys=[self._key], args=[self._term, self._writes, *fields]):
-            raise Stale("another process has taken over this cluster's clock; two of one name must not run at a time")
+            raise Stale("another process has taken over this cluster's clock; only one process of a cluster may run")
 
 
 def _text(settings: Clock) -> str:

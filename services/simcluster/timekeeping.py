@@ -73,7 +73,10 @@ class Timekeeper:
                         await self._write(wanted, wanted.time_s if wanted.mode is not ClockMode.VIRTUAL else math.inf)
                         tell("")
             except (RedisError, OSError, TimeoutError) as error:
-                tell(f"the clock stands, for the store does not take it: {str(error) or type(error).__name__}")
+                tell(
+                    "the clock stands, because the store does not accept its time: "
+                    f"{str(error) or type(error).__name__}"
+                )
             with contextlib.suppress(TimeoutError):
                 # Where the store does not answer, what needs it does not make it answer.
                 async with asyncio.timeout(LOOK_S):

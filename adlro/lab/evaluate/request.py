@@ -181,7 +181,7 @@ def require_load(load: float, text: str) -> None:
         raise InvalidInput(f"load: must be a finite number above 0, not {text}", field="load")
     if not LOWEST_LOAD <= load <= HIGHEST_LOAD:
         raise InvalidInput(
-            f"load: must be from {LOWEST_LOAD:g} to {HIGHEST_LOAD:g} (1: what the cluster can carry), not {text}",
+            f"load: must be from {LOWEST_LOAD:g} to {HIGHEST_LOAD:g} (1: the capacity of the cluster), not {text}",
             field="load",
         )
 

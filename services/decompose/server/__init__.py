@@ -119,7 +119,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             learned=None if self._refits is None else self._refits.for_learning,
             on_state=lambda waiting_for: context.health.set_serving(not waiting_for, waiting_for, source="streams"),
         )
-        context.health.set_serving(False, "nothing has been folded yet", source="streams")
+        context.health.set_serving(False, "no stream has been read yet", source="streams")
         if self._memory_file is not None:
             keeping = self._memory_file.keep(
                 lambda: self._followers.outcomes_cursor, settings.memory_save_interval_s, self._draining
@@ -156,8 +156,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         if request.vocabulary_version not in {"", VOCABULARY_VERSION}:
             raise InvalidInput(
                 f"vocabulary_version: this release has version {VOCABULARY_VERSION!r}, not "
-                f"{request.vocabulary_version!r}: numbers of values of another version mean other values; leave it "
-                "out, and read them anew",
+                f"{request.vocabulary_version!r}: in another version the numbers mean other values; omit the "
+                "field, and read the variables again",
                 field="vocabulary_version",
                 reason="ANOTHER_VOCABULARY",
             )
@@ -223,15 +223,15 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         if len(request.jobs) * width > PREDICTION_LIMIT:
             raise InvalidInput(
                 f"jobs: {len(request.jobs)} jobs for {len(models)} models and {len(request.gpu_ids)} GPUs are "
-                f"{len(request.jobs) * width} predictions, more than {PREDICTION_LIMIT}; ask for at most "
+                f"{len(request.jobs) * width} predictions, more than {PREDICTION_LIMIT}; request at most "
                 f"{PREDICTION_LIMIT // width} jobs at a time, or name fewer gpu_ids",
                 field="jobs",
                 reason="TOO_MANY_PREDICTIONS",
             )
         if request.job_ids and len(request.job_ids) != len(request.jobs):
             raise InvalidInput(
-                f"job_ids: {len(request.job_ids)} ids for {len(request.jobs)} jobs; give one for each job, empty where "
-                "it has none, or leave them out",
+                f"job_ids: {len(request.job_ids)} ids for {len(request.jobs)} jobs; give one for each job, empty if "
+                "the job has none, or omit job_ids",
                 field="job_ids",
                 reason="JOB_IDS_DO_NOT_FIT",
             )
@@ -324,7 +324,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 )
             if model not in number_of:
                 raise InvalidInput(
-                    f"{field}: GPU {gpu_id!r} is a {model}, which gpu_models does not name; add it", field=field
+                    f"{field}: GPU {gpu_id!r} is a {model}, which is missing in gpu_models; add it", field=field
                 )
             gpus.append((gpu_id, number_of[model], self._drift.gpus.state(GpuKey(name, gpu_id)).speed_ratio))
         return gpus

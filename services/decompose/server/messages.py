@@ -70,8 +70,8 @@ def _find_unknown_fields(message: Message, path: str, violations: list[FieldViol
         violations.append(
             FieldViolation(
                 where,
-                f"{where}: field number {unknown.field_number} is not known to this release; "
-                "leave it out, or ask a newer decompose",
+                f"{where}: field number {unknown.field_number} is unknown to this release; "
+                "omit it, or use a newer decompose",
             )
         )
     for field, value in message.ListFields():

@@ -51,8 +51,8 @@ def decode_cluster(body: bytes) -> Cluster:
         return cluster_from_proto(message)
     except (DecodeError, ValueError) as error:
         raise DataLoss(
-            f"the description of the cluster in Redis can't be read ({error}); describe it anew with UpsertCluster, as "
-            "its service does when it starts"
+            f"the description of the cluster in Redis can't be read ({error}); describe it again with UpsertCluster, "
+            "as its service does when it starts"
         ) from error
 
 

@@ -143,7 +143,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
 
 _STREAM_TOO_LONG = LimitExceeded(
-    f"a stream takes {MAX_JOBS:,} jobs; send the others in another one",
+    f"a stream may have {MAX_JOBS:,} jobs; send the others in another stream",
     reason="STREAM_TOO_LONG",
     metadata={"limit": str(MAX_JOBS)},
 )
@@ -153,8 +153,8 @@ def _after_jobs(error: AdlroError, jobs: SubmissionAnswers) -> AdlroError:
     """The error, with what became of the jobs before it: how many were recorded, and where the stream goes on."""
     accepted = jobs.response.accepted_count
     return type(error)(
-        f"{error.message}; of the {len(jobs)} jobs that came {accepted} are recorded and the others refused: "
-        "repeat the stream with the same request ids to learn which",
+        f"{error.message}; of the {len(jobs)} received jobs {accepted} are recorded and the others refused: "
+        "repeat the stream with the same request ids to get the result of each",
         reason=error.reason,
         metadata={**error.metadata, "index": str(len(jobs)), "accepted_count": str(accepted)},
         retry_after_s=error.retry_after_s,

@@ -182,7 +182,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
                 way_out = f"set max_blocks to {len(out)} or less, or " if out else ""
                 raise LimitExceeded(
                     f"window_s: the blocks of the last {window_s:g} s do not fit into one message "
-                    f"(only {len(out)} of them do); {way_out}ask for a shorter window",
+                    f"(only {len(out)} of them do); {way_out}request a shorter window",
                     field="window_s",
                     reason="WINDOW_TOO_LARGE",
                     metadata={"fitting_blocks": str(len(out))},
@@ -199,7 +199,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         if not gpu_ids:
             if before is None or before.view.cluster.name != block.cluster:
                 raise InvalidInput(
-                    "block.gpu_ids: is empty, and there is no block of this cluster before it in the stream; "
+                    "block.gpu_ids: is empty, and the stream has no earlier block of this cluster; "
                     "name the GPUs of the columns",
                     field="block.gpu_ids",
                     reason="INVALID_TELEMETRY",
@@ -219,8 +219,8 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         view = view or await self._clusters.newest(name)
         if view is None:
             names = await self._clusters.names()
-            known = f"known are {listed(names)}" if names else "none is known yet"
-            missing = f"there is no cluster {name!r}" if name else "no cluster is named, and none was described last"
+            known = f"known are {listed(names)}" if names else "no cluster is known yet"
+            missing = f"there is no cluster {name!r}" if name else "no cluster is named, and none is described yet"
             raise NotFound(
                 f"{path}: {missing}, {known}; record it with TelemetryService.UpsertCluster first",
                 field=path,

@@ -59,7 +59,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["--runtime", "learned", "--decompose", "here:1", "--redis-url", "here"], "--redis-url: must be a URL such"),
         (["--weights", "1,1"], "--weights: must be three numbers"),
         (["--weights", "0,0,0"], "--weights: must be numbers from 0 and not all 0, not 0,0,0"),
-        (["--load", "1e-15"], "--load: must be from 1e-06 to 1e+06 (1: what the cluster can carry), not '1e-15'"),
+        (["--load", "1e-15"], "--load: must be from 1e-06 to 1e+06 (1: the capacity of the cluster), not '1e-15'"),
         (["--trace", str(Path(__file__).parent)], f"--trace: {Path(__file__).parent}: is a directory"),
         (
             ["--json", "/tmp/out", "--html", "/tmp/../tmp/out"],
