@@ -1,7 +1,7 @@
-"""What all commands share: common options, output for people and for programs, errors and exit codes.
+"""Common code of all commands: options, readable output and JSON, errors and exit codes.
 
-Exit codes: 0 all right, 1 an error, 2 wrong usage, 3 nothing answers, 130 interrupted, 143 terminated.
-stdout carries what was asked for, stderr everything else.
+Exit codes: 0 success, 1 error, 2 wrong usage, 3 no service answers, 130 interrupted, 143 terminated.
+stdout has the command's result, stderr everything else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXIT_NOTHING_RUNNING = 3
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
-# How long a short command goes on trying. Not longer: where nothing runs, people should hear so at once.
+# How long a short command retries. Short, so that users see at once if no suite runs.
 PATIENCE_S = 1.0
 
 # Piped output is not wrapped, so that lines can be searched.
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Output(enum.StrEnum):
-    """How a reading command answers."""
+    """Output format of a reading command."""
 
     TABLE = "table"
     JSON = "json"
@@ -73,7 +73,7 @@ def _console(*, stderr: bool) -> Console:
 
 
 def stdout() -> Console:
-    """The console for what was asked for. Made anew, since tests and pipes change what stdout is."""
+    """The console for results. Made at each call, since tests and pipes replace stdout."""
     return _console(stderr=False)
 
 
@@ -147,7 +147,7 @@ def _checked(make: Callable[[], T]) -> T:
 
 
 def report(error: AdlroError) -> int:
-    """Tells an error on stderr, and gives the exit code for it."""
+    """Prints an error on stderr, and returns its exit code."""
     console = stderr()
     if isinstance(error, Unavailable) and error.reason == "NO_ANSWER":
         address = error.metadata.get("address", "the server")

@@ -1,4 +1,4 @@
-"""What the client takes and gives beside the records that services share (adlro/records): plain dataclasses.
+"""The client's own records, in addition to those of all services (adlro/records): plain dataclasses.
 
 Times named `*_s` are seconds of cluster time, `*_unix_s` seconds of wall time. Enum numbers are those of the protos.
 """
@@ -21,7 +21,7 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs: those that match every field that is set. Sequences mean any of them, labels all of them."""
+    """A filter: jobs that match every field that is set. Of a sequence any value must match, of labels all."""
 
     states: tuple[JobState, ...] = ()
     job_types: tuple[JobType, ...] = ()
@@ -32,7 +32,7 @@ class JobFilter:
 
 
 class JobEventKind(enum.IntEnum):
-    """What a watcher is told; numbers as in job_service.proto."""
+    """Kinds of messages of a watch; numbers as in job_service.proto."""
 
     SNAPSHOT = 1
     SNAPSHOT_END = 2
@@ -41,7 +41,7 @@ class JobEventKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """One message of a watch: a job as it stood, the end of the snapshot (`job` is None), or a change."""
+    """One message of a watch: a job of the snapshot, the end of the snapshot (`job` is None), or a change."""
 
     kind: JobEventKind
     job: Job | None
@@ -50,7 +50,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A job that `submit_many` could not place on record: its place, from 0, and why."""
+    """A job that `submit_many` could not record: its place, from 0, and the reason."""
 
     index: int
     code: str
@@ -59,14 +59,14 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJobs:
-    """What became of a stream of jobs: one id for each, in order, empty where it was rejected."""
+    """The result of a stream of jobs: one id for each, in order, empty for a rejected job."""
 
     job_ids: tuple[str, ...]
     rejected: tuple[Rejection, ...] = ()
 
     @property
     def accepted_ids(self) -> tuple[str, ...]:
-        """The ids of the jobs that were taken."""
+        """The ids of the accepted jobs."""
         return tuple(each for each in self.job_ids if each)
 
 
@@ -93,10 +93,10 @@ class TelemetryBlock:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The newest sample of every GPU and the blocks of the window asked for, oldest first.
+    """The newest sample of every GPU and the blocks of the requested window, oldest first.
 
-    `latest` has one sample time and a column for every metric; what was never reported is NaN, and so is the time until
-    anything was.
+    `latest` has one sample time and a column for every metric; unreported values are NaN, and so is the time before
+    the first report.
     """
 
     latest: TelemetryBlock
@@ -114,7 +114,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class GpuDrift:
-    """Whether a GPU is slower than its kind; flagged at a false-alarm rate of 1 % a look.
+    """Whether a GPU is slower than its model; flagged at a false-alarm rate of 1 % a test.
 
     `speed_ratio` is its estimated speed relative to its model, from `job_count` finished jobs.
     """
@@ -137,7 +137,7 @@ class MixDrift:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU of the cluster's state; `sample_time_unix_s` is None while it has never reported."""
+    """One GPU of the cluster's state; `sample_time_unix_s` is None before its first report."""
 
     gpu_id: str
     node_id: str
@@ -158,7 +158,7 @@ class StatePlane:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The GPU matrix as decompose knows it, GPUs in the order of the cluster's description."""
+    """decompose's GPU matrix, GPUs in the order of the cluster's description."""
 
     cluster: str
     gpus: tuple[GpuState, ...]
@@ -168,13 +168,13 @@ class ClusterState:
     mix_drift: MixDrift = MixDrift()
 
     def value(self, metric: Metric, gpu_index: int) -> float:
-        """The raw value of one metric of one GPU; NaN where it is not known."""
+        """The raw value of one metric of one GPU; NaN if unknown."""
         plane = self.planes.get(metric)
         return float(plane.raw[gpu_index]) if plane is not None else float("nan")
 
 
 class PredictionBasis(enum.IntEnum):
-    """What a prediction rests on, best first; numbers as in decompose_service.proto."""
+    """The basis of a prediction, best first; numbers as in decompose_service.proto."""
 
     DECLARED = 1
     USER_APPLICATION = 2
@@ -184,7 +184,7 @@ class PredictionBasis(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """In words."""
+        """The basis in words."""
         return {
             PredictionBasis.DECLARED: "the declared runtime",
             PredictionBasis.USER_APPLICATION: "this user's jobs of this application",
@@ -196,7 +196,7 @@ class PredictionBasis(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A finished job that speaks for a prediction."""
+    """A finished job as evidence for a prediction."""
 
     job_id: str
     similarity: float
@@ -220,7 +220,7 @@ class RuntimePrediction:
 
 @dataclass(frozen=True, slots=True)
 class Recollection:
-    """A finished job like the one asked about."""
+    """A finished job that is similar to the requested one."""
 
     job_id: str
     similarity: float
@@ -231,7 +231,7 @@ class Recollection:
 
 @dataclass(frozen=True, slots=True)
 class OrchestratorStatus:
-    """Who decides, by which policy, and how much waits and runs."""
+    """The orchestrator's state: its policy, waiting and running jobs."""
 
     acting: bool
     instance_id: str
@@ -255,17 +255,17 @@ class OrchestratorStatus:
     wait_ratio: float = 0.0
     checkpoints_loaded_count: int = 0
     checkpoints_refused_count: int = 0
-    # Empty, and None, of a server that does not say.
+    # Empty, and None, from servers of older versions.
     deciding_policy: str = ""
     deciding_basis: DecisionBasis | None = None
     unreadable_job_count: int = 0
     drain_reasons: Mapping[str, str] = field(default_factory=dict)
-    # Under the acting policy, since the acting session began or the policy was set; those not named: 0.
+    # Under the acting policy, since the acting session began or the policy was set; a missing basis: 0.
     decisions_by_basis: Mapping[DecisionBasis, int] = field(default_factory=dict)
 
 
 class DecisionBasis(enum.StrEnum):
-    """What a decision rests on; numbers in the contract by the same names."""
+    """The basis of a decision; the contract has the same names."""
 
     POLICY = "policy"
     MARGIN = "margin"
@@ -280,7 +280,7 @@ class DecisionBasis(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShadowStatus:
-    """The policy beside the acting one: in how many decisions it would have done the same, or something else."""
+    """The shadow policy: the numbers of decisions in which it agreed and differed."""
 
     policy: str
     agreed_count: int
@@ -291,7 +291,7 @@ class ShadowStatus:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy that the orchestrator offers; `version` and `problem` where it is learned."""
+    """A policy of the orchestrator; `version` and `problem` if it is learned."""
 
     name: str
     description: str
@@ -303,7 +303,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A GPU that a job could have been started on; a higher score is better."""
+    """A GPU on which the job could start; a higher score is better."""
 
     gpu_id: str
     gpu_model: str
@@ -313,7 +313,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class MaskedCandidate:
-    """A GPU that was out of the question, and why."""
+    """An excluded GPU, with the reason."""
 
     gpu_id: str
     gpu_model: str
@@ -322,7 +322,7 @@ class MaskedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """The next best of all that could have been done; both ids empty: to hold."""
+    """The next best action; both ids empty: a hold."""
 
     job_id: str
     gpu_id: str
@@ -331,7 +331,7 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True)
 class ShadowDecision:
-    """What the policy in the shadow would have done; both ids empty: to hold."""
+    """The shadow policy's decision; both ids empty: a hold."""
 
     policy: str
     job_id: str
@@ -341,10 +341,10 @@ class ShadowDecision:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Why a job was placed where it was, or (NOWHERE) why it is not placed now.
+    """The reason of a job's placement, or (NOWHERE) of its wait.
 
-    `hold_score` is the policy's figure for starting nothing, None where it has none. `deciding_policy` is who decided:
-    `policy`, or another in its place. `basis` None, and no `deciding_policy`, are of a server that doesn't say.
+    `hold_score` is the policy's score of a hold, None if it has none. `deciding_policy` is the decider:
+    `policy`, or another one instead. Servers of older versions give `basis` None, and no `deciding_policy`.
     """
 
     decision_id: str

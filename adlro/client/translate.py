@@ -1,4 +1,4 @@
-"""Messages to the client's records. Pure functions; `adlro.wire` has those for jobs, clusters and clocks."""
+"""Converts messages to the client's records. Pure functions; `adlro.wire` converts jobs, clusters and clocks."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def policies(message: orchestrator_service_pb2.ListPoliciesResponse) -> tuple[Po
 
 
 def decision(message: orchestrator_service_pb2.Decision) -> Decision:
-    """One decision, with candidates and what was masked."""
+    """One decision, with candidates and excluded GPUs."""
     return Decision(
         decision_id=message.decision_id,
         job_id=message.job_id,
@@ -257,7 +257,7 @@ def decision(message: orchestrator_service_pb2.Decision) -> Decision:
 
 
 def _basis(number: int) -> DecisionBasis | None:
-    """None: not said, or of a newer version of the contract."""
+    """None: not set, or of a newer version of the contract."""
     return _BASES.get(number)
 
 

@@ -71,7 +71,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         pb_grpc.add_ClusterServiceServicer_to_server(self, server)
 
     async def start(self, context: ServiceContext) -> None:
-        """Takes up what was before, as soon as the store tells it, and starts telemetry where it is wanted."""
+        """Restores the previous state once the store answers, and starts telemetry if configured."""
         settings = self._settings
         await self.driver.prepare()
         self._redis = connect_for_scripts(settings.redis_url)
@@ -95,7 +95,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         context.spawn(self._end_streams(context.draining), "end event streams at the drain")
 
     async def _begin(self, tell: Callable[[str], None], timeout_s: float = TAKE_TIMEOUT_S) -> None:
-        """Takes up what was before, unless the store does not answer."""
+        """Restores the previous state, unless the store does not answer."""
         try:
             kept = await self._record.take(timeout_s)
             if kept is not None:
@@ -154,7 +154,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         self.side.close()
 
     async def stop(self) -> None:
-        """Lets the cluster say its last word."""
+        """Closes the driver."""
         self._keeping.cancel()
         await self.driver.close()
         if self._begun:
@@ -165,7 +165,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
             await self._ingest.close()
 
     def _known(self) -> ClusterSide:
-        """The cluster; refused while it is not known how it stood before."""
+        """The cluster; raises while its previous state is unknown."""
         if not self._begun:
             raise Unavailable(
                 f"the cluster's record is not read yet: Redis at {redacted(self._settings.redis_url)} does not answer",
@@ -174,7 +174,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         return self.side
 
     async def _fenced(self, fencing_token: int) -> ClusterSide:
-        """The cluster, when it knows whether a token was given; the store is asked once for each new one."""
+        """The cluster, after it has looked up an unknown token in the store, once for each new one."""
         side = self._known()
         if fencing_token > side.fence.newest:
             side.fence.note(await self._jobs.newest_token())
@@ -183,7 +183,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
     # ---- ClusterService
 
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
-        """How things stand."""
+        """The cluster's state."""
         side = self._known()
         described = side.describe()
         if described.revision > side.log.told_revision:
@@ -191,7 +191,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         return description_to_proto(described)
 
     async def LaunchJob(self, request: pb.LaunchJobRequest, context: Context) -> pb.LaunchJobResponse:
-        """Takes an attempt."""
+        """Accepts an attempt."""
         if request.incarnation:
             self._known().log.check_incarnation(request.incarnation)
         side = await self._fenced(request.fencing_token)
@@ -212,7 +212,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         )
 
     async def StopJob(self, request: pb.StopJobRequest, context: Context) -> pb.StopJobResponse:
-        """Ends an attempt."""
+        """Stops an attempt."""
         if request.incarnation:
             self._known().log.check_incarnation(request.incarnation)
         side = await self._fenced(request.fencing_token)
@@ -234,13 +234,13 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
     async def AcknowledgeEvents(
         self, request: pb.AcknowledgeEventsRequest, context: Context
     ) -> pb.AcknowledgeEventsResponse:
-        """A virtual clock may go on."""
+        """Acknowledges events; a virtual clock may continue."""
         side = await self._fenced(request.fencing_token)
         side.acknowledge(request.incarnation, request.revision, request.fencing_token)
         return pb.AcknowledgeEventsResponse()
 
     async def WakeAt(self, request: pb.WakeAtRequest, context: Context) -> pb.WakeAtResponse:
-        """Wake-ups to come."""
+        """Requests wake-ups."""
         side = self._known()
         self._journal.check()
         clock = side.wake_at(request.times_s)
@@ -263,7 +263,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
     async def SetGpuAvailability(
         self, request: pb.SetGpuAvailabilityRequest, context: Context
     ) -> pb.SetGpuAvailabilityResponse:
-        """Takes a GPU away or gives it back."""
+        """Removes a GPU or brings it back."""
         side = self._known()
         self._journal.check()
         lost = self.driver.set_gpu_availability(request.gpu_id, request.available)

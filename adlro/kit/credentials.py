@@ -1,12 +1,12 @@
-"""What a caller shows: TLS certificates and a token, from files that environment keys name. Knows gRPC.
+"""A caller's credentials: TLS certificates and a token, from files that environment keys name. Uses gRPC.
 
-    ADLRO_TLS_CA_FILE      PEM; the authorities that servers' certificates are checked against. Set: TLS is spoken
-    ADLRO_TLS_CERT_FILE    PEM; a certificate of one's own, for servers that ask for one
+    ADLRO_TLS_CA_FILE      PEM; the authorities that servers' certificates are checked against. Set: TLS is used
+    ADLRO_TLS_CERT_FILE    PEM; the caller's certificate, for servers that require one
     ADLRO_TLS_KEY_FILE     PEM; its key
-    ADLRO_TOKEN_FILE       the token (of a user; a service shows that of ADLRO_SERVICE_TOKEN_FILE)
+    ADLRO_TOKEN_FILE       the user's token (a service uses ADLRO_SERVICE_TOKEN_FILE)
     ADLRO_TRUSTED_NETWORK  set: the token may be sent in plain text to other machines
 
-Files are read when a connection is opened: a long-lived client takes new ones up when it is made anew.
+Files are read when a client is made: a long-lived client does not notice new ones.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ TRUSTED_ENV = "ADLRO_TRUSTED_NETWORK"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Certificates and a token; what is empty is not shown. Its text never holds any of them.
+    """Certificates and a token; empty ones are not sent. The object's text never contains them.
 
     Attributes:
         ca_pem: authorities; empty: no TLS.
         cert_pem: own certificate.
         key_pem: its key.
-        token: who calls.
+        token: the caller's token.
         trusted_network: the token may be sent in plain text to other machines.
     """
 
@@ -66,7 +66,7 @@ class Credentials:
         """Reads the files; an empty path is none.
 
         Raises:
-            InvalidInput: a file can't be read, or one that belongs to another is missing. Names the environment key.
+            InvalidInput: a file can't be read, or a certificate or key is missing. Names the environment key.
         """
         if bool(cert_file) != bool(key_file):
             missing = KEY_ENV if cert_file else CERT_ENV
@@ -92,7 +92,7 @@ class Credentials:
 
     @classmethod
     def of_service(cls, settings: ServiceSettings) -> Credentials:
-        """What a service shows to others. Raises InvalidInput."""
+        """A service's credentials for calls to other services. Raises InvalidInput."""
         return cls.from_files(
             settings.tls_ca_file,
             settings.tls_cert_file,
@@ -108,10 +108,10 @@ class Credentials:
         return user_of(self.token)
 
     def for_channel(self, address: str) -> grpc.ChannelCredentials | None:
-        """What gRPC needs for TLS; None: plain text.
+        """Credentials of gRPC for TLS; None: plain text.
 
         Raises:
-            InvalidInput: there is a token, and others could read it on its way.
+            InvalidInput: the token would be sent in plain text over an untrusted network.
         """
         if not self.ca_pem:
             if self.token and not self.trusted_network and not is_loopback(address):
