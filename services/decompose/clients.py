@@ -1,4 +1,4 @@
-"""What decompose reads from Redis: outcomes, telemetry, descriptions of clusters. Translates; writes nothing."""
+"""decompose's reader of Redis: outcomes, telemetry, descriptions of clusters. Translates; writes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ M = TypeVar(
 
 
 class BadEntry(ValueError):
-    """Something in Redis is not what the contract says."""
+    """Data in Redis that breaks the contract."""
 
 
 class StreamEntry(NamedTuple):
@@ -49,7 +49,7 @@ class StreamEntry(NamedTuple):
 
 
 class StreamInfo(NamedTuple):
-    """How far a stream has come. `added_count` is -1 where the server does not count."""
+    """The position of a stream's end. `added_count` is -1 if the server does not count."""
 
     last_id: str
     added_count: int
@@ -96,7 +96,7 @@ class RedisReader:
         return [_entry(*each) for each in reversed(found)]
 
     async def info(self, stream: str) -> StreamInfo | None:
-        """How far a stream has come; None where there is none."""
+        """The position of a stream's end; None if there is no stream."""
         if not await _answer(self._redis.exists(stream)):
             return None
         try:
@@ -113,7 +113,7 @@ class RedisReader:
         return {_text(name): body for name, body in found.items()}
 
     async def current_cluster(self) -> str:
-        """The name of the cluster that was described last; empty where none is kept."""
+        """The name of the most recently described cluster; empty if there is none."""
         return _text(await _answer(self._redis.get(CURRENT_CLUSTER)) or b"")
 
     async def latest_blocks(self, cluster: str) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Brings jobs and telemetry to 0..1 by the table in units.py. Arrays and plain records; no I/O.
+"""Normalises jobs and telemetry to 0..1 by the table in units.py. Arrays and plain records; no I/O.
 
 Shapes: T sample times, G GPUs of a block.
 """
@@ -27,7 +27,7 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RawColumn:
-    """One metric as it came: T x G little-endian float32, time by time; NaN: not reported."""
+    """One received metric: T x G little-endian float32, time by time; NaN: not reported."""
 
     metric: Metric
     unit: Unit
@@ -36,7 +36,7 @@ class RawColumn:
 
 @dataclass(frozen=True, slots=True)
 class RawBlock:
-    """A block as it came."""
+    """A received block."""
 
     cluster: str
     gpu_ids: tuple[str, ...]
@@ -71,7 +71,7 @@ class GpuSelection:
     """The GPUs of a block, looked up once for all blocks of a stream that name the same ones.
 
     Raises:
-        InvalidInput: an id is not in the cluster, or stands twice.
+        InvalidInput: an id is not in the cluster, or occurs twice.
     """
 
     def __init__(self, view: ClusterView, gpu_ids: tuple[str, ...]) -> None:
@@ -106,7 +106,7 @@ class TimeLimits:
 
 
 def normalize_job(spec: JobSpec, view: ClusterView | None) -> NormalizedJob:
-    """A job's fields in 0..1, by the cluster's largest node and GPU; by constants where no cluster is known."""
+    """A job's fields in 0..1, by the cluster's largest node and GPU; by constants if no cluster is known."""
     runtime_s = spec.expected_runtime.runtime_s if spec.expected_runtime is not None else 0.0
     return NormalizedJob(
         priority=_job_field("priority", spec.priority, view),
@@ -121,7 +121,7 @@ def normalize_block(block: RawBlock, gpus: GpuSelection, limits: TimeLimits, now
     """A block in the metrics' own units and in 0..1.
 
     Raises:
-        InvalidInput: what of the block is wrong (`block.columns[2].values_f32`), and what would be right.
+        InvalidInput: the invalid field of the block (`block.columns[2].values_f32`), and the valid values.
     """
     _check_times(block, limits, now_unix_s)
     shape = (len(block.sample_times_unix_s), len(gpus.gpu_ids))
@@ -173,10 +173,10 @@ def newest_sample(block: NormalizedBlock) -> NormalizedBlock:
 
 
 def merge_newest(view: ClusterView, samples: Sequence[NormalizedBlock]) -> NormalizedBlock:
-    """One sample of all GPUs of the cluster, in its order, made of samples of some: of each value the newest.
+    """One sample of all GPUs of the cluster, in its order, from samples of some GPUs: the newest of each value.
 
-    Every metric has a column of shape (1, G): what was never reported is NaN, and so is the sample's time where nothing
-    was.
+    Every metric has a column of shape (1, G): unreported values are NaN, and so is the sample's time before the
+    first report.
     """
     merged = {metric: _unreported(metric, len(view.gpus)) for metric in Metric}
     newest: NormalizedBlock | None = None

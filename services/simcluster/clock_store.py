@@ -1,6 +1,6 @@
-"""The cluster's clock as Redis keeps it over restarts. Knows Redis, no gRPC.
+"""The record of the cluster's clock in Redis, which survives restarts. Uses Redis, no gRPC.
 
-Only the process that took the record last writes it: `take` gives it a larger term than any before, and a write of an
+Only the process that acquired the record last writes it: `take` gives it a larger term than before, and a write of an
 older term is refused. Of one process an older write never replaces a newer one, however late it comes.
 """
 
@@ -40,7 +40,7 @@ class ClockStore:
     Args:
         redis: a client whose writes are not retried.
         cluster: the cluster's name.
-        settings: the clock that this process's settings ask for.
+        settings: the clock of this process's settings.
     """
 
     def __init__(self, redis: aioredis.Redis, cluster: str, settings: Clock) -> None:
@@ -53,11 +53,11 @@ class ClockStore:
         self._writes = 0
 
     async def take(self) -> Clock:
-        """From now on this process writes the record.
+        """Makes this process the writer of the record.
 
         Returns:
-            The clock to begin with: from the newest time that may have been told, and going as it was set last, by
-            SetClock or by settings that have changed since.
+            The initial clock: at the newest time that may have been reported, with the last settings, from
+            SetClock or from service settings that have changed since.
 
         Raises:
             DataLoss: the record can't be read.
@@ -82,7 +82,7 @@ class ClockStore:
         return known if unchanged else Clock(wanted.mode, wanted.scale, wanted.paused, known.time_s)
 
     async def write(self, clock: Clock) -> None:
-        """Writes the record; `time_s`: no time beyond it is told before the next write.
+        """Writes the record; no time beyond `time_s` is reported before the next write.
 
         Raises:
             Stale: another process has taken the record over.

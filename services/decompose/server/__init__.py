@@ -83,7 +83,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         pb_grpc.add_DecomposeServiceServicer_to_server(self, server)
 
     async def start(self, context: ServiceContext) -> None:
-        """Connects and begins to follow the streams."""
+        """Connects and starts to follow the streams."""
         settings = self._settings
         self._draining = context.draining
         self._metrics = DecomposeMetrics(context.registry)
@@ -292,7 +292,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         return response
 
     async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:
-        """The finished jobs most like one."""
+        """The finished jobs that are most similar to one job."""
         found = self._predictor.recall(spec_from_proto(request.job), request.k or DEFAULT_RECALL_COUNT)
         return pb.RecallResponse(
             recollections=[
@@ -308,7 +308,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         )
 
     async def _gpus(self, request: pb.PredictRuntimeRequest) -> list[tuple[str, int, float]]:
-        """The GPUs asked for: id, which of the request's models, speed relative to it."""
+        """The requested GPUs: id, number of the request's model, speed relative to it."""
         if not request.gpu_ids:
             return []
         name = await self._followers.named(request.cluster)
@@ -330,7 +330,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         return gpus
 
     def _state(self, snapshot: Snapshot) -> pb.ClusterState:
-        """The message of a snapshot; made once for all who ask for it, until something is learned."""
+        """The message of a snapshot; made once for all callers, until the next change."""
         made = self._states.get(snapshot.cluster)
         if made is None or made[0] is not snapshot or made[1] != self._predictor.revision:
             made = snapshot, self._predictor.revision, self._state_message(snapshot)

@@ -1,4 +1,4 @@
-"""Parts of decompose's messages from its own records, and what its requests may hold. No state, no I/O."""
+"""Makes parts of decompose's messages from its own records, and checks requests. No state, no I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def variables(found: Iterable[Variable]) -> list[pb.Variable]:
 
 
 def drift(state: GpuDriftState) -> pb.GpuDrift:
-    """How a GPU does beside its kind."""
+    """A GPU's drift relative to its model."""
     return pb.GpuDrift(
         score=state.score, flagged=state.flagged, speed_ratio=state.speed_ratio, job_count=state.job_count
     )
@@ -37,7 +37,7 @@ def add_gpus(prediction: pb.JobPrediction, gpus: Sequence[tuple[str, int, float]
 
 
 def evidence(recollections: Iterable[Recollection]) -> list[pb.Evidence]:
-    """Finished jobs that a prediction rests on."""
+    """Finished jobs as evidence for a prediction."""
     return [
         pb.Evidence(
             job_id=each.job.job_id,
@@ -50,7 +50,7 @@ def evidence(recollections: Iterable[Recollection]) -> list[pb.Evidence]:
 
 
 def refuse_unknown_fields(request: pb.DecomposeRequest) -> None:
-    """Refuses fields that this release doesn't know: a variable left out silently would be a wrong answer.
+    """Refuses fields that this release doesn't have: a silently ignored variable would give a wrong answer.
 
     Other calls ignore them, as protobuf does, so that a newer orchestrator can be rolled out first.
 
