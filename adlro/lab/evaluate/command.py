@@ -213,7 +213,7 @@ def _evaluated(
         kept = sum(1 for path in partial.folder.glob("*.npz"))
         _say(
             f"[yellow]interrupted[/]; {kept} finished parts are kept in {escape(str(partial.folder))}: the same "
-            "command goes on from there"
+            "command resumes from them"
         )
         raise
 
