@@ -59,7 +59,7 @@ def describe_decision(
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a decision: every GPU with its score or the reason of its exclusion, the runner-up, and the basis of the decision."""
+    """Show a decision: every GPU with its score or the reason of its exclusion, the runner-up, and the basis."""
     with connect(server) as client:
         decision = client.explain(decision_id=target) if target.startswith("d-") else client.explain(target)
     if output is Output.JSON:
