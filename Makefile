@@ -1,5 +1,5 @@
-# Every target does its own set-up: a .venv with the pinned packages, kept current by stamp files.
-# Needs Python 3.11 or newer and make (GNU make 3.81 will do). `make help` lists the targets.
+# Every target does its own set-up: a .venv with the pinned packages; stamp files keep it current.
+# Needs Python 3.11 or newer and make (GNU make 3.81 is enough). `make help` lists the targets.
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
@@ -15,7 +15,7 @@ ROUNDS ?= 200
 SEED ?= 12
 # More arguments for pytest, such as ARGS="-k submit -x", or for the demo.
 ARGS ?=
-# Where this is set, as in many container images, each of the suite's processes would compile all that it imports anew.
+# With this variable, set in many container images, each of the suite's processes would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
@@ -23,9 +23,9 @@ RUNTIME := .venv/.runtime-stamp
 DEV := .venv/.dev-stamp
 # buf and protoc's plug-ins are looked up on PATH.
 WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
-# In the order of the folders, of which the last, tests/unit, has the short ones: a long file is not begun at the end.
+# In the order of the folders; the last, tests/unit, has the short files: so no long file starts at the end.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# So that the output of checks that run side by side doesn't mix, where make can do that.
+# Prevents mixed output of parallel checks, if make supports it.
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 $(RUNTIME): pyproject.toml constraints.txt tools/setup.sh
@@ -47,7 +47,7 @@ up: $(RUNTIME) ## all services, until Ctrl-C
 	@$(BIN)/adlro up $(ARGS)
 
 .PHONY: setup
-setup: $(DEV) ## only the set-up: .venv with everything that tests and checks need
+setup: $(DEV) ## only the set-up: .venv with the packages of tests and checks
 	@echo "$(BIN) is up to date"
 
 .PHONY: test
@@ -60,20 +60,20 @@ soak: $(DEV) ## network faults between all processes, 200 rounds with silences o
 		$(BIN)/python -m pytest -n 0 -s tests/fault/test_network.py $(ARGS)
 
 .PHONY: test-compose
-test-compose: $(DEV) ## the containers: builds the images and runs the suite in them (needs Docker, or root to start it)
+test-compose: $(DEV) ## the containers: builds the images and tests the suite in them (needs Docker, or root to start it)
 	@sh tools/docker_engine.sh start || true
 	$(BIN)/python -m pytest -m compose -x tests/e2e $(ARGS)
 
 .PHONY: test-fast
-test-fast: $(DEV) ## the tests that are not marked slow
+test-fast: $(DEV) ## the tests without the marker slow
 	$(PYTEST) -m "not slow" $(ARGS)
 
 .PHONY: test-interpreters
-test-interpreters: $(DEV) ## the fast unit tests on every Python that the project promises and this machine has
+test-interpreters: $(DEV) ## the fast unit tests on every supported Python of this machine
 	@$(BIN)/python tools/interpreters.py --workers $(WORKERS) $(ARGS)
 
 .PHONY: check
-check: lint ## all that must hold before a commit: lint and fast unit tests (a minute and a half on two cores)
+check: lint ## the checks before a commit: lint and fast unit tests (a minute and a half on two cores)
 	$(PYTEST) -m "not slow" tests/unit
 
 .PHONY: lint
@@ -86,7 +86,7 @@ style: $(DEV)
 	@$(BIN)/ruff check --quiet .
 
 .PHONY: format
-format: $(DEV) ## formats the code, and repairs what ruff can
+format: $(DEV) ## formats the code, and applies ruff's fixes
 	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/ruff format .
 
@@ -113,15 +113,15 @@ protos: $(DEV) ## generates adlro/v1 from protos/
 	$(WITH_VENV) $(BIN)/python tools/generate_protos.py
 
 .PHONY: client
-client: $(DEV) ## makes the blocking client from the one for asyncio
+client: $(DEV) ## generates the blocking client from the asyncio client
 	$(BIN)/python tools/generate_blocking_client.py
 
 .PHONY: protos-image
-protos-image: $(DEV) ## makes the contracts as they are now the ones that `make check` compares with
+protos-image: $(DEV) ## makes the present contracts the reference of `make check` (for a release)
 	$(WITH_VENV) buf build -o protos/image.binpb
 
 .PHONY: policy
-policy: $(DEV) ## makes the learned policy again as out/policy/best.onnx (hours; goes on where it was stopped)
+policy: $(DEV) ## trains the learned policy again, as out/policy/best.onnx (hours; resumes after an interruption)
 	$(BIN)/adlro train out/policy --recipe policy_iteration $(ARGS)
 
 .PHONY: clean

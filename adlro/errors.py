@@ -1,22 +1,22 @@
 """The one error tree: what services raise, what goes over the wire as a status, what `adlro.client` raises.
 
     AdlroError
-    ├── InvalidInput       INVALID_ARGUMENT      the caller sent something wrong; `field` says where
-    ├── Unauthenticated    UNAUTHENTICATED       no token, or one that nobody has
+    ├── InvalidInput       INVALID_ARGUMENT      the request is invalid; `field` names the field
+    ├── Unauthenticated    UNAUTHENTICATED       no token, or an unknown one
     ├── PermissionDenied   PERMISSION_DENIED     the caller's role does not allow it
     ├── NotFound           NOT_FOUND
     ├── AlreadyExists      ALREADY_EXISTS        a request_id was reused with another payload
-    ├── Conflict           FAILED_PRECONDITION   right in itself, but not in the present state
-    ├── Stale              ABORTED               the caller's view is old: read anew, then try again
-    ├── OutOfRange         OUT_OF_RANGE          a revision that is no longer kept
-    ├── LimitExceeded      RESOURCE_EXHAUSTED    try again after `retry_after_s`
-    ├── Unavailable        UNAVAILABLE           a dependency does not answer; safe to try again
+    ├── Conflict           FAILED_PRECONDITION   valid, but not in the present state
+    ├── Stale              ABORTED               the caller's state is outdated: read again, then retry
+    ├── OutOfRange         OUT_OF_RANGE          a revision that is no longer stored
+    ├── LimitExceeded      RESOURCE_EXHAUSTED    retry after `retry_after_s`
+    ├── Unavailable        UNAVAILABLE           a dependency does not answer; a retry is safe
     ├── DeadlineExceeded   DEADLINE_EXCEEDED
     ├── Unsupported        UNIMPLEMENTED
-    ├── DataLoss           DATA_LOSS             what was kept can't be read any more
+    ├── DataLoss           DATA_LOSS             stored data can't be read any more
     └── InternalError      INTERNAL              a bug; `error_id` finds it in the service's log
 
-Knows nothing of gRPC; `adlro.kit.status` maps both ways.
+Independent of gRPC; `adlro.kit.status` converts in both directions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """One field that breaks a rule: its path (`job.priority`) and what is wrong and allowed."""
+    """One field that breaks a rule: its path (`job.priority`), the problem and the allowed values."""
 
     field: str
     description: str
@@ -37,12 +37,12 @@ class AdlroError(Exception):
     """Root of all errors that ADLRO raises on purpose.
 
     Args:
-        message: what is wrong, where, and the way out, in one or two sentences.
-        field: path of the offending field, such as `job.priority`; empty where none is.
-        violations: all offending fields; made from `field` and `message` where left out.
+        message: the problem, its place and the remedy, in one or two sentences.
+        field: path of the offending field, such as `job.priority`; empty if none.
+        violations: all offending fields; default: made from `field` and `message`.
         reason: constant for programs, such as `GPU_BUSY` (google.rpc.ErrorInfo.reason).
         metadata: facts for programs (google.rpc.ErrorInfo.metadata).
-        retry_after_s: when trying again makes sense (google.rpc.RetryInfo).
+        retry_after_s: seconds until a retry can succeed (google.rpc.RetryInfo).
     """
 
     default_reason = "UNKNOWN"
@@ -67,49 +67,49 @@ class AdlroError(Exception):
 
 
 class InvalidInput(AdlroError):
-    """The caller sent something wrong; sending it again will not help."""
+    """The request is invalid; a retry will not help."""
 
     default_reason = "INVALID_INPUT"
 
 
 class Unauthenticated(AdlroError):
-    """The caller did not show who he is."""
+    """The caller has no valid token."""
 
     default_reason = "UNAUTHENTICATED"
 
 
 class PermissionDenied(AdlroError):
-    """The caller is known, and may not do this."""
+    """The caller's role does not allow the call."""
 
     default_reason = "PERMISSION_DENIED"
 
 
 class NotFound(AdlroError):
-    """What the caller named does not exist."""
+    """The named object does not exist."""
 
     default_reason = "NOT_FOUND"
 
 
 class AlreadyExists(AdlroError):
-    """The name or request id is taken by something else."""
+    """Another object has the name or request id."""
 
     default_reason = "ALREADY_EXISTS"
 
 
 class Conflict(AdlroError):
-    """The request is right in itself, but not in the present state."""
+    """The request is valid, but not in the present state."""
 
     default_reason = "CONFLICT"
 
 
 class Stale(AdlroError):
-    """The caller's view is old: read the state anew, then try again."""
+    """The caller's state is outdated: read it again, then retry."""
 
     default_reason = "STALE"
 
 
 class OutOfRange(AdlroError):
-    """A position that is no longer, or not yet, kept."""
+    """A position that is no longer, or not yet, stored."""
 
     default_reason = "OUT_OF_RANGE"
 
@@ -121,7 +121,7 @@ class LimitExceeded(AdlroError):
 
 
 class Unavailable(AdlroError):
-    """A dependency does not answer; trying again is safe."""
+    """A dependency does not answer; a retry is safe."""
 
     default_reason = "UNAVAILABLE"
 
@@ -133,13 +133,13 @@ class DeadlineExceeded(AdlroError):
 
 
 class Unsupported(AdlroError):
-    """This server does not offer the call."""
+    """This server does not have the method."""
 
     default_reason = "UNSUPPORTED"
 
 
 class DataLoss(AdlroError):
-    """What was kept can't be read any more; trying again will not help."""
+    """Stored data can't be read any more; a retry will not help."""
 
     default_reason = "DATA_LOSS"
 
@@ -153,6 +153,6 @@ class InternalError(AdlroError):
 def with_extra(name: str) -> str:
     """How to install an optional part: `install it <this>`.
 
-    Never by ADLRO's name alone: it is on no package index, so that anybody could register it there.
+    Never by ADLRO's name alone: no package index has it, so that anybody could register the name there.
     """
     return f"with `pip install '.[{name}]'` in a checkout of ADLRO, or `pip install 'PATH/OF/ADLRO.whl[{name}]'`"

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("adlro/client/aio.py")
 TARGET = Path("adlro/client/blocking.py")
 
-HEADER = f'''"""The blocking client. Speaks gRPC; gives and takes plain records. Safe to share between threads.
+HEADER = f'''"""The blocking client. Uses gRPC; arguments and results are plain records. Safe to share between threads.
 
 Generated from {SOURCE} by `make client`. Don't edit.
 """'''

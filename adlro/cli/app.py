@@ -26,9 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="ADLRO places jobs on the GPUs of a mixed cluster. Begin with [bold]adlro demo[/], or [bold]adlro up[/] and "
+    help="ADLRO places jobs on the GPUs of a mixed cluster. Start with [bold]adlro demo[/], or [bold]adlro up[/] and "
     "[bold]adlro submit[/].",
-    epilog="Exit codes: 0 all right, 1 an error, 2 wrong usage, 3 nothing answers. Environment: ADLRO_SERVER, "
+    epilog="Exit codes: 0 success, 1 error, 2 wrong usage, 3 no service answers. Environment: ADLRO_SERVER, "
     "ADLRO_DECOMPOSE_SERVER, ADLRO_ORCHESTRATOR_SERVER, ADLRO_CLUSTER_SERVER (host:port each), ADLRO_REDIS_URL, "
     "ADLRO_TLS_CA_FILE, ADLRO_TLS_CERT_FILE, ADLRO_TLS_KEY_FILE, ADLRO_TOKEN_FILE.",
 )
@@ -48,7 +48,7 @@ def _root(
     tls_ca: Annotated[
         str,
         typer.Option(
-            "--tls-ca", metavar="FILE", envvar="ADLRO_TLS_CA_FILE", help="Speak TLS; who signs the servers (PEM)."
+            "--tls-ca", metavar="FILE", envvar="ADLRO_TLS_CA_FILE", help="Use TLS; the servers' authorities (PEM)."
         ),
     ] = "",
     tls_cert: Annotated[

@@ -36,19 +36,19 @@ def certs(
         list[str] | None,
         typer.Option(
             "--host",
-            help="One more name or IP address under which clients reach the services; may be given several times.",
+            help="Another name or IP address of the services, for clients; repeatable.",
             show_default=False,
         ),
     ] = None,
     days: Annotated[
-        int, typer.Option("--days", min=1, max=825, help="How long the services' and the client's certificates hold.")
+        int, typer.Option("--days", min=1, max=825, help="Validity of the services' and the client's certificates.")
     ] = 90,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there, the authority included.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files, the authority included.")] = False,
 ) -> None:
     """Make a certificate authority for development, and certificates for each service and a client.
 
-    Each certificate holds for its service's name (as in compose), localhost, 127.0.0.1 and ::1. A service that runs
-    takes new ones up by itself.
+    Each certificate is valid for its service's name (as in compose), localhost, 127.0.0.1 and ::1. A running service
+    reads new certificates by itself.
     """
     try:
         made = make_certificates(out, hosts=host or (), days=days, force=force)
@@ -60,7 +60,7 @@ def certs(
     say(
         f"Services: ADLRO_TLS_CERT_FILE={out}/<service>.pem ADLRO_TLS_KEY_FILE={out}/<service>.key "
         f"ADLRO_TLS_CA_FILE={out}/ca.pem; clients: ADLRO_TLS_CA_FILE={out}/ca.pem. "
-        "ca.key signs whatever one likes: don't give it to services."
+        "ca.key can sign any certificate: don't give it to services."
     )
 
 
@@ -97,7 +97,7 @@ def make_certificates(
     files = [out / f"{name}.{kind}" for name in ("ca", *names) for kind in ("pem", "key")]
     there = [path.name for path in files if path.exists()]
     if there and not force:
-        raise Conflict(f"{out} has {', '.join(there)} already; name another --out, or replace them with --force")
+        raise Conflict(f"{out} has {', '.join(there)} already; choose another --out, or replace them with --force")
     out.mkdir(parents=True, exist_ok=True)
     began = now or datetime.datetime.now(datetime.UTC)
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def status(server: ServerOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show which services answer, who decides, what waits and runs.
+    """Show the services, the acting orchestrator and policy, and the waiting and running jobs.
 
-    Exit code 1 where not all is well, 3 where nothing answers.
+    Exit code 1 if there is a problem, 3 if no service answers.
     """
     found, error = asyncio.run(_status(server))
     serving = [each["serving"] for each in found["services"]]
@@ -153,21 +153,23 @@ def clock_text(clock: dict[str, Any]) -> str:
 
 
 def policy(
-    name: Annotated[str, typer.Argument(help="Make this one act. Without a name: list them.", show_default=False)] = "",
+    name: Annotated[
+        str, typer.Argument(help="The policy to act. Without a name: list the policies.", show_default=False)
+    ] = "",
     shadow: Annotated[
         str | None,
         typer.Option(
             "--shadow",
             metavar="NAME",
-            help="Run this one beside the acting one, placing nothing, and tell what it would have done; none ends it.",
+            help="Run this policy beside the acting one, without placing jobs, and count its differences; none: stop.",
         ),
     ] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the policies that place jobs, or set the acting one, or the one in its shadow.
+    """List the policies, or set the acting policy or the shadow policy.
 
-    What is set holds from the next decision on, and after later starts.
+    The setting applies from the next decision on, and after later starts.
     """
     with connect(server) as client:
         if name or shadow is not None:
@@ -207,16 +209,18 @@ def _set_policies(client: Client, name: str, shadow: str | None, output: Output)
         stdout().print(f"{beside} in the shadow now{instead}; adlro status shows how often it agrees")
 
 
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Such as volta-0; adlro gpus shows them.")]
+NodeArgument = Annotated[
+    str, typer.Argument(metavar="NODE", help="A node such as volta-0; adlro gpus lists the nodes.")
+]
 
 
 def drain(
     node: NodeArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for those who ask.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="The reason, shown to other users.")] = "",
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Start nothing more on a node. What runs there runs on."""
+    """Start no more jobs on a node. Running jobs run on."""
     with connect(server) as client:
         running = client.drain(node, reason)
     if output is Output.JSON:
@@ -253,7 +257,7 @@ def clock(
         float | None,
         typer.Option("--scale", min=0.0, help="Cluster seconds a second; in virtual mode the most, 0: no limit."),
     ] = None,
-    paused: Annotated[bool | None, typer.Option("--pause/--resume", help="Stop it, or let it go on.")] = None,
+    paused: Annotated[bool | None, typer.Option("--pause/--resume", help="Stop the clock, or resume it.")] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -267,7 +271,7 @@ def clock(
             described = client.describe_cluster()
             if described.capabilities is not None and not described.capabilities.virtual_clock:
                 raise Unsupported(
-                    f"cluster '{described.cluster.name}' keeps real time: its clock can be shown, and not set; only a "
+                    f"cluster '{described.cluster.name}' keeps real time: its clock can be shown, but not set; only a "
                     "simulated cluster's can"
                 )
             chosen = None if mode is None else ClockMode[mode.name]
@@ -277,4 +281,4 @@ def clock(
     else:
         stdout().print(clock_text(document(now)))
         if now.paused:
-            say("[dim]adlro clock --resume lets it go on[/]")
+            say("[dim]adlro clock --resume resumes it[/]")

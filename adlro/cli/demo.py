@@ -49,26 +49,24 @@ _SCENARIOS = ("paper", "paper_roomy")
 
 
 def demo(
-    jobs: Annotated[int, typer.Option("--jobs", "-n", min=1, max=20_000, help="So many jobs.")] = 256,
+    jobs: Annotated[int, typer.Option("--jobs", "-n", min=1, max=20_000, help="Number of jobs.")] = 256,
     load: Annotated[
-        float, typer.Option("--load", min=0.05, max=10.0, help="Arrivals as a share of what the cluster can carry.")
+        float, typer.Option("--load", min=0.05, max=10.0, help="Arrival rate as a share of the cluster's capacity.")
     ] = 0.9,
-    seed: Annotated[int, typer.Option("--seed", help="Of the job list.")] = 0,
-    fast: Annotated[
-        bool, typer.Option("--fast", help="As fast as it goes, instead of slowly enough to watch.")
-    ] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the job list.")] = 0,
+    fast: Annotated[bool, typer.Option("--fast", help="Run at full speed, instead of slowly enough to watch.")] = False,
     cluster: ClusterOption = None,
     running: Annotated[
         bool,
-        typer.Option("--running", help="On the suite that runs (--server, ADLRO_SERVER), instead of one of its own."),
+        typer.Option("--running", help="Use the running suite (--server, ADLRO_SERVER), instead of a new one."),
     ] = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Place a few hundred jobs on 16 simulated GPUs, and compare policies.
 
-    Starts a suite of its own, and runs the same jobs once more first come, first served. All through the real
-    services, in under a minute; everything is stopped and removed at the end.
+    Starts its own suite, and runs the same jobs again in the order first come, first served, through the real
+    services, in under a minute; stops and removes everything at the end.
     """
     if server is not None and not running:
         raise typer.BadParameter("the demo starts a suite of its own; add --running", param_hint="--server")
@@ -89,8 +87,8 @@ def _scenario(cluster: str | None) -> str:
     chosen = chosen_cluster(cluster)
     if chosen not in _SCENARIOS:
         raise InvalidInput(
-            f"{SETTING if cluster is None else '--cluster'}: the demo draws the paper's jobs, and what share of "
-            f"{chosen} they would take is not known; name {' or '.join(_SCENARIOS)}, or start `adlro up --cluster` and "
+            f"{SETTING if cluster is None else '--cluster'}: the demo draws the paper's jobs, whose load on "
+            f"{chosen} is not known; name {' or '.join(_SCENARIOS)}, or start `adlro up --cluster` and "
             "replay jobs of your own (`adlro replay`)",
             field="cluster",
         )
@@ -164,7 +162,7 @@ async def _round(client: AsyncClient, policy: str, specs: Sequence[JobSpec], sca
     from adlro.cli.replaying import ReplayOptions, replay
     from adlro.cli.report import build_report
 
-    speed = f"{scale:.0f} times faster than life" if scale else "as fast as it goes"
+    speed = f"{scale:.0f} times real time" if scale else "at full speed"
     say(f"{len(specs)} jobs under [bold]{escape(policy)}[/], {speed}")
     view = DemoView(stderr(), policy, client, await client.cluster())
     drawing = asyncio.create_task(view.show())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _EVIDENCE = 3
 _NOVEL = 0.95  # from which decompose flags a job
 
-describe = typer.Typer(help="Everything about one job.", no_args_is_help=True)
+describe = typer.Typer(help="Show one job, or one decision.", no_args_is_help=True)
 
 
 @describe.command("job")
@@ -30,7 +30,7 @@ def describe_job(
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a job: what was asked for, what became of it, predicted runtimes, and the decision behind its place."""
+    """Show a job: its request, its course, its predicted runtimes, and the decision that placed it."""
     with connect(server) as client:
         job = client.get(job_id)
         notes: list[str] = []
@@ -53,11 +53,13 @@ def describe_job(
 
 @describe.command("decision")
 def describe_decision(
-    target: Annotated[str, typer.Argument(metavar="ID", help="A decision, such as d-3-17, or a job: its newest.")],
+    target: Annotated[
+        str, typer.Argument(metavar="ID", help="A decision such as d-3-17, or a job: its latest decision.")
+    ],
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a decision: every GPU with its score or why it was out, the runner-up, and what the decision rests on."""
+    """Show a decision: every GPU with its score or the reason of its exclusion, the runner-up, and the basis."""
     with connect(server) as client:
         decision = client.explain(decision_id=target) if target.startswith("d-") else client.explain(target)
     if output is Output.JSON:
@@ -141,8 +143,8 @@ def _print_job(console: Console, job: Job) -> None:
 
 def _novelty_in_words(novelty: float) -> str:
     if novelty >= _NOVEL:
-        return "unlike what was seen: do not rely on the prediction"
-    return "0: much like what was seen, 1: unlike anything"
+        return "unlike all known jobs: do not rely on the prediction"
+    return "0: similar to known jobs, 1: unlike all of them"
 
 
 def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePrediction, ...]) -> None:

@@ -163,9 +163,9 @@ def gpu_table(views: Sequence[GpuView], width: int = render.WIDE) -> Table:
 
 
 def gpus(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing them, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Update the display until Ctrl-C.")] = False,
     interval_s: Annotated[
-        float, typer.Option("--interval-s", min=0.1, max=3600.0, help="With --watch: seconds between looks.")
+        float, typer.Option("--interval-s", min=0.1, max=3600.0, help="With --watch: seconds between updates.")
     ] = 1.0,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,

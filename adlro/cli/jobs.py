@@ -101,12 +101,13 @@ def submit(
     ] = "",
     user: Annotated[
         str,
-        typer.Option(
-            help="Who submits; you (the user of your token, if you have one), unless named.", show_default=False
-        ),
+        typer.Option(help="The submitting user; default: the user of your token, else your login.", show_default=False),
     ] = "",
     application: Annotated[
-        str, typer.Option("--application", "-a", help="What it runs, such as resnet50_fp16: it helps predictions.")
+        str,
+        typer.Option(
+            "--application", "-a", help="The program of the job, such as resnet50_fp16; improves predictions."
+        ),
     ] = "",
     priority: Annotated[float, typer.Option("--priority", "-p", help="0 (least) to 1 (most urgent).")] = 0.5,
     cores: Annotated[int, typer.Option("--cores", "-c", help="CPU cores on the GPU's node.")] = 1,
@@ -118,40 +119,40 @@ def submit(
     ] = 0,
     runtime_s: Annotated[
         float | None,
-        typer.Option("--runtime", metavar="S", help="Seconds that you expect it to run, on the model of --on."),
+        typer.Option("--runtime", metavar="S", help="Expected runtime in seconds, on the model of --on."),
     ] = None,
-    on: Annotated[str, typer.Option("--on", help="The GPU model that --runtime is meant for.")] = "v100_sxm2",
+    on: Annotated[str, typer.Option("--on", help="The GPU model of --runtime.")] = "v100_sxm2",
     time_limit_s: Annotated[
-        float | None, typer.Option("--time-limit", metavar="S", help="End it (failed) when it has run this long.")
+        float | None, typer.Option("--time-limit", metavar="S", help="End the job (failed) after this runtime.")
     ] = None,
     begin_s: Annotated[
-        float | None, typer.Option("--begin", metavar="S", help="Don't start before this cluster time.")
+        float | None, typer.Option("--begin", metavar="S", help="Start no earlier than this cluster time.")
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Kept with the job; repeatable.")
+        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label of the job; repeatable.")
     ] = None,
     work_s: Annotated[
         float | None,
         typer.Option(
             "--work",
             metavar="S",
-            help="On a simulated cluster: run this many seconds of a v100_sxm2 (else drawn from type and --runtime).",
+            help="On a simulated cluster: work in seconds of a v100_sxm2 (default: drawn by type and --runtime).",
         ),
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="So many jobs of this kind.")] = 1,
+    count: Annotated[int, typer.Option("--count", min=1, help="Number of jobs of this kind.")] = 1,
     request_id: Annotated[
-        str | None, typer.Option("--request-id", help="Makes a repeated submission give the same job.")
+        str | None, typer.Option("--request-id", help="An id by which a repeated submission returns the same job.")
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Return when it has ended; exit 1 unless it succeeded.")
+        bool, typer.Option("--wait", "-w", help="Return when the job has ended; exit code 1 unless it succeeded.")
     ] = (False),
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Submit a job and print its id.
 
-    The job is on record when its id is printed, also where the command is interrupted then. With -o json ids of
-    --count and --wait are printed on stderr. Exit 1 where a job was refused.
+    A job whose id is printed is recorded, even if the command is interrupted then. With -o json the ids of
+    --count and --wait go to stderr. Exit code 1 if a job was refused.
 
     Example: adlro submit --type ml --application resnet50_fp16 --cores 4 --gpu-memory-mib 8000 --runtime 30
     """
@@ -221,11 +222,11 @@ def queue(
     user: UserOption = "",
     job_type: TypeFilterOption = None,
     label: LabelOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many jobs; 0: all.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Largest number of jobs; 0: all.")] = 0,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List jobs in the order of submission, with the reason why each one waits."""
+    """List jobs in the order of submission, with the reason of each wait."""
     states: list[JobState] = []
     for name in state or ():
         if name.lower() not in _STATES:
@@ -268,17 +269,15 @@ def watch(
     job_type: TypeFilterOption = None,
     label: LabelOption = None,
     after: Annotated[
-        int | None, typer.Option("--after", help="Go on after this revision, instead of beginning with all jobs.")
+        int | None, typer.Option("--after", help="Start after this revision, instead of with all jobs.")
     ] = None,
-    until_done: Annotated[
-        bool, typer.Option("--until-done", help="Return when all jobs that were seen have ended.")
-    ] = False,
+    until_done: Annotated[bool, typer.Option("--until-done", help="Return when all listed jobs have ended.")] = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Follow jobs: as they stand, then every change in order.
+    """Follow jobs: their present state, then every change in order.
 
-    Goes on until Ctrl-C, also after a service was away. With -o json: one event a line.
+    Runs until Ctrl-C, also through outages of a service. With -o json: one event a line.
     """
     from adlro.client import JobEventKind
 
@@ -331,7 +330,7 @@ def cancel(
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Ask for the end of jobs, by id, label or user."""
+    """Cancel jobs, by id, label or user."""
     chosen = list(job or ())
     if bool(chosen) == bool(label or user or everything):
         raise typer.BadParameter("name jobs, or choose them by --label, --user or --all")

@@ -69,7 +69,7 @@ def replay(
             "with submit_s,user,application,...; auto: by the name, and a CSV file's header.",
         ),
     ] = TraceFormat.AUTO,
-    count: Annotated[int | None, typer.Option("--jobs", "-n", min=1, help="Only the first N jobs.")] = None,
+    count: Annotated[int | None, typer.Option("--jobs", "-n", min=1, help="Number of jobs, from the first on.")] = None,
     passing: Annotated[
         ReplayTime,
         typer.Option("--time", help="virtual: exact, from event to event; scaled: --scale seconds a second."),
@@ -84,31 +84,30 @@ def replay(
         ),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", "-p", help="Act by this one during the replay; adlro policy lists them.")
+        str | None,
+        typer.Option("--policy", "-p", help="The policy during the replay; adlro policy lists the policies."),
     ] = None,
     estimates: Annotated[
         EstimateChoice,
-        typer.Option(help="The jobs' expected runtimes: exact, the true ones; trace, what the trace states, if any."),
+        typer.Option(help="The jobs' expected runtimes: exact, the true ones; trace, those of the trace, if any."),
     ] = EstimateChoice.EXACT,
-    seed: Annotated[int, typer.Option("--seed", help="For what is drawn where a trace does not say it.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed for values that the trace lacks.")] = 0,
     report_file: Annotated[
         Path | None,
         typer.Option("--report", metavar="OUT.json", help="Also write the report, with each job's times, to a file."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also while other jobs are queued or running.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replay even if other jobs are queued or running.")] = False,
     patience_s: Annotated[
         float,
-        typer.Option(
-            "--patience", metavar="S", min=0.0, help="Go on trying this long while a service does not answer."
-        ),
+        typer.Option("--patience", metavar="S", min=0.0, help="How long to retry while a service does not answer."),
     ] = 60.0,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay a trace through the running services, and report on it.
 
-    The clock of the (simulated) cluster is paused, all jobs are submitted with their begin times, and the clock is
-    let go. Afterwards clock and policy are as they were. Services may be killed and restarted meanwhile. Ctrl-C
+    The command pauses the (simulated) cluster's clock, submits all jobs with their begin times, and resumes the
+    clock. At the end it restores clock and policy. Services may be killed and restarted meanwhile. Ctrl-C
     cancels the jobs.
     """
     from adlro.cli.progress import ReplayProgress
@@ -118,7 +117,7 @@ def replay(
 
     workload, source, notes = read_trace(file, trace_format, count, seed)
     if estimates is EstimateChoice.EXACT:
-        notes.append("expected runtimes are the true ones (--estimates trace takes what the trace states)")
+        notes.append("expected runtimes are the true ones (--estimates trace uses those of the trace)")
     if force:
         notes.append("replayed with --force: other jobs may have held GPUs meanwhile")
     if passing is ReplayTime.SCALED and scale == 0:
@@ -138,7 +137,7 @@ def replay(
         with progress:
             result = asyncio.run(_replay(server, specs, options, progress))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        say("[yellow]interrupted; the replay's jobs are cancelled, clock and policy are as they were[/]")
+        say("[yellow]interrupted; the replay's jobs are cancelled, clock and policy are restored[/]")
         raise
     report = build_report(result, source, notes)
     if report_file is not None:
@@ -173,7 +172,7 @@ def read_trace(
     chosen = format_of(file) if trace_format is TraceFormat.AUTO else str(trace_format)
     if chosen is None:
         raise typer.BadParameter(
-            f"{file.name}: name a --format ({', '.join(TRACE_FORMATS)}); the file's name does not tell it",
+            f"{file.name}: name a --format ({', '.join(TRACE_FORMATS)}); the file's name does not show it",
             param_hint="FILE",
         )
     jobs, trace_notes = read_jobs(file, chosen, seed=seed, limit=count)

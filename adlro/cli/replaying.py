@@ -219,8 +219,8 @@ async def _refuse_a_busy_cluster(client: AsyncClient) -> None:
     busy = [job async for job in client.list(_OPEN) if WORKLOAD_LABEL not in job.spec.labels]
     if busy:
         raise Conflict(
-            f"{len(busy)} other jobs are queued or running ({busy[0].job_id} is one), and would mix with the replay; "
-            "wait for their end, cancel them with `adlro cancel --all`, or replay all the same with --force"
+            f"{len(busy)} other jobs are queued or running ({busy[0].job_id} is one), and would run during the replay; "
+            "wait for their end, cancel them with `adlro cancel --all`, or use --force"
         )
 
 
@@ -319,7 +319,7 @@ async def _refuse_a_standstill(client: AsyncClient, board: Board, options: Repla
         problem = (await client.status()).problem
     raise DeadlineExceeded(
         f"nothing has moved for {silent_s:.0f} s"
-        f" ({board.running} jobs run, {board.waiting} wait, {board.to_come} are to come)"
+        f" ({board.running} jobs run, {board.waiting} wait, {board.to_come} are not submitted yet)"
         + (f"; the orchestrator says: {problem}" if problem else "")
         + (f"; {open_jobs[0].job_id}: {open_jobs[0].message}" if open_jobs else "")
     )

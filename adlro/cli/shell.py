@@ -1,7 +1,7 @@
-"""What all commands share: common options, output for people and for programs, errors and exit codes.
+"""Common code of all commands: options, readable output and JSON, errors and exit codes.
 
-Exit codes: 0 all right, 1 an error, 2 wrong usage, 3 nothing answers, 130 interrupted, 143 terminated.
-stdout carries what was asked for, stderr everything else.
+Exit codes: 0 success, 1 error, 2 wrong usage, 3 no service answers, 130 interrupted, 143 terminated.
+stdout has the command's result, stderr everything else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXIT_NOTHING_RUNNING = 3
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
-# How long a short command goes on trying. Not longer: where nothing runs, people should hear so at once.
+# How long a short command retries. Short, so that users see at once if no suite runs.
 PATIENCE_S = 1.0
 
 # Piped output is not wrapped, so that lines can be searched.
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Output(enum.StrEnum):
-    """How a reading command answers."""
+    """Output format of a reading command."""
 
     TABLE = "table"
     JSON = "json"
@@ -55,14 +55,14 @@ ServerOption = Annotated[
     typer.Option(
         "--server",
         metavar="HOST:PORT",
-        help="Where the suite answers (ingest; the others are at the next ports). "
+        help="The suite's address (ingest; the other services are at the next ports). "
         "Default: $ADLRO_SERVER, else 127.0.0.1:7701.",
         show_default=False,
     ),
 ]
 OutputOption = Annotated[
     Output,
-    typer.Option("--output", "-o", help="A table for people, or one JSON document on stdout."),
+    typer.Option("--output", "-o", help="A readable table, or one JSON document on stdout."),
 ]
 
 
@@ -73,7 +73,7 @@ def _console(*, stderr: bool) -> Console:
 
 
 def stdout() -> Console:
-    """The console for what was asked for. Made anew, since tests and pipes change what stdout is."""
+    """The console for results. Made at each call, since tests and pipes replace stdout."""
     return _console(stderr=False)
 
 
@@ -147,13 +147,13 @@ def _checked(make: Callable[[], T]) -> T:
 
 
 def report(error: AdlroError) -> int:
-    """Tells an error on stderr, and gives the exit code for it."""
+    """Prints an error on stderr, and returns its exit code."""
     console = stderr()
     if isinstance(error, Unavailable) and error.reason == "NO_ANSWER":
         address = error.metadata.get("address", "the server")
         service = error.metadata.get("service", "ingest")
         console.print(
-            f"[bold red]nothing answers at {escape(address)}[/]"
+            f"[bold red]no service answers at {escape(address)}[/]"
             + ("" if service == "ingest" else f" ({escape(service)})")
             + "; start the suite with [bold]adlro up[/], or name it with [bold]--server[/] or ADLRO_SERVER",
         )
@@ -173,7 +173,7 @@ def report(error: AdlroError) -> int:
         console.print(f"[bold red]error:[/] {escape_lines(text)}")
     if isinstance(error, InternalError) and error.metadata.get("error_id"):
         console.print(
-            f"  this is a bug in a service; its log has more under error id {escape(error.metadata['error_id'])}",
+            f"  this is a bug in a service; its log has details under error id {escape(error.metadata['error_id'])}",
         )
     return EXIT_ERROR
 

@@ -53,7 +53,7 @@ async def until_serving(
                     heard_s = monotonic()
                     _tell(service.name, str(line.get("event", "")), told, notify)
             if monotonic() - heard_s > silence_s and not serving.done():
-                raise _failed(service, f"{service.name} is not serving, and has not got on for {silence_s:g} s")
+                raise _failed(service, f"{service.name} is not serving, and has made no progress for {silence_s:g} s")
         await serving
     finally:
         ended.cancel()

@@ -265,7 +265,7 @@ class Suite:
                     back.cancel()
             if time.monotonic() - began_s > _STEADY_AFTER_S:
                 delay_s = _FIRST_RESTART_DELAY_S
-            self._notify(f"{name} ended ({exit_text(code)}); starting it again in {delay_s:.1f} s")
+            self._notify(f"{name} ended ({exit_text(code)}); restarting it in {delay_s:.1f} s")
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, _LONGEST_RESTART_DELAY_S)
             self.restart_count += 1
@@ -285,7 +285,7 @@ class Suite:
             await _until_ended(store)
             if time.monotonic() - began_s > _STEADY_AFTER_S:
                 delay_s = _FIRST_RESTART_DELAY_S
-            self._notify(f"valkey ended; starting it again in {delay_s:.1f} s")
+            self._notify(f"valkey ended; restarting it in {delay_s:.1f} s")
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, _LONGEST_RESTART_DELAY_S)
             self.restart_count += 1
@@ -308,7 +308,7 @@ async def _check_redis(url: str, password_file: str) -> None:
             await client.aclose()
     except (Unavailable, ValueError) as error:
         raise StartFailed(
-            f"ADLRO_REDIS_URL: {error}; start that Redis, name another, or unset the variable to get an own Valkey"
+            f"ADLRO_REDIS_URL: {error}; start that Redis, name another, or unset the variable to start a Valkey"
         ) from None
 
 
@@ -324,7 +324,7 @@ def free_base_port() -> int:
     for base in random.sample(_FREE_PORTS, 200):
         if all(port_is_free("127.0.0.1", base + name.port_offset) for name in ServiceName):
             return base
-    raise Conflict(f"found no {len(ServiceName)} free ports in a row; name a --port")
+    raise Conflict(f"found no {len(ServiceName)} consecutive free ports; choose a --port")
 
 
 def port_is_free(host: str, port: int) -> bool:

@@ -15,16 +15,16 @@ from adlro.terminal import escape
 
 
 def token(
-    user: Annotated[str, typer.Argument(help="Whose it is: the user of the jobs submitted with it.")],
+    user: Annotated[str, typer.Argument(help="The token's user: the user of the jobs submitted with it.")],
     role: Annotated[
         list[Role],
-        typer.Option("--role", "-r", help="What he may do; may be given several times."),
+        typer.Option("--role", "-r", help="A role of the user; repeatable."),
     ],
     users_file: Annotated[
         Path | None,
         typer.Option(
             "--users-file",
-            help="Add the line to this file (ADLRO_USERS_FILE of the services). Without it, it is shown.",
+            help="Add the line to this file (ADLRO_USERS_FILE of the services). Default: print the line.",
             show_default=False,
             dir_okay=False,
         ),
@@ -42,7 +42,7 @@ def token(
 ) -> None:
     """Make a token for a user.
 
-    The token itself is kept nowhere: services know it by its hash. To take it back, delete its line.
+    The token itself is not stored: services have its hash. To revoke a token, delete its line.
     """
     made = new_token(user)
     line = users_line(made, role)

@@ -35,35 +35,35 @@ def up(
     port: Annotated[
         int,
         typer.Option(
-            "--port", min=0, max=65532, help="Of ingest; the others are at the next three. 0: free ones are chosen."
+            "--port", min=0, max=65532, help="Port of ingest; the other services use the next three. 0: free ports."
         ),
     ] = 7701,
     data_dir: Annotated[
         Path | None,
         typer.Option(
             "--data-dir",
-            help="Where jobs and logs are kept. Default: $XDG_STATE_HOME/adlro, else ~/.local/state/adlro.",
+            help="Directory of jobs and logs. Default: $XDG_STATE_HOME/adlro, else ~/.local/state/adlro.",
             show_default=False,
             file_okay=False,
         ),
     ] = None,
     clock: Annotated[
-        ClockChoice | None, typer.Option("--clock", help="How the simulated cluster's time passes.", show_default=False)
+        ClockChoice | None, typer.Option("--clock", help="Mode of the simulated cluster's clock.", show_default=False)
     ] = None,
     scale: Annotated[
         float | None, typer.Option("--scale", min=0.0, help="Cluster seconds a second, for --clock scaled or virtual.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", "-p", help="Who places jobs; adlro policy lists them.")
+        str | None, typer.Option("--policy", "-p", help="The acting policy; adlro policy lists the policies.")
     ] = None,
     cluster: ClusterOption = None,
     scenario: ScenarioOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show the services' logs here.")] = False,
 ) -> None:
-    """Start Valkey and all services on this machine, and stay.
+    """Start Valkey and all services on this machine, and run until Ctrl-C.
 
-    What ends by itself is started again; Ctrl-C drains and stops all. With ADLRO_REDIS_URL that Redis is used, and
-    none is started.
+    The command restarts a process that ends by itself; Ctrl-C drains and stops all. With ADLRO_REDIS_URL it uses that
+    Redis, and starts none.
     """
     require_suite("adlro up")
     try:
@@ -123,9 +123,9 @@ async def _up(suite: Suite, data_dir: Path, clock: ClockChoice | None, scale: fl
         problem = await suite.problem()
         _say_ready(suite, data_dir, time.monotonic() - began_s)
         if problem:
-            say(f"[yellow]No job is placed yet: {escape(problem)}[/]")
+            say(f"[yellow]No job can be placed yet: {escape(problem)}[/]")
         await ended_early
-        say("draining ... (Ctrl-C again: end at once)")
+        say("draining ... (Ctrl-C again: stop at once)")
     except BaseException:
         await suite.stop()
         raise
@@ -141,7 +141,7 @@ async def _prepare(suite: Suite, clock: ClockChoice | None, scale: float | None,
         if clock is not None or scale is not None:
             await client.set_clock(None if clock is None else ClockMode[clock.name], scale=scale)
         if (await client.clock()).paused:
-            say("[yellow]The cluster's clock is paused, as it was left: adlro clock --resume lets it go on.[/]")
+            say("[yellow]The cluster's clock is still paused: adlro clock --resume resumes it.[/]")
 
 
 def _say_ready(suite: Suite, data_dir: Path, took_s: float) -> None:

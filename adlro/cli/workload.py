@@ -38,19 +38,24 @@ class ScenarioChoice(enum.StrEnum):
 def workload(
     load: Annotated[
         float,
-        typer.Option("--load", min=0.0, max=10.0, help="Arrivals as a share of what the cluster can carry; 0: none."),
+        typer.Option(
+            "--load", min=0.0, max=10.0, help="Arrival rate as a share of the cluster's capacity; 0: no jobs."
+        ),
     ] = 0.5,
     jobs: Annotated[
-        int, typer.Option("--jobs", "-n", min=0, help="So many jobs, then only the reports go on; 0: no end.")
+        int,
+        typer.Option("--jobs", "-n", min=0, help="Number of jobs; after them only the reports continue; 0: no limit."),
     ] = 0,
-    scenario: Annotated[ScenarioChoice, typer.Option("--scenario", help="Whose jobs.")] = ScenarioChoice.PAPER,
-    seed: Annotated[int, typer.Option("--seed", help="Of the job list.")] = 0,
+    scenario: Annotated[
+        ScenarioChoice, typer.Option("--scenario", help="The scenario of the jobs.")
+    ] = ScenarioChoice.PAPER,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the job list.")] = 0,
     server: ServerOption = None,
 ) -> None:
-    """Submit a steady stream of jobs, and tell every 10 s how things stand, until Ctrl-C.
+    """Submit a steady stream of jobs, and report the suite's state every 10 s, until Ctrl-C.
 
-    While the simulated cluster's clock is paused or virtual, as during a replay, no jobs come. Finished jobs stay
-    recorded: a stream without end fills the store.
+    While the simulated cluster's clock is paused or virtual, as during a replay, it submits none. Finished jobs stay
+    recorded: an endless stream fills the store.
     """
     # Nobody waits for its end: SIGTERM is how it ends well.
     with contextlib.suppress(asyncio.CancelledError):
@@ -65,7 +70,7 @@ async def _stream(server: str | None, scenario: str, load: float, limit: int, se
         try:
             if load > 0:
                 await stream.run()
-                say(f"all {stream.submitted} jobs are submitted; no more come")
+                say(f"all {stream.submitted} jobs are submitted; no more follow")
             await reporting
         finally:
             reporting.cancel()

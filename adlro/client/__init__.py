@@ -101,7 +101,7 @@ __all__ = [
 
 
 def connect(server: str | None = None) -> Client:
-    """A blocking client of the suite at `server`; it shows what `Credentials.from_environment` finds.
+    """A blocking client of the suite at `server`; its credentials are `Credentials.from_environment()`.
 
     Args:
         server: `host:port` of ingest; None: `ADLRO_SERVER`, or 127.0.0.1:7701.

@@ -1,6 +1,6 @@
-"""The asyncio client. Speaks gRPC; gives and takes plain records.
+"""The asyncio client. Uses gRPC; arguments and results are plain records.
 
-`adlro.client.blocking` is made from this file by `make client`; what can't be the same in both is in
+`make client` generates `adlro.client.blocking` from this file; the code that must differ is in
 `adlro.client.channels`.
 """
 
@@ -47,16 +47,16 @@ T = TypeVar("T")
 class AsyncClient:
     """A connection to a running suite, for asyncio.
 
-    Every call has a deadline, and is tried again while a service does not answer (repeating it is always safe:
+    Every call has a deadline, and is repeated while a service does not answer (repetition is always safe:
     submissions carry request ids). Errors are those of `adlro.errors`.
 
     Args:
         server: `host:port` of ingest; None: `ADLRO_SERVER`, or 127.0.0.1:7701. The other services are at the next
-            ports, unless `ADLRO_DECOMPOSE_SERVER`, `ADLRO_ORCHESTRATOR_SERVER` or `ADLRO_CLUSTER_SERVER` say otherwise.
-        endpoints: all addresses, in place of `server`.
-        timeout_s: for one try of a call.
-        patience_s: how long to go on trying while a service does not answer. 0: one try.
-        credentials: certificates and token to show; None: those of the files that `ADLRO_TLS_CA_FILE`,
+            ports, unless `ADLRO_DECOMPOSE_SERVER`, `ADLRO_ORCHESTRATOR_SERVER` or `ADLRO_CLUSTER_SERVER` are set.
+        endpoints: all addresses, instead of `server`.
+        timeout_s: deadline of one try of a call, seconds.
+        patience_s: how long to repeat a call while a service does not answer, seconds. 0: one try.
+        credentials: certificates and token; None: from the files that `ADLRO_TLS_CA_FILE`,
             `ADLRO_TLS_CERT_FILE`, `ADLRO_TLS_KEY_FILE` and `ADLRO_TOKEN_FILE` name.
     """
 
@@ -90,7 +90,7 @@ class AsyncClient:
     # Jobs (ingest)
 
     async def submit(self, spec: JobSpec, request_id: str | None = None) -> Job:
-        """Submits a job. When it returns, the job is recorded; the same request id gives the same job."""
+        """Submits a job. After the return the job is recorded; the same request id gives the same job."""
         return await self._run(calls.submit(spec, request_id))
 
     async def submit_many(
@@ -100,12 +100,12 @@ class AsyncClient:
         *,
         on_answer: Callable[[SubmittedJobs], None] = lambda _: None,
     ) -> SubmittedJobs:
-        """Submits jobs, each by itself; bad ones are in `.rejected`. Job i gets the request id `<prefix>-<i>`.
+        """Submits jobs independently; `.rejected` has the invalid ones. Job i gets the request id `<prefix>-<i>`.
 
         Args:
             specs: the jobs.
             request_id_prefix: a repeated call with it gives the same jobs.
-            on_answer: called for each part of many jobs as soon as it is on record; what fails later does not undo it.
+            on_answer: called for each chunk of jobs once it is recorded; a later failure does not undo the chunk.
         """
         answers = []
         for chunk in calls.submit_chunks(specs, request_id_prefix):
@@ -114,11 +114,11 @@ class AsyncClient:
         return calls.join(answers)
 
     async def get(self, job_id: str) -> Job:
-        """One job. Raises NotFound."""
+        """Returns one job. Raises NotFound."""
         return await self._run(calls.get(job_id))
 
     async def list(self, job_filter: JobFilter | None = None, *, page_size: int = 500) -> AsyncIterator[Job]:
-        """Jobs in the order of submission, fetched a page at a time."""
+        """Yields jobs in the order of submission; reads a page at a time."""
         token = ""
         while True:
             page, token = await self._run(calls.list_page(job_filter, page_size, token))
@@ -128,7 +128,7 @@ class AsyncClient:
                 return
 
     async def cancel(self, job_id: str) -> Job:
-        """Asks for a job's end. Raises Conflict where it has ended by itself."""
+        """Cancels a job. Raises Conflict if it has ended by itself."""
         try:
             return await self._run(calls.cancel(job_id))
         except Conflict:
@@ -146,22 +146,22 @@ class AsyncClient:
         timeout_s: float | None = None,
         patience_s: float | None = None,
     ) -> AsyncIterator[JobEvent]:
-        """The jobs as they stand, then every change in order, for ever; goes on after a service was away.
+        """Yields the jobs in their present state, then every change in order, endlessly; resumes after outages.
 
-        A new snapshot comes in the middle where changes were missed for so long that they are no longer kept: take
-        every SNAPSHOT event for the job's present state.
+        If missed changes are no longer stored, a new snapshot follows in the middle: use
+        every SNAPSHOT event as the job's present state.
 
         Args:
-            after_revision: go on after this revision, without a snapshot.
+            after_revision: start after this revision, without a snapshot.
             job_filter: only these jobs.
-            timeout_s: raises DeadlineExceeded after so long.
-            patience_s: how long ingest may be away; the client's own patience where None.
+            timeout_s: raises DeadlineExceeded after this time.
+            patience_s: how long ingest may be away; None: the client's patience.
         """
         async for event in self._follow(FollowJobs(job_filter, after_revision), timeout_s, patience_s):
             yield event
 
     async def wait(self, job_ids: Iterable[str], timeout_s: float | None = None) -> tuple[Job, ...]:
-        """Waits until every job has ended; gives them in the order asked for, each once. Raises DeadlineExceeded."""
+        """Waits until every job has ended; returns them in the requested order, each once. Raises DeadlineExceeded."""
         final = FinalJobs(job_ids)
         if final.done:
             return ()
@@ -176,19 +176,19 @@ class AsyncClient:
     # Cluster and telemetry (ingest, decompose)
 
     async def cluster(self, name: str = "") -> Cluster:
-        """The nodes and GPUs of a cluster; the default cluster where no name is given."""
+        """Returns the nodes and GPUs of a cluster; without a name, of the default cluster."""
         return await self._run(calls.cluster(name))
 
     async def telemetry(self, cluster: str = "", *, window_s: float = 0.0, max_blocks: int = 0) -> Telemetry:
-        """The newest sample of every GPU, and the blocks of the last `window_s` seconds of wall time."""
+        """Returns the newest sample of every GPU, and the blocks of the last `window_s` seconds of wall time."""
         return await self._run(calls.telemetry(cluster, window_s, max_blocks))
 
     async def cluster_state(self, cluster: str = "") -> ClusterState:
-        """The GPU matrix: the newest value of each metric of each GPU."""
+        """Returns the GPU matrix: the newest value of each metric of each GPU."""
         return await self._run(calls.cluster_state(cluster))
 
     async def watch_cluster_state(self, cluster: str = "", min_interval_s: float = 0.0) -> AsyncIterator[ClusterState]:
-        """The GPU matrix, now and whenever it changes."""
+        """Yields the GPU matrix, now and after each change."""
         async for state in self._follow(follow_cluster_state(cluster, min_interval_s)):
             yield state
 
@@ -200,20 +200,20 @@ class AsyncClient:
         max_evidence: int = 0,
         job_ids: Sequence[str] = (),
     ) -> Sequence[tuple[RuntimePrediction, ...]]:
-        """For each job its runtime on each GPU model, with the past jobs that speak for it.
+        """Returns each job's predicted runtime on each GPU model, with past jobs as evidence.
 
-        `job_ids`, one for each job or none at all, keep a job that has finished from being evidence for itself.
+        With `job_ids`, one for each job, a finished job is never evidence for itself.
         """
         return await self._run(calls.predict(specs, gpu_models, max_evidence, job_ids))
 
     async def recall(self, spec: JobSpec, k: int = 0) -> tuple[Recollection, ...]:
-        """The finished jobs most like this one; 8 of them where k is 0."""
+        """Returns the `k` finished jobs that are most similar to this one; 8 if `k` is 0."""
         return await self._run(calls.recall(spec, k))
 
     # Decisions (orchestrator)
 
     async def status(self) -> OrchestratorStatus:
-        """Who decides, by which policy, and how much waits and runs; of several replicas, as the one that acts says."""
+        """Returns the state of the acting orchestrator: its policy, waiting and running jobs."""
         for _ in range(STATUS_TRIES - 1):
             channel = self._channel(ServiceName.ORCHESTRATOR)
             found = await self._run(calls.status())
@@ -223,49 +223,49 @@ class AsyncClient:
         return await self._run(calls.status())
 
     async def policies(self) -> tuple[OfferedPolicy, ...]:
-        """The policies that can be set."""
+        """Returns the policies of the orchestrator."""
         return await self._run(calls.policies())
 
     async def set_policy(self, name: str) -> str:
-        """Makes a policy act from the next decision on; gives the one before."""
+        """Sets the acting policy, from the next decision on; returns the previous one."""
         return await self._run(calls.set_policy(name))
 
     async def set_shadow_policy(self, name: str) -> str:
-        """Runs a policy beside the acting one, which places nothing; empty: none. Gives the one before."""
+        """Sets the shadow policy, which places nothing; empty: none. Returns the previous one."""
         return await self._run(calls.set_shadow_policy(name))
 
     async def explain(self, job_id: str | None = None, *, decision_id: str | None = None) -> Decision:
-        """Why a job was placed where it was, or why it waits; or one decision by its id."""
+        """Returns the decision that placed a job, or the reason of its wait; or one decision by its id."""
         return await self._run(calls.explain(job_id, decision_id))
 
     async def watch_decisions(self, history: int = 0) -> AsyncIterator[Decision]:
-        """Decisions as they are made, after `history` past ones. Those made while the service was away are missed."""
+        """Yields new decisions, after `history` past ones. Decisions during an outage of the service are missed."""
         async for decision in self._follow(follow_decisions(history)):
             yield decision
 
     async def drain(self, node_id: str, reason: str = "") -> tuple[str, ...]:
-        """Starts nothing more on a node; gives the jobs that still run there."""
+        """Starts no more jobs on a node; returns the jobs that still run there."""
         return await self._run(calls.drain(node_id, reason))
 
     async def undrain(self, node_id: str) -> None:
-        """Lets jobs start on a node again."""
+        """Opens a drained node to new jobs."""
         await self._run(calls.undrain(node_id))
 
     # The cluster itself
 
     async def describe_cluster(self) -> ClusterDescription:
-        """What the cluster is, what runs on it, its clock."""
+        """Returns the cluster, its running attempts and its clock."""
         return await self._run(calls.describe_cluster())
 
     async def clock(self) -> Clock:
-        """The cluster's clock now."""
+        """Returns the cluster's clock."""
         description = await self.describe_cluster()
         return description.clock
 
     async def set_clock(
         self, mode: ClockMode | None = None, *, scale: float | None = None, paused: bool | None = None
     ) -> Clock:
-        """Sets a simulated cluster's clock; what is None stays as it is."""
+        """Sets a simulated cluster's clock; None leaves a value unchanged."""
         return await self._run(calls.set_clock(mode, scale, paused))
 
     # Below: how calls are made
@@ -273,7 +273,7 @@ class AsyncClient:
     async def _run(self, call: calls.Call[T]) -> T:
         attempts = Tries(self._timeout_s, self._patience_s, repeatable=call.repeatable)
         while True:
-            # Anew for each try: another call may have left the connection of the last one.
+            # Looked up for each try: another call may have replaced the channel.
             channel = self._channel(call.service)
             method = getattr(call.stub(channel), call.method)
             try:
@@ -313,7 +313,7 @@ class AsyncClient:
     def _failed(
         self, error: grpc.RpcError | Unavailable, service: ServiceName, channel: grpc.aio.Channel
     ) -> AdlroError:
-        """What a try failed by; one that stands by is left, so that the next try may reach another one."""
+        """The error of a try; leaves the channel to a standby, so that the next try may reach another replica."""
         failure = error if isinstance(error, Unavailable) else self._error(error, service)
         if failure.reason == STANDING_BY:
             self._leave(service, channel)

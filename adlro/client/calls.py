@@ -1,6 +1,6 @@
-"""Each call of the suite as data: service, method, message, how to read the answer, whether it may be repeated.
+"""Each call of the suite as data: service, method, message, decoder of the answer, whether it may be repeated.
 
-Both clients, the blocking and the asyncio one, run these; so a call is described once. No I/O here.
+Both clients, the blocking and the asyncio one, run these descriptions. No I/O here.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class Call(Generic[T]):
     method: str
     message: Message | None
     read: Callable[[Any], T]
-    # Repeating it after a lost answer changes nothing more.
+    # A repetition after a lost answer changes nothing more.
     repeatable: bool = True
     messages: Sequence[Message] = ()
 
     def request(self) -> Message | Iterator[Message]:
-        """What to send; for a stream a new iterator at each try."""
+        """The message to send; for a stream a new iterator at each try."""
         return self.message if self.message is not None else iter(self.messages)
 
 
 def submit(spec: JobSpec, request_id: str | None) -> Call[Job]:
-    """SubmitJob; a request id is made where none is given, so that repeating it is safe."""
+    """SubmitJob; without a request id a new one is made, so that repetition is safe."""
     return Call(
         ServiceName.INGEST,
         job_service_pb2_grpc.JobServiceStub,
@@ -107,7 +107,7 @@ def submit_chunks(specs: Iterable[JobSpec], request_id_prefix: str | None) -> It
 
 
 def join(parts: Sequence[SubmittedJobs]) -> SubmittedJobs:
-    """The answers of several chunks as one; rejections are numbered through."""
+    """Joins the answers of several chunks; rejections are numbered over all chunks."""
     job_ids: list[str] = []
     rejected: list[Rejection] = []
     for part in parts:
@@ -231,7 +231,7 @@ def policies() -> Call[tuple[OfferedPolicy, ...]]:
 
 
 def set_policy(name: str) -> Call[str]:
-    """SetPolicy; gives the policy that acted before."""
+    """SetPolicy; the answer is the previous policy."""
     return _orchestrator(
         "SetPolicy",
         orchestrator_service_pb2.SetPolicyRequest(policy=name),
@@ -240,7 +240,7 @@ def set_policy(name: str) -> Call[str]:
 
 
 def set_shadow_policy(name: str) -> Call[str]:
-    """SetShadowPolicy; gives the one before, empty where there was none."""
+    """SetShadowPolicy; the answer is the previous one, empty if there was none."""
     return _orchestrator(
         "SetShadowPolicy",
         orchestrator_service_pb2.SetShadowPolicyRequest(policy=name),
@@ -260,7 +260,7 @@ def explain(job_id: str | None, decision_id: str | None) -> Call[Decision]:
 
 
 def drain(node_id: str, reason: str) -> Call[tuple[str, ...]]:
-    """DrainNode; gives the jobs that still run there."""
+    """DrainNode; the answer is the jobs that still run there."""
     return _orchestrator(
         "DrainNode",
         orchestrator_service_pb2.DrainNodeRequest(node_id=node_id, reason=reason),
@@ -281,7 +281,7 @@ def describe_cluster() -> Call[ClusterDescription]:
 
 
 def set_clock(mode: ClockMode | None, scale: float | None, paused: bool | None) -> Call[Clock]:
-    """SetClock; what is None stays as it is."""
+    """SetClock; None leaves a value unchanged."""
     return _cluster_service(
         "SetClock",
         cluster_service_pb2.SetClockRequest(

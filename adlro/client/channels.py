@@ -1,6 +1,6 @@
-"""The channels of a client, by address: opened when asked for, left for another one, closed. Knows gRPC.
+"""The channels of a client, by address: opens, replaces and closes them. Uses gRPC.
 
-Once for asyncio and once for threads: all in which the two clients differ by more than `async` and `await`.
+One class for asyncio and one for threads: all code in which the two clients differ by more than `async` and `await`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class AsyncChannels:
     """The channels of an `AsyncClient`.
 
     Args:
-        credentials: certificates and token to show.
-        grace_s: how long calls under way on a channel that is left may go on.
+        credentials: certificates and token.
+        grace_s: how long running calls on a replaced channel may continue.
     """
 
     def __init__(self, credentials: Credentials, grace_s: float) -> None:
@@ -31,15 +31,15 @@ class AsyncChannels:
         self._left: set[asyncio.Future[None]] = set()
 
     def to(self, address: str) -> grpc.aio.Channel:
-        """The channel to an address; calls share it until one leaves it."""
+        """The channel to an address; calls share it until one of them leaves it."""
         if address not in self._open:
             self._open[address] = open_channel(address, self._credentials)
         return self._open[address]
 
     def leave(self, address: str, channel: grpc.aio.Channel) -> None:
-        """The next call to the address makes a connection of its own: of several replicas perhaps to another one.
+        """Drops a channel: the next call to the address opens a new connection, perhaps to another replica.
 
-        Nothing happens where another call has left the channel already: what came after it may be the right one.
+        Does nothing if another call has left the channel already: its successor may be the right one.
         """
         if self._open.get(address) is channel:
             del self._open[address]
@@ -48,7 +48,7 @@ class AsyncChannels:
             leaving.add_done_callback(self._left.discard)
 
     async def close(self) -> None:
-        """Ends what is under way and closes all channels."""
+        """Ends running calls and closes all channels."""
         channels, self._open = list(self._open.values()), {}
         for channel in channels:
             await channel.close(None)
@@ -60,7 +60,7 @@ class Channels:
     """The channels of a `Client`; threads may share them.
 
     Args:
-        credentials: certificates and token to show.
+        credentials: certificates and token.
     """
 
     def __init__(self, credentials: Credentials) -> None:
@@ -82,7 +82,7 @@ class Channels:
             if self._open.get(address) is not channel:
                 return
             del self._open[address]
-            # Calls of other threads may be under way on it, and closing would end them at once; so some are kept for a
+            # Calls of other threads may run on it, and closing would end them at once; so some are kept for a
             # while.
             self._left.append(channel)
             closing = self._left.popleft() if len(self._left) > STATUS_TRIES else None

@@ -9,5 +9,5 @@ from adlro.wire import cluster_to_proto
 
 
 def check_cluster(cluster: Cluster) -> None:
-    """Raises InvalidInput, with each field, where TelemetryService would refuse the description by a field's rule."""
+    """Raises InvalidInput, with each field, if TelemetryService would refuse the description by a field's rule."""
     check(telemetry_service_pb2.UpsertClusterRequest(cluster=cluster_to_proto(cluster)))

@@ -1,6 +1,6 @@
-"""Where the suite's services answer. Knows addresses and environment variables only.
+"""Addresses of the suite's services. Uses addresses and environment variables only.
 
-One address is enough: the others are on the same host, at the next ports (ingest, decompose, orchestrator, cluster).
+One address is enough: the other services are at the host's next ports (ingest, decompose, orchestrator, cluster).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ServiceName(enum.StrEnum):
 
     @property
     def port_offset(self) -> int:
-        """How far its port is from ingest's when all run side by side."""
+        """Distance of its port from ingest's if all services run on one host."""
         return list(ServiceName).index(self)
 
 
@@ -81,7 +81,7 @@ class Endpoints:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[ipv6]:port`; raises ValueError where it is neither."""
+    """Host and port of `host:port` or `[ipv6]:port`; raises ValueError otherwise."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(address)
@@ -91,7 +91,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def check_address(address: str, source: str) -> str:
-    """The address as it came; raises InvalidInput naming its `source` where it is not `host:port`."""
+    """The unchanged address; raises InvalidInput with its `source` if it is not `host:port`."""
     try:
         split_address(address)
     except ValueError:
@@ -102,7 +102,7 @@ def check_address(address: str, source: str) -> str:
 
 
 def next_to(ingest: str, service: ServiceName) -> str:
-    """A service's address where all run side by side on one host."""
+    """A service's address if all services run on one host."""
     host, port = split_address(ingest)
     port += service.port_offset
     if port > 65535:

@@ -1,4 +1,4 @@
-"""Streams that go on after a failure: what to ask next, given what was seen. No I/O; both clients run these."""
+"""Streams that resume after a failure: the next request, given the messages so far. No I/O; for both clients."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ MAX_FILTER_IDS = 10_000
 
 
 class Follow(Generic[T]):
-    """A server stream that is asked for again after a failure.
+    """A server stream that is requested again after a failure.
 
     Args:
-        request: the message to ask with, called anew at each try.
+        request: makes the request message, at each try.
         read: makes a record of each message.
     """
 
@@ -52,14 +52,14 @@ class Follow(Generic[T]):
         self.read = read
 
     def resumes_at_once(self, error: AdlroError) -> bool:
-        """Whether the next try needs no wait before it; raises the error where another try makes no sense."""
+        """Whether the next try may follow at once; raises the error if another try can't succeed."""
         if not isinstance(error, Unavailable):
             raise error
         return False
 
 
 class FollowJobs(Follow[JobEvent]):
-    """WatchJobs, resumed by revision; by a new snapshot where that revision is no longer kept."""
+    """WatchJobs, resumed by revision, or by a new snapshot if that revision is no longer stored."""
 
     def __init__(self, job_filter: JobFilter | None, after_revision: int | None) -> None:
         super().__init__(
@@ -79,7 +79,7 @@ class FollowJobs(Follow[JobEvent]):
         return event
 
     def resumes_at_once(self, error: AdlroError) -> bool:
-        """Asks for a snapshot where the last revision seen is no longer kept."""
+        """Requests a snapshot if the last revision received is no longer stored."""
         if isinstance(error, OutOfRange) and self.after_revision is not None:
             self.after_revision = None
             return True
@@ -87,7 +87,7 @@ class FollowJobs(Follow[JobEvent]):
 
 
 def follow_decisions(history: int) -> Follow[Decision]:
-    """WatchDecisions; past decisions come once only, not again after a failure."""
+    """WatchDecisions; past decisions are requested only once, not again after a failure."""
     told = False
 
     def request() -> Message:
@@ -129,7 +129,7 @@ class FinalJobs:
 
     @property
     def filter(self) -> JobFilter | None:
-        """What to watch."""
+        """The filter of the watch."""
         return JobFilter(job_ids=self.job_ids) if len(self.job_ids) <= MAX_FILTER_IDS else None
 
     @property
@@ -152,11 +152,11 @@ class FinalJobs:
         return self.done
 
     def result(self) -> tuple[Job, ...]:
-        """The jobs in the order asked for, each once."""
+        """The jobs in the requested order, each once."""
         return tuple(self._final[each] for each in self.job_ids)
 
     def late(self, timeout_s: float) -> DeadlineExceeded:
-        """The error of a wait that took too long; it names a job that has not ended."""
+        """The error of a wait beyond its timeout; names an unfinished job."""
         first = next(each for each in self.job_ids if each in self._open)
         return DeadlineExceeded(
             f"{len(self._open)} of {len(self.job_ids)} jobs have not ended within {timeout_s:g} s, {first} among them"

@@ -1,4 +1,4 @@
-"""Waits for services by the standard gRPC health protocol; with the certificates that the environment names."""
+"""Waits for services by the standard gRPC health protocol; with the credentials of the environment."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _RETRY_S = 0.1
 
 
 async def check(address: str, timeout_s: float = 1.0) -> bool:
-    """Whether the service at an address answers and says that it is serving."""
+    """Whether the service at an address answers and reports SERVING."""
     async with open_channel(address, Credentials.from_environment()) as channel:
         return await _check(channel, timeout_s)
 
 
 async def wait_until_serving(address: str, timeout_s: float | None = None) -> None:
-    """Returns when the service at an address says that it is serving.
+    """Returns when the service at an address reports SERVING.
 
     Raises:
-        DeadlineExceeded: it did not within `timeout_s`; None waits without end.
+        DeadlineExceeded: it did not within `timeout_s`; None waits without limit.
     """
     try:
         async with asyncio.timeout(timeout_s), open_channel(address, Credentials.from_environment()) as channel:

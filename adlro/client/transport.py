@@ -1,4 +1,4 @@
-"""What both clients share below the calls: channel options, errors, and when to try again. Knows gRPC."""
+"""Common code of both clients below the calls: channel options, errors, and the rules of repetition. Uses gRPC."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DEFAULT_PATIENCE_S = 10.0
 
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 1.0
-# A stream that lived so long was well before it failed.
+# A stream of at least this age was healthy before it failed.
 _LIVED_S = 5.0
 
-# The reason of Unavailable when nobody answered at all, in contrast to a service that says it can't serve now.
+# The reason of Unavailable without any answer, in contrast to a service that reports that it can't serve now.
 NO_ANSWER = "NO_ANSWER"
-# The reason of Unavailable when an orchestrator leaves the acting to another one; a new connection may reach that one.
+# The reason of Unavailable from a standby orchestrator; a new connection may reach the acting one.
 STANDING_BY = "STANDING_BY"
-# How many connections are tried for the state of the one that acts.
+# Number of connections that a status call tries to reach the acting orchestrator.
 STATUS_TRIES = 4
 # Reasons of LimitExceeded that pass by themselves: for a moment a service has no memory for one more request, or it
 # gave up a stream whose messages were not read in time.
@@ -32,11 +32,11 @@ _PASSING = frozenset({"TOO_MANY_REQUESTS", "TOO_SLOW", "STREAM_NOT_READ"})
 # The reason of Unavailable when a service is there, and the two can't agree on TLS.
 TLS_FAILED = "TLS_FAILED"
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
-# What gRPC says of it, and what that means here, with {} for the service.
+# gRPC's text of the failure, and our message, with {} for the service.
 _TLS_PROBLEMS = (
-    ("certificate has expired", "the certificate of {} has ended; have it renewed"),
+    ("certificate has expired", "the certificate of {} has expired; renew it"),
     ("Hostname Verification", "the certificate of {} is not for that name; use one of its names"),
-    ("CERTIFICATE_VERIFY_FAILED", "{} shows a certificate that no authority of ADLRO_TLS_CA_FILE has signed"),
+    ("CERTIFICATE_VERIFY_FAILED", "the certificate of {} is not signed by an authority of ADLRO_TLS_CA_FILE"),
     ("WRONG_VERSION_NUMBER", "{} does not speak TLS; unset ADLRO_TLS_CA_FILE, or give it a certificate"),
     ("handshake failed", "TLS with {} failed"),
     (
@@ -48,12 +48,12 @@ _TLS_PROBLEMS = (
 
 
 def to_error(error: grpc.RpcError, service: ServiceName, address: str) -> AdlroError:
-    """The error tree's error for a failed call; one that never reached a service says where it was sent."""
+    """The AdlroError of a failed call; if the call reached no service, the message has the address."""
     known = from_rpc_error(error)
     if isinstance(known, Unavailable) and not _has_details(error):
         problem = _tls_problem(known.message)
         return Unavailable(
-            problem.format(f"{address} ({service})") or f"nothing answers at {address} ({service})",
+            problem.format(f"{address} ({service})") or f"no service answers at {address} ({service})",
             reason=TLS_FAILED if problem else NO_ANSWER,
             metadata={"address": address, "service": str(service), "detail": known.message},
         )
@@ -61,14 +61,14 @@ def to_error(error: grpc.RpcError, service: ServiceName, address: str) -> AdlroE
 
 
 def _tls_problem(detail: str) -> str:
-    """What kept a connection from being made, where that was TLS; else empty."""
+    """The TLS problem that prevented a connection; empty if there is none."""
     if not detail.startswith("failed to connect"):
         return ""
     return next((problem for sign, problem in _TLS_PROBLEMS if sign in detail), "")
 
 
 def stream_ended(service: ServiceName, address: str) -> Unavailable:
-    """The error of a stream that a service closed, as it does when it drains."""
+    """The error of a stream that a service closed, as during a drain."""
     return Unavailable(f"the stream from {address} ({service}) ended", metadata={"address": address})
 
 
@@ -78,18 +78,18 @@ def _has_details(error: grpc.RpcError) -> bool:
 
 
 def stands_by(status: OrchestratorStatus) -> bool:
-    """Whether it leaves the acting to another one, which there is."""
+    """Whether the orchestrator stands by for another, existing one."""
     return not status.acting and status.lease_holder not in ("", status.instance_id)
 
 
 class Tries:
-    """One call's tries: how long each may take, whether there is another, and how long to wait before it.
+    """One call's tries: the timeout of each, whether another one follows, and the wait before it.
 
     Args:
         timeout_s: for each try.
-        patience_s: for all tries together; the last error is raised when it is over.
-        repeatable: a second try changes nothing more; else there is only one.
-        stream: a try is an open stream, which may live long.
+        patience_s: for all tries together; after it the last error is raised.
+        repeatable: a second try changes nothing more; otherwise there is only one try.
+        stream: a try is an open stream, which may last long.
     """
 
     def __init__(self, timeout_s: float, patience_s: float, *, repeatable: bool = True, stream: bool = False) -> None:
@@ -100,19 +100,19 @@ class Tries:
         self.reset()
 
     def reset(self) -> None:
-        """Begins anew, after a success in a stream."""
+        """Resets the tries after a success in a stream."""
         self._try_began_s = time.monotonic()
         self._end_s = self._try_began_s + self._patience_s
         self._delay_s = _FIRST_DELAY_S
 
     def delay_after(self, error: AdlroError) -> float:
-        """Seconds to wait before the next try; raises the error where there is none."""
+        """Seconds to wait before the next try; raises the error if none follows."""
         now_s = time.monotonic()
-        # A quiet stream may have been well for days: only a failure soon after its begin counts as one more.
+        # A quiet stream may have been healthy for days: only a failure soon after its start counts.
         if self._stream and now_s - self._try_began_s > _LIVED_S:
             self.reset()
         again = self._repeatable and (isinstance(error, Unavailable | DeadlineExceeded) or error.reason in _PASSING)
-        # Jitter, so that many clients don't return at one moment.
+        # Jitter, so that many clients don't retry at the same moment.
         delay_s = max(self._delay_s * random.uniform(0.5, 1.0), min(error.retry_after_s or 0.0, _LONGEST_DELAY_S))
         if not again or now_s + delay_s > self._end_s:
             raise error

@@ -1,8 +1,8 @@
-"""The server half of ClusterService, for every cluster, and the check whether a cluster keeps the contract.
+"""The server half of ClusterService, for every cluster, and the check of a cluster against the contract.
 
-driver         what an adapter implements, and what it may tell
-real_driver    the same for clusters that run programs in real time: what most adapters begin with
-cluster_side   the rules: what is launched, stopped, told and remembered
+driver         the interface of an adapter, and its reports
+real_driver    the interface for clusters that run programs in real time: the base of most adapters
+cluster_side   the rules of launches, stops, events and stored state
 server, serve  ClusterService over gRPC, as a service of the kit
 check          `check_cluster`: the conformance suite
 """

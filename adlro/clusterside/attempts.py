@@ -1,7 +1,7 @@
-"""The attempts that a cluster knows: each is taken once, holds its GPU while it is open, and is remembered after it.
+"""The attempts of a cluster: each is accepted once, holds its GPU while it is open, and is stored afterwards.
 
-Plain records. An attempt is *accepted* when its launch was taken, *started* when the cluster has given it its GPU, and
-*ended* when it is over; an open one has not ended. A repeated launch is answered from here and never run again.
+Plain records. An attempt is *accepted* once its launch is accepted, *started* once it has its GPU, and
+*ended* once it is over; an open attempt has not ended. A repeated launch is answered from here and never runs again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from adlro.records.events import AttemptState, RunningJob
 from adlro.records.jobs import JobSpec
 from adlro.state.fit import check_fit, job_runs, unknown_gpu
 
-# How many attempts that ended are remembered, so that a repeated launch is answered and not run again.
+# Number of stored ended attempts, so that a repeated launch is answered and does not run again.
 OUTCOMES_KEPT = 10_000
 
 
@@ -28,14 +28,14 @@ class Attempt:
     Attributes:
         job_id: the job.
         attempt: its number, from 1.
-        placement: the GPU that it was given.
-        spec: what is to run; None once it has ended.
+        placement: its GPU.
+        spec: the job to run; None after the end.
         start_s: cluster time of its start; 0 before.
         start_revision: of its STARTED event; 0: it has not started.
         runs: its own program runs.
         end_revision: of the event of its end; 0: it is open.
-        stop_asked: somebody wants its end.
-        note: what the driver wants to be told after a restart; written down with the event that it tells next.
+        stop_asked: its stop was requested.
+        note: the driver's own text, returned after a restart; journaled with its next event.
     """
 
     job_id: str
@@ -56,7 +56,7 @@ class Attempt:
 
     @property
     def state(self) -> AttemptState:
-        """How far it has come."""
+        """The attempt's state."""
         if self.end_revision:
             return AttemptState.ENDED
         if not self.start_revision:
@@ -65,11 +65,11 @@ class Attempt:
 
 
 class Attempts:
-    """The attempts of one cluster, and what they hold of it.
+    """The attempts of one cluster, and the resources that they hold.
 
     Args:
         cluster: nodes and GPUs.
-        outcomes_kept: ended attempts that are remembered beyond those that are not acknowledged.
+        outcomes_kept: stored ended attempts, beyond unacknowledged ones.
     """
 
     def __init__(self, cluster: Cluster, outcomes_kept: int = OUTCOMES_KEPT) -> None:
@@ -84,7 +84,7 @@ class Attempts:
         self.set_cluster(cluster)
 
     def set_cluster(self, cluster: Cluster) -> None:
-        """Nodes and GPUs are others now; nothing is open on those that are gone."""
+        """Replaces nodes and GPUs; no attempt is open on removed ones."""
         self._cluster = cluster
         self._place_of: dict[str, tuple[Node, Gpu]] = {gpu.gpu_id: (node, gpu) for node, gpu in cluster.gpus()}
         self._free = cluster.free()
@@ -112,11 +112,11 @@ class Attempts:
 
     @property
     def lost_gpu_ids(self) -> tuple[str, ...]:
-        """GPUs that were taken away, in the order of the cluster."""
+        """Lost GPUs, in the order of the cluster."""
         return tuple(gpu_id for gpu_id in self._place_of if gpu_id in self._lost)
 
     def open_attempt(self, job_id: str) -> Attempt | None:
-        """The attempt of a job that is open."""
+        """The open attempt of a job."""
         return self._open.get(job_id)
 
     def known(self, job_id: str, attempt: int, gpu_id: str) -> Attempt | None:
@@ -130,7 +130,7 @@ class Attempts:
             return None
         if known.attempt > attempt:
             raise Conflict(
-                f"attempt {attempt} of {job_id} is older than attempt {known.attempt}, which is known",
+                f"attempt {attempt} of {job_id} is older than the known attempt {known.attempt}",
                 reason="OLD_ATTEMPT",
                 metadata={"attempt": str(known.attempt)},
             )
@@ -169,7 +169,7 @@ class Attempts:
         )
 
     def accept(self, attempt: Attempt) -> Attempt | None:
-        """Takes a new attempt, which holds its GPU from now on; `check` has let it through. Returns the one before."""
+        """Adds a new attempt that passed `check`; it holds its GPU from now on. Returns the previous one."""
         before = self._known.get(attempt.job_id)
         self._known[attempt.job_id] = self._open[attempt.job_id] = attempt
         self._hold(attempt)
@@ -177,7 +177,7 @@ class Attempts:
         return before
 
     def withdraw(self, attempt: Attempt, before: Attempt | None) -> None:
-        """An attempt that was accepted just now was never there; `before` is the one before it."""
+        """Removes an attempt that was just added; `before` is the previous one."""
         self._let_go(attempt)
         del self._open[attempt.job_id]
         if before is None:
@@ -187,7 +187,7 @@ class Attempts:
         self._changed[attempt.job_id] = before
 
     def end(self, attempt: Attempt, revision: int) -> None:
-        """An attempt is over; what it held is free."""
+        """Ends an attempt, and frees its resources."""
         self._let_go(attempt)
         del self._open[attempt.job_id]
         attempt.end_revision, attempt.spec = revision, None
@@ -195,17 +195,17 @@ class Attempts:
         self._ended.append((revision, attempt.job_id))
 
     def set_lost(self, gpu_id: str, lost: bool) -> None:
-        """A GPU was taken away, or is back."""
+        """Marks a GPU as lost, or as back."""
         if lost:
             self._lost[gpu_id] = None
         else:
             self._lost.pop(gpu_id, None)
 
     def forget(self, acknowledged: int) -> None:
-        """Forgets the oldest outcomes.
+        """Drops the oldest outcomes.
 
         Args:
-            acknowledged: revision up to which ends are dealt with; later ones are kept.
+            acknowledged: revision up to which ends are acknowledged; later ones are kept.
         """
         while len(self._ended) > self._outcomes_kept and self._ended[0][0] <= acknowledged:
             revision, job_id = self._ended.popleft()
@@ -215,21 +215,21 @@ class Attempts:
                 self._changed[job_id] = None
 
     def changed(self, attempt: Attempt) -> None:
-        """Something about an attempt is to be written down."""
+        """Marks an attempt as changed, for the journal."""
         self._changed[attempt.job_id] = attempt
 
     def take_changes(self) -> dict[str, Attempt | None]:
-        """What is to be written down, by job; None: it is forgotten. It is not asked for twice."""
+        """The changes to journal, by job; None: dropped. Each change is returned once."""
         changed, self._changed = self._changed, {}
         return changed
 
     @property
     def all_known(self) -> dict[str, Attempt]:
-        """By job its newest attempt, open or remembered."""
+        """By job its newest attempt, open or ended."""
         return self._known
 
     def restore(self, cluster: Cluster, attempts: Iterable[Attempt], lost_gpu_ids: Iterable[str]) -> None:
-        """Goes on from what was written down.
+        """Restores journaled attempts.
 
         Args:
             cluster: as it was.

@@ -1,7 +1,7 @@
-"""The rules of ClusterService put together: what is launched, stopped, told and remembered. Plain: knows no gRPC.
+"""The rules of ClusterService together: launches, stops, events and stored state. Plain: no gRPC.
 
-Nothing here waits or sleeps. Every call first lets the driver tell what is due, then acts at the present moment of
-cluster time, then lets the driver go on.
+Nothing here waits or sleeps. Every call first lets the driver report due events, then acts at the present
+cluster time, then lets the driver continue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EVENTS_WRITTEN_DOWN = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The answer to a launch: `existing` where this attempt had been launched before; 0 of a start to come."""
+    """The answer to a launch: `existing`: this attempt was launched before; 0 for a start to come."""
 
     existing: bool
     start_s: float
@@ -49,23 +49,23 @@ class Launched:
 
 
 class ClusterSide:
-    """A cluster, as ClusterService shows it.
+    """A cluster as ClusterService presents it.
 
     Attributes:
         log: its events.
-        fence: which lease's token is taken.
-        wake_ups: times that somebody wants to be woken at.
-        attempts: what was launched.
+        fence: checks fencing tokens.
+        wake_ups: requested wake-up times.
+        attempts: launched attempts.
         event_counts: events by kind.
-        journal: writes down what happens; None: nobody does.
+        journal: stores changes; None: no journal.
 
     Args:
         driver: starts and ends attempts, and keeps the time.
         timers: wall time and callbacks.
         incarnation: of its event log; empty: a new one.
-        events_kept: events the log keeps beyond those that are not acknowledged.
-        outcomes_kept: ended attempts that are remembered beyond those that are not acknowledged.
-        written_down: events are told when they are written down, by a journal.
+        events_kept: stored events, beyond unacknowledged ones.
+        outcomes_kept: stored ended attempts, beyond unacknowledged ones.
+        written_down: events are sent only after a journal has stored them.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ClusterSide:
     # ---- what others ask for
 
     def describe(self) -> ClusterDescription:
-        """What the cluster is and how it stands, all at one moment."""
+        """The cluster and its state, at one moment."""
         now_s = self.driver.present_s()
         return ClusterDescription(
             cluster=self.driver.cluster,
@@ -108,11 +108,11 @@ class ClusterSide:
         )
 
     def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, fencing_token: int) -> Launched:
-        """Takes an attempt of a job; the same attempt again gives the first answer, also after it ended.
+        """Accepts an attempt of a job; a repeated launch gives the first answer, also after the attempt's end.
 
         Raises:
             Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN; OLD_ATTEMPT: a later one is known;
-                ATTEMPT_ON_OTHER_GPU; JOB_RUNNING; and what does not fit.
+                ATTEMPT_ON_OTHER_GPU; JOB_RUNNING; and the refusals of a job that does not fit.
             NotFound: no such GPU.
         """
         self.fence.check(fencing_token)
@@ -134,15 +134,17 @@ class ClusterSide:
         return launched
 
     def stop(self, job_id: str, attempt: int, fencing_token: int) -> bool:
-        """Ends an attempt (0: whatever is open); False where it is not open (any more), or is to end already.
+        """Stops an attempt (0: the open one); False if it is not open (any more), or its stop is already requested.
 
         Raises:
             Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN.
-            Unsupported: the cluster can't end what runs.
+            Unsupported: the cluster can't stop running attempts.
         """
         self.fence.check(fencing_token)
         if not self.driver.capabilities.stop:
-            raise Unsupported(f"cluster '{self.driver.cluster.name}' can't end what runs: it ends by itself")
+            raise Unsupported(
+                f"cluster '{self.driver.cluster.name}' can't stop a running attempt: attempts end by themselves"
+            )
         self.driver.present_s()
         known = self.attempts.open_attempt(job_id)
         if known is None or attempt not in (0, known.attempt) or known.stop_asked:
@@ -155,7 +157,7 @@ class ClusterSide:
         return True
 
     def acknowledge(self, incarnation: str, revision: int, fencing_token: int) -> None:
-        """The orchestrator is done with everything up to a revision; a virtual clock may go on.
+        """Acknowledges all events up to a revision; a virtual clock may continue.
 
         Raises:
             Stale: another incarnation.
@@ -169,10 +171,10 @@ class ClusterSide:
         self.driver.go_on()
 
     def wake_at(self, times_s: Sequence[float]) -> Clock:
-        """Asks for WAKE_UP events; of those times that have passed, all together give one event now, paused or not.
+        """Requests WAKE_UP events; all times in the past together give one event now, paused or not.
 
         Returns:
-            The clock when it was asked: what lies up to it has passed.
+            The clock at the call: times up to it have passed.
         """
         now_s = self.driver.present_s()
         clock = self.driver.clock(now_s)
@@ -191,7 +193,7 @@ class ClusterSide:
     # ---- what is kept
 
     def restore(self, kept: Kept) -> None:
-        """Goes on from what was written down; before anything else is asked of it."""
+        """Restores the journaled state; called before all other methods."""
         self.log.restore(kept.incarnation, kept.batches, kept.revision, kept.acknowledged)
         self.attempts.restore(kept.cluster, kept.attempts, kept.lost_gpu_ids)
         self.wake_ups.add(kept.wake_ups_s)
@@ -202,7 +204,7 @@ class ClusterSide:
         self._last_blocking = max((event.revision for event in events if event.kind not in NOT_BLOCKING), default=0)
 
     def collect(self, whole: bool) -> Changes:
-        """What is to be written down now: what is new since it was collected last, or the whole of it."""
+        """The changes to journal: those since the last call, or the whole state."""
         log, wake_ups = self.log, self.wake_ups
         first_revision = max(min(log.acknowledged, log.revision - EVENTS_WRITTEN_DOWN), 0) + 1
         after = first_revision - 1 if whole else self._sent_revision
@@ -228,14 +230,14 @@ class ClusterSide:
         )
 
     def written(self, changes: Changes) -> None:
-        """These are written down: now they are told."""
+        """Sends the events of stored changes."""
         self.log.tell(changes.revision)
 
     async def settled(self) -> None:
-        """Returns when all that has happened until now is written down, and so would survive this process.
+        """Returns when all changes until now are journaled, and so survive this process.
 
         Raises:
-            Unavailable: the store does not take it.
+            Unavailable: the store does not accept the journal.
         """
         if self.journal is not None:
             await self.journal.settled()
@@ -248,24 +250,24 @@ class ClusterSide:
 
     @property
     def told_s(self) -> float | None:
-        """Cluster time of the newest event that is told, where there are others that are not; else None."""
+        """Cluster time of the newest sent event if there are unsent ones; otherwise None."""
         return self.log.told_s if self.log.told_revision < self.log.revision else None
 
     @property
     def waits(self) -> bool:
-        """An event that may change what the orchestrator wants is not acknowledged yet."""
+        """Whether an event that may change the orchestrator's decisions is unacknowledged."""
         return self.log.acknowledged < self._last_blocking
 
     def open_attempts(self) -> Sequence[Attempt]:
-        """The attempts that have not ended."""
+        """The open attempts."""
         return self.attempts.open_attempts
 
     def is_open(self, attempt: Attempt) -> bool:
-        """This attempt has not ended."""
+        """Whether this attempt is open."""
         return self.attempts.open_attempt(attempt.job_id) is attempt
 
     def emit(self, events: Sequence[ClusterEvent]) -> Sequence[ClusterEvent]:
-        """Tells the events of one moment; returns them with their revisions."""
+        """Appends the events of one moment; returns them with their revisions."""
         if not events:
             return events
         numbered = self.log.append(events, self.driver.clock())
@@ -278,7 +280,7 @@ class ClusterSide:
         return numbered
 
     def change_cluster(self, cluster: Cluster) -> None:
-        """Nodes or GPUs have joined or left: what was open on those that left is lost, and all are told."""
+        """Changes nodes and GPUs: open attempts on removed ones are lost, and all watchers get the change."""
         now_s = self.driver.present_s()
         lost = [
             ClusterEvent(0, EventKind.LOST, now_s, each.job_id, each.attempt, each.placement, f"GPU {each.gpu_id} left")
@@ -290,7 +292,7 @@ class ClusterSide:
         self.driver.go_on()
 
     def _note(self, event: ClusterEvent) -> None:
-        """What an event means for attempts and GPUs."""
+        """Applies an event to attempts and GPUs."""
         if event.kind in (EventKind.GPU_LOST, EventKind.GPU_BACK):
             self.attempts.set_lost(event.gpu_id, event.kind is EventKind.GPU_LOST)
             return

@@ -1,7 +1,7 @@
-"""What an adapter to a cluster implements, and what it may tell. Plain: knows no gRPC and no Redis.
+"""The interface of an adapter to a cluster, and its reports. Plain: no gRPC and no Redis.
 
-A driver starts and ends attempts, and says what has happened to them. All rules (who may launch, what was launched
-before, what fits, what is told to whom) are the cluster side's, which asks it only for what it has let through.
+A driver starts and stops attempts, and reports their events. The cluster side implements all rules (fencing, repeated
+launches, capacity, delivery of events), and calls the driver only for accepted attempts.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from adlro.records.events import Capabilities, Clock, ClockMode, ClusterEvent
 
 
 class Side(Protocol):
-    """What a driver may ask and tell."""
+    """The cluster side, as a driver uses it."""
 
     wake_ups: WakeUps
 
     def emit(self, events: Sequence[ClusterEvent]) -> Sequence[ClusterEvent]:
-        """Tells the events of one moment; returns them with their revisions."""
+        """Appends the events of one moment; returns them with their revisions."""
 
     def change_cluster(self, cluster: Cluster) -> None:
-        """Nodes or GPUs have joined or left: what was open on those that left is lost, and all are told."""
+        """Changes nodes and GPUs: open attempts on removed ones are lost, and all watchers get the change."""
 
     def open_attempts(self) -> Sequence[Attempt]:
-        """The attempts that have not ended."""
+        """The open attempts."""
 
     def is_open(self, attempt: Attempt) -> bool:
-        """This attempt has not ended."""
+        """Whether this attempt is open."""
 
     async def settled(self) -> None:
-        """Returns when all that has happened until now is written down, and so would survive this process.
+        """Returns when all changes until now are journaled, and so survive this process.
 
         Raises:
-            Unavailable: the store does not take it.
+            Unavailable: the store does not accept the journal.
         """
 
     @property
     def told_s(self) -> float | None:
-        """Cluster time of the newest event that is told, where there are others that are not; else None."""
+        """Cluster time of the newest sent event if there are unsent ones; otherwise None."""
 
     @property
     def waits(self) -> bool:
-        """An event that may change what the orchestrator wants is not acknowledged yet."""
+        """Whether an event that may change the orchestrator's decisions is unacknowledged."""
 
 
 class Driver(ABC):
-    """A cluster behind the cluster side: what starts and ends jobs, and its time.
+    """A cluster behind the cluster side: starts and stops jobs, and has the clock.
 
     Attributes:
         cluster: nodes and GPUs.
-        capabilities: what it can do.
-        side: what it tells; there once it is attached.
-        timers: wall time and callbacks; there once it is attached.
+        capabilities: its abilities.
+        side: receives its reports; set by `attach`.
+        timers: wall time and callbacks; set by `attach`.
     """
 
     cluster: Cluster
@@ -69,14 +69,14 @@ class Driver(ABC):
     timers: Timers
 
     def attach(self, side: Side, timers: Timers) -> None:
-        """Called once, before all else."""
+        """Called once, before all other methods."""
         self.side, self.timers = side, timers
 
     # ---- jobs
 
     @abstractmethod
     def launch(self, attempt: Attempt) -> None:
-        """Starts an attempt that was accepted; tells its STARTED event, now or when it has started.
+        """Starts an accepted attempt; reports its STARTED event, now or when it has started.
 
         Raises:
             AdlroError: it can't, and nothing has changed.
@@ -84,26 +84,26 @@ class Driver(ABC):
 
     @abstractmethod
     def stop(self, attempt: Attempt) -> None:
-        """Ends an open attempt; tells the event of its end, now or when it is over."""
+        """Stops an open attempt; reports the event of its end, now or when it is over."""
 
     # ---- time
 
     @abstractmethod
     def present_s(self) -> float:
-        """Cluster time now, after everything that is due before it has happened and is told."""
+        """Cluster time now, after all earlier due events have been reported."""
 
     @abstractmethod
     def go_on(self) -> None:
-        """Something has changed (an event, an acknowledgement, a wake-up): time may go on, or a timer be set."""
+        """Called after a change (an event, an acknowledgement, a wake-up): time may continue, or a timer be set."""
 
     @abstractmethod
     def clock(self, time_s: float | None = None) -> Clock:
-        """The clock, at the time of what is told just now, or at a given one."""
+        """The clock, at the time of the present report, or at a given time."""
 
     # ---- what not every cluster has
 
     def sample(self) -> tuple[float, Sample] | None:
-        """Cluster time, and what the GPUs report then; None: nothing is known of them."""
+        """Cluster time, and the GPUs' metrics then; None: no metrics."""
         return None
 
     async def set_clock(
@@ -113,51 +113,51 @@ class Driver(ABC):
         paused: bool | None = None,
         not_before_s: float | None = None,
     ) -> Clock:
-        """Sets what is given of the clock.
+        """Sets the given values of the clock.
 
         Raises:
-            Unsupported: its time is no one's to set.
+            Unsupported: its clock can't be set.
         """
         raise Unsupported(
             f"the clock of cluster '{self.cluster.name}' can't be set: it keeps real time", reason="NO_VIRTUAL_CLOCK"
         )
 
     def set_gpu_availability(self, gpu_id: str, available: bool) -> str:
-        """Takes a GPU away or gives it back, now; returns the job that was lost, or "".
+        """Removes a GPU or brings it back, now; returns the lost job, or "".
 
         Raises:
-            Unsupported: only faults take its GPUs away.
+            Unsupported: its GPUs can't be removed by a call.
             NotFound: no such GPU.
         """
         raise Unsupported(
-            f"the GPUs of cluster '{self.cluster.name}' can't be taken away by a call", reason="NO_GPU_AVAILABILITY"
+            f"the GPUs of cluster '{self.cluster.name}' can't be removed by a call", reason="NO_GPU_AVAILABILITY"
         )
 
     # ---- its life
 
     async def prepare(self) -> None:
-        """What takes its time at the start, before anything is asked of it."""
+        """Slow preparations at the start, before all other calls."""
 
     def note(self) -> str:
-        """What it wants to be told after a restart; written down with each event."""
+        """The driver's own text, returned after a restart; journaled with each event."""
         return ""
 
     async def begin(self, kept: Kept | None) -> None:
-        """Takes up what was before; before anything but `prepare`. It is called again where the store is away.
+        """Restores the previous state; called after `prepare`, before all else, and again while the store is away.
 
         Args:
-            kept: what was written down; its open attempts run on, or are told to have ended. None: nothing was before.
+            kept: the journaled state; its open attempts run on, or their ends are reported. None: no previous state.
 
         Raises:
             redis.exceptions.RedisError, OSError: the store does not answer.
         """
 
     async def run(self, tell: Callable[[str], None]) -> None:
-        """What it does beside the calls, until it is cancelled.
+        """Runs beside the calls, until it is cancelled.
 
         Args:
-            tell: told what keeps the cluster from serving; empty: nothing.
+            tell: called with the reason why the cluster can't serve; empty: none.
         """
 
     async def close(self) -> None:
-        """Its last word; nothing is told after it."""
+        """Closes the driver; it reports nothing afterwards."""

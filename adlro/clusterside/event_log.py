@@ -1,7 +1,7 @@
 """The cluster's event log: revisions, messages, acknowledgement, any number of followers. Plain records and asyncio.
 
-The log is shared: a follower has a position and nothing else, so a slow one holds up nobody and fills no memory.
-Where events are written down before they are told, `tell` says how far that has come.
+The log is shared: a follower has only a position, so a slow one delays no other and uses no memory.
+If events are journaled before they are sent, `tell` sets the revision up to which they may be sent.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class EventLog:
     """Events of one incarnation of the cluster, in batches of one moment.
 
     Args:
-        incarnation: whose events they are.
-        events_kept: at least so many are kept, and all that are not acknowledged.
-        held_back: what is appended is told when `tell` says so; else at once.
+        incarnation: the log's incarnation.
+        events_kept: smallest number of stored events, in addition to unacknowledged ones.
+        held_back: appended events are sent after `tell`; otherwise at once.
 
     Attributes:
         revision: of the newest event.
-        told_revision: of the newest that is told.
-        told_s: cluster time of the clock that was told with it.
+        told_revision: of the newest sent event.
+        told_s: cluster time of the clock that was sent with it.
     """
 
     def __init__(self, incarnation: str, events_kept: int = EVENTS_KEPT, *, held_back: bool = False) -> None:
@@ -50,7 +50,7 @@ class EventLog:
 
     @property
     def oldest_revision(self) -> int:
-        """The oldest event still kept; the next one's revision where none is."""
+        """The oldest stored event; the next one's revision if none is stored."""
         if self._first == len(self._batches):
             return self.revision + 1
         return self._batches[self._first].events[0].revision
@@ -69,22 +69,22 @@ class EventLog:
         return numbered
 
     def tell(self, revision: int) -> None:
-        """Followers are told everything up to a revision, at which a batch ends."""
+        """Sends followers all events up to a revision, at which a batch ends."""
         if revision > self.told_revision:
             self.told_revision = revision
             self.told_s = self._batches[bisect_right(self._ends, revision, lo=self._first) - 1].clock.time_s
             self._wake_followers()
 
     def after(self, revision: int) -> list[EventBatch]:
-        """The batches after a revision, at which one ends."""
+        """The batches after a revision, at which a batch ends."""
         return self._batches[bisect_right(self._ends, revision, lo=self._first) :]
 
     def restore(self, incarnation: str, batches: Sequence[EventBatch], revision: int, acknowledged: int) -> None:
-        """Goes on from what was written down, all of which was told, perhaps.
+        """Restores journaled events, all of which may have been sent.
 
         Args:
             incarnation: of the log.
-            batches: what is kept of it, in order.
+            batches: its stored batches, in order.
             revision: of the newest event.
             acknowledged: how far it was acknowledged.
         """
@@ -96,7 +96,7 @@ class EventLog:
         self.told_s = batches[-1].clock.time_s if batches else 0.0
 
     def acknowledge(self, revision: int) -> None:
-        """Everything up to a revision is dealt with; an older one than before changes nothing.
+        """Acknowledges all events up to a revision; an older revision than before changes nothing.
 
         Raises:
             OutOfRange: there is no such event yet.
@@ -113,12 +113,12 @@ class EventLog:
         """Refuses another incarnation than this one.
 
         Raises:
-            Stale: what the cluster had kept was lost since, and it began anew.
+            Stale: the cluster's journal was lost since, and it began anew.
         """
         if incarnation != self.incarnation:
             raise Stale(
-                f"the cluster's incarnation is {self.incarnation}, not {incarnation}: what it had kept was lost; "
-                "call DescribeCluster and go on from there",
+                f"the cluster's incarnation is {self.incarnation}, not {incarnation}: its journal was lost; "
+                "call DescribeCluster and continue from its revision",
                 reason="OTHER_INCARNATION",
                 metadata={"incarnation": self.incarnation},
             )
@@ -127,12 +127,12 @@ class EventLog:
         """Refuses a position from which the log cannot be followed.
 
         Raises:
-            OutOfRange: events after it are no longer kept, or it lies ahead of the log.
+            OutOfRange: events after it are no longer stored, or it is ahead of the log.
         """
         if not self.oldest_revision - 1 <= after_revision <= self.told_revision:
             raise OutOfRange(
-                f"events after {after_revision} cannot be told: {self.oldest_revision} to {self.told_revision} are "
-                "kept; call DescribeCluster and go on from its revision",
+                f"events after {after_revision} are not available: {self.oldest_revision} to {self.told_revision} are "
+                "stored; call DescribeCluster and continue from its revision",
                 field="after_revision",
                 reason="REVISION_NOT_KEPT",
                 metadata={"oldest_revision": str(self.oldest_revision), "revision": str(self.told_revision)},
@@ -142,7 +142,7 @@ class EventLog:
         """The next message after a position: the rest of a moment, or all starts of one moment; None: nothing yet.
 
         Raises:
-            OutOfRange: events after it are no longer kept.
+            OutOfRange: events after it are no longer stored.
         """
         if revision == self.told_revision:
             return None
@@ -169,7 +169,7 @@ class EventLog:
         """Every message after a position, then new ones, until the log is closed.
 
         Raises:
-            OutOfRange: events after the position are not kept, or no longer, because this follower is too slow.
+            OutOfRange: events after the position are not stored, or no longer, because this follower is too slow.
         """
         self.check_position(after_revision)
         while not self.closed:
@@ -182,7 +182,7 @@ class EventLog:
             after_revision = batch.events[-1].revision
 
     def close(self) -> None:
-        """Ends all followers; what they have not seen they are told after a restart."""
+        """Ends all followers; after a restart they receive the missing events."""
         self.closed = True
         self._wake_followers()
 

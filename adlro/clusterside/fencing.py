@@ -1,7 +1,7 @@
-"""Fencing: of all leases that were given only the newest one's token is taken. Plain; whoever asks looks tokens up.
+"""Fencing: only the token of the newest lease is accepted. Plain; callers look up tokens in the store.
 
-A token is taken where it is the newest that is known to have been given. An older one belongs to an orchestrator that
-lost its lease. A newer one is unknown until the store has said that a lease was given with it.
+A token is accepted if it is the newest known issued one. An older one belongs to an orchestrator that
+lost its lease. A newer one is unknown until the store confirms that a lease has it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class Fence:
     """The newest fencing token.
 
     Attributes:
-        newest: the newest that is known to have been given.
+        newest: the newest known issued token.
     """
 
     def __init__(self, used: int = 0) -> None:
@@ -21,26 +21,26 @@ class Fence:
         self.used = used
 
     def note(self, token: int) -> None:
-        """A lease has been given with this token; those of older leases are refused from now on."""
+        """Notes a new lease's token; tokens of older leases are refused from now on."""
         self.newest = max(self.newest, token)
 
     def check(self, token: int) -> None:
-        """Takes the newest token, and notes that it was used.
+        """Accepts the newest token, and notes its use.
 
         Raises:
             Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN.
         """
         if token < self.newest:
             raise Conflict(
-                f"fencing token {token} is older than {self.newest}, which was given since: another orchestrator has "
+                f"fencing token {token} is older than {self.newest}, which was issued since: another orchestrator has "
                 "taken over",
                 reason="STALE_FENCING_TOKEN",
                 metadata={"fencing_token": str(self.newest)},
             )
         if token > self.newest:
             raise Conflict(
-                f"fencing token {token} was given by no lease: the newest is {self.newest}; take the lease, and use "
-                "the token that comes with it",
+                f"fencing token {token} was issued by no lease: the newest is {self.newest}; acquire the lease, and "
+                "use its token",
                 reason="UNKNOWN_FENCING_TOKEN",
                 metadata={"fencing_token": str(self.newest)},
             )
@@ -48,5 +48,5 @@ class Fence:
 
     @property
     def spent(self) -> int:
-        """The newest that no new lease may have. One that was looked up and never used is free for its lease."""
+        """The newest token that no new lease may have. A token that was looked up but not used is free."""
         return self.newest if self.used == self.newest else self.newest - 1

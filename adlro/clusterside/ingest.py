@@ -1,4 +1,4 @@
-"""A cluster's view of ingest, over gRPC: says what the cluster is, and pushes telemetry. Only translates."""
+"""A cluster's client of ingest, over gRPC: sends the cluster's description and telemetry. Only translates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class IngestClient:
     Args:
         address: of ingest.
         log: a structlog logger.
-        credentials: certificates and token to show.
+        credentials: certificates and token.
     """
 
     def __init__(self, address: str, log: Any, credentials: Credentials | None = None) -> None:
@@ -54,12 +54,12 @@ class IngestClient:
         await self._channel.close(None)
 
     async def run(self, current: Callable[[], Cluster], outbox: Outbox, *, telemetry: bool) -> None:
-        """Describes the cluster and pushes telemetry, for ever; after a break of the connection both anew.
+        """Sends the description and telemetry, endlessly; after a broken connection both again.
 
         Args:
-            current: what to describe; told anew when it is another one.
-            outbox: blocks to push.
-            telemetry: there will be blocks; without, only the description is sent.
+            current: the cluster; sent again after a change.
+            outbox: blocks to send.
+            telemetry: False: only the description is sent.
         """
         retry_s, problem = FIRST_RETRY_S, ""
         while True:
@@ -77,7 +77,9 @@ class IngestClient:
                     continue
             except AdlroError as error:
                 if error.message != problem:
-                    self._log.warning("ingest does not take the cluster's telemetry; trying again", error=error.message)
+                    self._log.warning(
+                        "ingest does not accept the cluster's telemetry; trying again", error=error.message
+                    )
                 problem = error.message
             # Several clusters must not come back all at once.
             await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))

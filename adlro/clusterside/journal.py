@@ -1,7 +1,7 @@
-"""Writes down what a cluster side has decided, before anybody is told: all that is new in one write, then the next.
+"""Stores the changes of a cluster side before they are sent: all new changes in one write, then the next write.
 
-A launch waits for the write that has it, and so does every answer from which somebody could conclude something. While
-the store is away nothing is told and nothing new is taken; what happens meanwhile is told afterwards.
+A launch waits for its write, and so does every answer that reveals a change. While
+the store is away the cluster sends no events and accepts no new calls; events of that time are sent afterwards.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _LAST_WRITE_S = 1.0
 
 
 class Written(Protocol):
-    """Where changes are written down: `Record`, or a test's."""
+    """The store of changes: `Record`, or a test's."""
 
     async def write(self, changes: Changes) -> bool:
-        """Writes changes; False: what they build on is not there, so the whole must be written."""
+        """Writes changes; False: their predecessor is missing, so the whole state must be written."""
 
 
 class Journal:
-    """Writes a cluster's changes down, and says when.
+    """Writes a cluster's changes, and reports each write.
 
     Attributes:
-        problem: what keeps changes from being written; empty: nothing.
+        problem: the reason why writes fail; empty: none.
 
     Args:
-        record: where they are written down.
-        collect: gives what is new, or the whole, as of now.
-        written: called with the changes that are written.
+        record: the store of the changes.
+        collect: returns the new changes, or the whole state.
+        written: called with stored changes.
     """
 
     def __init__(self, record: Written, collect: Callable[[bool], Changes], written: Callable[[Changes], None]) -> None:
@@ -55,27 +55,27 @@ class Journal:
         self._under_way: list[asyncio.Future[None]] | None = None
 
     def go_on(self) -> None:
-        """The record has all up to now: changes follow what was written before."""
+        """Marks the record as complete: later changes follow the last write."""
         self._whole = False
 
     def touch(self) -> None:
-        """Something is to be written down."""
+        """Requests a write."""
         self._news.set()
 
     def check(self) -> None:
-        """Refuses what would have to be written down.
+        """Refuses a call that needs a write.
 
         Raises:
-            Unavailable: the store does not take it.
+            Unavailable: the store does not accept the journal.
         """
         if self.problem:
             raise self._unavailable()
 
     async def settled(self) -> None:
-        """Returns when all that was changed until now is written down.
+        """Returns when all changes until now are stored.
 
         Raises:
-            Unavailable: the store does not take it; whether it is written down is not known.
+            Unavailable: the store does not accept them; whether they are stored is unknown.
         """
         queue = self._waiting if self._news.is_set() else self._under_way
         if queue is None:
@@ -86,10 +86,10 @@ class Journal:
         await future
 
     async def run(self, tell: Callable[[str], None]) -> None:
-        """Writes what is new, for ever; while the store is away it tries again.
+        """Writes new changes, endlessly; retries while the store is away.
 
         Args:
-            tell: told at each try what keeps changes from being written; empty: nothing.
+            tell: called at each try with the reason why writes fail; empty: none.
 
         Raises:
             Stale: another process has taken the record over.
@@ -103,7 +103,7 @@ class Journal:
                 await self._write()
             except (RedisError, OSError, TimeoutError) as error:
                 self.problem = str(error) or type(error).__name__
-                told = f"the store does not take what happens: {self.problem}"
+                told = f"the store does not accept the journal: {self.problem}"
                 tell(told)
                 await asyncio.sleep(AGAIN_S)
             else:
@@ -111,7 +111,7 @@ class Journal:
                     tell(told := "")
 
     async def close(self) -> None:
-        """Writes what is left."""
+        """Writes the remaining changes."""
         with contextlib.suppress(RedisError, OSError, TimeoutError, Stale):  # Stale: a successor goes on
             async with asyncio.timeout(_LAST_WRITE_S):
                 await self._write()
@@ -143,5 +143,5 @@ class Journal:
 
     def _unavailable(self) -> Unavailable:
         return Unavailable(
-            f"the cluster can't write down what happens, so it takes nothing new: {self.problem}", retry_after_s=1.0
+            f"the cluster can't write its journal, so it accepts no new calls: {self.problem}", retry_after_s=1.0
         )

@@ -1,4 +1,4 @@
-"""What a cluster keeps over restarts, and what of it is to be written down next. Plain records."""
+"""The state of a cluster that survives restarts, and its unwritten changes. Plain records."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from adlro.records.events import EventBatch
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was written down.
+    """The stored state.
 
     Attributes:
         incarnation, revision, acknowledged: of the event log.
-        batches: what is kept of it, in order.
+        batches: its stored batches, in order.
         cluster: nodes and GPUs.
-        attempts: all that are known.
+        attempts: all known attempts.
         lost_gpu_ids: GPUs that were lost.
         token: the newest fencing token that was used.
-        wake_ups_s: cluster times asked for.
+        wake_ups_s: requested cluster times.
         note: the driver's.
     """
 
@@ -38,7 +38,7 @@ class Kept:
 
     @property
     def open_attempts(self) -> list[Attempt]:
-        """Attempts that had not ended, in the order of their starts, then those that had not started."""
+        """Open attempts: started ones in the order of their starts, then the others."""
         found = [each for each in self.attempts if not each.end_revision]
         return sorted(found, key=lambda each: (not each.start_revision, each.start_revision))
 
@@ -50,17 +50,17 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is to be written down.
+    """Changes to write.
 
     Attributes:
-        whole: it is all that there is to know; else what is new since the write before.
+        whole: the whole state; otherwise the changes since the last write.
         incarnation, revision, acknowledged, token, lost_gpu_ids, note: as in Kept.
         first_revision: older events are dropped.
         cluster: None: as before.
         batches: of the event log.
-        attempts: by job; None: it is forgotten.
+        attempts: by job; None: dropped.
         wake_ups_s: new ones.
-        woken_s: those up to here are over.
+        woken_s: wake-ups up to this time are over.
     """
 
     whole: bool

@@ -1,14 +1,14 @@
-"""A cluster that runs programs in real time: what most adapters begin with. Plain: knows no gRPC and no Redis.
+"""A cluster that runs programs in real time: the base of most adapters. Plain: no gRPC and no Redis.
 
-An adapter says how a program is started and ended, and tells what becomes of it:
+An adapter implements the start and stop of a program, and reports its events:
 
     class MyCluster(RealDriver):
         async def start(self, attempt): ...   # then self.started(attempt), self.runs(attempt), self.ended(attempt, ...)
         async def end(self, attempt): ...     # then self.ended(attempt, ...), when it is over
         async def resume(self, attempt): ...  # after a restart of the adapter: finds the program, and watches it on
 
-Cluster time counts from the first start of the cluster. Time limits are kept here; a program that ends with an error
-after its end was asked for counts as stopped.
+Cluster time counts from the first start of the cluster. This class enforces time limits; a program that ends with an
+error after a requested stop counts as stopped.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ AGAIN_S, MOST_AGAIN_S = 0.5, 30.0
 
 @dataclass(slots=True)
 class _Work:
-    """What goes on for an open attempt.
+    """The state of an open attempt.
 
     Attributes:
-        starting: its program is being started, or taken up again.
-        limit: when its time is over.
-        overdue: that has come.
+        starting: its program is being started, or resumed.
+        limit: the timer of its time limit.
+        overdue: the time limit has passed.
     """
 
     starting: asyncio.Task[None] | None = None
@@ -71,53 +71,53 @@ class RealDriver(Driver):
 
     @abstractmethod
     async def start(self, attempt: Attempt) -> None:
-        """Starts the program of an attempt; `started`, `runs` and `ended` are told by the adapter, now or later.
+        """Starts the program of an attempt; the adapter calls `started`, `runs` and `ended`, now or later.
 
         Raises:
             InvalidInput: the job can't be run at all; it fails.
-            Exception: it could not be started; the attempt is lost, and followed by another one.
+            Exception: it could not be started; the attempt is lost, and the job runs again.
         """
 
     @abstractmethod
     async def end(self, attempt: Attempt) -> None:
-        """Ends the program of an attempt, if it still runs; `ended` is told by the adapter, when it is over.
+        """Stops the program of an attempt, if it still runs; the adapter calls `ended` when it is over.
 
         Raises:
-            Exception: it could not be ended; that is tried again.
+            Exception: it could not be stopped; the call is repeated.
         """
 
     @abstractmethod
     async def resume(self, attempt: Attempt) -> bool:
-        """Takes up the program of an attempt that the process before had started; False: there is none.
+        """Finds the program of an attempt that the previous process had started; False: there is none.
 
-        It may run, or have ended meanwhile, which is told as ever. Of an attempt that had not started, the process
-        before may still have begun to start the program.
+        It may run, or have ended meanwhile; the adapter reports the end as usual. For an attempt without a start, the
+        previous process may still have begun to start the program.
 
         Raises:
-            Exception: it could not be found out; that is tried again.
+            Exception: the search failed; the call is repeated.
         """
 
     # ---- what an adapter tells
 
     def started(self, attempt: Attempt) -> None:
-        """The attempt has its GPU."""
+        """Reports that the attempt has its GPU."""
         if self.side.is_open(attempt) and not attempt.start_revision:
             self._tell(attempt, EventKind.STARTED)
             self._keep_limit(attempt)
 
     def runs(self, attempt: Attempt) -> None:
-        """Its program runs."""
+        """Reports that its program runs."""
         self.started(attempt)
         if self.side.is_open(attempt) and not attempt.runs:
             self._tell(attempt, EventKind.RUNNING)
 
     def ended(self, attempt: Attempt, kind: EventKind, message: str = "") -> None:
-        """It is over.
+        """Reports the end of an attempt.
 
         Args:
-            attempt: told once; again changes nothing.
-            kind: FINISHED; FAILED, by an error or because it was ended; LOST, with its node, and worth another attempt.
-            message: for people.
+            attempt: the attempt; a repeated report changes nothing.
+            kind: FINISHED; FAILED, by an error or because it was stopped; LOST, with its node: the job may run again.
+            message: a readable reason.
         """
         overdue = self._work_of(attempt).overdue
         self._drop_work(attempt)
@@ -131,7 +131,7 @@ class RealDriver(Driver):
         self._tell(attempt, kind, message)
 
     def gpu_lost(self, gpu_id: str) -> None:
-        """A GPU is gone; what ran there is lost."""
+        """Reports a lost GPU; its attempt is lost."""
         now_s = self.present_s()
         lost = [attempt for attempt in self.side.open_attempts() if attempt.gpu_id == gpu_id]
         self.side.emit([ClusterEvent(0, EventKind.GPU_LOST, now_s, placement=Placement.on(gpu_id))])
@@ -140,7 +140,7 @@ class RealDriver(Driver):
         self.go_on()
 
     def gpu_back(self, gpu_id: str) -> None:
-        """A lost GPU is there again."""
+        """Reports that a lost GPU is back."""
         self.side.emit([ClusterEvent(0, EventKind.GPU_BACK, self.present_s(), placement=Placement.on(gpu_id))])
         self.go_on()
 
@@ -158,7 +158,7 @@ class RealDriver(Driver):
         self._base_wall = timers.time()
 
     def note(self) -> str:
-        """When cluster time began, Unix time."""
+        """Unix time of cluster time 0."""
         return repr(self._began_unix_s)
 
     async def begin(self, kept: Kept | None) -> None:
@@ -185,7 +185,7 @@ class RealDriver(Driver):
         self.spawn(self._end(attempt), f"end {attempt.job_id}")
 
     async def close(self) -> None:
-        """Programs run on; nothing more is told of them."""
+        """Stops reports; programs run on."""
         self._timer.set(math.inf)
         for task in self._tasks:
             task.cancel()
@@ -201,21 +201,21 @@ class RealDriver(Driver):
         if not self.side.is_open(attempt):
             self._drop_work(attempt)
         elif not found:
-            self.ended(attempt, EventKind.LOST, "its program was gone when the cluster's service came back")
+            self.ended(attempt, EventKind.LOST, "its program had ended when the cluster's service came back")
         elif attempt.stop_asked:
             self.stop(attempt)
         elif attempt.start_revision:
             self._keep_limit(attempt)
 
     async def _found(self, attempt: Attempt) -> bool:
-        """Whether the program of an attempt is still there: only the adapter's answer says that it is gone."""
+        """Whether the program of an attempt still exists: only the adapter's answer decides."""
         pause_s = AGAIN_S
         while self.side.is_open(attempt):
             try:
                 return await self.resume(attempt)
             except Exception as error:
                 self._log.warning(
-                    "an attempt could not be taken up again; trying again", job_id=attempt.job_id, why=str(error)
+                    "an attempt could not be resumed; trying again", job_id=attempt.job_id, why=str(error)
                 )
                 await asyncio.sleep(pause_s)
                 pause_s = min(2.0 * pause_s, MOST_AGAIN_S)
@@ -230,7 +230,7 @@ class RealDriver(Driver):
             work.limit.cancel()
 
     async def _settle(self) -> None:
-        """Returns when what it is about to do is written down, however long that takes."""
+        """Returns when the next action is journaled, however long it takes."""
         while True:
             try:
                 await self.side.settled()
@@ -241,7 +241,7 @@ class RealDriver(Driver):
 
     async def _start(self, attempt: Attempt) -> None:
         try:
-            # A program that nobody has written down would be found by nobody.
+            # No process would find a program that is not journaled.
             await self._settle()
             if self.side.is_open(attempt):  # its GPU may be lost by now
                 await self.start(attempt)
@@ -290,7 +290,7 @@ class RealDriver(Driver):
         work.limit = self.timers.call_at(self.timers.time() + max(wait_s, 0.0), overdue)
 
     def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """Runs something beside all else, such as a watch over a program; ended when the driver is closed."""
+        """Runs a background task, such as the watch of a program; ended when the driver is closed."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -304,7 +304,7 @@ class RealDriver(Driver):
         return self._now_s()
 
     def go_on(self) -> None:
-        """Wakes who wanted to be woken by now."""
+        """Fires due wake-ups."""
         now_s, wake_ups = self._now_s(), self.side.wake_ups
         if wake_ups.take(now_s):
             self.side.emit([ClusterEvent(0, EventKind.WAKE_UP, now_s)])

@@ -1,9 +1,9 @@
-"""What a cluster keeps in Redis over restarts: incarnation, event log, attempts, wake-ups. Knows Redis, no gRPC.
+"""A cluster's record in Redis: incarnation, event log, attempts, wake-ups; survives restarts. No gRPC.
 
-The keys stand in adlro.store.keys (`cluster_keys`). All is changed by one script a write. Only the process that took
-the record last writes it: `take` gives it a larger term than any before. Of one process each write follows the one
-before; where that is not there (the store has lost it, or its answer was lost), nothing is changed, and the next write
-has the whole.
+adlro.store.keys has the keys (`cluster_keys`). One script makes each write. Only the process that acquired
+the record last writes it: `take` gives it a larger term than any before. Each write of a process follows its previous
+one; if that is missing (the store has lost it, or its answer was lost), the script changes nothing, and the next write
+has the whole state.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ class Record:
         self._writes = 0
 
     async def take(self, timeout_s: float) -> Kept | None:
-        """From now on this process writes the record.
+        """Makes this process the writer of the record.
 
         Args:
-            timeout_s: for the store's answer; reading what it says takes as long as it takes.
+            timeout_s: for the store's answer, without the time to decode it.
 
         Returns:
-            What the process before has written; None: there was none, or the store has lost it.
+            The previous process's state; None: there was none, or the store has lost it.
 
         Raises:
             DataLoss: the record can't be read.
@@ -126,17 +126,18 @@ class Record:
             )
         except (KeyError, ValueError, IndexError, DecodeError) as error:
             raise DataLoss(
-                f"what the cluster has kept in Redis ({self._keys[0]}) can't be read ({error!r}); bring it back from a "
-                f"backup, or delete {', '.join(self._keys)}: then another incarnation begins, and what ran is lost",
+                f"the cluster's record in Redis ({self._keys[0]}) can't be read ({error!r}); restore it from a "
+                f"backup, or delete {', '.join(self._keys)}: then a new incarnation begins, without the "
+                "running attempts",
                 reason="CLUSTER_UNREADABLE",
             ) from error
 
     async def write(self, changes: Changes) -> bool:
-        """Writes changes; False: what they build on is not there, so the whole must be written.
+        """Writes changes; False: their predecessor is missing, so the whole state must be written.
 
         Raises:
             Stale: another process has taken the record over.
-            redis.exceptions.RedisError, OSError: whether they are written is not known; the whole must be.
+            redis.exceptions.RedisError, OSError: the result is unknown; the whole state must be written.
         """
         self._writes += 1
         fields: list[Any] = [
@@ -160,7 +161,7 @@ class Record:
         lists = [part for each in (fields, batches, attempts) for part in (len(each) // 2, *each)]
         answer = await self._write(keys=self._keys, args=[*head, *lists, *map(repr, changes.wake_ups_s)])
         if answer == 0:
-            raise Stale("another process has taken over this cluster; two of one name must not run at a time")
+            raise Stale("another process has taken over this cluster; only one process of a cluster may run")
         return bool(answer == 1)
 
 

@@ -71,7 +71,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         pb_grpc.add_ClusterServiceServicer_to_server(self, server)
 
     async def start(self, context: ServiceContext) -> None:
-        """Takes up what was before, as soon as the store tells it, and starts telemetry where it is wanted."""
+        """Restores the previous state once the store answers, and starts telemetry if configured."""
         settings = self._settings
         await self.driver.prepare()
         self._redis = connect_for_scripts(settings.redis_url)
@@ -83,7 +83,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         def tell(problem: str) -> None:
             context.health.set_serving(not problem, problem, source="cluster")
 
-        tell("what was before is not read yet")
+        tell("the cluster's record is not read yet")
         outbox = Outbox()
         ClusterMetrics(self.name, self.side, outbox, context.registry)
         if settings.ingest_address:
@@ -95,7 +95,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         context.spawn(self._end_streams(context.draining), "end event streams at the drain")
 
     async def _begin(self, tell: Callable[[str], None], timeout_s: float = TAKE_TIMEOUT_S) -> None:
-        """Takes up what was before, unless the store does not answer."""
+        """Restores the previous state, unless the store does not answer."""
         try:
             kept = await self._record.take(timeout_s)
             if kept is not None:
@@ -106,7 +106,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
                 self.side.fence.note(await self._jobs.newest_token())
                 await self.driver.begin(kept)
         except (RedisError, OSError, TimeoutError) as error:
-            tell(f"what was before is not read yet: {str(error) or type(error).__name__}")
+            tell(f"the cluster's record is not read yet: {str(error) or type(error).__name__}")
             return
         self._begun = True
         if kept is not None and kept.cluster != self.driver.cluster:
@@ -134,7 +134,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         def tell_of_journal(problem: str) -> None:
             context.health.set_serving(not problem, problem, source="journal")
 
-        context.spawn(self._journal.run(tell_of_journal), "write down what happens")
+        context.spawn(self._journal.run(tell_of_journal), "write the journal")
         description = self.side.describe()
         clock = description.clock
         context.log.info(
@@ -154,7 +154,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         self.side.close()
 
     async def stop(self) -> None:
-        """Lets the cluster say its last word."""
+        """Closes the driver."""
         self._keeping.cancel()
         await self.driver.close()
         if self._begun:
@@ -165,17 +165,16 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
             await self._ingest.close()
 
     def _known(self) -> ClusterSide:
-        """The cluster; refused while it is not known how it stood before."""
+        """The cluster; raises while its previous state is unknown."""
         if not self._begun:
             raise Unavailable(
-                "how the cluster stood before is not known yet: "
-                f"Redis at {redacted(self._settings.redis_url)} does not answer",
+                f"the cluster's record is not read yet: Redis at {redacted(self._settings.redis_url)} does not answer",
                 retry_after_s=1.0,
             )
         return self.side
 
     async def _fenced(self, fencing_token: int) -> ClusterSide:
-        """The cluster, when it knows whether a token was given; the store is asked once for each new one."""
+        """The cluster, after it has looked up an unknown token in the store, once for each new one."""
         side = self._known()
         if fencing_token > side.fence.newest:
             side.fence.note(await self._jobs.newest_token())
@@ -184,7 +183,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
     # ---- ClusterService
 
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
-        """How things stand."""
+        """The cluster's state."""
         side = self._known()
         described = side.describe()
         if described.revision > side.log.told_revision:
@@ -192,7 +191,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         return description_to_proto(described)
 
     async def LaunchJob(self, request: pb.LaunchJobRequest, context: Context) -> pb.LaunchJobResponse:
-        """Takes an attempt."""
+        """Accepts an attempt."""
         if request.incarnation:
             self._known().log.check_incarnation(request.incarnation)
         side = await self._fenced(request.fencing_token)
@@ -213,7 +212,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         )
 
     async def StopJob(self, request: pb.StopJobRequest, context: Context) -> pb.StopJobResponse:
-        """Ends an attempt."""
+        """Stops an attempt."""
         if request.incarnation:
             self._known().log.check_incarnation(request.incarnation)
         side = await self._fenced(request.fencing_token)
@@ -235,13 +234,13 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
     async def AcknowledgeEvents(
         self, request: pb.AcknowledgeEventsRequest, context: Context
     ) -> pb.AcknowledgeEventsResponse:
-        """A virtual clock may go on."""
+        """Acknowledges events; a virtual clock may continue."""
         side = await self._fenced(request.fencing_token)
         side.acknowledge(request.incarnation, request.revision, request.fencing_token)
         return pb.AcknowledgeEventsResponse()
 
     async def WakeAt(self, request: pb.WakeAtRequest, context: Context) -> pb.WakeAtResponse:
-        """Wake-ups to come."""
+        """Requests wake-ups."""
         side = self._known()
         self._journal.check()
         clock = side.wake_at(request.times_s)
@@ -264,7 +263,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
     async def SetGpuAvailability(
         self, request: pb.SetGpuAvailabilityRequest, context: Context
     ) -> pb.SetGpuAvailabilityResponse:
-        """Takes a GPU away or gives it back."""
+        """Removes a GPU or brings it back."""
         side = self._known()
         self._journal.check()
         lost = self.driver.set_gpu_availability(request.gpu_id, request.available)
@@ -280,6 +279,6 @@ def _whole_gpu(placement: Placement) -> str:
     """
     if len(placement.gpus) > 1 or placement.gpus[0].share < 1.0:
         raise Unsupported(
-            "placement: this cluster gives an attempt one whole GPU: name one, with share 1", field="placement"
+            "placement: this cluster gives each attempt one whole GPU: name one GPU, with share 1", field="placement"
         )
     return placement.gpu_id

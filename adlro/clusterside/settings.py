@@ -10,7 +10,7 @@ from adlro.kit.settings import ServiceSettings
 
 
 class ClusterSettings(ServiceSettings):
-    """What the server half of a cluster needs to know."""
+    """The settings of the server half of a cluster."""
 
     service_name: ClassVar[str] = "cluster"
 

@@ -22,11 +22,11 @@ Floats = NDArray[np.float64]
 
 
 class Sample(Protocol):
-    """The metrics of G GPUs at one time, each an array of shape (G,); NaN for a lost GPU, or what is not known."""
+    """The metrics of G GPUs at one time, each an array of shape (G,); NaN for a lost GPU, or an unknown value."""
 
     @property
     def utilization_ratio(self) -> Floats:
-        """Share of the time in which it computes."""
+        """Share of the time in which the GPU computes, 0..1."""
 
     @property
     def memory_used_mib(self) -> Floats:
@@ -85,7 +85,7 @@ class Outbox:
         return self._blocks.popleft()
 
     def clear(self) -> None:
-        """Drops what waits: after a break, only what is new is of use."""
+        """Drops waiting blocks: after an outage only new ones are useful."""
         self.dropped_count += len(self._blocks)
         self._blocks.clear()
 
@@ -94,7 +94,7 @@ class Sampler:
     """Turns samples into blocks.
 
     Args:
-        take: gives the present cluster time and the GPUs' metrics; None: there are none now.
+        take: returns the present cluster time and the GPUs' metrics; None: none available.
         outbox: where blocks go.
         hz: samples a second of wall time.
         unix_time: wall time of a sample.
@@ -131,7 +131,7 @@ class Sampler:
             self._samples = []
 
     async def run(self) -> None:
-        """Samples at its rate for ever; a tick that was missed is left out."""
+        """Samples at its rate, endlessly; skips missed ticks."""
         loop = asyncio.get_running_loop()
         next_at = loop.time()
         while True:

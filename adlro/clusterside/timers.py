@@ -1,4 +1,4 @@
-"""Wall time and callbacks: those of the running event loop, or what a test moves by hand."""
+"""Wall time and callbacks: those of the running event loop, or a test's, moved by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Timer(Protocol):
 
 
 class Timers(Protocol):
-    """Wall time and callbacks: `LoopTimers`, or what a test moves by hand."""
+    """Wall time and callbacks: `LoopTimers`, or a test's, moved by hand."""
 
     def time(self) -> float:
         """Wall time, seconds; it never goes back."""

@@ -1,4 +1,4 @@
-"""The cluster times at which somebody wants to be woken: each once, however often it is asked for. Plain."""
+"""The requested wake-up times, in cluster time: each once, however often it is requested. Plain."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class WakeUps:
     """Times to come, in order.
 
     Attributes:
-        new: times that were added since somebody emptied it.
-        taken_s: all times up to this one were taken out.
+        new: times added since the list was last emptied.
+        taken_s: all times up to this one are removed.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class WakeUps:
         return sorted(self._heap)
 
     def add(self, times_s: Iterable[float]) -> None:
-        """Notes times; those that are known already change nothing."""
+        """Adds times; known ones change nothing."""
         for time_s in times_s:
             if time_s not in self._known:
                 self._known.add(time_s)
@@ -40,7 +40,7 @@ class WakeUps:
                 self.new.append(time_s)
 
     def take(self, time_s: float) -> bool:
-        """Takes out those that have come by a time; False: none."""
+        """Removes the times up to a given one; False: none."""
         taken = False
         while self._heap and self._heap[0] <= time_s:
             self._known.discard(heapq.heappop(self._heap))

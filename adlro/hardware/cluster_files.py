@@ -114,7 +114,7 @@ def clusters_of_table(table: Mapping[str, Any], where: str, text: str = "") -> t
         if model not in speeds.gpu_models:
             fields.refuse(
                 "gpu_model",
-                f"no speeds are known for GPU model '{model}'; use one of {', '.join(SHIPPED.gpu_models)}, or bring "
+                f"no speeds are known for GPU model '{model}'; use one of {', '.join(SHIPPED.gpu_models)}, or add "
                 "its speeds in [[speeds]] tables",
                 reason="UNKNOWN_GPU_MODEL",
             )
@@ -183,7 +183,7 @@ class _Fields:
     def refuse_unknown(self, known: Collection[str]) -> None:
         for key in self._table:
             if key not in known:
-                self.refuse(key, f"is not a key here; there are {', '.join(known)}")
+                self.refuse(key, f"is an unknown key; known are {', '.join(known)}")
 
     def _refuse_value(self, key: str, wanted: str) -> NoReturn:
         given = f"not {self._table[key]!r}" if key in self._table else "and is missing"

@@ -1,4 +1,4 @@
-"""What makes a process a good service: settings, logs, server bootstrap, error mapping, Redis. Imports no service."""
+"""The common code of services: settings, logs, server bootstrap, error mapping, Redis. Imports no service."""
 
 import os
 

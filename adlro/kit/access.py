@@ -1,6 +1,6 @@
-"""Which call needs which role, and the guard that asks for it before a call's first message is read.
+"""The roles of each method, and the guard that checks them before a call's first message is read.
 
-A method that is not in the table is refused to everybody; a test compares the table with the contracts.
+A method that is not in the table is refused to every caller; a test compares the table with the contracts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPERATORS: Final = frozenset({_OPERATOR})
 _SERVICES: Final = frozenset({_SERVICE})
 _OPERATORS_AND_SERVICES: Final = frozenset({_OPERATOR, _SERVICE})
 
-# By full name of the method, who may call it. Where a submitter may, the service shows him his own jobs only.
+# Roles by full name of the method. A submitter gets only his own jobs.
 ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.JobService/SubmitJob": _OWNERS,
     "/adlro.v1.JobService/SubmitJobs": _OWNERS,
@@ -30,7 +30,7 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.JobService/CancelJob": _OWNERS,
     "/adlro.v1.JobService/WatchJobs": _ALL,
     "/adlro.v1.TelemetryService/UpsertCluster": _OPERATORS_AND_SERVICES,
-    # What there is to ask for: a submitter needs it to write a job that fits.
+    # A submitter needs the cluster's description to write a job that fits.
     "/adlro.v1.TelemetryService/GetCluster": _ALL,
     "/adlro.v1.TelemetryService/PushTelemetry": _SERVICES,
     "/adlro.v1.TelemetryService/GetTelemetry": _READERS,
@@ -58,10 +58,10 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.ClusterService/SetGpuAvailability": _OPERATORS,
 }
 
-# It tells whether a process serves and nothing more; whoever restarts containers must be able to ask. Its streams
-# (Watch) would be a stranger's to keep open.
+# It reports only whether a process serves; the container engine must be able to call it. Its streams
+# (Watch) need a token, since strangers could keep them open.
 OPEN: Final = frozenset({"/grpc.health.v1.Health/Check"})
-# The rest of health, and reflection, which tells the contracts to tools such as grpcurl: for everybody with a token.
+# The rest of health, and reflection, which gives the contracts to tools such as grpcurl: for every role.
 _ANY_ROLE_PREFIX = "/grpc."
 
 _SCHEME = "bearer "
@@ -69,10 +69,10 @@ _LOG_EVERY_S = 10.0
 
 
 class AccessGuard:
-    """Lets calls through by their token.
+    """Checks calls by their token.
 
     Args:
-        users: who is known.
+        users: the known users.
     """
 
     def __init__(self, users: UsersFile) -> None:
@@ -81,7 +81,7 @@ class AccessGuard:
         self._log_at_s = 0.0
 
     def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]] | None) -> AdlroError | None:
-        """What to tell a caller who may not; None for one who may, who is then the `current_caller`.
+        """The error for a caller without the right; None for an admitted one, who becomes the `current_caller`.
 
         Args:
             method: full name, such as `/adlro.v1.JobService/GetJob`.
@@ -92,7 +92,7 @@ class AccessGuard:
         caller = self._caller(metadata)
         if caller is None:
             self._note("unauthenticated", method)
-            # One answer for no token and for a wrong one: it tells nothing about who is known.
+            # The same answer for a missing and a wrong token: it reveals no user.
             return Unauthenticated(
                 "this service needs a token that it knows; set ADLRO_TOKEN_FILE, or send the metadata "
                 "`authorization: Bearer <token>`"
@@ -119,7 +119,7 @@ class AccessGuard:
         return None
 
     def _note(self, why: str, method: str) -> None:
-        """One line now and then: a flood of refused calls must not become a flood of lines."""
+        """At most one line in a while: a flood of refused calls must not become a flood of lines."""
         self._refused += 1
         now_s = time.monotonic()
         if now_s >= self._log_at_s:

@@ -1,4 +1,4 @@
-"""`host:port`: taken apart, and told in plain words why one can't be listened on. Touches sockets only."""
+"""Parses `host:port`, and explains why a service can't listen on an address. Touches sockets only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from adlro.errors import AdlroError
 
 
 class ListenFailed(AdlroError):
-    """A service can't listen where its settings say."""
+    """A service can't listen on its address."""
 
     default_reason = "LISTEN_FAILED"
 
@@ -32,7 +32,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """The opposite of `split_address`."""
+    """The inverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -48,15 +48,15 @@ def is_loopback(address: str) -> bool:
 
 
 def check_listenable(address: str, setting: str, key: str) -> None:
-    """Binds and lets go, to learn the reason that gRPC does not give.
+    """Binds the address and releases it, to find the reason that gRPC does not give.
 
     Args:
         address: `host:port`.
-        setting: what to call it, such as `listen`.
+        setting: the setting's name, such as `listen`.
         key: the environment key that changes it.
 
     Raises:
-        ListenFailed: with the reason and the way out.
+        ListenFailed: with the reason and the remedy.
     """
     host, port = split_address(address)
     try:
@@ -71,14 +71,14 @@ def check_listenable(address: str, setting: str, key: str) -> None:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
                 probe.bind(where)
-                # Two may bind with SO_REUSEADDR; only one may listen.
+                # Two sockets may bind with SO_REUSEADDR; only one may listen.
                 probe.listen(1)
             except OSError as error:
                 raise listen_error(error, address, setting, key) from None
 
 
 def listen_error(error: OSError, address: str, setting: str, key: str) -> ListenFailed:
-    """Says what an OSError of bind means for the person who starts the service."""
+    """Explains an OSError of bind to the person who starts the service."""
     if error.errno == errno.EADDRINUSE:
         return ListenFailed(f"{setting}: {address} is in use by another process; set {key} or stop it")
     if error.errno == errno.EADDRNOTAVAIL:

@@ -1,8 +1,8 @@
-"""How large a request may be, by the field rules of its contract. Knows protobuf and the rules' schema; no I/O.
+"""The largest size of a request by its field rules. Uses protobuf and the rules' schema; no I/O.
 
-The rules are checked on parsed messages, one value after the other, and every broken one costs some 50 us to tell. So
-three things come before: the size of the bytes, against what the rules allow at most (`largest_bytes`); the number of
-items in every list and map (`Items`); and only then the values.
+The rules are checked on parsed messages, one value after the other, and each broken rule costs some 50 us. So
+two checks come first: the size of the bytes, against the largest that the rules allow (`largest_bytes`); the number of
+items in every list and map (`Items`). The values are checked last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from adlro.vendor.buf.validate import validate_pb2
 
-# Fields that a newer client knows, and we do not.
+# Fields of newer clients that this release does not have.
 _UNKNOWN_FIELDS_BYTES: Final = 4096
 _BYTES_PER_CHARACTER: Final = 4
 _VARINT_BYTES: Final = 10
@@ -29,17 +29,17 @@ _FIXED_BYTES: Final = {
     FieldDescriptor.TYPE_SFIXED32: 4,
     FieldDescriptor.TYPE_BOOL: 1,
 }
-# Of a message that may be no message at all: looked at for its largest field.
+# Limit of the search for the largest field, in bytes that may be no message.
 _FIELDS_LOOKED_AT: Final = 1000
 
 
 class TooManyItems(Exception):
-    """A list or map holds more than its rule allows.
+    """A list or map has more items than its rule allows.
 
     Attributes:
         path: the field, such as `records[1].job.labels`.
-        limit: what the rule allows.
-        count: what there is.
+        limit: the rule's limit.
+        count: the number of items.
     """
 
     def __init__(self, path: str, limit: int, count: int) -> None:
@@ -49,7 +49,7 @@ class TooManyItems(Exception):
         self.count = count
 
     def below(self, where: str) -> TooManyItems:
-        """The same, as seen from the message that holds this one."""
+        """The same error, with the path from the enclosing message."""
         return TooManyItems(f"{where}.{self.path}", self.limit, self.count)
 
 
@@ -85,10 +85,10 @@ class Items:
         return Items(descriptor)
 
     def count(self, message: Message) -> int:
-        """How many items there are in all.
+        """The number of all items.
 
         Raises:
-            TooManyItems: a list is too long; its items have not been looked at.
+            TooManyItems: a list is too long; its items are unread.
         """
         total = 0
         for name, most, nested in self._fields:
@@ -120,7 +120,7 @@ class Items:
 
 @cache
 def largest_bytes(descriptor: Descriptor) -> int:
-    """The largest that a message of this type can be on the wire without breaking a rule, and a little more.
+    """The largest size on the wire of a valid message of this type, and a little more, in bytes.
 
     Raises:
         ValueError: a field has no bound; names it.

@@ -1,8 +1,8 @@
-"""Memory that requests may take: so many bytes for a process and for each caller, and the rest waits or is refused.
+"""Memory budget of requests: bytes for a process and for each caller; further requests wait or are refused.
 
-gRPC knows one largest message for a server, and reads a message before it says how large it is. So a call takes the
-size of the largest one before its message is read, gives back what it did not need, and keeps the rest until its answer
-is with the client. What waits costs its first 64 KiB (adlro.kit.port). Knows asyncio only.
+gRPC has one largest message size for a server, and reads a message before its size is known. So a call reserves the
+largest size before its message is read, releases the surplus, and holds the rest until its answer
+is with the client. A waiting call costs its first 64 KiB (adlro.kit.port). Uses asyncio only.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ T = TypeVar("T")
 _WAITING, _WAITING_OF_CALLER = 1500, 1000
 # A call waits no longer than this for memory.
 _WAIT_S = 5.0
-# Who sends nothing, or takes nothing, for so long gives way to others who wait.
+# A client that sends nothing, or reads nothing, for this time loses its memory to waiting callers.
 _LOOK_EVERY_S = 0.5
 _RETRY_S = 1.0
 
 
 class MemoryLease:
-    """Memory that one call has taken; made by `RequestBudget.take`.
+    """Memory that one call holds; made by `RequestBudget.take`.
 
     Attributes:
-        size_bytes: how much.
+        size_bytes: its size.
     """
 
     __slots__ = ("_budget", "_given_up", "_task", "_waits_since_s", "caller", "size_bytes")
@@ -44,7 +44,7 @@ class MemoryLease:
         self._waits_since_s = 0.0
 
     def waits_for_client(self) -> None:
-        """From now on the current task waits for its client, to send or to take something: it may be cancelled."""
+        """Marks the current task as waiting for its client, to send or to read: it may be cancelled."""
         self._task = asyncio.current_task()
         self._waits_since_s = time.monotonic()
 
@@ -52,7 +52,7 @@ class MemoryLease:
         """Waits for a message of the client.
 
         Raises:
-            LimitExceeded: it did not come, and others wait for memory.
+            LimitExceeded: it did not arrive, and other callers wait for memory.
         """
         self.waits_for_client()
         try:
@@ -67,19 +67,19 @@ class MemoryLease:
             self._task = None
 
     def resize(self, size_bytes: int) -> None:
-        """Takes another amount, whether there is room for it or not: later calls wait until there is."""
+        """Changes the amount, even beyond the budget: later calls then wait."""
         self._budget._resize(self, size_bytes)
 
     def release(self, _: object = None) -> None:
-        """Gives back all of it; more than once does no harm."""
+        """Releases the memory; a repeated call does nothing."""
         self._task = None
         self._budget._resize(self, 0)
         self._budget._open.discard(self)
 
     def _too_slow(self) -> LimitExceeded:
         return LimitExceeded(
-            f"the client sent nothing for {self._budget.patience_s:g} s while others wait for the memory that its "
-            "message would need; send messages at once when a call is open",
+            f"the client sent nothing for {self._budget.patience_s:g} s while other calls wait for the memory reserved "
+            "for its message; send the message as soon as a call is open",
             reason="TOO_SLOW",
             retry_after_s=_RETRY_S,
         )
@@ -109,11 +109,11 @@ class LeasedStream(Generic[T]):
 
 
 class RequestBudget:
-    """What calls of one kind may take.
+    """The memory budget of one kind of calls.
 
     Args:
         total_bytes: of the process.
-        patience_s: how long a client may be silent while others wait.
+        patience_s: how long a client may be silent while other callers wait.
     """
 
     def __init__(self, total_bytes: int, patience_s: float) -> None:
@@ -131,26 +131,26 @@ class RequestBudget:
 
     @property
     def used_bytes(self) -> int:
-        """What is taken now."""
+        """The memory in use, bytes."""
         return self._used_bytes
 
     @property
     def waiting_count(self) -> int:
-        """Calls that wait now."""
+        """The number of waiting calls."""
         return self._waiting_count
 
     def take_now(self, caller: str, size_bytes: int) -> MemoryLease | None:
-        """Memory for a call, where there is some and nobody is before it."""
+        """Memory for a call, if it is free and no call waits."""
         size_bytes = min(size_bytes, self._caller_bytes)
         if self._short or caller in self._waiting or not self._fits(caller, size_bytes):
             return None
         return self._lease(caller, size_bytes)
 
     async def take(self, caller: str, size_bytes: int) -> MemoryLease:
-        """Memory for a call, waited for.
+        """Waits for memory for a call.
 
         Raises:
-            LimitExceeded: there is none within a few seconds, or too many wait already.
+            LimitExceeded: no memory within a few seconds, or too many waiting calls.
         """
         lease = self.take_now(caller, size_bytes)
         if lease is not None:
@@ -206,7 +206,7 @@ class RequestBudget:
             self._grant()
 
     def _grant(self) -> None:
-        """Serves who waits, callers in turn; one whose own part is used up holds up no other."""
+        """Serves waiting calls, callers in turn; a caller at his own limit delays no other."""
         self._short = False
         passed = 0
         while passed < len(self._waiting):
@@ -235,7 +235,7 @@ class RequestBudget:
                 return
 
     def _look(self) -> None:
-        """While somebody waits: ends what waited too long, and calls whose client is silent."""
+        """While calls wait: ends calls that waited too long, and calls whose client is silent."""
         self._timer = None
         now_s = time.monotonic()
         for caller, queue in list(self._waiting.items()):
@@ -251,7 +251,7 @@ class RequestBudget:
 
     def _refusal(self, caller: str) -> LimitExceeded:
         return LimitExceeded(
-            f"requests of {caller} wait for memory here ({self._used_by.get(caller, 0) >> 20} of his "
+            f"the requests of {caller} wait for memory ({self._used_by.get(caller, 0) >> 20} of his "
             f"{self._caller_bytes >> 20} MiB are in use, of all callers {self._used_bytes >> 20} of "
             f"{self._total_bytes >> 20} MiB); send fewer at a time",
             reason="TOO_MANY_REQUESTS",

@@ -59,11 +59,11 @@ def open_channel(
 
     Args:
         address: `host:port`.
-        credentials: certificates and token to show; none: plain text, without a token.
-        max_message_bytes: the largest message that is sent or taken.
+        credentials: certificates and token; none: plain text, without a token.
+        max_message_bytes: the largest message that is sent or received.
 
     Raises:
-        InvalidInput: there is a token, and others could read it on its way.
+        InvalidInput: the token would be sent in plain text over an untrusted network.
     """
     options = channel_options(address, max_message_bytes)
     credentials = credentials or Credentials()

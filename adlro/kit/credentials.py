@@ -1,12 +1,12 @@
-"""What a caller shows: TLS certificates and a token, from files that environment keys name. Knows gRPC.
+"""A caller's credentials: TLS certificates and a token, from files that environment keys name. Uses gRPC.
 
-    ADLRO_TLS_CA_FILE      PEM; the authorities that servers' certificates are checked against. Set: TLS is spoken
-    ADLRO_TLS_CERT_FILE    PEM; a certificate of one's own, for servers that ask for one
+    ADLRO_TLS_CA_FILE      PEM; the authorities that servers' certificates are checked against. Set: TLS is used
+    ADLRO_TLS_CERT_FILE    PEM; the caller's certificate, for servers that require one
     ADLRO_TLS_KEY_FILE     PEM; its key
-    ADLRO_TOKEN_FILE       the token (of a user; a service shows that of ADLRO_SERVICE_TOKEN_FILE)
+    ADLRO_TOKEN_FILE       the user's token (a service uses ADLRO_SERVICE_TOKEN_FILE)
     ADLRO_TRUSTED_NETWORK  set: the token may be sent in plain text to other machines
 
-Files are read when a connection is opened: a long-lived client takes new ones up when it is made anew.
+Files are read when a client is made: a long-lived client does not notice new ones.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ TRUSTED_ENV = "ADLRO_TRUSTED_NETWORK"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Certificates and a token; what is empty is not shown. Its text never holds any of them.
+    """Certificates and a token; empty ones are not sent. The object's text never contains them.
 
     Attributes:
         ca_pem: authorities; empty: no TLS.
         cert_pem: own certificate.
         key_pem: its key.
-        token: who calls.
+        token: the caller's token.
         trusted_network: the token may be sent in plain text to other machines.
     """
 
@@ -66,13 +66,15 @@ class Credentials:
         """Reads the files; an empty path is none.
 
         Raises:
-            InvalidInput: a file can't be read, or one that belongs to another is missing. Names the environment key.
+            InvalidInput: a file can't be read, or a certificate or key is missing. Names the environment key.
         """
         if bool(cert_file) != bool(key_file):
             missing = KEY_ENV if cert_file else CERT_ENV
             raise InvalidInput(f"{missing}: is not set; a certificate and its key belong together", field=missing)
         if cert_file and not ca_file:
-            raise InvalidInput(f"{CA_ENV}: is not set; without it no TLS is spoken and {CERT_ENV} unused", field=CA_ENV)
+            raise InvalidInput(
+                f"{CA_ENV}: is not set; without it the client uses no TLS, and {CERT_ENV} has no effect", field=CA_ENV
+            )
         return cls(
             ca_pem=_pem(ca_file, CA_ENV),
             cert_pem=_pem(cert_file, CERT_ENV),
@@ -90,7 +92,7 @@ class Credentials:
 
     @classmethod
     def of_service(cls, settings: ServiceSettings) -> Credentials:
-        """What a service shows to others. Raises InvalidInput."""
+        """A service's credentials for calls to other services. Raises InvalidInput."""
         return cls.from_files(
             settings.tls_ca_file,
             settings.tls_cert_file,
@@ -106,16 +108,16 @@ class Credentials:
         return user_of(self.token)
 
     def for_channel(self, address: str) -> grpc.ChannelCredentials | None:
-        """What gRPC needs for TLS; None: plain text.
+        """Credentials of gRPC for TLS; None: plain text.
 
         Raises:
-            InvalidInput: there is a token, and others could read it on its way.
+            InvalidInput: the token would be sent in plain text over an untrusted network.
         """
         if not self.ca_pem:
             if self.token and not self.trusted_network and not is_loopback(address):
                 raise InvalidInput(
-                    f"{CA_ENV}: is not set; the token is not sent to {address} in plain text, for others to read. "
-                    f"Set it, or {TRUSTED_ENV} where only machines that you trust are on the way",
+                    f"{CA_ENV}: is not set; without TLS the client does not send the token to {address} in plain text. "
+                    f"Set it, or {TRUSTED_ENV} if you trust every machine on the way",
                     field=CA_ENV,
                 )
             return None

@@ -10,7 +10,7 @@ from adlro.errors import InvalidInput
 
 
 def require_deadline(context: grpc.aio.ServicerContext[Any, Any], method: str) -> None:
-    """Raises InvalidInput, with the way to set one, where a call came without deadline."""
+    """Raises InvalidInput, with the way to set one, for a call without a deadline."""
     # None: the client set none. (grpc.aio turns the far future of the wire into None.)
     if context.time_remaining() is None:
         raise InvalidInput(

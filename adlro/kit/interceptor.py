@@ -1,10 +1,10 @@
-"""The one interceptor around every handler: who calls, memory, deadline, field rules, errors, metrics, the log's ids.
+"""The one interceptor of all handlers: caller, memory, deadline, field rules, errors, metrics, the log's ids.
 
-One instead of six: in Python each costs a coroutine and a wrapper for every call. What is wrapped around a method is
-built at its first call and kept.
+One instead of six: in Python each costs a coroutine and a wrapper for every call. The wrapper of a method is
+built at its first call and cached.
 
-Every method is a stream to gRPC: of one that is not, gRPC would read the message before anybody is asked whether there
-is memory for it, and nobody could end a call whose message does not come.
+Every method is registered as a stream: for a unary method gRPC would read the message before the budget can check for
+memory, and no code could end a call without a message.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ _LAST_WORDS_S = 2.0
 
 @dataclass(frozen=True)
 class Limits:
-    """What callers may take of a process; 0: no limit.
+    """Limits of a process for its callers; 0: no limit.
 
     Attributes:
-        message_bytes: the largest message that is taken or sent.
-        request_memory_bytes: for messages that are read and worked on, of calls and of streams one half each.
-        streams_per_user: streams that a user of the guard may have open.
-        unread_timeout_s: a stream of answers is ended whose client takes nothing for so long.
+        message_bytes: the largest message that is received or sent.
+        request_memory_bytes: for requests in progress; one half for calls, one for streams.
+        streams_per_user: open streams of one user of the guard.
+        unread_timeout_s: time after which a response stream without a reading client is ended.
     """
 
     message_bytes: int = 4 * _MIB
@@ -81,14 +81,14 @@ class Limits:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # not generic at run time
-    """What the kit does around every handler.
+    """The kit's wrapper around every handler.
 
     Args:
-        metrics: where calls are counted.
-        open_calls: counts what runs.
+        metrics: counts calls.
+        open_calls: counts running calls.
         deadline_required: refuse unary calls without deadline.
-        guard: asks callers for their token; None: everybody may do all.
-        limits: what callers may take.
+        guard: checks callers' tokens; None: every caller may use every method.
+        limits: limits of callers.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
         self._wrapped: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        """The method's handler, wrapped; None where there is none, which gRPC answers with UNIMPLEMENTED."""
+        """The method's wrapped handler; None if there is none: gRPC then answers UNIMPLEMENTED."""
         method: str = handler_call_details.method
         if self._guard is not None:
             refusal = self._guard.refusal(method, handler_call_details.invocation_metadata)
@@ -162,7 +162,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
         return grpc.stream_unary_rpc_method_handler(unary, None, None)
 
     def _wrap_exempt(self, handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
-        """Health and reflection: nothing but their memory is looked after."""
+        """Wraps health and reflection: only their memory is limited."""
 
         def read(data: bytes) -> Any:
             return handler.request_deserializer(data) if len(data) <= _EXEMPT_REQUEST_BYTES else None
@@ -353,22 +353,22 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
 
 
 def _caller_of(context: Context) -> str:
-    """Whose memory a call takes: a user's; where there are no users, a connection's."""
+    """The owner of a call's memory: the user; without users, the connection."""
     caller = current_caller()
     return caller.user if caller is not None else context.peer()
 
 
 async def _read(context: Context, lease: MemoryLease, read: Callable[[bytes], Any]) -> tuple[Any, int]:
-    """The one message of a call, made of its bytes, and how many those are.
+    """The one message of a call, and its size in bytes.
 
     Raises:
-        LimitExceeded: it did not come, and others wait.
+        LimitExceeded: it did not arrive, and other calls wait.
         InvalidInput: there is none.
     """
     data = await lease.read(context.read())
     if data is _END:
         raise InvalidInput(
-            "no request message came: the client sent none, or one above ADLRO_MAX_MESSAGE_BYTES, or went away",
+            "no request message arrived: the client sent none, or one above ADLRO_MAX_MESSAGE_BYTES, or disconnected",
             reason="REQUEST_MISSING",
         )
     return read(cast(bytes, data)), len(data)
@@ -386,14 +386,14 @@ def _release_at_end(lease: MemoryLease) -> None:
 def _answer_too_large(method: str, size_bytes: int, most_bytes: int) -> LimitExceeded:
     return LimitExceeded(
         f"the answer of {method.rpartition('/')[2]} has {size_bytes} bytes, of at most {most_bytes} "
-        "(ADLRO_MAX_MESSAGE_BYTES); ask for less at a time",
+        "(ADLRO_MAX_MESSAGE_BYTES); request less at a time",
         reason="ANSWER_TOO_LARGE",
         metadata={"size_bytes": str(size_bytes), "limit_bytes": str(most_bytes)},
     )
 
 
 async def _end_unread(context: Context, error: LimitExceeded) -> str:
-    """Tells a client that takes nothing why its stream ends, if it takes that; gives the code for the metrics."""
+    """Sends the reason of a stream's end to a client that reads nothing; returns the code for the metrics."""
     task = asyncio.current_task()
     if task is not None:
         task.uncancel()

@@ -1,6 +1,6 @@
 """Logs: one JSON object a line on stderr, from structlog and from the standard library alike.
 
-What is bound with `structlog.contextvars` (the kit binds request_id and job_id of a call) stands in every line.
+Every line has the fields bound with `structlog.contextvars` (the kit binds request_id and job_id of a call).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class _Stderr:
-    """Today's sys.stderr; a reader that went away must not take the service with it."""
+    """The present sys.stderr; a closed reader must not end the service."""
 
     def write(self, text: str) -> int:
         try:
@@ -36,7 +36,7 @@ def configure(service: str, level: str) -> None:
     """Sets up logging of this process.
 
     Args:
-        service: stands in every line as `service`.
+        service: the field `service` of every line.
         level: debug, info, warning or error.
     """
 

@@ -1,4 +1,4 @@
-"""A process' Prometheus metrics: one registry, calls and latencies by method, an optional HTTP endpoint."""
+"""A process's Prometheus metrics: one registry, calls and latencies by method, an optional HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def process_registry() -> CollectorRegistry:
 
 
 def describe_process(registry: CollectorRegistry, service_name: str, is_serving: Callable[[], bool]) -> None:
-    """adlro_service_info{service,version}, and adlro_service_serving as the health protocol has it."""
+    """adlro_service_info{service,version}, and adlro_service_serving by the health protocol."""
     info = Gauge("adlro_service_info", "1; which service, of which version", ["service", "version"], registry=registry)
     info.labels(service_name, __version__).set(1)
     serving = Gauge("adlro_service_serving", "1 while calls are expected to succeed", registry=registry)
@@ -43,12 +43,12 @@ def describe_process(registry: CollectorRegistry, service_name: str, is_serving:
 
 
 class OnLoop(Generic[T]):
-    """Lets the thread that is scraped take something that belongs to the event loop.
+    """Reads state of the event loop from the thread that Prometheus scrapes.
 
     Made on the loop, called from any thread.
 
     Args:
-        take: runs on the loop, between other work, so that it sees nothing half changed; must be quick.
+        take: runs on the loop, between other work, so that it reads a consistent state; must be quick.
     """
 
     def __init__(self, take: Callable[[], T]) -> None:
@@ -57,7 +57,7 @@ class OnLoop(Generic[T]):
         self._thread = get_ident()
 
     def __call__(self) -> T:
-        """What `take` gives.
+        """The result of `take`.
 
         Raises:
             TimeoutError: the loop is busy.
@@ -77,13 +77,13 @@ class OnLoop(Generic[T]):
 
 
 class WhenScraped(Generic[T]):
-    """Metrics that are made of something as it is when the process is scraped.
+    """Metrics that are computed from a state at each scrape.
 
     Args:
-        take: gives it; called from the thread that is scraped (`OnLoop`).
-        show: its metrics.
-        nothing: what gives all names, and no values.
-        registry: where they are registered.
+        take: returns the state; called from the scraped thread (`OnLoop`).
+        show: computes the metrics.
+        nothing: a state with all names, and no values.
+        registry: registers the metrics.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class WhenScraped(Generic[T]):
         return self._show(self._nothing)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
+        """The present metrics."""
         return self._show(self._take())
 
 
@@ -146,7 +146,7 @@ class MetricsEndpoint:
 
     Args:
         address: `host:port`; port 0 takes a free one.
-        registry: what it shows.
+        registry: the metrics to serve.
         key: the environment key that sets the address.
 
     Raises:

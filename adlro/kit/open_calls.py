@@ -53,7 +53,7 @@ class UserStreams:
         count = self._open.get(caller.user, 0)
         if count >= self._limit:
             raise LimitExceeded(
-                f"{caller.user} has {count} streams open here, which is as many as a user may have; end one first",
+                f"{caller.user} has {count} open streams, the most that a user may have; end one first",
                 reason="TOO_MANY_STREAMS",
                 metadata={"limit": str(self._limit)},
                 retry_after_s=_STREAM_RETRY_S,

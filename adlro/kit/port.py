@@ -1,4 +1,4 @@
-"""The port of a service: how it is opened, with TLS or without, and what one client may take of it. Knows gRPC."""
+"""The port of a service: opens it, with TLS or without, and limits each client. Uses gRPC."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server_options(max_message_bytes: int) -> list[tuple[str, str | int]]:
 
 
 def service_options(settings: ServiceSettings) -> list[tuple[str, str | int]]:
-    """Options of a service's server, for gRPC: those of any, and what one client may take."""
+    """Options of a service's server, for gRPC: those of any server, and the limits of one client."""
     options = [
         *server_options(settings.max_message_bytes),
         ("grpc.server_handshake_timeout_ms", _ms(_HANDSHAKE_TIMEOUT_S)),
@@ -55,10 +55,10 @@ def service_options(settings: ServiceSettings) -> list[tuple[str, str | int]]:
 
 
 def open_port(server: grpc.aio.Server, settings: ServiceSettings) -> int:
-    """Binds `settings.listen`, with TLS where the settings name certificates; gives the port.
+    """Binds `settings.listen`, with TLS if the settings name certificates; returns the port.
 
     Raises:
-        ListenFailed: it can't listen there; or must not, because whoever reaches that address could do all; or its
+        ListenFailed: it can't listen there; or must not, because any caller at that address could do all; or its
             certificates are not right.
     """
     key = environment_key(type(settings), "listen")
@@ -86,15 +86,15 @@ def _server_credentials(settings: ServiceSettings) -> grpc.ServerCredentials | N
 
 
 def tell_protection(settings: ServiceSettings) -> None:
-    """Says in the log who may call, where that is not asked."""
+    """Logs the reachable network, if callers are not authenticated."""
     lacks = _lacks(settings)
     if not lacks:
         return
     if is_loopback(settings.listen):
-        get_logger().info("listening for this machine only: there is no protection", without=lacks)
+        get_logger().info("listening on loopback only, without TLS or tokens", without=lacks)
     else:
         get_logger().warning(
-            "whoever is on this network may call: there is no protection",
+            "every machine on this network may call: TLS or tokens are missing",
             without=lacks,
             trusted_network=settings.trusted_network,
         )
@@ -116,12 +116,12 @@ def _lacks(settings: ServiceSettings) -> str:
 
 
 def _check_protected(settings: ServiceSettings, key: str) -> None:
-    """Raises ListenFailed where anybody on a network could call."""
+    """Raises ListenFailed if any machine on a network could call."""
     lacks = _lacks(settings)
     if lacks and not is_loopback(settings.listen) and not settings.trusted_network:
         raise ListenFailed(
-            f"listen: {settings.listen} is open to other machines, and lacks {lacks}; set up both, or listen on "
-            f"127.0.0.1 ({key}), or, where only machines that you trust reach that address, name their network in "
+            f"listen: {settings.listen} is reachable from other machines, and lacks {lacks}; set up both, or listen on "
+            f"127.0.0.1 ({key}), or, if you trust every machine that reaches that address, name their network in "
             "ADLRO_TRUSTED_NETWORK"
         )
 

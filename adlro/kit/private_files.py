@@ -1,6 +1,6 @@
-"""Files and directories that only their owner may open: made so, and closed where an older version left them open.
+"""Files and directories that only their owner may open; closes those that an older version left open.
 
-Touches file modes. Other users of a machine are kept out by it, whatever the umask; root is not.
+Touches file modes. They exclude other users of a machine, whatever the umask, but not root.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from pathlib import Path
 from adlro.errors import Conflict
 
 UMASK = 0o077
-"""For child processes: what they make is for its owner alone."""
+"""For child processes: their files are readable by their owner only."""
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For `open(..., opener=private_opener)`: a file that is made has mode 0600."""
+    """For `open(..., opener=private_opener)`: a new file has mode 0600."""
     return os.open(path, flags, 0o600)
 
 
 def private_directory(path: Path, ours: Collection[str] | None = None) -> None:
-    """Makes a directory for its owner alone (0700), or takes group's and others' bits from one that is there.
+    """Makes a directory for its owner only (0700), or removes group's and others' bits from an existing one.
 
     Args:
-        path: the directory; parents that are missing are made too.
+        path: the directory; missing parents are made too.
         ours: the names in it that are ours; None: all. Where it holds other things too (a home directory, say), its
             own mode and those things are left as they are. Links in it are not followed.
 
     Raises:
-        Conflict: it, or something of ours in it, belongs to another user.
+        Conflict: the directory, or one of our files in it, belongs to another user.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = path.resolve()
@@ -58,8 +58,8 @@ def _close(path: Path) -> None:
         return  # it went meanwhile
     if found.st_uid != os.geteuid():
         raise Conflict(
-            f"{path} belongs to another user, who could read or change what is kept there; name another data "
-            "directory, or give it to the user that this runs as",
+            f"{path} belongs to another user, who could read or change the files in it; name another data "
+            "directory, or make the user of this process its owner",
             reason="DATA_DIR_NOT_OWN",
         )
     if found.st_mode & UMASK and not stat.S_ISLNK(found.st_mode):

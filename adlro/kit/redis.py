@@ -51,7 +51,7 @@ _TELL_EVERY_S = 60.0
 # is answered by some that take none.
 _WRITE = ("SETRANGE", "adlro:probe", "0", "")
 _READ = ("EXISTS", "adlro:probe")
-_START_IT = "start it, set ADLRO_REDIS_URL, or let `adlro up` bring its own; this waits for it"
+_START_IT = "start it, set ADLRO_REDIS_URL, or use `adlro up`, which starts its own; the service waits for it"
 
 
 def connect(url: str) -> aioredis.Redis:
@@ -281,5 +281,5 @@ async def _probe(client: aioredis.Redis, command: tuple[str, ...], timeout_s: fl
     except TimeoutError:
         return StoreProblem("", f"does not answer (not within {timeout_s:.1f} s)", "")
     except RedisError as error:
-        return store_problem(error) or StoreProblem("", f"does not answer as it should ({error})", "")
+        return store_problem(error) or StoreProblem("", f"gives an unexpected answer ({error})", "")
     return None

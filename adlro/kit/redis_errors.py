@@ -57,36 +57,36 @@ class _State(NamedTuple):
 
 
 _PASSWORD = _State(
-    "does not take this password",
+    "refuses this password",
     "set ADLRO_REDIS_PASSWORD_FILE, or name user and password in ADLRO_REDIS_URL",
 )
 _STATES = {
     "MISCONF": _State(
         "can't write to its disk",
-        "make room there, or repair it: then it goes on by itself",
+        "free space on it, or repair it: then Redis continues by itself",
         "STORE_CANNOT_WRITE",
     ),
     "OOM": _State(
         "is out of memory",
-        "raise its maxmemory (CONFIG SET maxmemory): then it goes on",
+        "raise its maxmemory (CONFIG SET maxmemory): then Redis continues",
         "STORE_FULL",
         LimitExceeded,
     ),
     "BUSY": _State(
         "is busy with a script that does not end",
-        "end it by SCRIPT KILL or FUNCTION KILL; where that is refused, start Redis again",
+        "end it by SCRIPT KILL or FUNCTION KILL; if Redis refuses, restart it",
         "STORE_BUSY",
         retry_after_s=RETRY_AFTER_S,
     ),
     "LOADING": _State("is loading its data", "wait until it is done", "STORE_LOADING", retry_after_s=RETRY_AFTER_S),
-    "READONLY": _State("is a replica, which takes no changes", "name its primary in ADLRO_REDIS_URL"),
+    "READONLY": _State("is a replica, which accepts no changes", "name its primary in ADLRO_REDIS_URL"),
     "MASTERDOWN": _State("is a replica whose primary is away", "name a primary in ADLRO_REDIS_URL"),
-    "NOREPLICAS": _State("has fewer replicas than it must have", "start them, or lower its min-replicas-to-write"),
+    "NOREPLICAS": _State("has fewer replicas than it requires", "start them, or lower its min-replicas-to-write"),
     "CLUSTERDOWN": _State("is a cluster that is down", "bring its nodes back"),
-    "MAXCLIENTS": _State("has as many clients as it takes", "raise its maxclients (CONFIG SET maxclients)"),
+    "MAXCLIENTS": _State("has reached its limit of clients", "raise its maxclients (CONFIG SET maxclients)"),
     "NOAUTH": _PASSWORD,
     "WRONGPASS": _PASSWORD,
-    "NOPERM": _State("does not let this user do that", "give the user that right (ACL SETUSER)"),
+    "NOPERM": _State("denies this user the command", "grant the user the right (ACL SETUSER)"),
 }
 
 

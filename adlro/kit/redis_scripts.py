@@ -160,7 +160,7 @@ class _Line(asyncio.Protocol):
                     future.set_result(reply)
         except Exception as error:
             # hiredis can't read it, or nobody waits for it: then what comes after it belongs to nobody either.
-            self.close(RedisConnectionError(f"Redis answered what it must not: {error}"))
+            self.close(RedisConnectionError(f"Redis gave an invalid answer: {error}"))
 
     def _look_at_time(self) -> None:
         """One timer for all commands: the oldest is the first to be late."""

@@ -315,7 +315,7 @@ def _exit_hard_after(delay_s: float) -> None:
     """Ends the process from a thread where the loop is stuck; promised is an end, and the caller waits for it."""
 
     def end() -> None:
-        get_logger().error("the drain took too long; ending without it", after_s=delay_s)
+        get_logger().error("the drain took too long; the process ends without it", after_s=delay_s)
         os._exit(1)
 
     timer = threading.Timer(delay_s, end)

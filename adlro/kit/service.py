@@ -96,7 +96,7 @@ class ServiceContext:
         self._tasks.discard(task)
         if task.cancelled():
             if not self._ending and not self.draining.is_set():
-                self.log.error("task was cancelled, and nobody asked for that", task=task.get_name())
+                self.log.error("task was cancelled unexpectedly", task=task.get_name())
                 self._crashed.set()
             return
         error = task.exception()

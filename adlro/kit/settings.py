@@ -168,9 +168,9 @@ def with_password(redis_url: str, password_file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it holds no text"
         # Without what it holds: that might be the password itself.
-        raise ValueError(f"{key}: can't read the file that it names: {reason}") from None
+        raise ValueError(f"{key}: can't read the named file: {reason}") from None
     if not password:
-        raise ValueError(f"{key}: the file that it names is empty")
+        raise ValueError(f"{key}: the named file is empty")
     parts = urlsplit(redis_url)
     login, _, host = parts.netloc.rpartition("@")
     user = login.partition(":")[0]

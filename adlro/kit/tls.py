@@ -91,9 +91,9 @@ def server_credentials(files: TlsFiles, *, require_client_cert: bool) -> grpc.Se
         try:
             current = files.read()
         except InvalidInput as error:
-            get_logger().error("certificates were changed and are wrong; those from before stay", problem=error.message)
+            get_logger().error("changed certificates are invalid; the previous ones stay in use", problem=error.message)
             return None
-        get_logger().info("certificates were changed; new connections use them", cert_file=files.cert)
+        get_logger().info("new connections use changed certificates", cert_file=files.cert)
         return configuration()
 
     return grpc.dynamic_ssl_server_credentials(

@@ -55,8 +55,8 @@ class UnreadStreams:
     def refusal(self) -> LimitExceeded:
         """What a stream that is given up ends with."""
         return LimitExceeded(
-            f"the client took no message of this stream for {self._timeout_s:g} s; read on at once, and go on after "
-            "the last revision that was read",
+            f"the client read no message of this stream for {self._timeout_s:g} s; read promptly, and resume after "
+            "the last revision read",
             reason="STREAM_NOT_READ",
             retry_after_s=1.0,
         )

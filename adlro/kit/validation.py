@@ -95,12 +95,12 @@ def request_reader(method: str) -> Callable[[bytes], Message | Unreadable]:
 
 
 def _too_large(data: bytes, descriptor: Descriptor, most: int) -> Unreadable:
-    problem = f"has {len(data)} bytes; a {descriptor.name} that keeps its field rules has at most {most}"
+    problem = f"has {len(data)} bytes; the field rules of {descriptor.name} allow at most {most}"
     found = largest_field(data, descriptor)
     if found is None:
         return Unreadable(problem, "REQUEST_TOO_LARGE")
     path, size = found
-    text = f"takes {size} of them; shorten it"
+    text = f"has {size} of them; shorten it"
     return Unreadable(f"{problem}; {path}: {text}", "REQUEST_TOO_LARGE", [FieldViolation(path, text)])
 
 
@@ -217,9 +217,9 @@ def _told(descriptor: Descriptor, violation: protovalidate.Violation) -> FieldVi
     if rule_id == "string.min_len" and value == "":
         text = "must not be empty"
     elif rule_id == "string.pattern" and (hidden := _hidden(_key(violation) if proto.for_key else value)):
-        text = f"must hold no control or other hidden characters: leave out {hidden}"
+        text = f"must not contain control or other hidden characters: remove {hidden}"
     elif rule_id == "string.pattern" and (lawful := _LAWFUL_CHARACTERS.get(str(violation.rule_value))):
-        text = f"may hold only {lawful}"
+        text = f"may contain only {lawful}"
     else:
         text = proto.message.removeprefix("value ") or f"breaks the rule {rule_id}"
     if proto.for_key:

@@ -1,4 +1,4 @@
-"""Which jobs a list or a watch is about, and what a watcher is told, as plain data. Knows no gRPC and no Redis."""
+"""Filters of lists and watches of jobs, and the events of a watch. Plain data; no gRPC, no Redis."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JobFilter:
         return not (self.states or self.job_types or self.user or self.application or self.labels or self.job_ids)
 
     def matches(self, job: Job) -> bool:
-        """Whether the job, as it is, is one of those asked for."""
+        """Whether the job in its present state matches."""
         spec = job.spec
         return (
             (not self.job_ids or job.job_id in self.job_ids)
@@ -44,12 +44,12 @@ class JobFilter:
         )
 
     def job_numbers(self) -> list[int]:
-        """The numbers of `job_ids`, rising; what is no job id is left out, as there is no such job."""
+        """The numbers of `job_ids`, rising; invalid ids are omitted, since no such job exists."""
         found = (_JOB_ID.fullmatch(job_id) for job_id in self.job_ids)
         return sorted(int(match[1]) for match in found if match is not None)
 
     def digest(self) -> bytes:
-        """16 bytes that tell two filters apart, the same in every process and for any order of its parts."""
+        """16 bytes that identify a filter, the same in every process and for any order of its parts."""
         parts = [
             sorted(self.states),
             sorted(self.job_types),

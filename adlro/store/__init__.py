@@ -1,7 +1,7 @@
 """Job records in Redis and the scripts that change them: every change and its stream entry in one atomic step.
 
-ingest creates jobs and requests cancellation; the acting orchestrator moves them on; nobody else writes.
-Both call this package. `adlro.store.keys` names all that Redis keeps, and says who writes and reads it.
+ingest creates jobs and requests cancellation; the acting orchestrator changes their state; no other service writes.
+Both call this package. `adlro.store.keys` lists all Redis keys, with their writers and readers.
 """
 
 from adlro.store.jobs import MOVES_AT_ONCE, JobStore

@@ -1,13 +1,13 @@
-"""Which format a store has, and whether this release may use it. Knows Redis, no gRPC.
+"""The format of a store, and whether this release may use it. Uses Redis, no gRPC.
 
-The store says it as a whole (adlro.store.keys.STORE), and each job record, cluster and entry of a stream for itself
-(`format` in its message; 0 is 1, from before there were any):
+The store as a whole has a format (adlro.store.keys.STORE), and so has each job record, cluster and stream entry
+(`format` in its message; 0 means 1, of releases without formats):
 
     1   up to 0.1.0: an attempt has a GPU
-    2   an attempt has a placement; its first GPU stands beside it, as format 1 had it
+    2   an attempt has a placement; beside it its first GPU, as in format 1
 
-A store of an older format is taken over: its records are read as they are, and written in this format when they next
-change. One of a newer format is refused, unless what wrote it says that this format's releases may go on using it.
+A release reads the records of an older format, and writes a record in the present format at its next
+change. It refuses a newer format, unless the store's mark allows releases of this format.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ return found
 
 
 async def claim(redis: aioredis.Redis, *, writes: bool = True) -> None:
-    """Marks an empty store, or takes an older one over.
+    """Marks an empty store, or an older one, with this format.
 
     Args:
         redis: a client.
-        writes: False: only looks.
+        writes: False: only checks the format.
 
     Raises:
         Unsupported: STORE_OF_ANOTHER_FORMAT: the store is of a newer format.
-        DataLoss: STORE_MARK_UNREADABLE: what says its format is something else.
+        DataLoss: STORE_MARK_UNREADABLE: the mark can't be read.
         redis.exceptions.RedisError, OSError: the store does not answer.
     """
     client: Any = redis
@@ -67,21 +67,21 @@ async def claim(redis: aioredis.Redis, *, writes: bool = True) -> None:
         kept, oldest_user = int(found[0]), int(found[1] or found[0])
     except ValueError as error:
         raise DataLoss(
-            f"the store's mark in Redis ({STORE}) can't be read ({error}); bring it back from a backup, or delete it",
+            f"the store's mark in Redis ({STORE}) can't be read ({error}); restore it from a backup, or delete it",
             reason="STORE_MARK_UNREADABLE",
         ) from error
     if kept > FORMAT and oldest_user > FORMAT:
         raise Unsupported(
             f"the store in Redis has format {kept}, written by ADLRO {(found[2] or b'').decode()}; this release "
-            f"({__version__}) reads formats 1 to {FORMAT}. Run that release, or a newer one, or give this one a store "
-            "of its own (ADLRO_REDIS_URL)",
+            f"({__version__}) reads formats 1 to {FORMAT}. Run that release, or a newer one, or give this release "
+            "a store of its own (ADLRO_REDIS_URL)",
             reason="STORE_OF_ANOTHER_FORMAT",
             metadata={"format": str(kept), "readable": str(FORMAT)},
         )
 
 
 def checked(redis: aioredis.Redis, *, writes: bool = True) -> Callable[[], Awaitable[None]]:
-    """`claim` for `watch_redis`: a store that comes later, or in the place of another one, is looked at too."""
+    """`claim` for `watch_redis`: also checks a store that appears later, or replaces another one."""
 
     async def check() -> None:
         await claim(redis, writes=writes)
@@ -90,7 +90,7 @@ def checked(redis: aioredis.Redis, *, writes: bool = True) -> Callable[[], Await
 
 
 async def claim_at_start(redis: aioredis.Redis, *, writes: bool = True) -> None:
-    """The same before a service takes calls, unless the store does not answer then.
+    """`claim` before a service accepts calls, unless the store does not answer then.
 
     Raises:
         Unsupported: as `claim`.

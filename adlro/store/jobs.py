@@ -1,4 +1,4 @@
-"""The store: what reads, and beside it what changes job records, by the scripts."""
+"""The store: reads job records, and changes them by the scripts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from adlro.v1 import job_pb2
 from adlro.wire import job_to_proto
 
 MOVES_AT_ONCE = 500
-"""So many moves a call, as a rule: Redis serves nobody else meanwhile."""
+"""Usual number of moves in a call: Redis serves no other client meanwhile."""
 
 # Put into the index in one step.
 _INDEXED_AT_ONCE = 50
 
 # What the script that creates says of a job.
 _CREATED, _EXISTING, _TOO_MANY, _TOO_FAST = range(4)
-# Nobody knows when a job will end; a client that asks again this often does no harm.
+# The end of a job is unknown; a client that retries at this interval does no harm.
 _TOO_MANY_RETRY_S = 5.0
 
 
@@ -37,9 +37,9 @@ class JobStore(JobReads):
 
     Args:
         redis: a client with `decode_responses=False` whose writes are not retried (adlro.kit.redis.connect).
-        blocking: a client of its own for blocking reads (adlro.kit.redis.connect_blocking); needed only for reads
+        blocking: a separate client for blocking reads (adlro.kit.redis.connect_blocking); needed only for reads
             with a block time.
-        limits: of what one user may submit.
+        limits: of one user's submissions.
 
     Raises:
         redis.exceptions.ConnectionError: from every method while Redis does not answer; nothing is retried here.
@@ -60,7 +60,7 @@ class JobStore(JobReads):
         """Records a job; the same user and request id give the job of the first call.
 
         Raises:
-            AlreadyExists: the request id was used for another payload.
+            AlreadyExists: the request id belongs to another payload.
             LimitExceeded: its user has too many jobs, or submits too fast.
             DataLoss: the record of the first call's job can't be read.
         """
@@ -70,7 +70,7 @@ class JobStore(JobReads):
         raise answer
 
     async def create_many(self, jobs: Sequence[NewJob]) -> list[Created | AlreadyExists | LimitExceeded | DataLoss]:
-        """Records jobs in one round trip, each by itself; answers in order."""
+        """Records jobs in one round trip, each independently; answers in order."""
         limits = self._limits
         args: list[bytes | str | int] = [limits.max_jobs, repr(limits.rate_per_s), limits.burst]
         made: list[tuple[job_pb2.Job, str]] = []
@@ -112,9 +112,9 @@ class JobStore(JobReads):
         return out
 
     async def index_jobs(self) -> int:
-        """Puts into the index of users what was recorded without it, by an older version; gives how many jobs.
+        """Adds jobs of older versions to the index of users; returns their number.
 
-        Others may do the same at the same time, and record jobs meanwhile.
+        Other processes may do the same concurrently, and record jobs meanwhile.
         """
         count = 0
         done, last = await self._index(args=[0])
@@ -127,7 +127,7 @@ class JobStore(JobReads):
         return count
 
     async def request_cancel(self, job_id: str) -> Job:
-        """Marks a job to be ended by the orchestrator; repeating it changes nothing.
+        """Requests a job's cancellation by the orchestrator; a repetition changes nothing.
 
         Raises:
             NotFound: no such job.
@@ -153,13 +153,13 @@ class JobStore(JobReads):
         Args:
             token: its fencing token.
             moves: new records in order; several of one job have rising versions.
-            cursor: what of the cluster's events is applied with this.
+            cursor: the position in the cluster's events after these moves.
 
         Returns:
             The revision of each change.
 
         Raises:
-            Stale: another orchestrator has taken over, or a record changed underneath; read everything anew.
+            Stale: another orchestrator has taken over, or a record has changed meanwhile; read all records again.
         """
         args: list[bytes | str | int] = [token, "", 0, 0, 0, ""]
         if cursor is not None:
@@ -175,19 +175,19 @@ class JobStore(JobReads):
         except ResponseError as error:
             text = str(error)
             if "FENCED" in text or "STALE" in text:
-                raise Stale(f"this orchestrator's view is old: {text}") from error
+                raise Stale(f"this orchestrator's state is outdated: {text}") from error
             raise
 
     async def raise_token(self, token: int) -> None:
-        """The next lease has a larger fencing token than this one, which a cluster has seen; for an orchestrator."""
+        """Raises the counter of fencing tokens above a token that a cluster has received; for an orchestrator."""
         await self._raise_token(args=[token])
 
 
 def _limit_exceeded(user: str, limits: SubmitLimits, status: int, number: int) -> LimitExceeded:
     if status == _TOO_MANY:
         return LimitExceeded(
-            f"job.user: {user} has {number} jobs that have not ended, of the {limits.max_jobs} that a user may have; "
-            "wait for one to end, or cancel one",
+            f"job.user: {user} has {number} unfinished jobs, of at most {limits.max_jobs} for a user; "
+            "wait for the end of one, or cancel one",
             field="job.user",
             reason="TOO_MANY_JOBS",
             metadata={"limit": str(limits.max_jobs)},

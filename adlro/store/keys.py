@@ -1,9 +1,9 @@
-"""The names of all that ADLRO keeps in Redis. Nothing else below adlro/ and services/ spells one; a test looks.
+"""The names of all Redis keys of ADLRO. No other file below adlro/ and services/ spells one; a test checks.
 
-Written by and read for: I ingest, O the acting orchestrator, D decompose, S simcluster, C the
+Writers (by) and readers (for): I ingest, O the acting orchestrator, D decompose, S simcluster, C the
 service of any cluster, E an evaluation (which also
-writes jobs, outcomes and clusters into a store of its own, as I and O do). The jobs' record, which stands first, is
-touched by `adlro.store` alone; but O's lease makes the tokens, and D reads the outcomes itself.
+writes jobs, outcomes and clusters into its own store, as I and O do). Only `adlro.store` touches the jobs' record,
+the first part; but O's lease makes the tokens, and D reads the outcomes itself.
 
     key                                   type    by  for what it holds
     adlro:jobs:sequence                   number  I   I   how many jobs there are; job n is `job-<n>`
@@ -64,11 +64,11 @@ SEQUENCE = "adlro:jobs:sequence"
 REVISION = "adlro:jobs:revision"
 EVENTS = "adlro:jobs:events"
 JOB = "adlro:job:"
-"""What stands before a job's id; see `job_key`."""
+"""Prefix of a job's id; see `job_key`."""
 ACTIVE = "adlro:jobs:active"
 ACTIVE_COUNTS = "adlro:jobs:active:users"
 USER = "adlro:jobs:user:"
-"""What stands before a user's name; see `user_key`."""
+"""Prefix of a user's name; see `user_key`."""
 INDEX = "adlro:jobs:index"
 BUCKETS = "adlro:jobs:buckets"
 REQUESTS = "adlro:jobs:requests"
@@ -93,43 +93,43 @@ OF_JOBS = "adlro:job*"
 # Instead of a user's name: whose jobs these are could not be read when the index was made. No user is called so.
 UNKNOWN_USER = "?"
 
-# How many changes a watcher may be behind. Nobody loses a job by this: records live in hashes, and a follower that
-# finds a gap in the revisions reads them anew.
+# How many changes a watcher may be behind. Trimming loses no job: records are in hashes, and a follower that
+# finds a gap in the revisions reads them again.
 EVENTS_KEPT = 500_000
 OUTCOMES_KEPT = 100_000
 
 
 def job_key(job_id: str) -> str:
-    """Of a job's record."""
+    """The key of a job's record."""
     return JOB + job_id
 
 
 def user_key(user: str) -> str:
-    """Of the index of a user's jobs."""
+    """The key of the index of a user's jobs."""
     return USER + user
 
 
 def telemetry_key(cluster: str) -> str:
-    """Of the stream of a cluster's telemetry."""
+    """The key of the stream of a cluster's telemetry."""
     return f"adlro:telemetry:{cluster}"
 
 
 def telemetry_latest_key(cluster: str) -> str:
-    """Of the newest sample of each source."""
+    """The key of the newest sample of each source."""
     return f"adlro:telemetry:latest:{cluster}"
 
 
 def telemetry_latest_time_key(cluster: str) -> str:
-    """Of the times of these samples."""
+    """The key of the times of these samples."""
     return f"adlro:telemetry:latest_time:{cluster}"
 
 
 def cluster_keys(cluster: str) -> tuple[str, str, str, str]:
-    """Of what a cluster's service keeps: its state, its event log, its attempts, its wake-ups."""
+    """The keys of a cluster's record: its state, its event log, its attempts, its wake-ups."""
     before = f"adlro:cluster:{cluster}:"
     return f"{before}side", f"{before}events", f"{before}attempts", f"{before}wake_ups"
 
 
 def clock_key(cluster: str) -> str:
-    """Of a simulated cluster's clock."""
+    """The key of a simulated cluster's clock."""
     return f"adlro:cluster:{cluster}:clock"

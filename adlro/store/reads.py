@@ -1,4 +1,4 @@
-"""Reading job records, and following their changes. Changes nothing."""
+"""Reads job records, and follows their changes. Changes nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ActivePage(NamedTuple):
 
     Attributes:
         jobs: with the orchestrator's version of each.
-        unreadable_count: how many records between them can't be read.
+        unreadable_count: the number of unreadable records between them.
     """
 
     jobs: list[tuple[int, Job]]
@@ -51,17 +51,17 @@ class ActivePage(NamedTuple):
 
 
 class JobReads:
-    """The part of `JobStore` that reads.
+    """The reading part of `JobStore`.
 
-    A record that can't be read concerns one job: it is left out of what is read of many.
+    An unreadable record affects only its job: reads of many jobs skip it.
 
     Args:
         redis: a client with `decode_responses=False` whose writes are not retried (adlro.kit.redis.connect).
-        blocking: a client of its own for blocking reads (adlro.kit.redis.connect_blocking); needed only for reads
+        blocking: a separate client for blocking reads (adlro.kit.redis.connect_blocking); needed only for reads
             with a block time.
 
     Attributes:
-        unreadable: is told of such records.
+        unreadable: records such records.
 
     Raises:
         redis.exceptions.ConnectionError: from every method while Redis does not answer; nothing is retried here.
@@ -78,7 +78,7 @@ class JobReads:
         self.unreadable = Unreadable()
 
     async def cursor(self) -> Cursor | None:
-        """How far the cluster's events have been applied; None before the first, or where that can't be read."""
+        """The position in the applied cluster events; None before the first, or if unreadable."""
         found = await self._redis.hmget(CURSOR, "incarnation", "revision", "time_s", "last_event_s", "hold_until_s")
         if found[0] is None:
             return None
@@ -96,7 +96,7 @@ class JobReads:
             return None
 
     async def newest_token(self) -> int:
-        """The fencing token that was given last; 0 before the first."""
+        """The last issued fencing token; 0 before the first."""
         return int(await self._redis.get(TOKEN) or 0)
 
     async def attained_s(self) -> dict[str, float]:
@@ -121,13 +121,13 @@ class JobReads:
         except ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise
-            raise unreadable(job_id, "its key holds something else") from error
+            raise unreadable(job_id, "its key holds another kind of value") from error
         if body is None:
             raise not_found(job_id)
         return decode_job(job_id, body, revision)
 
     async def get_many(self, job_ids: Iterable[str]) -> list[Job | None]:
-        """Jobs in the order asked for, None where there is none that can be read, in one round trip."""
+        """Jobs in the requested order, None for a missing or unreadable one, in one round trip."""
         return [found[1] if isinstance(found, tuple) else None for found in await self._many(list(job_ids))]
 
     async def each(
@@ -137,13 +137,13 @@ class JobReads:
         turn: asyncio.Semaphore | None = None,
         first: int = _PAGE_JOBS,
     ) -> AsyncIterator[tuple[int, Job | None]]:
-        """Jobs by their numbers, in the order asked for, None where there is none that can be read.
+        """Jobs by their numbers, in the requested order, None for a missing or unreadable one.
 
         Args:
             sequences: the numbers.
-            page_bytes: of records that are read at a time; one job may be larger.
-            turn: held while a page is read: so many read at a time.
-            first: so many jobs at once first, for who may need no more, and twice as many each time.
+            page_bytes: size of the records that are read at a time; one job may be larger.
+            turn: held while a page is read; limits concurrent reads.
+            first: number of jobs in the first page, for callers that may need no more; it doubles with each page.
         """
         at = 0
         while at < len(sequences):
@@ -165,9 +165,9 @@ class JobReads:
         turn: asyncio.Semaphore | None = None,
         first: int = _PAGE_JOBS,
     ) -> AsyncIterator[tuple[int, Job | None]]:
-        """The jobs of a user as `each` gives them, by the index: what others have costs nothing.
+        """The jobs of a user, as from `each`, by the index: other users' jobs cost nothing.
 
-        As long as the index has gaps (see `JobStore.index_jobs`), jobs of others are among them.
+        While the index has gaps (see `JobStore.index_jobs`), the result contains other users' jobs.
 
         Args:
             user: his name.
@@ -193,10 +193,10 @@ class JobReads:
         return [found async for page in self.active_pages() for found in page.jobs]
 
     async def active_pages(self) -> AsyncGenerator[ActivePage, None]:
-        """The same, ACTIVE_AT_ONCE at a time: others have the event loop between two pages.
+        """As `active`, ACTIVE_AT_ONCE jobs at a time: other tasks run between two pages.
 
-        Redis looks up the next page while one is made jobs of. A job that moves on while this is read may be among them
-        as it was.
+        Redis reads the next page while this one is decoded. A job that changes meanwhile may have
+        its earlier state.
         """
         sequences = await self.active_sequences()
         firsts = range(0, len(sequences), ACTIVE_AT_ONCE)
@@ -234,7 +234,7 @@ class JobReads:
         """A job's version and record of what READ gave for it, or why that can't be read; None where there is none."""
         try:
             if isinstance(found, bytes):
-                raise unreadable(job_id, "its key holds something else")
+                raise unreadable(job_id, "its key holds another kind of value")
             body, revision, version = found
             job = None if body is None else decode_job(job_id, body, revision)
             return None if job is None else (whole_number(job_id, version), job)
@@ -263,7 +263,7 @@ class JobReads:
     async def list_page(self, after_sequence: int, limit: int) -> list[tuple[int, Job]]:
         """Up to `limit` jobs submitted after job number `after_sequence`, in order, with their numbers.
 
-        Empty only where there are no more.
+        Empty only at the end.
         """
         last = await self.last_sequence()
         for start in range(after_sequence + 1, last + 1, limit):
@@ -282,18 +282,18 @@ class JobReads:
         return int(await self._redis.get(REVISION) or 0)
 
     async def oldest_revision(self) -> int:
-        """The oldest change that is still kept; the newest plus one where none is."""
+        """The oldest stored change; the newest plus one if none is stored."""
         entries = await self._redis.xrange(EVENTS, count=1)
         return _revision_of(entries[0][0]) if entries else await self.revision() + 1
 
     async def snapshot(self, turn: asyncio.Semaphore | None = None, user: str = "") -> tuple[int, AsyncIterator[Job]]:
         """A revision and all jobs, each at that revision or later.
 
-        Follow with the changes after the revision, leaving out those that are not newer than the job seen here.
+        Follow with the changes after the revision, and skip changes that are not newer than the job's revision here.
 
         Args:
             turn: as in `each`.
-            user: only his jobs, as `each_of_user` gives them; empty: everybody's.
+            user: only his jobs, as from `each_of_user`; empty: all users' jobs.
         """
         revision = await self.revision()
         if user:
@@ -314,13 +314,13 @@ class JobReads:
         """Changes after a revision, in order, without a gap; empty when there are none (within `block_ms`).
 
         Args:
-            after_revision: the last one that is known.
-            block_ms: how long to wait for one; None: not at all.
-            count: at most so many.
-            max_bytes: at most so many bytes of them, and at least one; not together with `block_ms`.
+            after_revision: the last known one.
+            block_ms: how long to wait for a change, milliseconds; None: not at all.
+            count: largest number of changes.
+            max_bytes: largest size of the changes, at least one change; not together with `block_ms`.
 
         Raises:
-            OutOfRange: the next change is no longer kept, or can't be read: read the jobs anew.
+            OutOfRange: the next change is no longer stored, or can't be read: read the jobs again.
         """
         if max_bytes is None:
             entries = await self._read(after_revision, block_ms, count)
@@ -332,10 +332,10 @@ class JobReads:
     async def read_requests(
         self, after_revision: int, *, block_ms: int | None = None, count: int = 1000
     ) -> tuple[int, list[JobStreamEntry]]:
-        """As `read_events`, but only what ingest wrote (submissions, cancel requests); also the revision to go on from.
+        """As `read_events`, but only changes by ingest (submissions, cancel requests); also the next position.
 
         Raises:
-            OutOfRange: the next change is no longer kept, or can't be read: read the jobs anew.
+            OutOfRange: the next change is no longer stored, or can't be read: read the jobs again.
         """
         entries = await self._read(after_revision, block_ms, count)
         last = entries[-1][0] if entries else after_revision
@@ -344,7 +344,7 @@ class JobReads:
         return (last if len(events) == len(asked) else events[-1].revision), events
 
     def _decoded(self, after_revision: int, entries: Sequence[tuple[int, bytes]]) -> list[JobStreamEntry]:
-        """As far as they can be read; raises OutOfRange where not even the first can."""
+        """The readable changes up to the first unreadable one; raises OutOfRange if that is the first."""
         events: list[JobStreamEntry] = []
         for revision, body in entries:
             try:
@@ -353,7 +353,8 @@ class JobReads:
                 self.unreadable.add(f"{EVENTS} {revision}-0", error)
                 if not events:
                     raise OutOfRange(
-                        f"{error.message}, so what follows revision {after_revision} is not known; take a new snapshot",
+                        f"{error.message}, so the changes after revision {after_revision} are unknown; "
+                        "request a new snapshot",
                         reason="REVISION_UNREADABLE",
                         metadata={"unreadable_revision": str(revision)},
                     ) from error
@@ -372,12 +373,12 @@ class JobReads:
 
 
 def _without_gap(after_revision: int, entries: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """The entries; raises OutOfRange where they are not those that follow the revision."""
+    """The entries; raises OutOfRange if they do not follow the revision directly."""
     for expected, (revision, _) in enumerate(entries, start=after_revision + 1):
         if revision != expected:
             raise OutOfRange(
-                f"the changes after revision {after_revision} are no longer kept (the next one is {revision}); "
-                "take a new snapshot",
+                f"the changes after revision {after_revision} are no longer stored (the next one is {revision}); "
+                "request a new snapshot",
                 reason="REVISION_COMPACTED",
                 metadata={"oldest_revision": str(revision)},
             )
@@ -389,9 +390,9 @@ def _revision_of(entry_id: bytes) -> int:
 
 
 def not_found(job_id: str) -> NotFound:
-    """What to tell where there is no such job."""
+    """The error for an unknown job."""
     return NotFound(
-        f"job_id: there is no job {job_id!r}; `adlro queue --all` or ListJobs shows those there are",
+        f"job_id: there is no job {job_id!r}; `adlro queue --all` or ListJobs lists the existing jobs",
         field="job_id",
         reason="JOB_NOT_FOUND",
         metadata={"job_id": job_id},

@@ -1,4 +1,4 @@
-"""What the store takes and gives, and how it is written: plain dataclasses, and the bytes that Redis holds."""
+"""The store's arguments and results, and their encoding: plain dataclasses, and the bytes in Redis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adlro.wire import FORMAT, check_format, job_from_proto, spec_to_proto
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be recorded; `request_id` empty: no protection against a repeated call."""
+    """A job to record; `request_id` empty: no protection against a repeated call."""
 
     spec: JobSpec
     normalized: NormalizedJob
@@ -28,7 +28,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """What `create` answers: the job, as it goes over the wire, and whether its request id was known."""
+    """The result of `create`: the job as a message, and whether its request id was known."""
 
     message: job_pb2.Job
     existing: bool
@@ -41,12 +41,12 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class SubmitLimits:
-    """What one user may submit; 0: no limit of that kind.
+    """Limits of one user's submissions; 0: no limit of that kind.
 
     Attributes:
-        max_jobs: that have not ended.
+        max_jobs: unfinished jobs.
         rate_per_s: jobs a second, in the long run.
-        burst: jobs at once, while he has been quiet; at least 1 where the rate is limited.
+        burst: jobs at once, after a pause; at least 1 if the rate is limited.
     """
 
     max_jobs: int = 0
@@ -55,7 +55,7 @@ class SubmitLimits:
 
 
 class JobChange(enum.IntEnum):
-    """Who changed a job, and how; numbers as in stream.proto (and in the scripts above)."""
+    """The kinds of changes of a job; numbers as in stream.proto (and in the scripts)."""
 
     SUBMITTED = 1
     CANCEL_REQUESTED = 2
@@ -73,7 +73,7 @@ class JobStreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is learned from a job that ended by itself; `cluster` is where, empty the default one."""
+    """The outcome of a job that ended by itself; `cluster` is its cluster, empty: the default one."""
 
     runtime_s: float
     succeeded: bool
@@ -84,7 +84,7 @@ class Outcome:
 class Move:
     """The orchestrator's next record of a job; `version` is the one it replaces.
 
-    `attained_s`: where an attempt ends with this, what the job's user has had of GPU time, in all his ended attempts.
+    `attained_s`: if an attempt ends with it, the GPU time of all ended attempts of the job's user.
     """
 
     job: Job
@@ -95,11 +95,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far the cluster's events have been applied, and how things stood then.
+    """The position in the applied cluster events, and the state at that point.
 
     Attributes:
         last_event_s: when a job last joined the queue or ended, or a GPU last changed.
-        hold_until_s: until then the policy is not asked, unless something happens; None: it holds nothing.
+        hold_until_s: end of the policy's hold, unless an event ends it earlier; None: no hold.
     """
 
     incarnation: str
@@ -115,7 +115,7 @@ def sequence_of(job_id: str) -> int:
 
 
 def digest_of(message: job_pb2.JobSpec) -> str:
-    """Tells two payloads under one request id apart."""
+    """A digest that distinguishes two payloads with one request id."""
     return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
 
 
@@ -139,10 +139,10 @@ MOVED_PREFIX = b"\x08\x03"
 
 
 def decode_event(revision: int, body: bytes) -> JobStreamEntry:
-    """What a JobStreamEntry tells, at its revision.
+    """The change in a JobStreamEntry, at its revision.
 
     Raises:
-        DataLoss: it can't be read, or what it says can't be.
+        DataLoss: it can't be decoded, or has impossible values.
     """
     try:
         entry = stream_pb2.JobStreamEntry.FromString(body)
@@ -158,10 +158,10 @@ def decode_event(revision: int, body: bytes) -> JobStreamEntry:
 
 
 def decode_job(job_id: str, body: bytes, revision: bytes | int | None) -> Job:
-    """A job from its record, which is kept without the revision.
+    """A job from its record, which is stored without the revision.
 
     Raises:
-        DataLoss: it can't be read, or what it says can't be.
+        DataLoss: it can't be decoded, or has impossible values.
     """
     try:
         message = job_pb2.Job.FromString(body)
@@ -170,7 +170,7 @@ def decode_job(job_id: str, body: bytes, revision: bytes | int | None) -> Job:
         job = job_from_proto(message)
     except _UNREADABLE as error:
         raise unreadable(job_id, f"{type(error).__name__}: {error}") from error
-    problem = f"it is that of {job.job_id!r}" if job.job_id != job_id else _contradiction(job)
+    problem = f"it is the record of {job.job_id!r}" if job.job_id != job_id else _contradiction(job)
     if problem:
         raise unreadable(job_id, problem)
     return job
@@ -189,9 +189,9 @@ def whole_number(job_id: str, text: bytes | int | None) -> int:
 
 
 def unreadable(job_id: str, why: str) -> DataLoss:
-    """What to tell where a record can't be read."""
+    """The error for an unreadable record."""
     return DataLoss(
-        f"job_id: the record of {job_id} in Redis can't be read ({why}), so nobody acts on it; bring back "
+        f"job_id: the record of {job_id} in Redis can't be read ({why}), so no service acts on it; restore "
         f"{job_key(job_id)} from a backup, or submit the job again",
         field="job_id",
         reason="JOB_RECORD_UNREADABLE",
@@ -204,14 +204,14 @@ _UNREADABLE = (DecodeError, ValueError, TypeError, OverflowError)
 
 
 def _contradiction(job: Job) -> str:
-    """Why no job can be like this; empty where one can. What is built on records relies on it."""
+    """The reason why a job is impossible; empty for a possible one. Readers of records rely on this check."""
     spec = job.spec
     for each in (job.submit_s, job.start_s, job.end_s, spec.begin_time_s, spec.priority):
         if each is not None and not math.isfinite(each):
-            return "one of its times, or its priority, is no number"
+            return "one of its times, or its priority, is not a number"
     runtime = spec.expected_runtime
     if runtime is not None and not 0.0 < runtime.runtime_s < math.inf:
         return f"its expected runtime is {runtime.runtime_s}"
     if min(spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib) < 0:
-        return "it asks for less than nothing"
+        return "it requests a negative amount"
     return ""

@@ -1,4 +1,4 @@
-"""What in Redis can't be read as what it should be: each record is told once, and counted. Knows no Redis."""
+"""Unreadable records in Redis: each is logged once, and counted. Uses no Redis."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ TOLD_KEPT = 10_000
 
 
 class Unreadable:
-    """Tells and counts records of one process that can't be read, and are left out.
+    """Logs and counts the unreadable records of one process.
 
     Args:
-        count: called for each, once.
+        count: called once for each record.
     """
 
     def __init__(self, count: Callable[[], None] = lambda: None) -> None:
@@ -23,14 +23,14 @@ class Unreadable:
         self._log = structlog.get_logger()
 
     def add(self, name: str, problem: object) -> None:
-        """Takes a record that can't be read; most often it was told before.
+        """Notes an unreadable record; most have been logged before.
 
         Args:
-            name: where it stands.
-            problem: why.
+            name: its place.
+            problem: the reason.
         """
         if name in self._told or len(self._told) >= TOLD_KEPT:
             return
         self._told.add(name)
-        self._log.error("a record can't be read, and is left out", record=name, problem=str(problem))
+        self._log.error("a record can't be read, and is skipped", record=name, problem=str(problem))
         self._count()

@@ -80,54 +80,54 @@ class ClusterServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def DescribeCluster(self, request, context):
-        """What the cluster is, what runs on it, its clock, and where its event log stands.
+        """The cluster, its running attempts, its clock, and the state of its event log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LaunchJob(self, request, context):
-        """Takes an attempt of a job for a GPU: the answer says that it is accepted and will not be forgotten, events say when
-        it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). Here as in
-        StopJob and AcknowledgeEvents, a fencing token that is older than one that was given or seen
-        (STALE_FENCING_TOKEN), or that no lease has given (UNKNOWN_FENCING_TOKEN), is refused with FAILED_PRECONDITION,
-        and nothing changes.
+        """Accepts an attempt of a job for a GPU: after the answer the attempt is recorded; events report when
+        it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). LaunchJob,
+        StopJob and AcknowledgeEvents refuse a fencing token that is older than an issued or used one
+        (STALE_FENCING_TOKEN), or that no lease has issued (UNKNOWN_FENCING_TOKEN), with FAILED_PRECONDITION, and change
+        nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopJob(self, request, context):
-        """Has an attempt ended; one that has ended already is no error. The event of its end says when it is over.
+        """Stops an attempt; an attempt that has ended already is no error. The event of its end reports the time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """Every event after a revision, in order, then new ones. An incarnation other than the cluster's
-        own: ABORTED, describe the cluster anew.
+        """Every event after a revision, in order, then new events. An incarnation other than the cluster's
+        own: ABORTED; call DescribeCluster again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AcknowledgeEvents(self, request, context):
-        """The orchestrator is done with everything up to a revision; a virtual clock goes on.
+        """The orchestrator has handled all events up to a revision; a virtual clock continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WakeAt(self, request, context):
-        """Asks for WAKE_UP events at cluster times; a time that has passed fires at once.
+        """Requests WAKE_UP events at cluster times; a time in the past fires at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetClock(self, request, context):
-        """Sets a simulated cluster's clock; it is written down before the answer, and survives every restart. Clusters without
+        """Sets a simulated cluster's clock; the setting is stored before the answer and survives restarts. Clusters without
         the capability `virtual_clock`: UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -135,7 +135,7 @@ class ClusterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetGpuAvailability(self, request, context):
-        """Takes a simulated cluster's GPU away or gives it back. Clusters without the capability `gpu_availability`:
+        """Removes a simulated cluster's GPU or brings it back. Clusters without the capability `gpu_availability`:
         UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -29,7 +29,7 @@ class _PredictionBasisEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Predi
     DESCRIPTOR: _descriptor.EnumDescriptor
     PREDICTION_BASIS_UNSPECIFIED: _PredictionBasis.ValueType  # 0
     PREDICTION_BASIS_DECLARED: _PredictionBasis.ValueType  # 1
-    """The user's declared runtime, brought to this GPU model."""
+    """The user's declared runtime, converted to this GPU model."""
     PREDICTION_BASIS_USER_APPLICATION: _PredictionBasis.ValueType  # 2
     """Finished jobs of the same user and application."""
     PREDICTION_BASIS_APPLICATION: _PredictionBasis.ValueType  # 3
@@ -37,14 +37,14 @@ class _PredictionBasisEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Predi
     PREDICTION_BASIS_JOB_TYPE: _PredictionBasis.ValueType  # 4
     """Finished jobs of the same job type."""
     PREDICTION_BASIS_PRIOR: _PredictionBasis.ValueType  # 5
-    """Nothing but a prior for the job type."""
+    """Only a prior for the job type."""
 
 class PredictionBasis(_PredictionBasis, metaclass=_PredictionBasisEnumTypeWrapper):
-    """What a prediction rests on, best first."""
+    """The basis of a prediction, best first."""
 
 PREDICTION_BASIS_UNSPECIFIED: PredictionBasis.ValueType  # 0
 PREDICTION_BASIS_DECLARED: PredictionBasis.ValueType  # 1
-"""The user's declared runtime, brought to this GPU model."""
+"""The user's declared runtime, converted to this GPU model."""
 PREDICTION_BASIS_USER_APPLICATION: PredictionBasis.ValueType  # 2
 """Finished jobs of the same user and application."""
 PREDICTION_BASIS_APPLICATION: PredictionBasis.ValueType  # 3
@@ -52,7 +52,7 @@ PREDICTION_BASIS_APPLICATION: PredictionBasis.ValueType  # 3
 PREDICTION_BASIS_JOB_TYPE: PredictionBasis.ValueType  # 4
 """Finished jobs of the same job type."""
 PREDICTION_BASIS_PRIOR: PredictionBasis.ValueType  # 5
-"""Nothing but a prior for the job type."""
+"""Only a prior for the job type."""
 Global___PredictionBasis: _TypeAlias = PredictionBasis  # noqa: Y015
 
 @_typing.final
@@ -138,8 +138,8 @@ class Variable(_message.Message):
     value: _builtins.str
     """Such as "v100_sxm2", "0.85..0.90" or "high"."""
     index: _builtins.int
-    """The value's number among the variable's values; vocabularies grow. A number stays, and is given to no other value,
-    while the process lives, unless 65,536 values seen later made this one give way that no finished job had.
+    """The value's number among the variable's values; vocabularies grow. A value keeps its number
+    while the process lives, unless no finished job had the value and 65,536 later values replaced it.
     -1: the vocabulary is full of values that finished jobs had.
     """
     def __init__(
@@ -184,7 +184,7 @@ class DecomposeRequest(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     VOCABULARY_VERSION_FIELD_NUMBER: _builtins.int
     vocabulary_version: _builtins.str
-    """The version of the vocabularies that the caller knows; another than this release's is refused. Empty: any."""
+    """The caller's version of the vocabularies; a version other than this release's is refused. Empty: any."""
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___Record]: ...
     def __init__(
@@ -246,7 +246,7 @@ class GpuState(_message.Message):
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___Variable]: ...
     @_builtins.property
     def drift(self) -> Global___GpuDrift:
-        """Learned from how long its finished jobs took, compared with what was predicted for its model."""
+        """Learned from the runtimes of its finished jobs, compared with the predictions for its model."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ Global___GpuState: _TypeAlias = GpuState  # noqa: Y015
 
 @_typing.final
 class GpuDrift(_message.Message):
-    """Has a GPU become slower than its kind?"""
+    """Whether a GPU has become slower than its model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -279,13 +279,13 @@ class GpuDrift(_message.Message):
     SPEED_RATIO_FIELD_NUMBER: _builtins.int
     JOB_COUNT_FIELD_NUMBER: _builtins.int
     score: _builtins.float
-    """0..1: the share of healthy GPUs that would look better than this at any one look."""
+    """0..1: the share of healthy GPUs with a lower score at any one test."""
     flagged: _builtins.bool
     """The score is at least 0.99: a false-alarm rate of 1 % a look."""
     speed_ratio: _builtins.float
-    """Estimated speed relative to its model; 1 where nothing is known. Runtimes on it are those of its model divided by this."""
+    """Estimated speed relative to its model; 1 where nothing is known. Its runtimes are the model's divided by this."""
     job_count: _builtins.int
-    """Finished jobs that this rests on."""
+    """Number of finished jobs in the estimate."""
     def __init__(
         self,
         *,
@@ -304,7 +304,7 @@ Global___GpuDrift: _TypeAlias = GpuDrift  # noqa: Y015
 
 @_typing.final
 class MixDrift(_message.Message):
-    """Has the mix of jobs changed? The newest 256 finished jobs against those before."""
+    """Whether the mix of jobs has changed: the newest 256 finished jobs against earlier ones."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -313,7 +313,7 @@ class MixDrift(_message.Message):
     VARIABLE_FIELD_NUMBER: _builtins.int
     TOTAL_VARIATION_FIELD_NUMBER: _builtins.int
     score: _builtins.float
-    """0..1: the share of looks at an unchanged mix that would show less."""
+    """0..1: the share of tests of an unchanged mix with a lower score."""
     flagged: _builtins.bool
     """The score is at least 0.99: a false-alarm rate of 1 % a look."""
     variable: _builtins.str
@@ -451,7 +451,7 @@ class ClusterState(_message.Message):
 
     @_builtins.property
     def bundle(self) -> Global___ClusterBundle:
-        """Where it was asked for."""
+        """Set if requested."""
 
     def __init__(
         self,
@@ -481,7 +481,7 @@ class GetClusterStateRequest(_message.Message):
     CLUSTER_FIELD_NUMBER: _builtins.int
     INCLUDE_BUNDLE_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
-    """Empty: the cluster that was described last."""
+    """Empty: the most recently described cluster."""
     include_bundle: _builtins.bool
     """Also the cluster as one hypervector."""
     def __init__(
@@ -525,9 +525,9 @@ class WatchClusterStateRequest(_message.Message):
     CLUSTER_FIELD_NUMBER: _builtins.int
     MIN_INTERVAL_S_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
-    """Empty: the cluster that was described last."""
+    """Empty: the most recently described cluster."""
     min_interval_s: _builtins.float
-    """At most one message in so many seconds; 0: 0.1."""
+    """Smallest time between messages, seconds; 0: 0.1."""
     def __init__(
         self,
         *,
@@ -564,7 +564,7 @@ Global___WatchClusterStateResponse: _TypeAlias = WatchClusterStateResponse  # no
 
 @_typing.final
 class Evidence(_message.Message):
-    """A finished job that speaks for a prediction."""
+    """A finished job as evidence for a prediction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -614,11 +614,11 @@ class RuntimePrediction(_message.Message):
     interval_coverage: _builtins.float
     basis: Global___PredictionBasis.ValueType
     novelty: _builtins.float
-    """0: much like what was seen; 1: unlike anything.
+    """0: similar to known jobs; 1: unlike all of them.
     From 0.95 a job is flagged as novel: at most 5 % of the configurations of known applications are that novel.
     """
     gpu_id: _builtins.str
-    """Set where a GPU was asked for by id: its own speed is counted."""
+    """Set if the request named the GPU by id: the prediction includes its own speed."""
     @_builtins.property
     def evidence(self) -> _containers.RepeatedCompositeFieldContainer[Global___Evidence]: ...
     def __init__(
@@ -675,25 +675,25 @@ class PredictRuntimeRequest(_message.Message):
     CLUSTER_FIELD_NUMBER: _builtins.int
     JOB_IDS_FIELD_NUMBER: _builtins.int
     max_evidence: _builtins.int
-    """At most so many past jobs as evidence for each prediction. 0: none."""
+    """Largest number of past jobs as evidence for each prediction. 0: none."""
     cluster: _builtins.str
-    """Where gpu_ids are. Empty: the one that was described last."""
+    """The cluster of gpu_ids. Empty: the most recently described cluster."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobSpec]: ...
     @_builtins.property
     def gpu_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Models to predict for, such as "v100_sxm2": those with speed figures, and those of described clusters.
-        One without figures counts as fast as the reference GPU (v100_sxm2), with a wide interval.
+        A model without figures is predicted as the reference GPU (v100_sxm2), with a wide interval.
         """
 
     @_builtins.property
     def gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Also predict for these GPUs of `cluster`, each at its own speed if it is slower than its kind."""
+        """Also predict for these GPUs of `cluster`, each at its own speed if it is slower than its model."""
 
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The ids of `jobs`, in order, where they are jobs that may have finished: a job is never evidence for itself. None at
-        all, or an empty one: of jobs that have no id yet.
+        """The ids of `jobs`, in order, if these may have finished: a job is never evidence for itself. No list,
+        or an empty id: jobs without an id.
         """
 
     def __init__(
@@ -722,9 +722,9 @@ class PredictRuntimeResponse(_message.Message):
     MEMORY_REVISION_FIELD_NUMBER: _builtins.int
     PREDICTION_REVISION_FIELD_NUMBER: _builtins.int
     memory_revision: _builtins.int
-    """Grows as finished jobs are learned from."""
+    """Grows with every finished job that was learned."""
     prediction_revision: _builtins.int
-    """Grows when enough has been learned to make predictions anew: those asked for at a lower one may be others now."""
+    """Grows with every refit: predictions of a lower revision may have changed."""
     @_builtins.property
     def predictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobPrediction]:
         """One for each job."""

@@ -86,7 +86,7 @@ class DecomposeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PredictRuntime(self, request, context):
-        """How long each job would take on each GPU model, how sure that is, and which past jobs say so. At most 100,000
+        """The expected runtime of each job on each GPU model, its uncertainty, and past jobs as evidence. At most 100,000
         predictions a call: jobs x (gpu_models + gpu_ids).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -94,7 +94,7 @@ class DecomposeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Recall(self, request, context):
-        """The finished jobs most like this one. Jobs that ended with an error are not remembered.
+        """The finished jobs that are most similar to this one. Jobs that ended with an error are not stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,11 +38,11 @@ class DecomposeServiceStub:
     WatchClusterState: _grpc.UnaryStreamMultiCallable[_decompose_service_pb2.WatchClusterStateRequest, _decompose_service_pb2.WatchClusterStateResponse]
     """The GPU matrix, now and whenever it changes."""
     PredictRuntime: _grpc.UnaryUnaryMultiCallable[_decompose_service_pb2.PredictRuntimeRequest, _decompose_service_pb2.PredictRuntimeResponse]
-    """How long each job would take on each GPU model, how sure that is, and which past jobs say so. At most 100,000
+    """The expected runtime of each job on each GPU model, its uncertainty, and past jobs as evidence. At most 100,000
     predictions a call: jobs x (gpu_models + gpu_ids).
     """
     Recall: _grpc.UnaryUnaryMultiCallable[_decompose_service_pb2.RecallRequest, _decompose_service_pb2.RecallResponse]
-    """The finished jobs most like this one. Jobs that ended with an error are not remembered."""
+    """The finished jobs that are most similar to this one. Jobs that ended with an error are not stored."""
 
 @_typing.type_check_only
 class DecomposeServiceAsyncStub(DecomposeServiceStub):
@@ -54,11 +54,11 @@ class DecomposeServiceAsyncStub(DecomposeServiceStub):
     WatchClusterState: _aio.UnaryStreamMultiCallable[_decompose_service_pb2.WatchClusterStateRequest, _decompose_service_pb2.WatchClusterStateResponse]  # type: ignore[assignment]
     """The GPU matrix, now and whenever it changes."""
     PredictRuntime: _aio.UnaryUnaryMultiCallable[_decompose_service_pb2.PredictRuntimeRequest, _decompose_service_pb2.PredictRuntimeResponse]  # type: ignore[assignment]
-    """How long each job would take on each GPU model, how sure that is, and which past jobs say so. At most 100,000
+    """The expected runtime of each job on each GPU model, its uncertainty, and past jobs as evidence. At most 100,000
     predictions a call: jobs x (gpu_models + gpu_ids).
     """
     Recall: _aio.UnaryUnaryMultiCallable[_decompose_service_pb2.RecallRequest, _decompose_service_pb2.RecallResponse]  # type: ignore[assignment]
-    """The finished jobs most like this one. Jobs that ended with an error are not remembered."""
+    """The finished jobs that are most similar to this one. Jobs that ended with an error are not stored."""
 
 class DecomposeServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -91,7 +91,7 @@ class DecomposeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _decompose_service_pb2.PredictRuntimeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_decompose_service_pb2.PredictRuntimeResponse, _abc.Awaitable[_decompose_service_pb2.PredictRuntimeResponse]]:
-        """How long each job would take on each GPU model, how sure that is, and which past jobs say so. At most 100,000
+        """The expected runtime of each job on each GPU model, its uncertainty, and past jobs as evidence. At most 100,000
         predictions a call: jobs x (gpu_models + gpu_ids).
         """
 
@@ -101,6 +101,6 @@ class DecomposeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _decompose_service_pb2.RecallRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_decompose_service_pb2.RecallResponse, _abc.Awaitable[_decompose_service_pb2.RecallResponse]]:
-        """The finished jobs most like this one. Jobs that ended with an error are not remembered."""
+        """The finished jobs that are most similar to this one. Jobs that ended with an error are not stored."""
 
 def add_DecomposeServiceServicer_to_server(servicer: DecomposeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -70,17 +70,17 @@ class JobServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def SubmitJob(self, request, context):
-        """Accepts a job. When it returns OK the job is recorded; the same request_id gives the same job.
+        """Accepts a job. After OK the job is recorded; the same request_id gives the same job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitJobs(self, request_iterator, context):
-        """Accepts a stream of up to 10,000 jobs, each by itself; bad ones are reported in the response by index, in words that
-        are cut where there are many. A longer stream ends with RESOURCE_EXHAUSTED: metadata `index` (of ErrorInfo) is where
-        to begin the next stream, and what came before is recorded or was refused; repeat that with the same request ids to
-        learn what became of each.
+        """Accepts a stream of up to 10,000 jobs, each independently. The response lists rejected jobs by index; many messages
+        are shortened. A longer stream ends with RESOURCE_EXHAUSTED: the next stream begins at metadata `index` (of
+        ErrorInfo); the jobs before it are recorded or refused. Repeat them with the same request ids to get the result of
+        each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,16 +100,16 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelJob(self, request, context):
-        """Asks for a job's end. Final jobs: FAILED_PRECONDITION.
+        """Requests a job's cancellation. Final jobs: FAILED_PRECONDITION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """The jobs as they stand, then every change in order. Resumable: give the last revision seen. A slow
-        client loses nothing as long as the changes it needs are kept. UNAVAILABLE tells in its metadata
-        `revision` where to resume; OUT_OF_RANGE: take a new snapshot.
+        """The jobs in their present state, then every change in order. Resumable with the last revision received. A slow
+        client loses nothing while the changes after its revision are stored. UNAVAILABLE has in its metadata
+        `revision` the place to resume; OUT_OF_RANGE: request a new snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

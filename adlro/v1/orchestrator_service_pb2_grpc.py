@@ -99,15 +99,15 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetShadowPolicy(self, request, context):
-        """Runs another policy beside the acting one, at each decision: it places nothing, and it is told what it would have
-        done. From the next decision on, and for later starts.
+        """Runs a shadow policy beside the acting one: it places nothing, and the orchestrator compares its
+        decisions. From the next decision on, and for later starts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainDecision(self, request, context):
-        """Why a job was placed where it was, or why it is not placed now.
+        """The reason of a job's placement, or the reason why it waits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +121,7 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DrainNode(self, request, context):
-        """Starts nothing more on a node; what runs there runs on.
+        """Starts no more jobs on a node; running jobs run on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -64,7 +64,7 @@ class _UnitEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Unit.ValueType],
     UNIT_KELVIN: _Unit.ValueType  # 8
     UNIT_W: _Unit.ValueType  # 9
     UNIT_MW: _Unit.ValueType  # 10
-    """Milliwatts, as NVML tells."""
+    """Milliwatts, as from NVML."""
 
 class Unit(_Unit, metaclass=_UnitEnumTypeWrapper): ...
 
@@ -82,7 +82,7 @@ UNIT_CELSIUS: Unit.ValueType  # 7
 UNIT_KELVIN: Unit.ValueType  # 8
 UNIT_W: Unit.ValueType  # 9
 UNIT_MW: Unit.ValueType  # 10
-"""Milliwatts, as NVML tells."""
+"""Milliwatts, as from NVML."""
 Global___Unit: _TypeAlias = Unit  # noqa: Y015
 
 @_typing.final
@@ -123,7 +123,7 @@ class TelemetryBlock(_message.Message):
     cluster: _builtins.str
     @_builtins.property
     def gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The GPUs of the columns, in order. In a stream a block may leave them out: those of the block before."""
+        """The GPUs of the columns, in order. In a stream a block may omit them: then those of the previous block apply."""
 
     @_builtins.property
     def sample_times_unix_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -154,7 +154,7 @@ Global___TelemetryBlock: _TypeAlias = TelemetryBlock  # noqa: Y015
 
 @_typing.final
 class NormalizedColumn(_message.Message):
-    """One metric of a normalised block: what came, in the metric's own unit, and its place in 0..1."""
+    """One metric of a normalised block: raw values in the metric's own unit, and their normalised values in 0..1."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -198,9 +198,9 @@ class NormalizedBlock(_message.Message):
     FORMAT_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     clipped_count: _builtins.int
-    """Values outside the metric's range, set to its nearest end."""
+    """Number of values outside the metric's range, clipped to its limit."""
     format: _builtins.int
-    """Of the block as it is kept."""
+    """Format of the stored block."""
     @_builtins.property
     def gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property

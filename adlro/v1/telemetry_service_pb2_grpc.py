@@ -73,16 +73,16 @@ class TelemetryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PushTelemetry(self, request_iterator, context):
-        """A stream of blocks; each is normalised and stored whole or refused whole. A refused block ends
+        """Receives a stream of blocks; each is normalised and stored whole, or refused whole. A refused block ends
         the stream with its index (metadata `index` of google.rpc.ErrorInfo); the blocks before it are
-        stored. The same metadata tells how many are stored where the store or the service goes away.
+        stored. If the store or the service goes away, the same metadata has the number of stored blocks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTelemetry(self, request, context):
-        """The latest sample of every GPU, and all samples of a window where one is asked for.
+        """The latest sample of every GPU, and all samples of a requested window.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

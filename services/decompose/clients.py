@@ -1,4 +1,4 @@
-"""What decompose reads from Redis: outcomes, telemetry, descriptions of clusters. Translates; writes nothing."""
+"""decompose's reader of Redis: outcomes, telemetry, descriptions of clusters. Translates; writes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ M = TypeVar(
 
 
 class BadEntry(ValueError):
-    """Something in Redis is not what the contract says."""
+    """Data in Redis that breaks the contract."""
 
 
 class StreamEntry(NamedTuple):
@@ -47,7 +47,7 @@ class StreamEntry(NamedTuple):
 
 
 class StreamInfo(NamedTuple):
-    """How far a stream has come. `added_count` is -1 where the server does not count."""
+    """The position of a stream's end. `added_count` is -1 if the server does not count."""
 
     last_id: str
     added_count: int
@@ -94,7 +94,7 @@ class RedisReader:
         return [_entry(*each) for each in reversed(found)]
 
     async def info(self, stream: str) -> StreamInfo | None:
-        """How far a stream has come; None where there is none."""
+        """The position of a stream's end; None if there is no stream."""
         if not await _answer(self._redis.exists(stream)):
             return None
         try:
@@ -111,7 +111,7 @@ class RedisReader:
         return {_text(name): body for name, body in found.items()}
 
     async def current_cluster(self) -> str:
-        """The name of the cluster that was described last; empty where none is kept."""
+        """The name of the most recently described cluster; empty if there is none."""
         return _text(await _answer(self._redis.get(CURRENT_CLUSTER)) or b"")
 
     async def latest_blocks(self, cluster: str) -> list[bytes]:
@@ -194,7 +194,7 @@ async def _answer(call: Awaitable[T], timeout_s: float = CALL_TIMEOUT_S) -> T:
             return await call
     except (RedisError, TimeoutError) as error:
         problem = store_problem(error)
-        text = problem.text if problem else f"does not answer as it should ({str(error) or type(error).__name__})"
+        text = problem.text if problem else f"gives an unexpected answer ({str(error) or type(error).__name__})"
         raise Unavailable(f"Redis {text}", reason="REDIS_UNAVAILABLE", retry_after_s=1.0) from error
 
 

@@ -74,7 +74,7 @@ class GpuRecordCode:
             raise IndexError(f"values must be N x {len(self.factors)}, not of shape {numbers.shape}")
         for column, (name, size) in enumerate(self.sizes.items()):
             if len(numbers) and not 0 <= numbers[:, column].min() <= numbers[:, column].max() < size:
-                raise IndexError(f"{name}: numbers of values go from 0 to {size - 1}")
+                raise IndexError(f"{name}: numbers of values are 0 to {size - 1}")
         first, *others = (factor[numbers[:, column]] for column, factor in enumerate(self.factors))
         return bind(first, *others)
 

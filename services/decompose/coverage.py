@@ -1,4 +1,4 @@
-"""Do runtimes lie in the intervals that were given for them? Kept by kind, and put right where they do not.
+"""The coverage of predicted intervals, by kind of prediction, and the correction of intervals that miss it.
 
 Each finished job is compared with what was predicted for it before it was learned from. Of the newest COVERAGE_WINDOW
 of a kind two things follow (`Calibration`):

@@ -1,4 +1,4 @@
-"""Has a GPU become slower than its kind, has the mix of jobs changed? Scores with a false-alarm rate. Arrays only.
+"""Tests for slower GPUs and for a changed mix of jobs: scores with a false-alarm rate. Arrays only.
 
 Both scores are 1 - p: the share of healthy looks that would show less. At FLAGGED and above something is flagged, so
 at any one look at most 1 % of healthy GPUs (or of unchanged mixes) are. Looks at one GPU follow each other with 19 of
@@ -99,7 +99,7 @@ class GpuDriftDetector:
         return {gpu: self.state(gpu) for gpu in self._jobs}
 
     def log_slowdown(self, gpu: Hashable) -> float:
-        """By how much, as a logarithm, jobs take longer on this GPU than on its model."""
+        """The logarithm of the slowdown of jobs on this GPU relative to its model."""
         return -math.log(self.state(gpu).speed_ratio)
 
     def _judge(self, gpu: Hashable) -> GpuDrift:
@@ -195,7 +195,7 @@ class MixDriftDetector:
                 _count(self._old, self._reference.popleft(), -1)
 
     def state(self) -> MixDrift:
-        """How the mix stands; unchanged as long as there are too few jobs to tell."""
+        """The state of the mix; unchanged while there are too few jobs."""
         if len(self._window) < MIX_WINDOW or len(self._reference) < _REFERENCE_LEAST:
             return UNCHANGED
         compared = [_compare(new, old) for new, old in zip(self._new, self._old, strict=True)]

@@ -1,4 +1,4 @@
-"""What is learned from the newest finished jobs, made in one go from a copy of them. Knows arrays only.
+"""A fit to the newest finished jobs, computed in one step from a copy of them. Uses arrays only.
 
 A `Refit` holds all that it needs and a `Fit` is never changed once it is made, so the work may be done in another
 thread while questions are answered from the fit before.
@@ -144,7 +144,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Refit:
-    """The work of making a fit anew, from the one before (whose settings it goes on from) and what was seen."""
+    """A refit, from the previous fit (with its settings as a start) and the observations."""
 
     previous: Fit
     seen: Observations

@@ -258,10 +258,10 @@ class Followers:
         if not self._clusters.read:
             return "the clusters' descriptions are not read yet"
         if not self._outcomes.caught_up.is_set():
-            return "the outcomes of finished jobs are not folded yet"
+            return "the outcomes of finished jobs are not read yet"
         for follower, _ in self._telemetry.values():
             if follower.problem or not follower.caught_up.is_set():
-                return follower.problem or f"{follower.stream} is not folded yet"
+                return follower.problem or f"{follower.stream} is not read yet"
         return ""
 
     async def named(self, name: str) -> str:
@@ -291,7 +291,7 @@ class Followers:
                     await follower.caught_up.wait()
             except TimeoutError:
                 raise Unavailable(
-                    f"the telemetry of cluster {name!r} is not folded yet: {follower.problem or 'there is much of it'}",
+                    f"the telemetry of cluster {name!r} is not read yet: {follower.problem or 'it is long'}",
                     reason="NOT_FOLDED",
                     retry_after_s=1.0,
                 ) from None
@@ -336,7 +336,7 @@ class Followers:
             try:
                 described.append(dataclasses.replace(decode_cluster(body), name=name))
             except BadEntry as error:
-                self._log.warning("cluster description left out", cluster=name, problem=str(error))
+                self._log.warning("cluster description skipped", cluster=name, problem=str(error))
         old = self._bodies or {}
         self._bodies = bodies
         self._clusters.describe(described)
@@ -406,12 +406,12 @@ class Followers:
         self._outcomes_after = START
         if self._keep_outcomes:
             # Jobs that the new stream brings again are known by their ids.
-            self._log.warning("the stream of outcomes began anew; what the memory file holds is kept")
+            self._log.warning("the stream of outcomes began anew; the content of the memory file is kept")
             return
-        self._log.warning("the stream of outcomes began anew; what was learned from the old one is forgotten")
+        self._log.warning("the stream of outcomes began anew; jobs learned from the old stream are dropped")
         self._predictor.start_over()
 
     def _bad_entry(self, stream: str, entry_id: str, error: Exception) -> None:
         self._metrics.bad_entries.inc()
         problem = str(error) or type(error).__name__
-        self._log.warning("stream entry left out", stream=stream, entry_id=entry_id, problem=problem)
+        self._log.warning("stream entry skipped", stream=stream, entry_id=entry_id, problem=problem)

@@ -1,4 +1,4 @@
-"""What decompose knows of each GPU, as Prometheus has it: newest telemetry, in base units, and drift. Plain arrays."""
+"""decompose's metrics of each GPU for Prometheus: newest telemetry, in base units, and drift. Plain arrays."""
 
 from __future__ import annotations
 

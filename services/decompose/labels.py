@@ -95,7 +95,7 @@ class LabelUse:
         """
         numbers = list(columns.values())
         if len(set(numbers)) != len(numbers) or not set(numbers) <= set(range(LABEL_LIMIT)):
-            raise ValueError(f"columns of labels are different numbers below {LABEL_LIMIT}, not {numbers}")
+            raise ValueError(f"columns of labels must be different numbers below {LABEL_LIMIT}, not {numbers}")
         self._columns = dict(columns)
         self._left_out = dict.fromkeys(left_out[:KEY_LIMIT])
 

@@ -1,4 +1,4 @@
-"""The memory of finished jobs: what ran, where, how long; bounded. Knows plain records and arrays only.
+"""The memory of finished jobs: job, GPU, runtime; bounded. Uses plain records and arrays only.
 
 Jobs that hardly differ in what they asked for (`record_code`) are one *row*, with one packed hypervector: the search
 for what is like a job goes through rows, of which there are fewer than jobs. What is like it by the signs of the

@@ -72,7 +72,7 @@ class MemoryFile:
             await self._put_aside(error.message)
             return START
         except Exception as error:  # whatever it holds: it must not end the service now, and at each start
-            await self._put_aside(f"{self._path}: what it holds can't be learned from: {error!r}", error)
+            await self._put_aside(f"{self._path}: its content can't be learned: {error!r}", error)
             return START
         self._saved_revision = self._predictor.revision
         return snapshot.cursor
@@ -83,7 +83,7 @@ class MemoryFile:
                 self._predictor.learn(job)
             except UNLEARNABLE as error:
                 self._metrics.bad_entries.inc()
-                self._log.warning("a job of the memory file is left out", job_id=job.job_id, problem=repr(error))
+                self._log.warning("a job of the memory file is skipped", job_id=job.job_id, problem=repr(error))
             if not number % _OUTCOMES_AT_A_TIME:
                 await asyncio.sleep(0)
             if refitted is not None:
@@ -94,10 +94,10 @@ class MemoryFile:
         try:
             aside = await asyncio.to_thread(put_aside, self._path)
         except OSError as failed:
-            raise self._unusable(f"is unusable ({problem}), and can't be put aside", failed) from failed
+            raise self._unusable(f"is unusable ({problem}), and can't be renamed", failed) from failed
         self._predictor.start_over()
         self._variables.restore({})
-        self._log.error("the memory file can't be read; it is put aside, and outcomes are folded anew",
+        self._log.error("the memory file can't be read; it is renamed, and decompose learns from the outcomes again",
                         problem=problem, put_aside=str(aside), exc_info=error)  # fmt: skip
         self._metrics.unreadable_memory_files.inc()
 
@@ -120,7 +120,7 @@ class MemoryFile:
             written = await asyncio.to_thread(save, self._path, snapshot)
             self._saved_revision = revision
             if written.put_aside is not None:
-                self._log.error("what came in the memory file's place can't be read; it is put aside",
+                self._log.error("the file that replaced the memory file can't be read; it is renamed",
                                 path=str(self._path), put_aside=str(written.put_aside))  # fmt: skip
                 self._metrics.unreadable_memory_files.inc()
         except OSError as error:
@@ -129,8 +129,8 @@ class MemoryFile:
     def _unusable(self, problem: str, error: OSError) -> InvalidInput:
         why = error.strerror or str(error)
         return InvalidInput(
-            f"memory_path: {self._path} {problem}: {why}. It is left as it is; let ADLRO_DECOMPOSE_MEMORY_PATH name a "
-            "file that may be read and written, or leave it empty to keep no file",
+            f"memory_path: {self._path} {problem}: {why}. decompose leaves it unchanged; set "
+            "ADLRO_DECOMPOSE_MEMORY_PATH to a file that decompose may read and write, or leave it empty to use no file",
             field="memory_path",
             reason="MEMORY_FILE_UNUSABLE",
         )

@@ -1,4 +1,4 @@
-"""What was never seen: how its intervals are made from leaving out what was. Arrays only."""
+"""Intervals of unseen values, from residuals with seen values left out. Arrays only."""
 
 from __future__ import annotations
 

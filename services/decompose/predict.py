@@ -285,7 +285,7 @@ def require_known(gpu_models: Sequence[str], speeds: Speeds, in_clusters: Collec
         if in_clusters is None:
             raise Unavailable(
                 f"{field}: the speed table does not list the GPU model {model!r}, and the clusters' descriptions "
-                "are not read yet, so it can't be told whether one has it; try again",
+                "are not read yet, so decompose can't check whether a cluster has it; try again",
                 reason="CLUSTERS_NOT_READ",
                 metadata={"gpu_model": model},
                 retry_after_s=1.0,
@@ -293,7 +293,7 @@ def require_known(gpu_models: Sequence[str], speeds: Speeds, in_clusters: Collec
         known = list(dict.fromkeys([*speeds.gpu_models, *sorted(in_clusters)]))
         raise InvalidInput(
             f"{field}: no GPU model {model!r} is known; known are {', '.join(known)}. A model without speed "
-            "figures is taken once a cluster that has it is described (UpsertCluster)",
+            "figures is accepted once a cluster with it is described (UpsertCluster)",
             field=field,
             reason="UNKNOWN_GPU_MODEL",
             metadata={"gpu_model": model},

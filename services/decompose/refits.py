@@ -1,4 +1,4 @@
-"""Makes the learned predictor's fit anew in a thread, one at a time, while calls are answered from the one before."""
+"""Refits the learned predictor in a thread, one refit at a time; meanwhile calls use the previous fit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Refits:
         self._running: asyncio.Task[None] | None = None
 
     async def for_question(self, patience_s: float) -> None:
-        """Begins a fit if enough was learned for one, and waits a moment for one that is being made."""
+        """Starts a refit if there are enough new outcomes, and waits a moment for a running one."""
         if self._predictor.due:
             self._begin()
         if self._running is not None:
@@ -40,7 +40,7 @@ class Refits:
                 await asyncio.wait([self._running])
 
     async def stop(self) -> None:
-        """Waits for the fit that is being made."""
+        """Waits for the running refit."""
         if self._running is not None:
             await asyncio.wait([self._running])
 
@@ -55,7 +55,7 @@ class Refits:
             fit = await asyncio.to_thread(refit.make)
         except Exception as error:  # the old fit serves on; another is tried when more was learned
             self._metrics.failed_refits.inc()
-            self._log.error("what was learned could not be brought together; the last fit stays", problem=repr(error))
+            self._log.error("the refit failed; the previous fit stays in use", problem=repr(error))
         else:
             self._predictor.adopt(refit, fit)
             self._metrics.refit_s.observe(time.perf_counter() - began)

@@ -11,7 +11,7 @@ from adlro.kit.settings import ServiceSettings
 
 
 class DecomposeSettings(ServiceSettings):
-    """What decompose needs to know."""
+    """The settings of decompose."""
 
     service_name: ClassVar[str] = "decompose"
 
@@ -23,9 +23,9 @@ class DecomposeSettings(ServiceSettings):
     memory_path: Path | None = None
     # How often the file is written while there is something new.
     memory_save_interval_s: float = Field(default=60.0, ge=0.1, le=86_400)
-    # What predicts: "learned", or "plain", medians of groups.
+    # The predictor: "learned", or "plain", medians of groups.
     predictor: Literal["learned", "plain"] = "learned"
-    # So long a question waits for what was just learned to be brought together; then the answer is the one before.
+    # How long a prediction waits for a running refit; after it the answer comes from the previous fit.
     refit_patience_s: float = Field(default=0.25, ge=0, le=60)
     # How often the clusters' descriptions are looked at; telemetry of a GPU that none names asks for a look at once.
     descriptions_poll_s: float = Field(default=1.0, ge=0.05, le=60)

@@ -199,7 +199,7 @@ def load(path: Path) -> MemorySnapshot:
         header = _header(path, file.readline(_MOST_HEADER_BYTES))
         body = file.read()
     if len(body) != header.get("bytes"):
-        raise _unreadable(path, f"has {len(body)} of {header.get('bytes')} bytes: it is cut short", "CUT_SHORT")
+        raise _unreadable(path, f"has {len(body)} of {header.get('bytes')} bytes: it is truncated", "CUT_SHORT")
     if hashlib.blake2b(body, digest_size=16).hexdigest() != header.get("blake2b"):
         raise _unreadable(path, "is damaged: its checksum does not fit", "DAMAGED")
     try:
@@ -207,7 +207,7 @@ def load(path: Path) -> MemorySnapshot:
         text = unpacked.decompress(body, MOST_CONTENT_BYTES)
         if unpacked.unconsumed_tail or not unpacked.eof:
             raise _unreadable(
-                path, f"is damaged: it is no whole document of up to {MOST_CONTENT_BYTES} bytes", "DAMAGED"
+                path, f"is damaged: it is no complete document of up to {MOST_CONTENT_BYTES} bytes", "DAMAGED"
             )
         content = _CONTENT.validate_json(text, strict=True)
     except ValidationError as error:
@@ -238,7 +238,7 @@ def put_aside(path: Path) -> Path:
 
 
 def _unreadable(path: Path, problem: str, reason: str) -> InvalidInput:
-    way_out = "move the file away: what it held is learned again from the stream of outcomes"
+    way_out = "move the file away: decompose learns its content again from the stream of outcomes"
     return InvalidInput(f"{path}: {problem}; {way_out}", field="memory_path", reason=reason)
 
 

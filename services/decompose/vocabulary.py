@@ -109,7 +109,7 @@ class Vocabulary:
             or any(after <= before for before, after in itertools.pairwise(numbers))
         ):
             raise InvalidInput(
-                f"{self.name}: not a vocabulary: it begins with '' and has each value once", field=self.name
+                f"{self.name}: invalid vocabulary: it must begin with '' and contain each value once", field=self.name
             )
         self._index, self._value_of, self._held, self._idle = {"": NOT_STATED}, {NOT_STATED: ""}, {}, {}
         for value, number in items[1:]:

@@ -1,1 +1,1 @@
-"""ingest: accepts jobs and telemetry, brings both to one normal form, and records them."""
+"""ingest: accepts jobs and telemetry, normalises and records them."""

@@ -1,4 +1,4 @@
-"""Decides whether a job is accepted, and makes the record of one that is. Knows no gRPC and no Redis commands."""
+"""Accepts or refuses a job, and makes the record of an accepted one. Uses no gRPC and no Redis commands."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Admission:
     """Checks jobs against the cluster and normalises them.
 
     Args:
-        clusters: where the cluster is read.
-        cluster: its name. While it is not known, every job is accepted.
+        clusters: reads the cluster.
+        cluster: its name. While the cluster is unknown, every job is accepted.
     """
 
     def __init__(self, clusters: ClusterRegistry, cluster: str) -> None:
@@ -40,7 +40,7 @@ class Admission:
         self._cluster = cluster
 
     async def admit(self, spec: JobSpec, request_id: str) -> NewJob:
-        """The record of a job that is to be created.
+        """The record of a new job.
 
         Raises:
             InvalidInput: an unknown GPU model is named, or no GPU of the cluster can ever hold the job.
@@ -55,7 +55,7 @@ class Admission:
 
 
 def refusals(spec: JobSpec, view: ClusterView | None) -> list[FieldViolation]:
-    """Why a job can never run; empty where it can."""
+    """The reasons why a job can never run; empty if it can."""
     out = []
     expected = spec.expected_runtime
     models = view.gpu_models if view is not None else frozenset()
@@ -69,7 +69,7 @@ def refusals(spec: JobSpec, view: ClusterView | None) -> list[FieldViolation]:
 
 
 def _misfits(spec: JobSpec, view: ClusterView) -> list[FieldViolation]:
-    """Names the fields to lower, and how far."""
+    """Names the fields to lower, with their limits."""
     wanted = (spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib)
     where = f"of cluster {view.cluster.name!r}"
     out = []
@@ -83,7 +83,7 @@ def _misfits(spec: JobSpec, view: ClusterView) -> list[FieldViolation]:
             out.append(FieldViolation(need.field, text))
     if out:
         return out
-    # Each fits somewhere, but not all in one place: name what would fit if it were less.
+    # Each value fits on some GPU, but no GPU fits all: name the values that would fit if lowered.
     all_of_it = " and ".join(need.what.format(amount) for need, amount in zip(_NEEDS, wanted, strict=True) if amount)
     for index, need in enumerate(_NEEDS):
         others = [i for i in range(len(_NEEDS)) if i != index]
@@ -91,7 +91,7 @@ def _misfits(spec: JobSpec, view: ClusterView) -> list[FieldViolation]:
         if left:
             text = (
                 f"{need.field}: no GPU {where} has {all_of_it} on its node; "
-                f"where the rest of it fits there are at most {need.what.format(max(left))}"
+                f"the GPUs with room for the rest have at most {need.what.format(max(left))}"
             )
             out.append(FieldViolation(need.field, text))
     if not out:

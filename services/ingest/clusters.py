@@ -1,7 +1,7 @@
-"""Cluster descriptions: kept in Redis, cached here for a moment, with what is derived from them.
+"""Cluster descriptions: stored in Redis, cached here for a moment, with derived data.
 
-Knows Redis and plain records; server.py hands in the functions that make bytes of a description.
-A refusal never rests on the cache: before one, the description is read anew (`newest`).
+Uses Redis and plain records; server.py passes the functions that serialise a description.
+A refusal never uses the cache: the description is read again before it (`newest`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from adlro.services.ingest.units import JOB_FIELD_RULES, FullScale, Scale
 from adlro.store.keys import CLUSTERS, CURRENT_CLUSTER
 
 _FORMER_CURRENT = "default"
-"""Where no name is kept yet, as in a store of an older version."""
+"""The name of a cluster without a stored name, as in a store of an older version."""
 
 
 class ClusterView:
-    """A cluster with what jobs and telemetry are checked against. G is its number of GPUs."""
+    """A cluster with the data for checks of jobs and telemetry. G is its number of GPUs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -49,7 +49,7 @@ class ClusterView:
 
     @cached_property
     def full_scales(self) -> dict[FullScale, NDArray[np.float32]]:
-        """The value that is 1.0, for each GPU: [G] float32 each."""
+        """The values that are normalised to 1.0, for each GPU: [G] float32 each."""
         specs = [known_spec(gpu) for gpu in self.gpus]
         # UpsertCluster accepts no model without figures; NaN would show, rather than hide, one written by others.
         figures = [
@@ -83,7 +83,7 @@ class ClusterRegistry:
         redis: a client with `decode_responses=False`.
         encode: a description as bytes.
         decode: the description that bytes hold.
-        cache_s: how long a description that was read serves without being read again.
+        cache_s: how long a description is cached, seconds.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ClusterRegistry:
         self._missing: tuple[str, float] = ("", 0.0)
 
     async def recent(self, name: str) -> ClusterView | None:
-        """The cluster as it was at most `cache_s` ago; None where there is none. Without a name: the current one."""
+        """The cluster, at most `cache_s` old; None if there is none. Without a name: the current one."""
         now = time.monotonic()
         known = self._views.get(name)
         if known is None:
@@ -116,7 +116,7 @@ class ClusterRegistry:
         return await self.newest(name)
 
     async def newest(self, name: str) -> ClusterView | None:
-        """The cluster as Redis has it now; None where there is no such cluster. Without a name: the current one."""
+        """The cluster, read from Redis now; None if there is none. Without a name: the current one."""
         asked = name or (await self._redis.get(CURRENT_CLUSTER) or b"").decode() or _FORMER_CURRENT
         body: bytes | None = await self._redis.hget(CLUSTERS, asked)
         if body is None:
@@ -126,10 +126,10 @@ class ClusterRegistry:
         return self._keep(name, body, None)
 
     async def put(self, cluster: Cluster) -> bool:
-        """Records or replaces a cluster, and makes it the current one; True where its name was new.
+        """Records or replaces a cluster, and makes it the current one; True if its name is new.
 
         Raises:
-            InvalidInput: an id stands twice, or a GPU model is unknown and has no figures. Nothing is recorded.
+            InvalidInput: an id occurs twice, or a GPU model is unknown and has no figures. Nothing is recorded.
         """
         check_cluster(cluster)
         body = self._encode(cluster)
@@ -140,7 +140,7 @@ class ClusterRegistry:
         return bool(created)
 
     async def names(self) -> list[str]:
-        """The clusters there are, sorted."""
+        """The names of all clusters, sorted."""
         return sorted(name.decode() for name in await self._redis.hkeys(CLUSTERS))
 
     def _keep(self, name: str, body: bytes, cluster: Cluster | None) -> ClusterView:
@@ -155,7 +155,7 @@ class ClusterRegistry:
 
 
 def check_cluster(cluster: Cluster) -> None:
-    """Raises InvalidInput, with every violation, where a description contradicts itself or lacks figures."""
+    """Raises InvalidInput, with every violation, if a description contradicts itself or lacks figures."""
     violations: list[FieldViolation] = []
     node_at: dict[str, int] = {}
     gpu_at: dict[str, str] = {}
@@ -183,7 +183,7 @@ def check_cluster(cluster: Cluster) -> None:
                 violations.append(
                     _violation(
                         f"{path}.gpu_model",
-                        f"{gpu.gpu_model!r} is not known; state its figures in {path}.spec, "
+                        f"{gpu.gpu_model!r} is not known; give its figures in {path}.spec, "
                         f"or use one of {listed(GPU_SPECS)}",
                     )
                 )
@@ -199,7 +199,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def summary(violations: list[FieldViolation]) -> str:
-    """One message for several violations: the first, and how many more there are."""
+    """One message for several violations: the first, and the number of the others."""
     more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
     return violations[0].description + more
 

@@ -1,6 +1,6 @@
-"""Writes that wait for Redis go together: what arrives during one round trip makes the next one. No I/O of its own.
+"""Groups writes to Redis: items that arrive during one round trip share the next one. No I/O of its own.
 
-No delay is added: an item that finds nothing under way is written at once, alone.
+This adds no delay: an item without a running write is written at once, alone.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class GroupedWrites(Generic[ItemT, AnswerT]):
     """Collects items while a write is under way.
 
     Args:
-        write: writes items in one round trip; answers in order, an exception for an item that was refused by itself.
-            What it raises goes to every item of the group.
-        max_items: of one round trip, so that it stays short.
+        write: writes items in one round trip; returns answers in order, an exception for a refused item.
+            An exception from it goes to every item of the group.
+        max_items: limit of one round trip, so that it stays short.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class GroupedWrites(Generic[ItemT, AnswerT]):
         self._writer: asyncio.Task[None] | None = None
 
     def add(self, item: ItemT) -> asyncio.Future[AnswerT]:
-        """Takes an item; the future has its answer. Cancelling the future does not undo the write."""
+        """Adds an item; the future has its answer. Cancelling the future does not undo the write."""
         future: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._writer is None:

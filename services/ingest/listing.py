@@ -1,4 +1,4 @@
-"""Lists jobs a page at a time, in the order of submission. Knows no gRPC."""
+"""Lists jobs a page at a time, in the order of submission. Uses no gRPC."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class JobList:
     async def page(self, job_filter: JobFilter, page_size: int, page_token: str) -> tuple[list[Job], str]:
         """Jobs that match, and the token of the next page, empty at the end.
 
-        A page may be shorter than asked for and yet have a next one, where few of many jobs match.
+        A page may be shorter than requested and still have a next one, if few of many jobs match.
 
         Raises:
-            InvalidInput: the token is not one of this filter.
+            InvalidInput: the token does not belong to this filter.
         """
         size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
         digest = job_filter.digest()
@@ -56,7 +56,7 @@ class JobList:
     async def _candidates(
         self, job_filter: JobFilter, position: int, size: int
     ) -> AsyncIterator[tuple[int, Job | None]]:
-        # The usual question, what waits and what runs, does not look through all that ever was.
+        # The usual request, for waiting and running jobs, does not read all finished jobs.
         active_only = bool(job_filter.states) and not any(state.final for state in job_filter.states)
         # One more than fits shows that there is a next page: often all that has to be read.
         first = size + 1
@@ -76,6 +76,6 @@ class JobList:
 
 
 def _weight(job: Job) -> int:
-    """About how many bytes a job is on the wire, at least where it is large."""
+    """The approximate size of a job on the wire, in bytes; accurate for large ones."""
     texts = (job.spec.name, job.spec.application, job.message, *job.spec.labels.keys(), *job.spec.labels.values())
     return 400 + sum(4 + len(text.encode()) for text in texts) + 100 * len(job.attempts)

@@ -13,7 +13,7 @@ from adlro.store import Created, JobStore, NewJob, SubmitLimits, Unreadable
 
 
 class JobMetrics:
-    """Counters of one process, made before there is a registry."""
+    """Counters of one process, made before the registry exists."""
 
     def __init__(self) -> None:
         self.submitted = Counter("adlro_ingest_submitted_jobs", "jobs recorded", ["job_type"], registry=None)
@@ -32,7 +32,7 @@ class JobMetrics:
         )
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Shows them."""
+        """Registers the counters."""
         registry.register(self.submitted)
         registry.register(self.repeated)
         registry.register(self.limited)
@@ -40,7 +40,7 @@ class JobMetrics:
 
 
 class CountedStore(JobStore):
-    """A JobStore that counts the jobs which were recorded.
+    """A JobStore that counts recorded jobs.
 
     Args:
         redis: see JobStore.

@@ -1,4 +1,4 @@
-"""Brings jobs and telemetry to 0..1 by the table in units.py. Arrays and plain records; no I/O.
+"""Normalises jobs and telemetry to 0..1 by the table in units.py. Arrays and plain records; no I/O.
 
 Shapes: T sample times, G GPUs of a block.
 """
@@ -28,7 +28,7 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RawColumn:
-    """One metric as it came: T x G little-endian float32, time by time; NaN: not reported."""
+    """One received metric: T x G little-endian float32, time by time; NaN: not reported."""
 
     metric: Metric
     unit: Unit
@@ -37,7 +37,7 @@ class RawColumn:
 
 @dataclass(frozen=True, slots=True)
 class RawBlock:
-    """A block as it came."""
+    """A received block."""
 
     cluster: str
     gpu_ids: tuple[str, ...]
@@ -50,7 +50,7 @@ class GpuSelection:
     """The GPUs of a block, looked up once for all blocks of a stream that name the same ones.
 
     Raises:
-        InvalidInput: an id is not in the cluster, or stands twice.
+        InvalidInput: an id is not in the cluster, or occurs twice.
     """
 
     def __init__(self, view: ClusterView, gpu_ids: tuple[str, ...]) -> None:
@@ -63,13 +63,13 @@ class GpuSelection:
                 raise _refused(
                     f"block.gpu_ids[{index}]",
                     f"cluster {view.cluster.name!r} has no GPU {gpu_id!r}; it has {listed(view.number_of)}; "
-                    "UpsertCluster tells of others",
+                    "UpsertCluster adds others",
                 )
             numbers.append(number)
         if len(set(numbers)) != len(numbers):
             first_at: dict[str, int] = {}
             index = next(i for i, gpu_id in enumerate(gpu_ids) if first_at.setdefault(gpu_id, i) != i)
-            raise _refused(f"block.gpu_ids[{index}]", f"{gpu_ids[index]!r} stands twice; name each GPU once")
+            raise _refused(f"block.gpu_ids[{index}]", f"{gpu_ids[index]!r} occurs twice; name each GPU once")
         rows = np.array(numbers, np.intp)
         self.full_scales = {scale: values[rows] for scale, values in view.full_scales.items()}  # [G] each
         # Tells this set of GPUs from others, whatever their order.
@@ -85,7 +85,7 @@ class TimeLimits:
 
 
 def normalize_job(spec: JobSpec, view: ClusterView | None) -> NormalizedJob:
-    """A job's fields in 0..1, by the cluster's largest node and GPU; by constants where no cluster is known."""
+    """A job's fields in 0..1, by the cluster's largest node and GPU; by constants if no cluster is known."""
     runtime_s = spec.expected_runtime.runtime_s if spec.expected_runtime is not None else 0.0
     return NormalizedJob(
         priority=_job_field("priority", spec.priority, view),
@@ -100,7 +100,7 @@ def normalize_block(block: RawBlock, gpus: GpuSelection, limits: TimeLimits, now
     """A block in the metrics' own units and in 0..1.
 
     Raises:
-        InvalidInput: what of the block is wrong (`block.columns[2].values_f32`), and what would be right.
+        InvalidInput: the invalid field of the block (`block.columns[2].values_f32`), and the valid values.
     """
     _check_times(block, limits, now_unix_s)
     shape = (len(block.sample_times_unix_s), len(gpus.gpu_ids))
@@ -148,10 +148,10 @@ def newest_sample(block: TelemetryBlock) -> TelemetryBlock:
 
 
 def merge_newest(view: ClusterView, samples: Sequence[TelemetryBlock]) -> TelemetryBlock:
-    """One sample of all GPUs of the cluster, in its order, made of samples of some: of each value the newest.
+    """One sample of all GPUs of the cluster, in its order, from samples of some GPUs: the newest of each value.
 
-    Every metric has a column of shape (1, G): what was never reported is NaN, and so is the sample's time where nothing
-    was.
+    Every metric has a column of shape (1, G): unreported values are NaN, and so is the sample's time before the
+    first report.
     """
     merged = {metric: _unreported(metric, len(view.gpus)) for metric in Metric}
     newest: TelemetryBlock | None = None
@@ -212,7 +212,7 @@ def _check_times(block: RawBlock, limits: TimeLimits, now_unix_s: float) -> None
         index = int(falling[0]) + 1
         raise _refused(
             f"block.sample_times_unix_s[{index}]",
-            f"{times[index]:.3f} is before the sample time before it ({times[index - 1]:.3f}); send samples in order",
+            f"{times[index]:.3f} is before the previous sample time ({times[index - 1]:.3f}); send samples in order",
         )
     if times[-1] > now_unix_s + limits.future_s:
         index = int(np.argmax(times > now_unix_s + limits.future_s))
@@ -246,7 +246,7 @@ def _normalize_column(
     if conversion is None:
         accepted = ", ".join(f"UNIT_{unit.name}" for unit in rule.accepted)
         raise _refused(
-            f"{path}.unit", f"UNIT_{column.unit.name} is no unit of METRIC_{column.metric.name}; send {accepted}"
+            f"{path}.unit", f"UNIT_{column.unit.name} is not a unit of METRIC_{column.metric.name}; send {accepted}"
         )
     needed = shape[0] * shape[1] * 4
     if len(column.values_f32) != needed:

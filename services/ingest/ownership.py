@@ -1,6 +1,6 @@
-"""Whose jobs a caller may see and change. Without users (see adlro.kit.identity) everybody may all. Knows no gRPC.
+"""The jobs that a caller may see and change. Without users (adlro.kit.identity): all jobs. Uses no gRPC.
 
-What a caller may not see does not exist for him: NotFound, as for an id that was never given out.
+A job that a caller may not see gives NotFound, as an unused id does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from adlro.store import not_found
 
 
 def check_submits(spec: JobSpec) -> None:
-    """Raises PermissionDenied where the caller may not submit in the name of the job's user."""
+    """Raises PermissionDenied if the caller may not submit in the name of the job's user."""
     caller = current_caller()
     if caller is not None and not caller.acts_for_all and spec.user != caller.user:
         raise PermissionDenied(
@@ -28,14 +28,14 @@ def check_submits(spec: JobSpec) -> None:
 
 
 def check_sees(job: Job) -> None:
-    """Raises NotFound where the caller may not see the job."""
+    """Raises NotFound if the caller may not see the job."""
     caller = current_caller()
     if caller is not None and not caller.sees_all and job.spec.user != caller.user:
         raise not_found(job.job_id)
 
 
 def check_cancels(job: Job) -> None:
-    """Raises NotFound where the caller may not see the job, PermissionDenied where he may only see it."""
+    """Raises NotFound if the caller may not see the job, PermissionDenied if he may only see it."""
     check_sees(job)
     caller = current_caller()
     if caller is not None and not caller.acts_for_all and job.spec.user != caller.user:
@@ -48,10 +48,10 @@ def check_cancels(job: Job) -> None:
 
 
 def only_visible(job_filter: JobFilter) -> JobFilter:
-    """The filter, narrowed to what the caller may see.
+    """The filter, restricted to the caller's visible jobs.
 
     Raises:
-        PermissionDenied: it asks for another user's jobs by name.
+        PermissionDenied: it names another user.
     """
     caller = current_caller()
     if caller is None or caller.sees_all:
@@ -59,7 +59,7 @@ def only_visible(job_filter: JobFilter) -> JobFilter:
     if job_filter.user not in ("", caller.user):
         raise PermissionDenied(
             f"filter.user: is {job_filter.user!r}, but the token is {caller.user}'s, who sees his own jobs only; "
-            "leave it out",
+            "omit it",
             field="filter.user",
             reason="NOT_YOUR_NAME",
             metadata={"user": caller.user},
@@ -68,6 +68,6 @@ def only_visible(job_filter: JobFilter) -> JobFilter:
 
 
 def must_ask_first() -> bool:
-    """Whether a job must be looked at before the caller may cancel it."""
+    """Whether a job must be read before the caller may cancel it."""
     caller = current_caller()
     return caller is not None and not caller.acts_for_all

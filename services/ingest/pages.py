@@ -1,7 +1,7 @@
 """Page tokens: a position in a list, tied to its filter and signed, so that no other token is accepted.
 
-A token is base64url of position (8 bytes), filter digest (16) and HMAC-SHA256 of both (16). The key lies in Redis, so
-that every replica accepts the tokens of the others.
+A token is base64url of position (8 bytes), filter digest (16) and HMAC-SHA256 of both (16). The key is in Redis, so
+that every replica accepts the tokens of other replicas.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def decode(secret: bytes, token: str, filter_digest: bytes) -> int:
     """The position a token stands for.
 
     Raises:
-        InvalidInput: the token was not given out by this service, or for another filter.
+        InvalidInput: the token was not issued by this service, or belongs to another filter.
     """
     try:
         body = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
@@ -43,7 +43,7 @@ def decode(secret: bytes, token: str, filter_digest: bytes) -> int:
     # base64 leaves bits of the last character unused: the same bytes must not have two tokens.
     if len(body) != _LENGTH or not hmac.compare_digest(mac, _mac(secret, payload)) or _text(body) != token:
         raise InvalidInput(
-            "page_token: was not given out by this service; send the next_page_token of the response before "
+            "page_token: was not issued by this service; send the next_page_token of the previous response "
             "unchanged, or leave page_token empty for the first page",
             field="page_token",
             reason="PAGE_TOKEN_INVALID",
@@ -59,7 +59,7 @@ def decode(secret: bytes, token: str, filter_digest: bytes) -> int:
 
 
 class PageTokens:
-    """Makes and reads tokens with the key that all replicas share; the first that asks makes it.
+    """Makes and reads tokens with the key that all replicas share; the first replica that needs it makes it.
 
     The key is read each time: a page costs many reads anyway, and a key of a Redis that was emptied since would make
     tokens that no other replica accepts.
@@ -76,7 +76,7 @@ class PageTokens:
         """The position a token stands for.
 
         Raises:
-            InvalidInput: the token was not given out by this service, or for another filter.
+            InvalidInput: the token was not issued by this service, or belongs to another filter.
         """
         return decode(await self._secret(), token, filter_digest)
 

@@ -10,7 +10,7 @@ from adlro.kit.settings import ServiceSettings
 
 
 class IngestSettings(ServiceSettings):
-    """What ingest needs to know."""
+    """The settings of ingest."""
 
     service_name: ClassVar[str] = "ingest"
 

@@ -1,6 +1,6 @@
 """Telemetry in Redis: a stream of blocks and, beside it, the newest sample of every source.
 
-A source is a set of GPUs with a set of metrics. Bytes go in and out; server.py makes and reads them.
+A source is a set of GPUs with a set of metrics. Arguments and results are bytes; server.py makes and reads them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PAGE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block as Redis keeps it."""
+    """A stored block."""
 
     cluster: str
     source: bytes
@@ -54,8 +54,8 @@ class TelemetryStore:
         redis: a client with `decode_responses=False` whose writes are not retried.
         entries_kept: of each cluster's stream, roughly.
         bytes_kept: of each cluster's stream, roughly.
-        decode: reads the bytes of `StoredBlock.newest`; raises DataLoss where it can't.
-        unreadable: is told of what can't be read.
+        decode: reads the bytes of `StoredBlock.newest`; raises DataLoss if it can't.
+        unreadable: records unreadable samples.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TelemetryStore:
         self.unreadable = unreadable
 
     async def append(self, blocks: Sequence[StoredBlock]) -> list[Exception | None]:
-        """Stores blocks in one transaction: each with its entry and its newest sample, or nothing of any."""
+        """Stores blocks in one transaction, each with its entry and its newest sample: all or none."""
         pipeline = self._redis.pipeline(transaction=True)
         for block in blocks:
             # Large blocks are kept in smaller number: telemetry must never fill the store that holds the jobs.
@@ -93,7 +93,7 @@ class TelemetryStore:
         return list(self._decoded(key, await self._redis.hgetall(key)).values())
 
     async def entries(self, cluster: str, arrived_after_unix_s: float) -> AsyncIterator[bytes]:
-        """The entries of the stream that arrived after a moment (Redis's wall clock), the newest first."""
+        """The entries of the stream after a time (Redis's wall clock), the newest first."""
         oldest = f"{max(0, int(arrived_after_unix_s * 1000))}-0"
         newest, count = "+", _FIRST_PAGE
         while True:
@@ -107,7 +107,7 @@ class TelemetryStore:
             newest = f"({page[-1][0].decode()}"
 
     def _decoded(self, key: str, found: Mapping[bytes, bytes]) -> dict[bytes, TelemetryBlock]:
-        """By source, those that can be read."""
+        """The readable samples by source."""
         blocks = {}
         for source, body in found.items():
             try:

@@ -1,4 +1,4 @@
-"""Turns of the event loop for long answers: a few messages a round, and other calls come in between.
+"""Turns of the event loop for long answers: a few messages a round, so that other calls run in between.
 
 A round of the loop in which each of two hundred snapshots writes a message takes tens of milliseconds, and a call needs
 some ten rounds from its arrival to its answer. Knows asyncio only.
@@ -11,10 +11,10 @@ from collections import deque
 
 
 class Turns:
-    """Hands out so many turns in each round of the event loop, in the order in which they are asked for.
+    """Grants a number of turns in each round of the event loop, in the order of the requests.
 
     Args:
-        per_round: how many.
+        per_round: turns in a round.
     """
 
     def __init__(self, per_round: int) -> None:
@@ -25,11 +25,11 @@ class Turns:
 
     @property
     def waiting_count(self) -> int:
-        """Who waits for a turn now."""
+        """The number of waiting tasks."""
         return len(self._waiting)
 
     def take_now(self) -> bool:
-        """Takes a turn of this round, where one is left and nobody waits."""
+        """Takes a turn of this round, if one is left and no task waits."""
         if self._waiting or not self._left:
             return False
         self._left -= 1

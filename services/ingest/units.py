@@ -1,6 +1,6 @@
-"""The table that says how every metric and every job field is brought to 0..1. Data only: no arithmetic, no I/O.
+"""The table for the normalisation of every metric and job field to 0..1. Data only: no arithmetic, no I/O.
 
-A metric has one unit of its own (`canonical`); what arrives in another accepted unit is converted to it:
+A metric has one canonical unit (`canonical`); values in another accepted unit are converted:
 
     raw        = value * factor + offset      (or value * factor * full scale, where `of_full_scale`)
     normalized = (raw - lowest) / (full scale - lowest), clipped to 0..1

@@ -1,8 +1,8 @@
-"""Fans the changes of jobs out to watchers: one reader of the stream for the process, each change made to bytes once.
+"""Distributes the changes of jobs to watchers: one reader of the stream per process, each change serialised once.
 
-A watcher is a position (a revision). The last changes are held in memory for all watchers together; one that is further
+A watcher is a position (a revision). The last changes are held in memory for all watchers; a watcher that is further
 behind reads from Redis at its own pace, a page of `PAGE_BYTES` at a time: a slow watcher costs that page, and loses
-nothing as long as the stream keeps what it needs. Knows no gRPC: server.py hands in the function that makes a change's
+nothing while the stream holds the next change. Uses no gRPC: server.py passes the function that makes a change's
 bytes.
 """
 
@@ -36,7 +36,7 @@ _RETRY_FIRST_S, _RETRY_LAST_S = 0.05, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a job and the message that tells of it."""
+    """A change of a job and its message."""
 
     revision: int
     job: Job
@@ -53,10 +53,10 @@ class JobWatch:
     """The watchers of one process.
 
     Args:
-        store: with a client of its own for blocking reads.
+        store: with a separate client for blocking reads.
         encode: the message of a change.
-        changes_kept: in memory, for all watchers together.
-        bytes_kept: of their messages, likewise.
+        changes_kept: number of changes in memory, for all watchers together.
+        bytes_kept: size of their messages.
     """
 
     def __init__(
@@ -83,16 +83,16 @@ class JobWatch:
 
     @property
     def watcher_count(self) -> int:
-        """Watchers at this moment."""
+        """The number of watchers."""
         return self._watchers
 
     @property
     def bytes_held(self) -> int:
-        """Of the messages in memory for all watchers."""
+        """The size of the messages in memory, bytes."""
         return self._recent_bytes
 
     async def run(self) -> None:
-        """Reads the stream while there are watchers, for ever. Outlives failures of Redis: it goes on where it was."""
+        """Reads the stream while there are watchers, endlessly. After a failure of Redis it resumes at its position."""
         retry_s = _RETRY_FIRST_S
         while True:
             await self._wanted.wait()
@@ -106,16 +106,16 @@ class JobWatch:
                 retry_s = min(2 * retry_s, _RETRY_LAST_S)
 
     def close(self) -> None:
-        """Ends all watches, each with the revision to resume with, and every later one."""
+        """Ends all present and later watches, each with the revision to resume with."""
         self._closed = True
         self._wake()
 
     async def snapshot(self, job_filter: JobFilter, seen: dict[str, int]) -> tuple[int, AsyncIterator[Job]]:
-        """A revision, and the jobs that match, each as it stood then or later.
+        """A revision, and the matching jobs, each in its state at that revision or later.
 
         Args:
             job_filter: which jobs.
-            seen: filled in with the jobs told that are newer than the revision; to be handed to `changes`.
+            seen: filled with the sent jobs that are newer than the revision; an argument of `changes`.
         """
         if job_filter.job_ids:
             revision, jobs = await self._store.revision(), self._named(job_filter)
@@ -139,16 +139,16 @@ class JobWatch:
     async def changes(
         self, after_revision: int, job_filter: JobFilter, seen: dict[str, int] | None = None
     ) -> AsyncIterator[Change]:
-        """Every change after a revision, in order, without end.
+        """Every change after a revision, in order, endlessly.
 
         Args:
             after_revision: the last revision that the watcher knows.
-            job_filter: matched against the job as it is after the change.
-            seen: revision of jobs known beyond `after_revision`; changes up to it are left out.
+            job_filter: matched against the job after the change.
+            seen: revisions of jobs known beyond `after_revision`; changes up to them are skipped.
 
         Raises:
-            OutOfRange: the revision lies in the future, or the changes after it are no longer kept.
-            AdlroError: the store can't be used, or the service ends; the message tells where to resume.
+            OutOfRange: the revision is in the future, or the changes after it are no longer stored.
+            AdlroError: the store is unusable, or the service ends; the message has the revision to resume with.
         """
         position = after_revision
         ahead = seen if seen is not None else {}
@@ -162,8 +162,8 @@ class JobWatch:
             epoch = self._epoch
             if after_revision > newest:
                 raise OutOfRange(
-                    f"after_revision: {after_revision} lies in the future, the newest revision is {newest}; "
-                    "resume with the last revision that you saw, or leave it out for a snapshot",
+                    f"after_revision: {after_revision} is in the future, the newest revision is {newest}; "
+                    "resume with the last revision that you received, or omit it for a snapshot",
                     field="after_revision",
                     reason="REVISION_IN_FUTURE",
                     metadata={"newest_revision": str(newest)},
@@ -255,7 +255,7 @@ class JobWatch:
                 yield job
 
     def _lose(self, newest: int) -> None:
-        """Redis came back without its last changes: what watchers were told is no longer true."""
+        """Redis came back without its last changes: earlier messages to watchers are invalid."""
         self._epoch.lost_after = newest
         self._epoch = _Epoch()
         self._position = None
@@ -283,7 +283,7 @@ def _resumable(error: AdlroError, position: int) -> AdlroError:
 
 def _lost(revision: int) -> OutOfRange:
     return OutOfRange(
-        f"Redis has lost the changes after revision {revision}, some of which were told to watchers; "
-        "take a new snapshot",
+        f"Redis has lost the changes after revision {revision}, which watchers may have received; "
+        "request a new snapshot",
         reason="REVISION_LOST",
     )

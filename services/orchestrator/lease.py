@@ -147,7 +147,7 @@ class _Keeper:
         while not self._stopped.wait(pause_s if failure is None else pause_s / RENEWALS):
             now = time.monotonic()
             if now - self._alive_at > HANGS_LEASES * self._duration_s:
-                self._end(Stale(f"the event loop stood still for {now - self._alive_at:.3g} s, and let the lease go"))
+                self._end(Stale(f"the event loop stood still for {now - self._alive_at:.3g} s, and gave up the lease"))
                 return
             if failure is not None and now - renewed_at > self._duration_s:
                 text = f"Redis has not answered for {now - renewed_at:.3g} s, longer than the lease lasts: {failure}"

@@ -218,7 +218,7 @@ class Orchestrator:
             if failed in (1, 5) or failed % 30 == 0:
                 self._log.warning("session ended, trying again", problem=text, failed_in_a_row=failed)
         else:
-            self._log.error("session ended by a bug, starting anew", problem=text, exc_info=leaves[0])
+            self._log.error("session ended by an internal error, starting anew", problem=text, exc_info=leaves[0])
 
     async def _tell_outage(self) -> None:
         """Tells those who wait, and have not been told, that the cluster does not answer."""
@@ -226,7 +226,7 @@ class Orchestrator:
             told = await self._store.revision()
             if told == self._outage_told:
                 return
-            text = "the cluster does not answer; the job is kept and will be placed when it does"
+            text = "the cluster does not answer; the job will be placed when it answers"
             async for page in self._store.active_pages():
                 moves = [
                     Move(transitions.waiting(job, PendingReason.CLUSTER_UNAVAILABLE, text), version)
@@ -236,7 +236,7 @@ class Orchestrator:
                 if moves:
                     told += len(await self._store.move(self._token, moves))
         except (AdlroError, aioredis.RedisError, OSError) as error:
-            self._log.info("could not tell the outage", problem=str(error))
+            self._log.info("could not record the outage", problem=str(error))
         else:
             # Smaller than the store's where somebody else has changed a job meanwhile: then it is told once more.
             self._outage_told = told
@@ -244,7 +244,8 @@ class Orchestrator:
     def _on_prediction_fallback(self, error: AdlroError) -> None:
         self._metrics.prediction_fallbacks.inc()
         self._log.warning(
-            "decompose does not answer; what it said before, or declared runtimes, serve instead", problem=str(error)
+            "decompose does not answer; its earlier predictions, or declared runtimes, are used instead",
+            problem=str(error),
         )
 
     # ---- questions and orders
@@ -391,8 +392,8 @@ class Orchestrator:
                 basis=DecisionBasis.POLICY,
             )
         raise NotFound(
-            f"job_id: no decision about {job_id} is kept: it was made before this orchestrator started, or too many "
-            "came after it",
+            f"job_id: no decision about {job_id} is stored: it was made before this orchestrator started, or too many "
+            "decisions followed it",
             field="job_id",
         )
 
@@ -404,7 +405,7 @@ class Orchestrator:
         """
         if self._standing_by:
             raise Unavailable(
-                f"this orchestrator does not act now: {self._problem}; ask that one",
+                f"this orchestrator does not act now: {self._problem}; call that one",
                 reason="STANDING_BY",
                 retry_after_s=1.0,
                 metadata={"lease_holder": self._holder},

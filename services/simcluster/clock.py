@@ -10,15 +10,15 @@ from adlro.records.events import Clock, ClockMode
 
 
 def clock_scale(mode: ClockMode, scale: float | None, before: Clock | None = None) -> float:
-    """The scale that a clock gets.
+    """The scale of a clock after a change.
 
     Args:
-        mode: the mode to be.
-        scale: what was asked for; None: as it is, where the mode stays.
-        before: the clock until now.
+        mode: the new mode.
+        scale: the requested scale; None: unchanged, if the mode stays.
+        before: the present clock.
 
     Returns:
-        Cluster seconds a second: 1 for REAL; in VIRTUAL the most, 0 for no limit.
+        Cluster seconds a second: 1 for REAL; in VIRTUAL the upper limit, 0: none.
 
     Raises:
         InvalidInput: the mode cannot have that scale, or SCALED has none.
@@ -38,12 +38,12 @@ def clock_scale(mode: ClockMode, scale: float | None, before: Clock | None = Non
 class ClusterClock:
     """A cluster's clock.
 
-    REAL and SCALED run with wall time. VIRTUAL stands at the time of the last event until `step_to` takes it to the
+    REAL and SCALED run with wall time. VIRTUAL stands at the time of the last event until `step_to` moves it to the
     next one; its scale bounds how soon that may be. A paused clock stands.
 
     Args:
         wall: seconds that never go back, such as an event loop's `time`.
-        clock: mode, scale, paused and time to begin with.
+        clock: initial mode, scale, paused and time.
     """
 
     def __init__(self, wall: Callable[[], float], clock: Clock) -> None:
@@ -57,11 +57,11 @@ class ClusterClock:
 
     @property
     def paused(self) -> bool:
-        """It stands."""
+        """Whether the clock is paused."""
         return self._paused
 
     def set(self, clock: Clock) -> None:
-        """Goes on as the given clock says, from its time."""
+        """Continues with the mode, scale, pause and time of the given clock."""
         self._mode, self._scale, self._paused = clock.mode, clock.scale, clock.paused
         self._anchor_s, self._anchor_wall = clock.time_s, self._wall()
 
@@ -76,7 +76,7 @@ class ClusterClock:
         return self._anchor_s + self._scale * (self._wall() - self._anchor_wall)
 
     def wall_at(self, time_s: float) -> float:
-        """The wall time at which a cluster time may come; inf while paused."""
+        """The wall time of a cluster time; inf while paused."""
         if time_s <= self._anchor_s:
             return self._anchor_wall
         if self._paused:
@@ -86,6 +86,6 @@ class ClusterClock:
         return self._anchor_wall + (time_s - self._anchor_s) / self._scale
 
     def step_to(self, time_s: float) -> None:
-        """Takes a VIRTUAL clock forward; the others get there by themselves."""
+        """Moves a VIRTUAL clock forward; other clocks move by themselves."""
         if self._mode is ClockMode.VIRTUAL:
             self._anchor_s, self._anchor_wall = time_s, self._wall()

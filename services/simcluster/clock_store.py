@@ -1,6 +1,6 @@
-"""The cluster's clock as Redis keeps it over restarts. Knows Redis, no gRPC.
+"""The record of the cluster's clock in Redis, which survives restarts. Uses Redis, no gRPC.
 
-Only the process that took the record last writes it: `take` gives it a larger term than any before, and a write of an
+Only the process that acquired the record last writes it: `take` gives it a larger term than before, and a write of an
 older term is refused. Of one process an older write never replaces a newer one, however late it comes.
 """
 
@@ -40,7 +40,7 @@ class ClockStore:
     Args:
         redis: a client whose writes are not retried.
         cluster: the cluster's name.
-        settings: the clock that this process's settings ask for.
+        settings: the clock of this process's settings.
     """
 
     def __init__(self, redis: aioredis.Redis, cluster: str, settings: Clock) -> None:
@@ -53,11 +53,11 @@ class ClockStore:
         self._writes = 0
 
     async def take(self) -> Clock:
-        """From now on this process writes the record.
+        """Makes this process the writer of the record.
 
         Returns:
-            The clock to begin with: from the newest time that may have been told, and going as it was set last, by
-            SetClock or by settings that have changed since.
+            The initial clock: at the newest time that may have been reported, with the last settings, from
+            SetClock or from service settings that have changed since.
 
         Raises:
             DataLoss: the record can't be read.
@@ -75,14 +75,14 @@ class ClockStore:
             unchanged = settings.decode() == _text(wanted)
         except (ValueError, TypeError, AttributeError, InvalidInput) as error:
             raise DataLoss(
-                f"the clock in Redis ({self._key}) can't be read ({error}); bring it back from a backup, or delete it: "
+                f"the clock in Redis ({self._key}) can't be read ({error}); restore it from a backup, or delete it: "
                 "then cluster time begins at 0",
                 reason="CLOCK_UNREADABLE",
             ) from error
         return known if unchanged else Clock(wanted.mode, wanted.scale, wanted.paused, known.time_s)
 
     async def write(self, clock: Clock) -> None:
-        """Writes the record; `time_s`: no time beyond it is told before the next write.
+        """Writes the record; no time beyond `time_s` is reported before the next write.
 
         Raises:
             Stale: another process has taken the record over.
@@ -90,7 +90,7 @@ class ClockStore:
         self._writes += 1
         fields = [int(clock.mode), repr(clock.scale), int(clock.paused), repr(clock.time_s), _text(self._settings)]
         if not await self._write(keys=[self._key], args=[self._term, self._writes, *fields]):
-            raise Stale("another process has taken over this cluster's clock; two of one name must not run at a time")
+            raise Stale("another process has taken over this cluster's clock; only one process of a cluster may run")
 
 
 def _text(settings: Clock) -> str:

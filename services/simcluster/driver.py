@@ -1,10 +1,10 @@
-"""The simulated cluster as it runs: simulator and clock, as a driver of the cluster side. Plain: knows no gRPC.
+"""The running simulated cluster: simulator and clock, as a driver of the cluster side. Plain: no gRPC.
 
-Nothing here waits or sleeps: every call first lets happen what is due, then acts at the present moment of cluster time,
-then sets one timer for the next moment. A VIRTUAL clock goes on to the next moment as soon as every event that may
-change what the orchestrator wants is acknowledged: it moves with events, which are written down before they are told.
-No REAL or SCALED clock is seen beyond its ceiling, which `adlro.services.simcluster.timekeeping` raises: what is due
-later waits, and then happens at its own time.
+Nothing here waits or sleeps: every call first runs all due events, then acts at the present cluster time,
+then sets one timer for the next moment. A VIRTUAL clock moves to the next moment as soon as every event that may
+change the orchestrator's decisions is acknowledged: it moves with events, which are journaled before they are sent.
+No REAL or SCALED clock is reported beyond its ceiling, which `adlro.services.simcluster.timekeeping` raises: later
+events wait, and then happen at their own times.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class SimulatedCluster(Driver):
     """A simulator with a clock.
 
     Attributes:
-        ceiling_s: no cluster time beyond it is told or reached.
-        on_ceiling_reached: called when the ceiling holds the clock up, or soon will.
+        ceiling_s: limit of the reported and reached cluster time.
+        on_ceiling_reached: called when the ceiling stops the clock, or soon will.
 
     Args:
         simulator: the cluster, at the clock's time.
-        clock: the clock to begin with.
+        clock: the initial clock.
     """
 
     capabilities = Capabilities(virtual_clock=True, gpu_availability=True, stop=True)
@@ -94,19 +94,19 @@ class SimulatedCluster(Driver):
         return self._clock.at(self.simulator.now_s if time_s is None else time_s)
 
     def note(self) -> str:
-        """Where the simulator stands, to the last bit."""
+        """The simulator's state, to the last bit."""
         moment = self.simulator.moment
         return f"{self.simulator.origin_s!r} {moment.time_s!r} {moment.after_origin_s!r}"
 
     def begin_at(self, clock: Clock, kept: Kept | None = None) -> None:
-        """Goes on from what was written down; before anything else is asked of it.
+        """Restores the stored state; called before all other methods.
 
-        What ran runs on, and ends when it would have ended. What was due between the last event that was written down
-        and the clock's time happens at its own time.
+        Running attempts run on, with unchanged ends. Events that were due between the last stored event
+        and the clock's time happen at their own times.
 
         Args:
             clock: the clock; a REAL or SCALED one at its ceiling.
-            kept: what else was written down.
+            kept: the rest of the stored state.
         """
         if kept is None:
             self.simulator.advance_to(clock.time_s)
@@ -140,7 +140,7 @@ class SimulatedCluster(Driver):
 
         Raises:
             InvalidInput: the mode cannot have that scale.
-            Conflict: JOBS_RUNNING: it is to go forward while something runs.
+            Conflict: JOBS_RUNNING: a move forward while jobs run.
         """
         now_s = self.present_s()
         before = self._clock.at(now_s)
@@ -164,7 +164,7 @@ class SimulatedCluster(Driver):
         paused: bool | None = None,
         not_before_s: float | None = None,
     ) -> Clock:
-        """Sets what is given of the clock, and takes it forward to a time, if it is behind.
+        """Sets the given values of the clock, and moves it forward to a time, if it is behind.
 
         Raises:
             InvalidInput, Conflict: as `planned_clock`.
@@ -182,27 +182,27 @@ class SimulatedCluster(Driver):
         return clock
 
     def wanted_ceiling(self) -> Clock:
-        """The clock with the ceiling that it should have now; that of a VIRTUAL one says nothing."""
+        """The clock with its target ceiling; for a VIRTUAL clock without meaning."""
         self.go_on()
         return self.ceiling_of(self._clock.at(max(self._clock.now_s(), self.simulator.now_s)))
 
     def ceiling_of(self, clock: Clock) -> Clock:
-        """A clock with the ceiling that it should have at its time."""
+        """A clock with its target ceiling at its time."""
         if clock.paused or clock.mode is ClockMode.VIRTUAL:
             return clock
         return dataclasses.replace(clock, time_s=clock.time_s + CEILING_AHEAD_S * clock.scale)
 
     def set_ceiling(self, ceiling_s: float) -> None:
-        """No cluster time beyond this one is told or reached; it must not be below one that was."""
+        """Sets the ceiling; it must not be below a reported or reached time."""
         self.ceiling_s = ceiling_s
         self.go_on()
 
     def set_ceiling_of(self, clock: Clock) -> None:
-        """The clock is written down: it may go as far as that. A VIRTUAL one goes with its events, which are, too."""
+        """Notes a stored clock: it may run up to that time. A VIRTUAL clock moves with its stored events."""
         self.set_ceiling(math.inf if clock.mode is ClockMode.VIRTUAL else clock.time_s)
 
     def stand(self) -> Clock:
-        """From now on it stands, at the time that is returned."""
+        """Stops the clock, at the returned time."""
         self.ceiling_s = self.present_s()
         self._closed = True
         self._timer.set(math.inf)
@@ -211,7 +211,7 @@ class SimulatedCluster(Driver):
     # ---- the course of time
 
     def go_on(self) -> None:
-        """Lets every moment happen that is due, in order, each with its exact time; then sets the timer."""
+        """Runs every due moment, in order, each at its exact time; then sets the timer."""
         while (next_s := self._next_s()) is not None:
             if self._stands():
                 break
@@ -230,7 +230,7 @@ class SimulatedCluster(Driver):
         self._timer.set(math.inf)
 
     def present_s(self) -> float:
-        """Cluster time now, with everything due before it done, and the simulator there."""
+        """Cluster time now, after all earlier due events, with the simulator at that time."""
         self.go_on()
         now_s = max(min(self._clock.now_s(), self.ceiling_s), self.simulator.now_s)
         next_s = self._next_s()

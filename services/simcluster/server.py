@@ -11,7 +11,7 @@ class SimclusterServer(ClusterServer):
     """The simulated cluster as a service of the kit.
 
     Args:
-        settings: which cluster, which clock, where telemetry goes.
+        settings: the cluster, the clock, and the receiver of telemetry.
 
     Raises:
         InvalidInput: the cluster or the clock's scale is not right.

@@ -10,7 +10,7 @@ from adlro.clusterside.settings import ClusterSettings
 
 
 class SimclusterSettings(ClusterSettings):
-    """What simcluster needs to know."""
+    """The settings of simcluster."""
 
     service_name: ClassVar[str] = "simcluster"
 

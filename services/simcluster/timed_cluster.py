@@ -1,4 +1,4 @@
-"""The simulated cluster with its clock kept in Redis: what the service runs. Knows Redis, no gRPC."""
+"""The simulated cluster of the service, with its clock in Redis. Uses Redis, no gRPC."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TimedCluster(SimulatedCluster):
     """A simulated cluster whose clock survives every restart.
 
     Args:
-        settings: which cluster, which clock, where the clock is kept.
+        settings: the cluster, the clock, and the clock's store.
 
     Raises:
         InvalidInput: the cluster or the clock's scale is not right.
@@ -54,7 +54,7 @@ class TimedCluster(SimulatedCluster):
         await asyncio.to_thread(warm)
 
     async def begin(self, kept: Kept | None) -> None:
-        """Takes the clock over from the process before, and what runs.
+        """Takes over the clock and the running attempts from the previous process.
 
         Raises:
             redis.exceptions.RedisError, OSError: the store does not answer.
@@ -64,7 +64,7 @@ class TimedCluster(SimulatedCluster):
         self._begun = True
 
     async def run(self, tell: Callable[[str], None]) -> None:
-        """Keeps its time.
+        """Keeps the clock's record.
 
         Raises:
             Stale: another process has taken the clock over.
@@ -78,7 +78,7 @@ class TimedCluster(SimulatedCluster):
         paused: bool | None = None,
         not_before_s: float | None = None,
     ) -> Clock:
-        """Sets what is given of the clock, after it is written down.
+        """Stores the given values of the clock, then sets them.
 
         Raises:
             InvalidInput: the mode cannot have that scale.
@@ -88,7 +88,7 @@ class TimedCluster(SimulatedCluster):
         return await self._keeper.set_clock(mode, scale, paused, not_before_s)
 
     async def close(self) -> None:
-        """Ends the clock, and writes down where it stands."""
+        """Ends the clock, and stores its time."""
         if self._begun:
             await self._keeper.close()
         await self._redis.aclose()

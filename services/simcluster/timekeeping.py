@@ -1,10 +1,10 @@
-"""Keeps cluster time from ever going back: no time is told before it is written down.
+"""Prevents cluster time from going back: no time is reported before it is stored.
 
 The record in the store holds a ceiling that a REAL or SCALED clock may not pass. It is written ahead of time, a second
-of wall time, so that nobody who asks waits for it. A VIRTUAL clock moves with its events, which the cluster side writes
-down before it tells them: of it the record holds how it goes, and a time that it has passed. While the store is away
-the clock is seen to stand at its ceiling; what happens meanwhile on the cluster is told afterwards, with its own times.
-A process that was killed is followed by one that begins at the ceiling, or with the newest event; one that ends in
+of wall time, so that no caller waits for it. A VIRTUAL clock moves with its events, which the cluster side journals
+before it sends them: its record has mode, scale, pause, and a time that it has passed. While the store is away
+the reported clock stands at its ceiling; events of that time are reported afterwards, with their own times.
+The successor of a killed process begins at the ceiling, or with the newest event; a process that ends in
 order writes its exact time (docs/decisions/0009-cluster-time-survives.md).
 """
 
@@ -22,27 +22,27 @@ from adlro.errors import Stale
 from adlro.records.events import Clock, ClockMode
 from adlro.services.simcluster.driver import SimulatedCluster
 
-# How often it is looked whether the ceiling is where it should be.
+# Interval of the checks of the ceiling.
 LOOK_S = 0.25
-# Also what has not changed is written so often: a store that has lost it has it again.
+# Interval of writes without a change, so that a store that has lost the record gets it again.
 REWRITE_S = 5.0
-# At the end nobody waits for the store as long as a drain may last.
+# Limit of the wait for the store at the end, shorter than a drain.
 _LAST_WRITE_S = 1.0
 
 
 class ClockRecord(Protocol):
-    """Where the clock is written down: `ClockStore`, or a test's."""
+    """The store of the clock: `ClockStore`, or a test's."""
 
     async def write(self, clock: Clock) -> None:
-        """Writes the clock; no time beyond its `time_s` is told before the next write."""
+        """Writes the clock; no time beyond its `time_s` is reported before the next write."""
 
 
 class Timekeeper:
-    """Writes a cluster's clock down, ahead of what it tells.
+    """Stores a cluster's clock, ahead of reported times.
 
     Args:
-        cluster: whose clock it is.
-        record: where the clock is written down.
+        cluster: the cluster.
+        record: the store of the clock.
     """
 
     def __init__(self, cluster: SimulatedCluster, record: ClockRecord) -> None:
@@ -55,10 +55,10 @@ class Timekeeper:
         cluster.on_ceiling_reached = self._needed.set
 
     async def run(self, tell: Callable[[str], None]) -> None:
-        """Keeps the ceiling above the clock, for ever; while the store is away it tries again.
+        """Keeps the ceiling above the clock, endlessly; retries while the store is away.
 
         Args:
-            tell: told at each try what keeps the clock from being written down; empty: nothing.
+            tell: called at each try with the reason why writes fail; empty: none.
 
         Raises:
             Stale: another process has taken the clock over.
@@ -73,7 +73,10 @@ class Timekeeper:
                         await self._write(wanted, wanted.time_s if wanted.mode is not ClockMode.VIRTUAL else math.inf)
                         tell("")
             except (RedisError, OSError, TimeoutError) as error:
-                tell(f"the clock stands, for the store does not take it: {str(error) or type(error).__name__}")
+                tell(
+                    "the clock stands, because the store does not accept its time: "
+                    f"{str(error) or type(error).__name__}"
+                )
             with contextlib.suppress(TimeoutError):
                 # Where the store does not answer, what needs it does not make it answer.
                 async with asyncio.timeout(LOOK_S):
@@ -86,10 +89,10 @@ class Timekeeper:
         paused: bool | None = None,
         not_before_s: float | None = None,
     ) -> Clock:
-        """Sets the cluster's clock, after it is written down how.
+        """Stores the new settings of the cluster's clock, then applies them.
 
         Raises:
-            InvalidInput, Conflict: as the cluster says; nothing has changed.
+            InvalidInput, Conflict: the cluster refuses; nothing has changed.
             redis.exceptions.RedisError, OSError: the store does not answer; nothing has changed.
             Stale: another process has taken the clock over.
         """

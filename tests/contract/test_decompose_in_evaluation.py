@@ -108,7 +108,7 @@ async def test_a_memory_that_does_not_forget_is_refused(redis_url: str, tmp_path
         with pytest.raises(Conflict, match="without ADLRO_DECOMPOSE_MEMORY_PATH"):
             async with decompose:
                 await jct_s(job_list(0, 5), decompose)
-        with pytest.raises(Conflict, match="keeps what it learned"):
+        with pytest.raises(Conflict, match="keeps its memory"):
             async with RunningDecompose(address, redis_url, forget_timeout_s=1.5) as again:
                 await again.begin(CLUSTER, specs_of(job_list(1, 5)))
     assert await keys_of(redis_url) == []

@@ -164,7 +164,7 @@ async def test_a_flood_of_one_user_is_refused_and_others_are_served(redis_url: s
 async def test_a_user_has_so_many_jobs_and_no_more(redis_url: str, tmp_path: Path) -> None:
     async with clients_of(redis_url, tmp_path, max_jobs_per_user=3) as clients:
         assert sum(map(bool, (await clients("ann").submit_many([ANN] * 5)).job_ids)) == 3
-        with pytest.raises(LimitExceeded, match="ann has 3 jobs that have not ended") as refused:
+        with pytest.raises(LimitExceeded, match="ann has 3 unfinished jobs") as refused:
             await clients("ann").submit(ANN)
         assert (refused.value.reason, refused.value.field) == ("TOO_MANY_JOBS", "job.user")
         await clients("bob").submit(BOB)
@@ -174,7 +174,7 @@ async def test_a_stream_of_submissions_ends_somewhere(clients: Clients, monkeypa
     monkeypatch.setattr("adlro.services.ingest.server.jobs.MAX_JOBS", 10)
     refused = replace(ANN, priority=2.0)
     with pytest.raises(
-        LimitExceeded, match=r"a stream takes .* jobs; .* of the 10 jobs that came 9 are recorded"
+        LimitExceeded, match=r"a stream may have .* jobs; .* of the 10 received jobs 9 are recorded"
     ) as told:
         await clients("ann").submit_many([ANN, refused, *[ANN] * 28], "batch")
     assert (told.value.metadata["index"], told.value.metadata["accepted_count"]) == ("10", "9")

@@ -117,9 +117,9 @@ BAD_JOBS: dict[str, tuple[dict[str, Any], str, str]] = {
     "name empty": ({"name": ""}, "job.name", "empty"),
     "name of 50 kB": ({"name": "x" * 50_000}, "job.name", "253"),
     "name of 3 MB": ({"name": "x" * 3_000_000}, "job.name", "shorten it"),
-    "name with a newline": ({"name": "a\nb"}, "job.name", "leave out U+000A"),
-    "name turned round": ({"name": "a\u202eb"}, "job.name", "leave out U+202E RIGHT-TO-LEFT OVERRIDE"),
-    "label that a terminal obeys": ({"labels": {"x": "\x1b[2J"}}, 'job.labels["x"]', "leave out U+001B"),
+    "name with a newline": ({"name": "a\nb"}, "job.name", "remove U+000A"),
+    "name turned round": ({"name": "a\u202eb"}, "job.name", "remove U+202E RIGHT-TO-LEFT OVERRIDE"),
+    "label that a terminal obeys": ({"labels": {"x": "\x1b[2J"}}, 'job.labels["x"]', "remove U+001B"),
     "label's key with a NUL": ({"labels": {"x\0": "y"}}, 'job.labels["x\\x00"]', "its key must"),
     "user empty": ({"user": ""}, "job.user", "empty"),
     "several GPUs": ({"gpu_count": 2}, "job.gpu_count", "one job for each GPU"),
@@ -366,7 +366,7 @@ async def test_a_revision_that_is_no_longer_kept_is_out_of_range(ingest, redis_u
     async with ingest.watch(after_revision=6) as watch:
         error = await watch.error()
     assert isinstance(error, OutOfRange)
-    assert "take a new snapshot" in error.message
+    assert "request a new snapshot" in error.message
     async with ingest.watch(after_revision=7) as watch:
         assert [each.revision for each in await watch.changes(3)] == [8, 9, 10]
 
@@ -464,7 +464,7 @@ async def test_a_watch_ends_where_redis_came_back_without_its_data(ingest, redis
             await client.flushall()
         error = await watch.error()
     assert isinstance(error, OutOfRange)
-    assert "take a new snapshot" in error.message
+    assert "request a new snapshot" in error.message
 
 
 @pytest.mark.slow

@@ -376,7 +376,7 @@ async def test_who_names_no_cluster_means_the_one_that_was_described_last(redis_
         ingest_here(redis_url, cluster_cache_s=0.0, cluster="default") as set_there,
         Ingest(set_there) as kept,
     ):
-        with pytest.raises(NotFound, match=r"none was described last, none is known yet; .*UpsertCluster"):
+        with pytest.raises(NotFound, match=r"none is described yet, no cluster is known yet; .*UpsertCluster"):
             await current(ingest)
         await ingest.describe()
         assert await current(ingest) == await current(replica) == "default"

@@ -27,7 +27,7 @@ def whole_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSui
     finally:
         code = suite.end()
     assert code == 0, suite.text
-    assert "starting it again" not in suite.text
+    assert "restarting it in" not in suite.text
     assert suite.error_lines() == []
     assert marked_pids(suite.mark) == []
 

@@ -51,6 +51,6 @@ async def test_a_replay_survives_random_kills(suite: RunningSuite, shared_data: 
     done = await replay(suite, shared_data / "traces" / "lublin_256.swf", JOBS, kill_now_and_then)
     check(done, JOBS)
     assert len(killed) > KILLS // 2
-    assert suite.text.count("starting it again") == len(killed)
+    assert suite.text.count("restarting it in") == len(killed)
     assert len(done.cluster_log.logs) == 1, "however often the cluster was killed"
     assert max(job.attempt_count for job in done.jobs.values()) == 1, "what runs is no matter of who is killed"

@@ -19,12 +19,12 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m adlro.clusterside.check",
-        description="Checks whether a ClusterService keeps the contract. It must be idle, with no orchestrator that "
-        "acts on it. Certificates and token are read from the files that ADLRO_TLS_*_FILE and ADLRO_TOKEN_FILE name.",
+        description="Checks a ClusterService against the contract. The cluster must be idle, without an acting "
+        "orchestrator. ADLRO_TLS_*_FILE and ADLRO_TOKEN_FILE name the files of certificates and token.",
     )
     parser.add_argument("address", metavar="HOST:PORT")
-    parser.add_argument("--redis", default="", metavar="URL", help="the store that gives fencing tokens")
-    parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
+    parser.add_argument("--redis", default="", metavar="URL", help="the store that issues fencing tokens")
+    parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="check only this rule; repeatable")
     parser.add_argument("--patience", type=float, default=PATIENCE_S, metavar="S", help="how long to wait for events")
     options = parser.parse_args()
     try:

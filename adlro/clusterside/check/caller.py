@@ -85,12 +85,12 @@ class ServiceCaller:
             description = await self.describe()
             if description.running:
                 raise InvalidInput(
-                    f"{len(description.running)} jobs run on the cluster, such as {description.running[0].job_id}; a "
-                    "check needs an idle one, of which it loses and stops jobs"
+                    f"{len(description.running)} jobs run on the cluster, such as {description.running[0].job_id}; the "
+                    "check needs an idle cluster, because it stops and loses jobs"
                 )
             if description.clock.paused or description.clock.mode is ClockMode.VIRTUAL:
                 raise InvalidInput(
-                    "the cluster's clock is paused or virtual, and a check needs one that goes on by itself: set it "
+                    "the cluster's clock is paused or virtual, and the check needs one that runs by itself: set it "
                     "with `adlro clock --mode real --resume`"
                 )
             self.can = description.capabilities
@@ -123,7 +123,7 @@ class ServiceCaller:
             Skipped: leases are given by a store that is not known.
         """
         if self._redis is None:
-            raise Skipped("needs another fencing token: name the store that gives them (redis_url)")
+            raise Skipped("needs another fencing token: name the store that issues them (redis_url)")
         self.token = int(await self._redis.incr(TOKEN))
         return self.token
 
@@ -283,7 +283,7 @@ class Watch:
         except TimeoutError:
             raise Broken(f"another event within {self._patience_s:g} s", self.told) from None
         if not isinstance(message, pb.WatchEventsResponse):
-            raise Broken("a stream that goes on", f"its end, after {self.told}")
+            raise Broken("a stream that continues", f"its end, after {self.told}")
         batch = batch_from_proto(message)
         expect(batch.events, "messages with events", "one without")
         self.events += batch.events

@@ -133,7 +133,7 @@ async def describes_what_runs(cluster: ServiceCaller) -> None:
         expect(running == [(job_id, 1, gpu_id, event.time_s)], f"{job_id} on {gpu_id} since {event.time_s} s", running)
         await watch.end_of(job_id)
         left = (await cluster.describe()).running
-        expect(not left, "nothing that runs after its end", left)
+        expect(not left, "no running attempt after its end", left)
 
 
 @rule
@@ -142,7 +142,7 @@ async def tells_running_in_its_place(cluster: ServiceCaller) -> None:
     job_id, events = await cluster.run_to_its_end(cluster.gpu_ids[0])
     kinds = [event.kind for event in events if event.job_id == job_id]
     if EventKind.RUNNING not in kinds:
-        raise Skipped("the cluster does not tell RUNNING")
+        raise Skipped("the cluster does not report RUNNING")
     at = kinds.index(EventKind.RUNNING)
     kept = kinds.count(EventKind.RUNNING) == 1 and kinds.index(EventKind.STARTED) < at < len(kinds) - 1
     expect(kept, "STARTED, RUNNING, an end", [kind.name for kind in kinds])
@@ -174,7 +174,7 @@ async def answers_a_repeated_launch(cluster: ServiceCaller) -> None:
         again = await cluster.launch(job_id, gpu_id, 1.0)
         expect(again.existing, "existing = true", "false")
         starts = {(each.start_s, each.revision) for each in (*answers, again)} - {(0.0, 0)}
-        expect(starts <= {(event.time_s, event.revision)}, "the start that was told, or 0 before it", starts)
+        expect(starts <= {(event.time_s, event.revision)}, "the reported start, or 0 before it", starts)
         await watch.end_of(job_id)
     expect(len(watch.of(job_id, EventKind.STARTED)) == 1, "STARTED once", watch.told)
 
@@ -189,7 +189,7 @@ async def remembers_what_ended(cluster: ServiceCaller) -> None:
     expect(answer.existing, "existing = true", "false")
     await asyncio.sleep(SHORT_S)
     after = await cluster.describe()
-    expect((after.running, after.revision) == ((), before.revision), "nothing that starts or is told", after.running)
+    expect((after.running, after.revision) == ((), before.revision), "no start and no event", after.running)
 
 
 @rule
@@ -236,7 +236,7 @@ async def refuses_a_busy_gpu(cluster: ServiceCaller) -> None:
 @rule
 async def names_an_unknown_gpu(cluster: ServiceCaller) -> None:
     """A GPU that the cluster does not have is NOT_FOUND, and named."""
-    error = await refused(cluster.launch(cluster.new_job(), "nowhere/0"), NotFound, "", "a GPU that is not there")
+    error = await refused(cluster.launch(cluster.new_job(), "nowhere/0"), NotFound, "", "an unknown GPU")
     expect("nowhere/0" in error.message, "a message with the GPU's id", error.message)
 
 
@@ -415,7 +415,7 @@ async def refuses_an_old_token(cluster: ServiceCaller) -> None:
     found, gpu_id = await cluster.describe(), cluster.gpu_ids[0]
     await cluster.acknowledge(found.incarnation, 0)  # so that the newest one has been seen
     if cluster.token < 1:
-        raise Skipped("no lease was given yet: name the store that gives them (redis_url)")
+        raise Skipped("no lease was issued yet: name the store that issues them (redis_url)")
     old, reason = cluster.token - 1, "STALE_FENCING_TOKEN"
     launch = cluster.launch(cluster.new_job(), gpu_id, token=old)
     await refused(launch, Conflict, reason, f"a launch with token {old}")
@@ -497,7 +497,7 @@ async def names_a_broken_field(cluster: ServiceCaller) -> None:
         ("WakeAt", pb.WakeAtRequest(), "times_s"),
         ("AcknowledgeEvents", pb.AcknowledgeEventsRequest(revision=1), "incarnation"),
     ):
-        error = await refused(cluster.call(method, request), InvalidInput, "", f"{method} without a sound {field}")
+        error = await refused(cluster.call(method, request), InvalidInput, "", f"{method} without a valid {field}")
         named = [violation.field for violation in error.violations]
         expect(field in named, f"the field {field}", named)
 
@@ -516,7 +516,7 @@ async def refuses_what_it_can_not_do(cluster: ServiceCaller) -> None:
         try:
             await cluster.call(method, request)
         except (Unsupported, Conflict) as error:
-            expect(error.message, "a message that says why", "none")
+            expect(error.message, "a message with the reason", "none")
         else:
             raise Broken(f"{method} to be refused", "an answer")
 

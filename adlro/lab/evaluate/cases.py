@@ -173,7 +173,7 @@ def build_cases(request: Request) -> tuple[list[Case], list[str]]:
             cases += _drawn_cases(request, load_scenario(name), cluster, notes)
     for name, lists in dict.fromkeys((case.name, case.lists) for case in cases):
         if 1 < lists < FEW_LISTS:
-            notes.append(f"{name}: intervals over {lists} lists are rough; take {FEW_LISTS} or more (--seeds)")
+            notes.append(f"{name}: intervals over {lists} lists are rough; use {FEW_LISTS} or more (--seeds)")
     if len(set(request.wait_ratios.values())) > 1:
         notes.append(f"the policies have {request.wait_limit}; --wait-ratio gives all of them the same")
     return cases, notes
@@ -219,7 +219,7 @@ def _trace_cases(request: Request, cluster: tuple[Cluster, SpeedTable] | None, n
     trace_format = request.trace_format or format_of(path)
     if trace_format is None:
         raise InvalidInput(
-            f"trace_format: {path}: its name does not tell the format; name one of {', '.join(TRACE_FORMATS)} with "
+            f"trace_format: {path}: its name does not show the format; name one of {', '.join(TRACE_FORMATS)} with "
             "--trace-format",
             field="trace_format",
         )
@@ -234,7 +234,7 @@ def _trace_cases(request: Request, cluster: tuple[Cluster, SpeedTable] | None, n
     notes += [f"{path}: {sentence}" for sentence in trace_notes.sentences]
     if unplaceable := find_unplaceable(scenario.cluster, jobs):
         raise InvalidInput(
-            f"trace: {path}: {unplaceable.sentence}. Take a larger cluster (--cluster), or leave these jobs out",
+            f"trace: {path}: {unplaceable.sentence}. Use a larger cluster (--cluster), or remove these jobs",
             field="trace",
         )
     speeds.require(scenario.cluster.gpu_models)
@@ -280,7 +280,7 @@ def _at_load(case: Case, offered: Sequence[float], load: float, path: Path, note
     if math.isinf(max(offered)):
         raise InvalidInput(
             f"load: {path}: {'all' if case.jobs > 1 else 'the'} {case.jobs} jobs of a list are submitted at once, so "
-            "there is no rate to bring to a load; leave --load out",
+            "there is no rate to scale to a load; omit --load",
             field="load",
         )
     factors = tuple(each / load for each in offered)

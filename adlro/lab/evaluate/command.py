@@ -74,7 +74,7 @@ def run(
     load: Annotated[
         str | None,
         typer.Option(
-            help="Arrivals as shares of what the cluster can carry, such as 0.6,0.9,1.1. Default: the scenario's "
+            help="Arrival rates as shares of the cluster's capacity, such as 0.6,0.9,1.1. Default: the scenario's "
             "loads; a trace's own times.",
             show_default=False,
         ),
@@ -82,13 +82,13 @@ def run(
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Jobs of a list. Of a trace: its first so many; for several lists, so many in a row from places drawn "
+            help="Jobs in a list. From a trace: its first jobs; for several lists, consecutive jobs from places drawn "
             "at random. Default: 256; a whole trace.",
             show_default=False,
         ),
     ] = None,
     policies: Annotated[
-        str, typer.Option(help="Policies with commas; all: every one; all,-hungarian: all but that one.")
+        str, typer.Option(help="Policies with commas; all: every one; all,-hungarian: all but hungarian.")
     ] = "all",
     seeds: Annotated[
         int | None,
@@ -96,40 +96,42 @@ def run(
             help=f"Job lists for each load. Default: {DEFAULT_LISTS}; 1 of a whole trace.", show_default=False
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the job lists, of noise, and of the bootstrap.")] = 0,
-    trace: Annotated[str | None, typer.Option(metavar="FILE", help="A job list or trace to take jobs from.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the job lists, of noise, and of the bootstrap.")] = 0,
+    trace: Annotated[str | None, typer.Option(metavar="FILE", help="A job list or trace with the jobs.")] = None,
     trace_format: Annotated[
         str | None,
-        typer.Option(help="swf, philly, alibaba, gavel or paper; needed where the file does not tell."),
+        typer.Option(help="swf, philly, alibaba, gavel or paper; required if the file does not show it."),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A cluster in TOML, in place of the scenario's.")
+        str | None, typer.Option(metavar="FILE", help="A cluster in TOML, instead of the scenario's.")
     ] = None,
     runtime: Annotated[
         str,
         typer.Option(
-            help="What policies know of runtimes: true, noise:SIGMA, group, type, none, or learned: what a decompose "
-            "that begins with nothing has learned from the list's own ended jobs."
+            help="Runtime information of policies: true, noise:SIGMA, group, type, none, or learned: a decompose that "
+            "starts with an empty memory and learns from the list's own ended jobs."
         ),
     ] = "true",
     decompose: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="For learned: a running decompose to ask, which must forget with its store. Default: an own one.",
+            help="For learned: a running decompose without a memory file. Default: a separate one.",
             show_default=False,
         ),
     ] = None,
     redis_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The store of that decompose; it must be empty.", show_default=False),
+        typer.Option(metavar="URL", help="The store of that decompose; must be empty.", show_default=False),
     ] = None,
-    json_path: Annotated[str | None, typer.Option("--json", metavar="OUT", help="Write the results there.")] = None,
+    json_path: Annotated[
+        str | None, typer.Option("--json", metavar="OUT", help="Write the results to this file.")
+    ] = None,
     html_path: Annotated[
-        str | None, typer.Option("--html", metavar="OUT", help="Write a page with tables and plots there.")
+        str | None, typer.Option("--html", metavar="OUT", help="Write a page with tables and plots to this file.")
     ] = None,
     weights: Annotated[
-        str, typer.Option(help="Of JCT, throughput and useful utilization in the HyperScore.")
+        str, typer.Option(help="Weights of JCT, throughput and useful utilization in the HyperScore.")
     ] = "1,1,1",
     wait_ratio: Annotated[
         float | None,
@@ -140,7 +142,7 @@ def run(
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(help="Worker processes. Default: one a core.", show_default=False)
+        int | None, typer.Option(help="Worker processes. Default: one for each core.", show_default=False)
     ] = None,
 ) -> None:
     """Judge policies on simulated clusters: the same job lists for each, paired comparisons, 95 % intervals.
@@ -211,7 +213,7 @@ def _evaluated(
         kept = sum(1 for path in partial.folder.glob("*.npz"))
         _say(
             f"[yellow]interrupted[/]; {kept} finished parts are kept in {escape(str(partial.folder))}: the same "
-            "command goes on from there"
+            "command resumes from them"
         )
         raise
 

@@ -232,8 +232,8 @@ class RunningDecompose:
             await wait_until_up(self._redis, _STORE_TIMEOUT_S)
             if not await self._redis.set(EVALUATION, "taken", nx=True):
                 raise Conflict(
-                    f"redis_url: another evaluation uses {redacted(self._redis_url)}, or was killed there; when none "
-                    "does any more, empty that database (FLUSHDB)",
+                    f"redis_url: another evaluation uses {redacted(self._redis_url)}, or was killed there; if none "
+                    "uses it any more, empty that database (FLUSHDB)",
                     field="redis_url",
                 )
             self._taken = True
@@ -273,13 +273,13 @@ class RunningDecompose:
     def _not_learned(self) -> AdlroError:
         return DeadlineExceeded(
             f"decompose at {self.address} did not learn from an ended job within {self._learn_timeout_s:g} s; does it "
-            f"follow the store at {redacted(self._redis_url)}, and does its log tell of entries that it leaves out?"
+            f"follow the store at {redacted(self._redis_url)}, and does its log report skipped entries?"
             f"{self._more()}"
         )
 
     def _not_forgotten(self) -> AdlroError:
         return Conflict(
-            f"decompose: the one at {self.address} keeps what it learned, though its stream of outcomes is gone; each "
-            "list is to begin with nothing: start it without ADLRO_DECOMPOSE_MEMORY_PATH",
+            f"decompose: the one at {self.address} keeps its memory, although its stream of outcomes is gone; each "
+            "list must start with an empty memory: start it without ADLRO_DECOMPOSE_MEMORY_PATH",
             field="decompose",
         )

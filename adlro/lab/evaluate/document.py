@@ -295,8 +295,8 @@ def definitions(evaluation: Evaluation) -> list[str]:
         f"{throughput:g}, {useful:g}). As good as {REFERENCE}: 109.96."
     )
     items.append(
-        f"Waits: {evaluation.request.wait_limit}. A job that has waited too long, which is the ratio times what "
-        "policies/bounded_wait.py names, goes first, whatever the policy wants."
+        f"Waits: {evaluation.request.wait_limit}. Under every policy an overdue job goes first: one that has waited "
+        "longer than the ratio times the sum in policies/bounded_wait.py."
     )
     items.append(
         "Decision times: one observation at a time, in one process, after the simulations; wall time on "

@@ -48,7 +48,7 @@ class Stuck:
         """For people."""
         return (
             f"policy {self.policy} got stuck in {self.case.text}, list {self.number} of seed {self.case.seed}: "
-            f"{self.jobs_left} jobs never ended, nothing ran and nothing was to come"
+            f"{self.jobs_left} jobs never ended, no job ran and none was still to come"
         )
 
 
@@ -190,8 +190,8 @@ def _results(setup: Setup, tasks: Sequence[Task], processes: int, *, kept: bool)
                 running |= {pool.submit(work, task) for _, task in zip(range(1), waiting, strict=False)}
     except BrokenProcessPool:
         raise InternalError(
-            "a worker process was killed, perhaps for want of memory; try fewer processes (--processes), or "
-            "shorter lists" + ("; what is finished is kept: the same command goes on from there" if kept else "")
+            "a worker process was killed, perhaps by a lack of memory; try fewer processes (--processes), or "
+            "shorter lists" + ("; finished parts are kept: the same command resumes from them" if kept else "")
         ) from None
     finally:
         for child in set(multiprocessing.active_children()) - before:

@@ -77,15 +77,15 @@ class Request:
             if name in KNOWN:
                 raise InvalidInput(f"policies: '{name}' is a registered policy; choose another name", field="policies")
         if not self.names:
-            raise InvalidInput("policies: none is named", field="policies")
+            raise InvalidInput("policies: no policy is named", field="policies")
         if not self.scenarios:
-            raise InvalidInput("scenario: none is named", field="scenario")
+            raise InvalidInput("scenario: no scenario is named", field="scenario")
         for name in self.scenarios:
             require_known(name, SCENARIO_NAMES, "scenario", "scenario")
         for load in self.loads or ():
             require_load(load, f"{load:g}")
         if self.loads is not None and not self.loads:
-            raise InvalidInput("load: none is given", field="load")
+            raise InvalidInput("load: no load is given", field="load")
         for name, count in (("jobs", self.jobs), ("seeds", self.lists)):
             if count is not None and count < 1:
                 raise InvalidInput(f"{name}: must be at least 1, not {count}", field=name)
@@ -102,7 +102,7 @@ class Request:
             )
         if self.trace is not None and TRACE not in self.scenarios:
             raise InvalidInput(
-                f"trace: a trace is the scenario {TRACE}, not {', '.join(self.scenarios)}; leave --scenario out",
+                f"trace: a trace is the scenario {TRACE}, not {', '.join(self.scenarios)}; omit --scenario",
                 field="trace",
             )
         if self.trace_format is not None:
@@ -117,7 +117,7 @@ class Request:
                 parse_runtime(self.runtime)
             except InvalidInput as error:
                 raise InvalidInput(
-                    f"{error.message}; or {LEARNED}, which asks a decompose that learns on the way", field="runtime"
+                    f"{error.message}; or {LEARNED}, which uses a decompose that learns during the run", field="runtime"
                 ) from None
             for name, value in (("decompose", self.decompose), ("redis_url", self.redis_url)):
                 if value is not None:
@@ -126,13 +126,13 @@ class Request:
             return
         if self.decompose is None and self.redis_url is not None:
             raise InvalidInput(
-                "redis_url: the store of a running decompose; name that with --decompose, or leave both out",
+                "redis_url: the store of a running decompose; name that with --decompose, or omit both",
                 field="redis_url",
             )
         if self.decompose is not None:
             if self.redis_url is None:
                 raise InvalidInput(
-                    "decompose: it learns from what its store holds; name that store with --redis-url",
+                    "decompose: it learns from its store; name that store with --redis-url",
                     field="decompose",
                 )
             if not self.redis_url.startswith(("redis://", "rediss://", "unix://")):
@@ -181,7 +181,7 @@ def require_load(load: float, text: str) -> None:
         raise InvalidInput(f"load: must be a finite number above 0, not {text}", field="load")
     if not LOWEST_LOAD <= load <= HIGHEST_LOAD:
         raise InvalidInput(
-            f"load: must be from {LOWEST_LOAD:g} to {HIGHEST_LOAD:g} (1: what the cluster can carry), not {text}",
+            f"load: must be from {LOWEST_LOAD:g} to {HIGHEST_LOAD:g} (1: the capacity of the cluster), not {text}",
             field="load",
         )
 
@@ -232,7 +232,7 @@ def parse_loads(text: str) -> tuple[float, ...]:
         require_load(load, f"'{part}'")
         loads.add(load)
     if not loads:
-        raise InvalidInput("load: none is given", field="load")
+        raise InvalidInput("load: no load is given", field="load")
     return tuple(sorted(loads))
 
 

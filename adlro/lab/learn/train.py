@@ -38,49 +38,49 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 def run(
     folder: Annotated[
         Path,
-        typer.Argument(help="Where checkpoints, models and logs go. A training that is there goes on where it stood."),
+        typer.Argument(help="Folder of checkpoints, models and logs. An interrupted training in it resumes."),
     ],
     recipe: Annotated[
         str,
         typer.Option(
-            help=f"{', '.join(RECIPES)}. {DEFAULT} makes what ships, and ends by itself. "
+            help=f"{', '.join(RECIPES)}. {DEFAULT} made the shipped policy, and ends by itself. "
             + " ".join(f"{old} is {new}'s old name." for old, new in ALIASES.items())
         ),
     ] = DEFAULT,
-    seed: Annotated[int, typer.Option(min=1, help="Of everything by chance.")] = 1,
+    seed: Annotated[int, typer.Option(min=1, help="Seed of all random numbers.")] = 1,
     decisions: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help=f"Environment steps in all; 20 million unless --episodes is given. Of {OF_Q_LEARNING}.",
+            help=f"Environment steps in all; 20 million unless --episodes is given. For {OF_Q_LEARNING}.",
             show_default=False,
         ),
     ] = None,
     episodes: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Job lists in all, run to their end. Of {OF_Q_LEARNING}.", show_default=False),
+        typer.Option(min=1, help=f"Job lists in all, run to their end. For {OF_Q_LEARNING}.", show_default=False),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.0, help="End after so many, if that is sooner.")] = math.inf,
+    minutes: Annotated[float, typer.Option(min=0.0, help="Time limit of the training, in minutes.")] = math.inf,
     start: Annotated[
         Path | None,
-        typer.Option(help="A network (.pt, .onnx) to begin with; else one that does what hold_greedy_fixed does."),
+        typer.Option(help="Initial network (.pt, .onnx). Default: a network that copies hold_greedy_fixed."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1: where networks learn.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device of the training: cpu, cuda or cuda:1.")] = "cpu",
     threads: Annotated[
         int,
         typer.Option(
-            min=1, max=2, help="2: simulates two worlds, or simulates and learns, at once; the result is the same."
+            min=1, max=2, help="2: simulates two worlds, or simulates and learns, in parallel; the result is the same."
         ),
     ] = 2,
     idle: Annotated[
-        float | None, typer.Option(help=f"Lambda: what an idle GPU costs against a waiting job. Of {OF_Q_LEARNING}.")
+        float | None, typer.Option(help=f"Lambda: cost of an idle GPU relative to a waiting job. For {OF_Q_LEARNING}.")
     ] = None,
     by_priority: Annotated[
-        bool | None, typer.Option("--by-priority/--by-count", help="Jobs count by their priority.", show_default=False)
+        bool | None, typer.Option("--by-priority/--by-count", help="Weight jobs by their priority.", show_default=False)
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option("--set", help="NAME=VALUE of the recipe, such as --set validation_lists=50; several times."),
+        typer.Option("--set", help="A setting of the recipe, NAME=VALUE, such as validation_lists=50; repeatable."),
     ] = None,
     checkpoint_s: Annotated[float, typer.Option(min=0.0, help="Seconds between checkpoints.")] = 60.0,
 ) -> None:

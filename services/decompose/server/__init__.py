@@ -92,7 +92,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         pb_grpc.add_DecomposeServiceServicer_to_server(self, server)
 
     async def start(self, context: ServiceContext) -> None:
-        """Connects and begins to follow the streams."""
+        """Connects and starts to follow the streams."""
         settings = self._settings
         self._draining = context.draining
         self._metrics = DecomposeMetrics(context.registry)
@@ -128,7 +128,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             learned=None if self._refits is None else self._refits.for_learning,
             on_state=lambda waiting_for: context.health.set_serving(not waiting_for, waiting_for, source="streams"),
         )
-        context.health.set_serving(False, "nothing has been folded yet", source="streams")
+        context.health.set_serving(False, "no stream has been read yet", source="streams")
         if self._memory_file is not None:
             keeping = self._memory_file.keep(
                 lambda: self._followers.outcomes_cursor, settings.memory_save_interval_s, self._draining
@@ -165,8 +165,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         if request.vocabulary_version not in {"", VOCABULARY_VERSION}:
             raise InvalidInput(
                 f"vocabulary_version: this release has version {VOCABULARY_VERSION!r}, not "
-                f"{request.vocabulary_version!r}: numbers of values of another version mean other values; leave it "
-                "out, and read them anew",
+                f"{request.vocabulary_version!r}: in another version the numbers mean other values; omit the "
+                "field, and read the variables again",
                 field="vocabulary_version",
                 reason="ANOTHER_VOCABULARY",
             )
@@ -232,15 +232,15 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         if len(request.jobs) * width > PREDICTION_LIMIT:
             raise InvalidInput(
                 f"jobs: {len(request.jobs)} jobs for {len(models)} models and {len(request.gpu_ids)} GPUs are "
-                f"{len(request.jobs) * width} predictions, more than {PREDICTION_LIMIT}; ask for at most "
+                f"{len(request.jobs) * width} predictions, more than {PREDICTION_LIMIT}; request at most "
                 f"{PREDICTION_LIMIT // width} jobs at a time, or name fewer gpu_ids",
                 field="jobs",
                 reason="TOO_MANY_PREDICTIONS",
             )
         if request.job_ids and len(request.job_ids) != len(request.jobs):
             raise InvalidInput(
-                f"job_ids: {len(request.job_ids)} ids for {len(request.jobs)} jobs; give one for each job, empty where "
-                "it has none, or leave them out",
+                f"job_ids: {len(request.job_ids)} ids for {len(request.jobs)} jobs; give one for each job, empty if "
+                "the job has none, or omit job_ids",
                 field="job_ids",
                 reason="JOB_IDS_DO_NOT_FIT",
             )
@@ -290,12 +290,12 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         return response
 
     async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:
-        """The finished jobs most like one."""
+        """The finished jobs that are most similar to one job."""
         found = self._predictor.recall(spec_from_proto(request.job), request.k or DEFAULT_RECALL_COUNT)
         return pb.RecallResponse(recollections=[recollection_to_proto(each.recollection()) for each in found])
 
     async def _gpus(self, request: pb.PredictRuntimeRequest) -> list[tuple[str, int, float]]:
-        """The GPUs asked for: id, which of the request's models, speed relative to it."""
+        """The requested GPUs: id, number of the request's model, speed relative to it."""
         if not request.gpu_ids:
             return []
         name = await self._followers.named(request.cluster)
@@ -311,13 +311,13 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 )
             if model not in number_of:
                 raise InvalidInput(
-                    f"{field}: GPU {gpu_id!r} is a {model}, which gpu_models does not name; add it", field=field
+                    f"{field}: GPU {gpu_id!r} is a {model}, which is missing in gpu_models; add it", field=field
                 )
             gpus.append((gpu_id, number_of[model], self._drift.gpus.state(GpuKey(name, gpu_id)).speed_ratio))
         return gpus
 
     def _state(self, snapshot: Snapshot) -> pb.ClusterState:
-        """The message of a snapshot; made once for all who ask for it, until something is learned."""
+        """The message of a snapshot; made once for all callers, until the next change."""
         made = self._states.get(snapshot.cluster)
         if made is None or made[0] is not snapshot or made[1] != self._predictor.revision:
             made = snapshot, self._predictor.revision, cluster_state_to_proto(self._state_of(snapshot))

@@ -1,4 +1,4 @@
-"""Predictions of single GPUs, and what requests may hold. No state, no I/O."""
+"""Predictions of single GPUs, and checks of requests. No state, no I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_gpus(prediction: pb.JobPrediction, gpus: Sequence[tuple[str, int, float]
 
 
 def refuse_unknown_fields(request: pb.DecomposeRequest) -> None:
-    """Refuses fields that this release doesn't know: a variable left out silently would be a wrong answer.
+    """Refuses fields that this release doesn't have: a silently ignored variable would give a wrong answer.
 
     Other calls ignore them, as protobuf does, so that a newer orchestrator can be rolled out first.
 
@@ -42,8 +42,8 @@ def _find_unknown_fields(message: Message, path: str, violations: list[FieldViol
         violations.append(
             FieldViolation(
                 where,
-                f"{where}: field number {unknown.field_number} is not known to this release; "
-                "leave it out, or ask a newer decompose",
+                f"{where}: field number {unknown.field_number} is unknown to this release; "
+                "omit it, or use a newer decompose",
             )
         )
     for field, value in message.ListFields():

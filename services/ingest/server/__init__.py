@@ -1,4 +1,4 @@
-"""ingest as a gRPC service: puts its parts together. Only this package knows gRPC and protobuf."""
+"""ingest as a gRPC service: assembles its parts. Only this package uses gRPC and protobuf."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _INDEX_EVERY_S = 30.0
 
 
 def decode_cluster(body: bytes) -> Cluster:
-    """A cluster's description as Redis has it.
+    """A cluster's description from Redis.
 
     Raises:
         DataLoss: it can't be read.
@@ -51,8 +51,8 @@ def decode_cluster(body: bytes) -> Cluster:
         return cluster_from_proto(message)
     except (DecodeError, ValueError) as error:
         raise DataLoss(
-            f"the description of the cluster in Redis can't be read ({error}); describe it anew with UpsertCluster, as "
-            "its service does when it starts"
+            f"the description of the cluster in Redis can't be read ({error}); describe it again with UpsertCluster, "
+            "as its service does when it starts"
         ) from error
 
 
@@ -112,7 +112,7 @@ class IngestService:
         await self._blocking_redis.aclose()
 
     async def _index_jobs(self, context: ServiceContext) -> None:
-        """Again and again: beside this one, processes of an older version may record jobs for a while."""
+        """Indexes repeatedly: processes of an older version may record jobs for a while."""
         while True:
             try:
                 if count := await self._store.index_jobs():
@@ -123,7 +123,7 @@ class IngestService:
             await asyncio.sleep(_INDEX_EVERY_S)
 
     async def _end_streams(self, draining: asyncio.Event) -> None:
-        """Tells each stream, when the process is to end, so that its client learns where to go on."""
+        """Ends each stream at a drain, with the place to resume for its client."""
         await draining.wait()
         self._jobs.end_streams()
         self._telemetry.end_streams()

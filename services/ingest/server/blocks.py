@@ -20,7 +20,7 @@ _UNREADABLE = (DecodeError, ValueError, TypeError)
 
 
 def raw_from_proto(message: telemetry_pb2.TelemetryBlock, gpu_ids: tuple[str, ...]) -> RawBlock:
-    """A block as it came, with the GPUs of its stream."""
+    """A received block, with the GPUs of its stream."""
     return RawBlock(
         cluster=message.cluster,
         gpu_ids=gpu_ids,
@@ -48,7 +48,7 @@ def from_bytes(body: bytes) -> TelemetryBlock:
 
 
 def message_from_entry(body: bytes) -> telemetry_pb2.NormalizedBlock:
-    """The normalised block of a stream entry, as it goes out again.
+    """The normalised block of a stream entry, for a response.
 
     Raises:
         DataLoss: it holds none.

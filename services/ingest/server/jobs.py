@@ -1,4 +1,4 @@
-"""JobService: translates between messages and plain records, and nothing else."""
+"""JobService: only translates between messages and plain records."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     Args:
         store: job records.
-        creates: writes those of streams, several at a time.
-        admission: decides which are accepted.
-        listing: reads them in pages.
-        watch: tells of changes; its messages are those of `change_message`.
+        creates: writes the jobs of streams, several at a time.
+        admission: accepts or refuses jobs.
+        listing: reads jobs in pages.
+        watch: sends changes; `change_message` makes its messages.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self._draining = asyncio.Event()
 
     def end_streams(self) -> None:
-        """Ends open SubmitJobs streams, and every later one, when what has come is recorded."""
+        """Ends open and later SubmitJobs streams after their received jobs are recorded."""
         self._draining.set()
 
     async def SubmitJob(
@@ -72,7 +72,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         request_iterator: AsyncIterator[job_service_pb2.SubmitJobsRequest],
         context: Context,
     ) -> job_service_pb2.SubmitJobsResponse:
-        """Accepts a stream of jobs, each by itself."""
+        """Accepts a stream of jobs, each independently."""
         jobs = SubmissionAnswers()
         failure: AdlroError | None = None
         async with aclosing(until(self._draining, attempt_each(request_iterator))) as requests:
@@ -117,7 +117,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     async def CancelJob(
         self, request: job_service_pb2.CancelJobRequest, context: Context
     ) -> job_service_pb2.CancelJobResponse:
-        """Asks for a job's end."""
+        """Requests a job's cancellation."""
         if must_ask_first():
             check_cancels(await self._store.get(request.job_id))
         return job_service_pb2.CancelJobResponse(job=job_to_proto(await self._store.request_cancel(request.job_id)))
@@ -126,7 +126,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     async def WatchJobs(  # type: ignore[override]
         self, request: job_service_pb2.WatchJobsRequest, context: Context
     ) -> AsyncIterator[job_service_pb2.WatchJobsResponse | bytes]:
-        """The jobs as they stand, then every change in order."""
+        """The jobs in their present state, then every change in order."""
         job_filter = only_visible(filter_from_proto(request.filter))
         seen: dict[str, int] = {}
         if request.HasField("after_revision"):
@@ -141,18 +141,18 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
 
 _STREAM_TOO_LONG = LimitExceeded(
-    f"a stream takes {MAX_JOBS:,} jobs; send the others in another one",
+    f"a stream may have {MAX_JOBS:,} jobs; send the others in another stream",
     reason="STREAM_TOO_LONG",
     metadata={"limit": str(MAX_JOBS)},
 )
 
 
 def _after_jobs(error: AdlroError, jobs: SubmissionAnswers) -> AdlroError:
-    """The error, with what became of the jobs before it: how many were recorded, and where the stream goes on."""
+    """The error, with the number of recorded jobs before it, and the place to resume at."""
     accepted = jobs.accepted_count
     return type(error)(
-        f"{error.message}; of the {len(jobs)} jobs that came {accepted} are recorded and the others refused: "
-        "repeat the stream with the same request ids to learn which",
+        f"{error.message}; of the {len(jobs)} received jobs {accepted} are recorded and the others refused: "
+        "repeat the stream with the same request ids to get the result of each",
         reason=error.reason,
         metadata={**error.metadata, "index": str(len(jobs)), "accepted_count": str(accepted)},
         retry_after_s=error.retry_after_s,
@@ -160,5 +160,5 @@ def _after_jobs(error: AdlroError, jobs: SubmissionAnswers) -> AdlroError:
 
 
 def change_message(event: JobStreamEntry) -> bytes:
-    """What a watcher is told of a change."""
+    """The message of a change."""
     return job_event_to_proto(JobEvent(JobEventKind.CHANGE, event.job, event.revision)).SerializeToString()

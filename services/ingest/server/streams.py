@@ -1,4 +1,4 @@
-"""What both servicers need for client streams. Knows asyncio only."""
+"""Common code of both servicers for client streams. Uses asyncio only."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SHUTTING_DOWN = Unavailable("this ingest is shutting down", reason="SHUTTING_DOW
 
 
 async def until(ended: asyncio.Event, messages: AsyncIterator[MessageT]) -> AsyncGenerator[MessageT]:
-    """The messages of a stream, until it ends or `ended` is set, whichever comes first."""
+    """The messages of a stream, until it ends or `ended` is set."""
     end = asyncio.ensure_future(ended.wait())
     try:
         while True:
-            # Left alone where the event or a cancellation comes first: gRPC finishes the read when the call ends.
+            # Not cancelled if the event or a cancellation comes first: gRPC finishes the read when the call ends.
             read = asyncio.ensure_future(messages.__anext__())
             read.add_done_callback(failed)
             await asyncio.wait((read, end), return_when=asyncio.FIRST_COMPLETED)
@@ -34,5 +34,5 @@ async def until(ended: asyncio.Event, messages: AsyncIterator[MessageT]) -> Asyn
 
 
 def failed(future: asyncio.Future[Any]) -> bool:
-    """Whether it did; an exception is then looked at, and no reason for a warning."""
+    """Whether it failed; also marks the exception as retrieved, to avoid a warning."""
     return future.cancelled() or future.exception() is not None

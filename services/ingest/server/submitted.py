@@ -1,4 +1,4 @@
-"""What becomes of the jobs of one SubmitJobs stream, gathered into an answer that any client can take."""
+"""The results of the jobs of one SubmitJobs stream, in an answer that any client can receive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS_OF_ONE_BYTES, _FEW_WORDS_BYTES = 1024, 96
 
 
 class SubmissionAnswers:
-    """The jobs of a stream in its order; those that are being written come last."""
+    """The jobs of a stream in its order; jobs in writing come last."""
 
     def __init__(self) -> None:
         self._job_ids: list[str] = []
@@ -35,16 +35,16 @@ class SubmissionAnswers:
 
     @property
     def submitted(self) -> SubmittedJobs:
-        """Those that are decided."""
+        """The results so far."""
         return SubmittedJobs(tuple(self._job_ids), tuple(self._rejected))
 
     @property
     def accepted_count(self) -> int:
-        """Of those that are decided, how many are recorded."""
+        """The recorded jobs among the results so far."""
         return len(self._job_ids) - len(self._rejected)
 
     async def add(self, result: asyncio.Future[Created] | AdlroError, size_bytes: int) -> None:
-        """One more, whose request has so many bytes; waits where too many are being written."""
+        """Adds a job, with the size of its request in bytes; waits while too many are being written."""
         self._in_flight.append((result, size_bytes))
         self._in_flight_bytes += size_bytes
         while len(self._in_flight) > _IN_FLIGHT or self._in_flight_bytes > _IN_FLIGHT_BYTES:
@@ -53,10 +53,10 @@ class SubmissionAnswers:
             await self._decide_oldest()
 
     async def decided(self) -> None:
-        """Returns when each is recorded or refused.
+        """Returns when each job is recorded or refused.
 
         Raises:
-            Exception: what a write failed with that is no refusal of a job, when all others are decided.
+            Exception: the error of a failed write that is no refusal of a job, after the results of all others.
         """
         failure: Exception | None = None
         while self._in_flight:

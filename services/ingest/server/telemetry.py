@@ -1,4 +1,4 @@
-"""TelemetryService: translates between messages and plain records, and nothing else."""
+"""TelemetryService: only translates between messages and plain records."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
     Args:
         settings: limits.
         clusters: cluster descriptions.
-        store: where blocks are kept.
+        store: the store of blocks.
         writes: appends blocks to the store.
 
     Attributes:
-        samples, clipped: metrics, to be registered by who has the registry.
+        samples, clipped: metrics, for registration by the owner of the registry.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         self._in_flight_limit = settings.telemetry_in_flight_mib * 2**20
 
     def end_streams(self) -> None:
-        """Ends open streams, and every later one, when what has come is stored; each tells where to go on."""
+        """Ends open and later streams after their received blocks are stored; each error gives the place to resume."""
         self._draining = True
         for ended in self._streams:
             ended.set()
@@ -88,7 +88,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         request_iterator: AsyncIterator[telemetry_service_pb2.PushTelemetryRequest],
         context: Context,
     ) -> telemetry_service_pb2.PushTelemetryResponse:
-        """Normalises and stores a stream of blocks; a refused one ends it when those before it are stored."""
+        """Normalises and stores a stream of blocks; a refused block ends it after the earlier blocks are stored."""
         response = telemetry_service_pb2.PushTelemetryResponse()
         in_flight: deque[tuple[int, asyncio.Future[None]]] = deque()  # size and answer of each block not stored yet
         in_flight_bytes = 0
@@ -168,7 +168,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         since_unix_s = time.time() - window_s
         out: list[telemetry_pb2.NormalizedBlock] = []
         size = 0
-        # A sample may be from the future, by so much, when it arrives.
+        # A sample may be ahead of the wall clock by this much when it arrives.
         async for body in self._store.entries(cluster, since_unix_s - self._limits.future_s):
             try:
                 block = blocks.message_from_entry(body)
@@ -182,7 +182,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
                 way_out = f"set max_blocks to {len(out)} or less, or " if out else ""
                 raise LimitExceeded(
                     f"window_s: the blocks of the last {window_s:g} s do not fit into one message "
-                    f"(only {len(out)} of them do); {way_out}ask for a shorter window",
+                    f"(only {len(out)} of them do); {way_out}request a shorter window",
                     field="window_s",
                     reason="WINDOW_TOO_LARGE",
                     metadata={"fitting_blocks": str(len(out))},
@@ -193,13 +193,13 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         return out[::-1]
 
     async def _select(self, block: telemetry_pb2.TelemetryBlock, before: GpuSelection | None) -> GpuSelection:
-        """The GPUs that a block is about: its own, or those of the block before it."""
+        """The GPUs of a block: its own, or those of the previous block."""
         view = await self._cluster(block.cluster, "block.cluster")
         gpu_ids = tuple(block.gpu_ids)
         if not gpu_ids:
             if before is None or before.view.cluster.name != block.cluster:
                 raise InvalidInput(
-                    "block.gpu_ids: is empty, and there is no block of this cluster before it in the stream; "
+                    "block.gpu_ids: is empty, and the stream has no earlier block of this cluster; "
                     "name the GPUs of the columns",
                     field="block.gpu_ids",
                     reason="INVALID_TELEMETRY",
@@ -210,7 +210,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         try:
             return GpuSelection(view, gpu_ids)
         except InvalidInput:
-            # The description may be a moment old; refuse by the newest only.
+            # The cached description may be outdated; refuse only by the newest one.
             newest = await self._cluster(block.cluster, "block.cluster", newest=True)
             return GpuSelection(newest, gpu_ids)
 
@@ -219,8 +219,8 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         view = view or await self._clusters.newest(name)
         if view is None:
             names = await self._clusters.names()
-            known = f"known are {listed(names)}" if names else "none is known yet"
-            missing = f"there is no cluster {name!r}" if name else "no cluster is named, and none was described last"
+            known = f"known are {listed(names)}" if names else "no cluster is known yet"
+            missing = f"there is no cluster {name!r}" if name else "no cluster is named, and none is described yet"
             raise NotFound(
                 f"{path}: {missing}, {known}; record it with TelemetryService.UpsertCluster first",
                 field=path,
@@ -231,7 +231,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
 
 
 def _of_store(error: RedisError) -> AdlroError:
-    """What is told of it; raises it where it is no fault of the store's."""
+    """The error for the client; raises errors that the store did not cause."""
     known = store_error(error, unsure="")
     if known is None:
         raise error
@@ -239,7 +239,7 @@ def _of_store(error: RedisError) -> AdlroError:
 
 
 def _after_blocks(error: AdlroError, count: int) -> AdlroError:
-    """The error, with the number of blocks that are stored: the place in the stream to go on from."""
+    """The error, with the number of stored blocks: the place in the stream to resume at."""
     # Broken field rules name the place already.
     where = "" if "index" in error.metadata else f"message {count} of the stream: "
     stored = f"the {count} blocks before it are stored" if count else "nothing is stored"

@@ -119,9 +119,9 @@ class ExpectedRuntimes:
             median_s, revision, _, spread = await self._predictor.predict(specs, gpu_models)
             spread = np.zeros(len(specs)) if spread is None else spread
             if median_s.shape != (len(specs), len(gpu_models)) or not (np.isfinite(median_s) & (median_s > 0)).all():
-                raise InternalError("decompose answered with runtimes that cannot be")
+                raise InternalError("decompose answered with invalid runtimes")
             if spread.shape != (len(specs),) or not (np.isfinite(spread) & (spread >= 0)).all():
-                raise InternalError("decompose answered with intervals that cannot be")
+                raise InternalError("decompose answered with invalid intervals")
         except AdlroError:
             self._revision = None  # whatever it answers next is newer than what serves meanwhile
             raise

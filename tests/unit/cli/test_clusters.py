@@ -88,7 +88,7 @@ BAD: dict[str, tuple[str, str, str]] = {
     "not TOML": ("name = ", "", "is not TOML"),
     "no nodes": ('name = "lab"', "nodes", "[[nodes]]"),
     "a key left out": (LAB.replace("cpu_cores = 12", ""), "nodes[0].cpu_cores", "whole number above 0, and is missing"),
-    "an unknown model": (LAB.replace("v100_sxm2", "a100"), "nodes[0].gpu_model", "bring its speeds in [[speeds]]"),
+    "an unknown model": (LAB.replace("v100_sxm2", "a100"), "nodes[0].gpu_model", "add its speeds in [[speeds]]"),
     "a model without figures": (
         LAB.replace("v100_sxm2", "a100")
         + '[[speeds]]\napplication = "resnet50_fp16"\njob_type = "machine_learning"\na100 = 2.1\n',
@@ -99,7 +99,7 @@ BAD: dict[str, tuple[str, str, str]] = {
     "cores that no node has": (LAB.replace("= 12", "= 5000"), "nodes[0].cpu_cores", "4096"),
     "memory that no GPU has": (LAB.replace("16160", "9999999"), "nodes[0].gpu_memory_mib", "1048576"),
     "more GPUs than a node has": (LAB.replace("gpus = 2", "gpus = 65"), "nodes[0].gpus", "64"),
-    "a name that a terminal obeys": (LAB.replace("box-0", "box\\u001b[2J"), "nodes[0].name", "leave out U+001B"),
+    "a name that a terminal obeys": (LAB.replace("box-0", "box\\u001b[2J"), "nodes[0].name", "remove U+001B"),
 }
 
 

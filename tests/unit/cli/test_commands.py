@@ -49,7 +49,7 @@ def test_where_nothing_runs_it_says_what_to_do(arguments: list[str], monkeypatch
     result = CliRunner().invoke(app, arguments, env=NOWHERE)
     assert result.exit_code == 3
     assert result.stdout == ""
-    assert "nothing answers at 127.0.0.1:" in result.stderr
+    assert "no service answers at 127.0.0.1:" in result.stderr
     assert "adlro up" in result.stderr
     assert "--server" in result.stderr
     assert "Traceback" not in result.output
@@ -57,7 +57,7 @@ def test_where_nothing_runs_it_says_what_to_do(arguments: list[str], monkeypatch
 
 def test_server_option_names_the_suite() -> None:
     result = CliRunner().invoke(app, ["queue", "--server", "127.0.0.1:2"], env=NOWHERE)
-    assert (result.exit_code, "nothing answers at 127.0.0.1:2" in result.stderr) == (3, True)
+    assert (result.exit_code, "no service answers at 127.0.0.1:2" in result.stderr) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_a_clock_of_real_time_is_shown_and_not_set(suite: FakeSuite, adlro: Run)
     assert adlro("clock").exit_code == 0
     refused = adlro("clock", "--pause")
     assert refused.exit_code == 1
-    assert "keeps real time: its clock can be shown, and not set" in " ".join(refused.stderr.split())
+    assert "keeps real time: its clock can be shown, but not set" in " ".join(refused.stderr.split())
     assert suite.clock_calls == []
 
 

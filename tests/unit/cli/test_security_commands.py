@@ -66,7 +66,7 @@ def test_certs_replaces_nothing_unless_told_to(adlro: Callable[..., Any], tmp_pa
     (tmp_path / "ca.key").write_text("precious")
     result = adlro("certs", "--out", str(tmp_path))
     assert result.exit_code == 2
-    assert "has ca.key already; name another --out, or replace them with --force" in result.stderr.replace("\n", " ")
+    assert "has ca.key already; choose another --out, or replace them with --force" in result.stderr.replace("\n", " ")
     assert [path.name for path in tmp_path.iterdir()] == ["ca.key"]
     assert (tmp_path / "ca.key").read_text() == "precious"
     assert adlro("certs", "--out", str(tmp_path), "--force").exit_code == 0

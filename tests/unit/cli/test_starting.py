@@ -94,7 +94,7 @@ async def test_one_that_stands_still_has_failed_and_complaints_are_no_progress(s
     start.now_s += SILENCE_S + 1
     if level is not None:
         start.says("the store does not answer", level)
-    with pytest.raises(StartFailed, match="orchestrator is not serving, and has not got on for 40 s") as failed:
+    with pytest.raises(StartFailed, match="orchestrator is not serving, and has made no progress for 40 s") as failed:
         await asyncio.wait_for(waited, 60)
     assert str(start.log) in failed.value.message
     assert ("the store does not answer" in failed.value.message) == (level is not None)

@@ -101,8 +101,8 @@ async def test_the_asyncio_client_shows_them_too(certs):
     [
         ("ours", None, False, "ends each connection at once: it may speak TLS (set ADLRO_TLS_CA_FILE) or ask for a"),
         (None, "ours", False, "does not speak TLS; unset ADLRO_TLS_CA_FILE, or give it a certificate"),
-        ("ours", "theirs", False, "shows a certificate that no authority of ADLRO_TLS_CA_FILE has signed"),
-        ("ended", "ended", False, "has ended; have it renewed"),
+        ("ours", "theirs", False, "is not signed by an authority of ADLRO_TLS_CA_FILE"),
+        ("ended", "ended", False, "has expired; renew it"),
         ("ours", "ours", True, "ask for a certificate (ADLRO_TLS_CERT_FILE)"),
     ],
 )

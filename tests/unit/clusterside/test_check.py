@@ -88,7 +88,7 @@ async def test_what_can_not_be_checked_is_told(redis_url):
             return [pb.RunningJob(job_id="somebody's", attempt=1, gpu_id="a/0")]
 
     async with serve(Busy(), SETTINGS) as address:
-        with pytest.raises(InvalidInput, match=r"somebody's; a\s+check needs an idle one"):
+        with pytest.raises(InvalidInput, match=r"somebody's; the\s+check needs an idle cluster"):
             await inspect_cluster(address)
 
 

@@ -69,7 +69,7 @@ def test_a_position_outside_the_log_is_refused(position):
     for _ in range(100):
         log.append([event(EventKind.WAKE_UP)], CLOCK)
     log.acknowledge(100)
-    with pytest.raises(OutOfRange, match="91 to 100 are kept; call DescribeCluster"):
+    with pytest.raises(OutOfRange, match="91 to 100 are stored; call DescribeCluster"):
         log.check_position(position)
     log.check_position(90)
     log.check_position(100)

@@ -92,14 +92,14 @@ async def test_a_store_that_is_away_takes_nothing_new_and_what_has_happened_is_t
     monkeypatch.setattr(journal_module, "AGAIN_S", 0.0)
     async with journaled() as made:
         made.record.away = True
-        with pytest.raises(Unavailable, match="can't write down what happens"):
+        with pytest.raises(Unavailable, match="can't write its journal"):
             await made.launch(1)  # it has started; whether that will be known is not
         revision = made.side.log.revision
         with pytest.raises(Unavailable):
             await made.launch(2)
         assert made.side.log.revision == revision
         assert made.side.log.next_after(0) is None
-        assert made.problems[-1] == "the store does not take what happens: away"
+        assert made.problems[-1] == "the store does not accept the journal: away"
         made.record.away = False
         async with asyncio.timeout(60.0):
             while made.problems[-1]:

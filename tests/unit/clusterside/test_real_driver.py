@@ -180,7 +180,7 @@ async def test_after_a_restart_programs_are_found_again_or_told_to_be_gone(bench
     bench.programs.discard("gone")
     before = bench.side.describe()
     await bench.restart()
-    gone = "LOST: its program was gone when the cluster's service came back"
+    gone = "LOST: its program had ended when the cluster's service came back"
     await bench.until_told("gone", "STARTED", "RUNNING", gone)
     after = bench.side.describe()
     assert after.incarnation == before.incarnation

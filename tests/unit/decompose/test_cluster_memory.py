@@ -64,7 +64,7 @@ def test_flipped_signs_are_survived():
 
 def test_bad_values_and_slots_are_refused():
     memory = ClusterMemory(GpuRecordCode(Codebook(64), SIZES), ["a"])
-    with pytest.raises(IndexError, match="utilization: numbers of values go from 0 to 19"):
+    with pytest.raises(IndexError, match="utilization: numbers of values are 0 to 19"):
         memory.update(["a"], np.array([[0, 20, 0]]))
     with pytest.raises(KeyError):
         memory.update(["b"], np.array([[0, 0, 0]]))

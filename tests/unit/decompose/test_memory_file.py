@@ -93,7 +93,7 @@ async def test_a_damaged_file_that_cannot_be_put_aside_is_not_written_over(tmp_p
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("adlro.services.decompose.memory_file.put_aside", forbidden)
-    with pytest.raises(InvalidInput, match="can't be put aside: Permission denied"):
+    with pytest.raises(InvalidInput, match="can't be renamed: Permission denied"):
         await file(path).load(None)
     assert path.read_bytes() == b"damaged"
 

@@ -58,9 +58,9 @@ def test_vocabularies_keep_their_numbers():
     after.restore(before.growing())
     assert [after.user.number(name) for name in ("zoe", "ann", "bob")] == [1, 2, 3]
     assert after.user.learn("new") == 4
-    with pytest.raises(InvalidInput, match="not a vocabulary"):
+    with pytest.raises(InvalidInput, match="invalid vocabulary"):
         after.restore({"user": ["no empty value first"]})
-    with pytest.raises(InvalidInput, match="not a vocabulary"):
+    with pytest.raises(InvalidInput, match="invalid vocabulary"):
         after.restore({"user": {"": 0, "a": 3, "b": 3}})
 
 
@@ -79,7 +79,7 @@ def test_which_labels_count_is_kept():
     after.restore(before.growing())
     assert after.labels.left_out() == ["run"]
     assert after.labels.columns() == {"batch_size": 0, "epochs": 1}
-    with pytest.raises(InvalidInput, match="columns of labels are different numbers below 8"):
+    with pytest.raises(InvalidInput, match="columns of labels must be different numbers below 8"):
         after.restore({"label_columns": {"a": 0, "b": 0}})
 
 

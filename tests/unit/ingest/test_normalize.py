@@ -158,7 +158,7 @@ def test_infinite_values_are_refused(value):
     [
         ([NOW_UNIX_S, NOW_UNIX_S + 5.1], "block.sample_times_unix_s[1]", "5.1 s in the future (at most 5 s)"),
         ([NOW_UNIX_S - 90_000], "block.sample_times_unix_s[0]", "90000 s ago (at most 86400 s)"),
-        ([NOW_UNIX_S, NOW_UNIX_S - 1], "block.sample_times_unix_s[1]", "is before the sample time before it"),
+        ([NOW_UNIX_S, NOW_UNIX_S - 1], "block.sample_times_unix_s[1]", "is before the previous sample time"),
         ([NOW_UNIX_S, NAN], "block.sample_times_unix_s[1]", "nan"),
         ([math.inf], "block.sample_times_unix_s[0]", "inf"),
     ],

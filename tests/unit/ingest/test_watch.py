@@ -198,7 +198,7 @@ async def test_when_the_store_has_lost_changes_all_watches_end(store, watch):
         assert await take(each, 3) == [1, 2, 3]
     del store.events[1:]
     for each in watchers:
-        with pytest.raises(OutOfRange, match="take a new snapshot"):
+        with pytest.raises(OutOfRange, match="request a new snapshot"):
             await take(each, 1)
     # A new one begins with what there is.
     async with aclosing(watch.changes(0, EVERY)) as changes:

@@ -131,8 +131,8 @@ def test_a_changed_file_counts_and_a_spoiled_one_does_not(tmp_path, monkeypatch,
     ("text", "problem"),
     [
         ("", "names no user"),
-        ("ada reader", "line 1: has not three parts"),
-        ("# x\nada king sha256:" + "0" * 64, "line 2: its second part names a role that there is not; roles are opera"),
+        ("ada reader", "line 1: does not have three parts"),
+        ("# x\nada king sha256:" + "0" * 64, "line 2: its second part names an unknown role; roles are opera"),
         ("ada reader sha256:" + "0" * 63, "line 1: its third part is no SHA-256"),
         ("a/b reader sha256:" + "0" * 64, "line 1: its first part is no name"),
     ],
@@ -158,7 +158,9 @@ def test_a_token_file_is_read_and_never_shown(tmp_path):
     with pytest.raises(InvalidInput, match=r"KEY: .* holds no token") as refused:
         read_token(str(path), "KEY")
     assert "hunter2" not in refused.value.message
-    with pytest.raises(InvalidInput, match="KEY: holds a token; write that to a file") as refused:
+    with pytest.raises(
+        InvalidInput, match="KEY: holds a token instead of a file name; write the token to a file"
+    ) as refused:
         read_token(token, "KEY")
     assert token not in refused.value.message
     with pytest.raises(InvalidInput, match="ADLRO_TOKEN_FILE: can't read"):

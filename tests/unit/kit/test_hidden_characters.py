@@ -78,7 +78,7 @@ def test_every_string_of_every_request_is_bounded_to_what_is_seen(descriptor: De
     unbounded = []
     for name, message in with_text(descriptor, "a\u202eb"):
         text = told(message).get(name, "")
-        if "leave out U+202E RIGHT-TO-LEFT OVERRIDE" not in text:
+        if "remove U+202E RIGHT-TO-LEFT OVERRIDE" not in text:
             unbounded.append(f"{name}: {text}")
     assert unbounded == []
 
@@ -108,7 +108,7 @@ def test_a_hidden_character_is_refused_with_its_name_and_is_not_repeated(text: s
         check(job_service_pb2.SubmitJobRequest(job=spec, request_id="r-1"))
     fields = [each.field.partition("[")[0] for each in caught.value.violations]
     assert sorted(fields) == ["job.application", "job.labels", "job.labels", "job.name"]
-    assert all(f"leave out U+{ord(text[0]):04X}" in each.description for each in caught.value.violations)
+    assert all(f"remove U+{ord(text[0]):04X}" in each.description for each in caught.value.violations)
     whole = str(caught.value) + "".join(each.field + each.description for each in caught.value.violations)
     assert not [each for each in whole if is_hidden(each) and each != "\n"]
 

@@ -120,7 +120,7 @@ async def test_a_handler_that_blocks_the_loop_does_not_hold_up_the_end(loop):
             assert await asyncio.to_thread(service.wait, PATIENCE_S) == 1
             with pytest.raises(grpc.aio.AioRpcError):
                 await stuck
-    assert events(service)[-1] == "the drain took too long; ending without it"
+    assert events(service)[-1] == "the drain took too long; the process ends without it"
 
 
 async def test_a_drain_without_uvloop():

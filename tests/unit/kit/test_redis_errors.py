@@ -32,9 +32,9 @@ from tests.unit.kit.test_redis import is_serving
 
 FULL = "Errors writing to the AOF file: No space left on device"
 REPLIES = {
-    f"MISCONF {FULL}": ("STORE_CANNOT_WRITE", "make room"),
-    f"MISCONF {FULL} script: on @user_script:1.": ("STORE_CANNOT_WRITE", "make room"),
-    f"EXECABORT Transaction discarded because of: MISCONF {FULL}": ("STORE_CANNOT_WRITE", "make room"),
+    f"MISCONF {FULL}": ("STORE_CANNOT_WRITE", "free space"),
+    f"MISCONF {FULL} script: on @user_script:1.": ("STORE_CANNOT_WRITE", "free space"),
+    f"EXECABORT Transaction discarded because of: MISCONF {FULL}": ("STORE_CANNOT_WRITE", "free space"),
     "OOM command not allowed when used memory > 'maxmemory'.": ("STORE_FULL", "maxmemory"),
     "BUSY Valkey is busy running a script.": ("STORE_BUSY", "SCRIPT KILL"),
     "LOADING Valkey is loading the dataset in memory": ("STORE_LOADING", "wait"),
@@ -228,7 +228,7 @@ async def _told_to_make_room(client: Any) -> bool:
     """And not that it does not answer, as its last probe may find on a machine that stands still."""
     with pytest.raises(Unavailable) as told:
         await wait_until_up(client, 0.3)
-    return re.search(r"can't write to its disk .*; make room", told.value.message) is not None
+    return re.search(r"can't write to its disk .*; free space", told.value.message) is not None
 
 
 async def test_scripts_and_transactions_name_the_state_as_commands_do(redis_server, redis_url):

@@ -236,7 +236,7 @@ async def test_a_task_that_is_cancelled_though_nobody_asked_counts_as_crashed(lo
 
     with pytest.raises(ServiceEnded, match="a task of ingest crashed"):
         await lose_one()
-    line = next(line for line in log_lines() if "nobody asked" in line["event"])
+    line = next(line for line in log_lines() if "cancelled unexpectedly" in line["event"])
     assert line["task"] == "lost"
 
 

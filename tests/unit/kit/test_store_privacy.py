@@ -190,6 +190,6 @@ def test_a_server_left_behind_that_cannot_be_asked_is_said(data_dir):
         data_dir.joinpath("password").unlink()
         # As after a `kill -9` of its owner.
         data_dir.joinpath("owner.lock").rename(data_dir / "old.lock")
-        with pytest.raises(Conflict, match=rf"pid {owner.pid}\).*takes no password.*server\.json"):
+        with pytest.raises(Conflict, match=rf"pid {owner.pid}\).*refuses the known passwords.*server\.json"):
             EmbeddedRedis(data_dir).start()
         data_dir.joinpath("server.json").write_text(note)

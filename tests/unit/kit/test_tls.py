@@ -120,8 +120,8 @@ async def test_new_certificates_are_taken_up_without_a_restart(authorities, tmp_
         assert await ask(address, ours) == "UNAVAILABLE"
         await stub.GetJob(request, timeout=60)
     told = [(line["level"], line["event"]) for line in log_lines() if "certificates" in line["event"]]
-    assert told[0] == ("error", "certificates were changed and are wrong; those from before stay")
-    assert told[-1] == ("info", "certificates were changed; new connections use them")
+    assert told[0] == ("error", "changed certificates are invalid; the previous ones stay in use")
+    assert told[-1] == ("info", "new connections use changed certificates")
     assert "PRIVATE" not in str(told)
 
 
@@ -168,7 +168,7 @@ def test_the_password_of_redis_comes_from_a_file_and_is_not_shown(monkeypatch, c
     path.write_text("\n")
     with pytest.raises(SystemExit):
         load_settings(FakeSettings)
-    assert capsys.readouterr().err == "ingest: ADLRO_REDIS_PASSWORD_FILE: the file that it names is empty\n"
+    assert capsys.readouterr().err == "ingest: ADLRO_REDIS_PASSWORD_FILE: the named file is empty\n"
 
 
 @pytest.mark.parametrize(
@@ -214,12 +214,15 @@ async def test_beyond_this_machine_it_listens_only_protected_or_told_so(authorit
     (line,) = await starts(FakeSettings(**anywhere, trusted_network="compose"))
     assert (line["level"], line["trusted_network"]) == ("warning", "compose")
     (line,) = await starts(FakeSettings())
-    assert (line["level"], line["event"]) == ("info", "listening for this machine only: there is no protection")
+    assert (line["level"], line["event"]) == ("info", "listening on loopback only, without TLS or tokens")
 
 
 def test_a_token_is_not_sent_to_another_machine_in_plain_text(authorities):
     token = new_token("ada")
-    with pytest.raises(InvalidInput, match="ADLRO_TLS_CA_FILE: is not set; the token is not sent to cluster:7701"):
+    with pytest.raises(
+        InvalidInput,
+        match="ADLRO_TLS_CA_FILE: is not set; without TLS the client does not send the token to cluster:7701",
+    ):
         open_channel("cluster:7701", Credentials(token=token))
     for address, credentials in (
         ("127.0.0.1:7701", Credentials(token=token)),

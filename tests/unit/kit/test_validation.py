@@ -39,7 +39,7 @@ def test_a_good_message_passes():
             "job.priority: must be greater than or equal to 0 and less than or equal to 1 (got 1.5)",
         ),
         ({"memory_mib": -1}, "job.memory_mib: must be greater than or equal to 0 and less than or equal to 16777216"),
-        ({"user": "a b"}, "job.user: may hold only letters A-Z and a-z, digits and . _ @ + - (got 'a b')"),
+        ({"user": "a b"}, "job.user: may contain only letters A-Z and a-z, digits and . _ @ + - (got 'a b')"),
         (
             {"job_type": 7},
             "job.job_type: must be one of JOB_TYPE_SIMULATION, JOB_TYPE_MACHINE_LEARNING, JOB_TYPE_DATA_PROCESSING"

@@ -118,7 +118,7 @@ async def test_a_clock_that_the_store_does_not_follow_stands_and_loses_nothing()
         made.timers.move(30.0)
         await made.look()
         assert made.now_s == CEILING_AHEAD_S
-        assert made.problem == "the clock stands, for the store does not take it: away"
+        assert made.problem == "the clock stands, because the store does not accept its time: away"
         assert made.runtime.attempts.running_count == 1, (
             "its end must not be told at a time that nobody has written down"
         )

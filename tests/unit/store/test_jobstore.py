@@ -185,7 +185,7 @@ async def test_a_gap_in_the_changes_is_never_passed_over(store: JobStore, redis:
         await create(store)
     await redis.xtrim(EVENTS, minid="4-0", approximate=False)
     assert await store.oldest_revision() == 4
-    with pytest.raises(OutOfRange, match="take a new snapshot"):
+    with pytest.raises(OutOfRange, match="request a new snapshot"):
         await store.read_events(1)
     assert [event.revision for event in await store.read_events(3)] == [4, 5]
 

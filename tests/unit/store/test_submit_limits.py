@@ -39,7 +39,7 @@ async def create(store: JobStore, spec: JobSpec = ANN, request_id: str = "") -> 
 async def test_a_user_has_so_many_jobs_and_then_none_until_one_ends(limited: Callable[..., JobStore]) -> None:
     store = limited(max_jobs=2)
     first, _ = await create(store), await create(store)
-    with pytest.raises(LimitExceeded, match="ann has 2 jobs that have not ended, of the 2") as refused:
+    with pytest.raises(LimitExceeded, match="ann has 2 unfinished jobs, of at most 2") as refused:
         await create(store)
     assert (refused.value.field, refused.value.reason) == ("job.user", "TOO_MANY_JOBS")
     assert (refused.value.retry_after_s or 0) > 0
@@ -128,7 +128,7 @@ async def test_a_user_at_his_limit_of_jobs_loses_nothing_of_his_rate(limited: Ca
     store = limited(max_jobs=1, rate_per_s=0.001, burst=2)
     job = await create(store)
     for _ in range(5):
-        with pytest.raises(LimitExceeded, match="have not ended"):
+        with pytest.raises(LimitExceeded, match="unfinished jobs"):
             await create(store)
     await store.move(1, [Move(replace(job, state=JobState.SUCCEEDED), 0)])
     await create(store)

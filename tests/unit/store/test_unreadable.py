@@ -154,7 +154,7 @@ async def test_a_change_that_cannot_be_read_is_not_skipped_silently(
     await store.create(SPEC, NormalizedJob(), "", 0.0)
     for revision in (3, 4, 5):
         for read in (store.read_events, store.read_requests):
-            with pytest.raises(OutOfRange, match="take a new snapshot") as gone:
+            with pytest.raises(OutOfRange, match="request a new snapshot") as gone:
                 await read(revision)
             assert gone.value.reason == "REVISION_UNREADABLE"
     assert [event.job.job_id for event in await store.read_events(6)] == ["job-4"]

@@ -228,7 +228,9 @@ def test_what_windows_at_their_own_times_offer_is_told(tmp_path: Path) -> None:
 def test_jobs_at_once_and_loads_out_of_reach_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "batch.swf").write_text("1 5 -1 60 1 -1 -1 1 60 -1 1 1 1 -1 -1 -1 -1 -1\n" * 9)
     request = Request(policies=("fcfs",), scenarios=("trace",), trace=str(tmp_path / "batch.swf"), loads=(0.9,))
-    with pytest.raises(InvalidInput, match=r"^load: .*batch\.swf: all 9 jobs of a list are submitted at once.*leave"):
+    with pytest.raises(
+        InvalidInput, match=r"^load: .*batch\.swf: all 9 jobs of a list are submitted at once.*omit --load"
+    ):
         build_cases(request)
     (case,), _ = build_cases(dataclasses.replace(request, loads=None, jobs=4, lists=3))
     assert [job.submit_s for job in case.job_list(1)] == [0.0] * 4
@@ -269,7 +271,7 @@ def test_a_batch_is_simulated_once_whatever_the_loads() -> None:
 
 
 def test_few_lists_are_told() -> None:
-    rough = "paper: intervals over 5 lists are rough; take 20 or more (--seeds)"
+    rough = "paper: intervals over 5 lists are rough; use 20 or more (--seeds)"
     assert rough in build_cases(small())[1]
     for lists in (1, 20):
         assert not any("rough" in note for note in build_cases(small(lists=lists))[1])

@@ -106,7 +106,10 @@ def test_what_the_run_compared_is_said_with_its_limits() -> None:
     ]
     assert meta["wait_ratio"] == 7.0
     assert meta["wait_ratios"] == {"fcfs": 7.0, "sjf": 7.0, "mine": 7.0}
-    assert any(item.startswith("Waits: limit on waits of ratio 7. A job") for item in meta["definitions"])
+    assert any(
+        item.startswith("Waits: limit on waits of ratio 7. Under every policy an overdue job goes first")
+        for item in meta["definitions"]
+    )
     own = Sjf()
     own.wait_ratio = math.inf
     asked = request(policies=("fcfs",), own={"mine": own, "other": Modest()})
