@@ -23,7 +23,7 @@ from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
 from adlro.services.orchestrator.ledger.record_changes import RecordChanges
 from adlro.services.orchestrator.ports import RuntimePredictor
 from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
-from adlro.services.orchestrator.runtimes.refresh import RuntimeRefresh
+from adlro.services.orchestrator.runtimes.refresh import RuntimeRefresh, RuntimesPredicted
 from adlro.sim.batch import BatchOutcome, BatchSimulator
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Bools, Floats, Ints, Observation
@@ -109,7 +109,8 @@ class _Course:
         self._decompose = decompose
         self._ledger = Ledger(cluster)
         self._book = RecordChanges(self._ledger, max_attempts=1)
-        self._expectations = RuntimeRefresh(ExpectedRuntimes(decompose, _fail))
+        self._predictions = ExpectedRuntimes(decompose, _fail)
+        self._expectations = RuntimeRefresh(lambda: 0.0, self._predictions.standing)
         self._entries: list[Entry] = []  # of the jobs that have come
         self._number = {job_id: number for number, job_id in enumerate(job_ids)}
         self._waits: Bools = np.zeros(len(specs), dtype=np.bool_)
@@ -128,13 +129,23 @@ class _Course:
         for number in ended[np.lexsort((gpu[ended], end_s[ended]))].tolist():
             await self._end(number, float(end_s[number]))
         joined = self._join(int(np.searchsorted(self._submit_s, now_s, side="right")))
-        changed = await self._expectations.bring_up_to_date(self._ledger, joined, virtual=True)
+        changed = await self._bring_up_to_date(joined)
         if not joined and not changed:
             return False
         for entry in self._ledger.queued():
             number = self._number[entry.job.job_id]
             self._expected_s[number], self._spread[number] = entry.expected_s, entry.spread
         return True
+
+    async def _bring_up_to_date(self, joined: Sequence[Entry]) -> bool:
+        course, answer = self._expectations.bring_up_to_date(self._ledger, joined, virtual=True), None
+        while True:
+            try:
+                question = course.send(answer)
+            except StopIteration as end:
+                return bool(end.value)
+            expected = await self._predictions.ask(question.specs, self._ledger.layout.gpu_models)
+            answer = RuntimesPredicted(expected, self._predictions.standing)
 
     def _join(self, arrived: int) -> list[Entry]:
         known = len(self._entries)

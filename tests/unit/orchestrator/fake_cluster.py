@@ -12,6 +12,7 @@ from adlro.placement import NOWHERE, Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import (
     NOT_BLOCKING,
+    AttemptState,
     Clock,
     ClockMode,
     ClusterDescription,
@@ -21,6 +22,7 @@ from adlro.records.events import (
     RunningJob,
 )
 from adlro.records.jobs import JobSpec
+from adlro.services.orchestrator.ports import Launched
 
 
 class FakeCluster:
@@ -83,13 +85,13 @@ class FakeCluster:
 
     async def launch(
         self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
-    ) -> int:
+    ) -> Launched:
         gpu_id = placement.gpu_id
         await self._called()
         self._meant_for(incarnation)
         self._fence(token)
         if (job_id, attempt) in self.known:
-            return self.known[job_id, attempt]
+            return Launched(self.known[job_id, attempt])
         if self.lose_replies:
             self.lose_replies -= 1
             await asyncio.Event().wait()
@@ -109,7 +111,7 @@ class FakeCluster:
         if self.start_later:
             self.known[job_id, attempt] = 0
             self.accepted[job_id, attempt] = (gpu_id, spec.simulated_work.work_s)
-            return 0
+            return Launched(0, AttemptState.ACCEPTED)
         start_s = self.clock.time_s
         self.running[job_id] = (
             RunningJob(job_id, attempt, Placement.on(gpu_id), start_s),
@@ -124,19 +126,21 @@ class FakeCluster:
         start_revision = self.revision
         if job_id in self.late:  # the moment that it was meant for may be acknowledged already
             self.go_on()
-        return start_revision
+        return Launched(start_revision, AttemptState.STARTED)
 
-    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
+    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> bool:
         await self._called()
         self._meant_for(incarnation)
         self._fence(token)
         self.stops.append((job_id, attempt))
-        if job_id in self.running and self.running[job_id][0].attempt == attempt:
+        runs = job_id in self.running and self.running[job_id][0].attempt == attempt
+        if runs:
             running, _ = self.running.pop(job_id)
             self.emit((EventKind.STOPPED, job_id, attempt, running.gpu_id))
         if self.deaf:
             self.deaf -= 1
             raise self.error
+        return runs
 
     async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
         await self._called()

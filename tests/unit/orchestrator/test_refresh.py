@@ -16,7 +16,7 @@ from adlro.services.orchestrator.ports import Predicted
 from adlro.services.orchestrator.runtimes.predictions import CHUNK, PAUSE_RATIO, ExpectedRuntimes
 from adlro.services.orchestrator.runtimes.refresh import REFRESH_AT_ONCE, REFRESH_S, RuntimeRefresh
 from tests.ledgers import MODELS, job, queue
-from tests.unit.orchestrator.house import Declared, House
+from tests.unit.orchestrator.house import Declared, House, answered
 
 BEFORE = (10.0, 10.0, 10.0)
 
@@ -60,7 +60,7 @@ class Bench:
         self.learning = Learning()
         self.errors: list[AdlroError] = []
         self.predictions = ExpectedRuntimes(self.learning, self.errors.append, self.learning.clock_s)
-        self.expectations = RuntimeRefresh(self.predictions, self.learning.clock_s)
+        self.expectations = RuntimeRefresh(self.learning.clock_s, self.predictions.standing)
         self.ledger = Ledger(cluster)
         self.count = 0
 
@@ -75,7 +75,8 @@ class Bench:
     async def event(self, joined: Sequence[Entry] = (), *, ended: int = 0, virtual: bool = True) -> bool:
         for _ in range(ended):
             self.expectations.ended()
-        return await self.expectations.bring_up_to_date(self.ledger, joined, virtual=virtual)
+        course = self.expectations.bring_up_to_date(self.ledger, joined, virtual=virtual)
+        return await answered(course, self.predictions)
 
     def expected_s(self) -> list[float]:
         return [float(entry.expected_s[0]) for entry in self.ledger.queued()]
@@ -85,7 +86,7 @@ class Bench:
 async def bench(cluster: Cluster) -> Bench:
     made = Bench(cluster)
     await made.predictions.predict([job(0).spec], MODELS)  # as at the start of a session
-    made.expectations = RuntimeRefresh(made.predictions, made.learning.clock_s)
+    made.expectations = RuntimeRefresh(made.learning.clock_s, made.predictions.standing)
     made.learning.asked.clear()
     return made
 
@@ -390,7 +391,7 @@ async def test_a_slow_gpu_is_left_out_where_another_is_faster(learning_house: tu
 
     async def known() -> bool:
         session = house.orchestrator._session
-        return session is not None and bool(session._expectations.gpu_speeds)
+        return session is not None and bool(session.core._expectations.gpu_speeds)
 
     await house.until(known)
     await house.submit(5.0, expected_runtime=None)

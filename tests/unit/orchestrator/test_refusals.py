@@ -21,13 +21,15 @@ from adlro.errors import (
 from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import Job, JobState, PendingReason
-from adlro.services.orchestrator.session import launching
+from adlro.services.orchestrator.ports import Launched
+from adlro.services.orchestrator.session.core import launches
 from tests.unit.orchestrator.house import House
 
 
 @pytest.fixture(autouse=True)
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "AGAIN_S", 0.01)
+    monkeypatch.setattr(launches, "AGAIN_S", 0.01)
+    monkeypatch.setattr(launches, "END_PATIENCE_S", 0.5)
 
 
 async def sessions(house: House) -> int:
@@ -201,13 +203,13 @@ async def carried_out_as_it_is_given_up(house: House, deaf: int = 0) -> Job:
     await house.until_acting()
     stop = cluster.stop
 
-    async def starts_first(job_id: str, attempt: int, token: int, incarnation: str) -> None:
+    async def starts_first(job_id: str, attempt: int, token: int, incarnation: str) -> bool:
         job = await house.store.get(job_id)
         if attempt == 1 and not cluster.known:
             assert job.attempts[0].outcome.startswith("given up: no answer to 3 of 3 launches")
             await cluster.launch(job_id, attempt, job.spec, job.placement, token, incarnation)
             await asyncio.sleep(0.2)  # the session hears of the start
-        await stop(job_id, attempt, token, incarnation)
+        return await stop(job_id, attempt, token, incarnation)
 
     cluster.stop = starts_first  # type: ignore[method-assign]
     await house.submit(2.0)
@@ -246,8 +248,9 @@ async def test_a_cancel_that_comes_before_a_late_answer_is_not_lost(house: House
     await house.until(runs)
     stop = house.cluster.stop
 
-    async def finds_nothing(*_: object) -> None:
+    async def finds_nothing(*_: object) -> bool:
         house.cluster.stop = stop  # type: ignore[method-assign]
+        return False
 
     house.cluster.stop = finds_nothing  # type: ignore[method-assign,assignment]
     await house.store.request_cancel("job-1")
@@ -272,7 +275,7 @@ async def test_the_clock_does_not_wait_for_a_stop_without_an_answer(house: House
     house.cluster.stop = no_answer  # type: ignore[method-assign,assignment]
     launch = house.cluster.launch
 
-    async def cancelled_meanwhile(job_id: str, *rest: Any) -> int:
+    async def cancelled_meanwhile(job_id: str, *rest: Any) -> Launched:
         if job_id == "job-1":
             await house.store.request_cancel("job-1")
             await asyncio.sleep(0.1)
