@@ -43,15 +43,24 @@ async def launch(cluster: ClusterPort, order: Launch, token: int, incarnation: s
     """
     try:
         launched = await cluster.launch(order.job_id, order.attempt, order.spec, order.placement, token, incarnation)
-        return Accepted(*launched)
-    except Stale:
-        raise
-    except REFUSALS as error:
-        if error.reason in REFUSED_TOKEN:
-            raise Stale(str(error)) from error
-        return Refused(error.message, isinstance(error, InvalidInput | Unsupported), error.retry_after_s or 0.0)
     except AdlroError as error:
+        return answer_to_launch(error)
+    return Accepted(*launched)
+
+
+def answer_to_launch(error: AdlroError) -> Refused | Unanswered:
+    """What an error says of a launch.
+
+    Raises:
+        Stale: the lease is not the newest, or the cluster is not the one that was meant.
+    """
+    if isinstance(error, Stale):
+        raise error
+    if not isinstance(error, REFUSALS):
         return Unanswered(error.message)
+    if error.reason in REFUSED_TOKEN:
+        raise Stale(str(error)) from error
+    return Refused(error.message, isinstance(error, InvalidInput | Unsupported), error.retry_after_s or 0.0)
 
 
 async def stop(cluster: ClusterPort, job_id: str, attempt: int, token: int, incarnation: str) -> bool | Unanswered:

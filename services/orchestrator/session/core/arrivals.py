@@ -29,6 +29,11 @@ class Arrivals:
         self._begins: list[tuple[float, int, Entry]] = []
         self._cancelling: list[str] = []
 
+    @property
+    def waiting(self) -> list[Entry]:
+        """Those that are to join the queue at the next event, or at a time to come; some of these are gone already."""
+        return [*self._arriving, *(entry for _, _, entry in self._begins)]
+
     def take_up(self, jobs: Sequence[tuple[Job, int, Expected]]) -> Steps[None]:
         """Asks for the wake-ups at which the jobs join the queue; what has no begin time, or a past one, joins now."""
         state = self._state

@@ -22,6 +22,7 @@ from adlro.services.orchestrator.runtimes.refresh import RuntimeRefresh
 from adlro.services.orchestrator.session.core import inputs
 from adlro.services.orchestrator.session.core.arrivals import Arrivals
 from adlro.services.orchestrator.session.core.effects import Effects, StopNow
+from adlro.services.orchestrator.session.core.invariants import check
 from adlro.services.orchestrator.session.core.launches import EndDue, LaunchDue, Launches, StopDue
 from adlro.services.orchestrator.session.core.reasons import Reasons, ReasonsDue
 from adlro.services.orchestrator.session.core.round import Round
@@ -105,6 +106,14 @@ class Core:
     def story(self, job_id: str) -> list[tuple[float, str]]:
         """What happened to a job: (cluster time, what), oldest first, as far as it is kept."""
         return self._state.story.of(job_id)
+
+    def validate(self) -> None:
+        """Checks that all that is known agrees; for tests, after each step.
+
+        Raises:
+            AssertionError: with what does not.
+        """
+        check(self._state, self._arrivals, self._launches, between=self._course is None)
 
     def step(self, given: inputs.Input, now: float) -> Effects:
         """Takes one input.
