@@ -92,6 +92,7 @@ class Declares:
 
     def __init__(self) -> None:
         self.away = False
+        self.generation = 1
 
     def expected(self, specs: Iterable[JobSpec], models: Sequence[str]) -> list[Expected]:
         runtimes = (spec.expected_runtime.runtime_s if spec.expected_runtime else 1.0 for spec in specs)
@@ -99,7 +100,7 @@ class Declares:
 
     @property
     def standing(self) -> Standing:
-        return Standing(1)
+        return Standing(self.generation)
 
 
 @dataclass
@@ -197,6 +198,9 @@ class CoreHouse:
         self.drained = dict(nodes)
         self._step(inputs.Drained(self.drained))
         self._kick()
+
+    def find_slow(self, speed_of: Mapping[str, float]) -> None:
+        self._step(inputs.SpeedsChanged(speed_of))
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Goes on until the condition holds; fails where nothing more happens."""
