@@ -50,6 +50,7 @@ class ClusterModel:
         self.error: AdlroError = DeadlineExceeded("no answer in 10 s")
         self.stops: list[tuple[str, int]] = []
         self.deaf = 0  # so many stops are carried out, and nobody is told
+        self.linger = False  # what is stopped runs on until `end_stopped`
         self.start_later = False  # launches are accepted, and started by `start_accepted`
         self._begin()
 
@@ -65,6 +66,7 @@ class ClusterModel:
         self.token = 0
         self.lost: set[str] = set()
         self.accepted: dict[tuple[str, int], tuple[str, float]] = {}
+        self.ending: dict[tuple[str, int], str] = {}  # with the GPU
 
     def restart(self) -> None:
         """As kill -9: everything but the configuration is gone, the clock begins at 0."""
@@ -136,7 +138,11 @@ class ClusterModel:
         self._fence(token)
         self.stops.append((job_id, attempt))
         runs = job_id in self.running and self.running[job_id][0].attempt == attempt
-        if runs:
+        key = (job_id, attempt)
+        if self.linger and (runs or key in self.accepted):
+            runs = key not in self.ending
+            self.ending[key] = self.running[job_id][0].gpu_id if job_id in self.running else self.accepted[key][0]
+        elif runs:
             running, _ = self.running.pop(job_id)
             self.emit((EventKind.STOPPED, job_id, attempt, running.gpu_id))
         if self.deaf:
@@ -183,6 +189,20 @@ class ClusterModel:
             self.known[job_id, attempt] = self.revision
             self.emit((EventKind.RUNNING, job_id, attempt, gpu_id))
         self.accepted.clear()
+
+    def lose_accepted(self) -> None:
+        """Everything that was accepted is over without a start."""
+        for (job_id, attempt), (gpu_id, _) in self.accepted.items():
+            self.emit((EventKind.LOST, job_id, attempt, gpu_id))
+        self.accepted.clear()
+
+    def end_stopped(self) -> None:
+        """What was stopped is over."""
+        for (job_id, attempt), gpu_id in self.ending.items():
+            self.running.pop(job_id, None)
+            self.accepted.pop((job_id, attempt), None)
+            self.emit((EventKind.STOPPED, job_id, attempt, gpu_id))
+        self.ending.clear()
 
     def change(self, cluster: Cluster) -> None:
         """Nodes join or leave; what runs on those that leave is lost."""

@@ -217,6 +217,11 @@ class CoreHouse:
                 return
         raise AssertionError("it takes for ever")
 
+    def settle_until(self, now: float) -> None:
+        """Goes on until nothing more happens before this wall time."""
+        while self._inbox or self._calls or self._news or (self._reminders and self._reminders[0][0] < now):
+            self.advance()
+
     def until_final(self, count: int) -> list[Job]:
         self.until(lambda: len(self.store.records) == self.store.final_count == count)
         return [job for _, job in self.store.records.values()]

@@ -18,10 +18,11 @@ from adlro.errors import (
     Unsupported,
 )
 from adlro.placement import Placement
-from adlro.records.events import Clock, ClockMode
+from adlro.records.events import AttemptState, Clock, ClockMode, EventKind
 from adlro.records.jobs import JobState, PendingReason
 from adlro.services.orchestrator.ports import Launched
 from adlro.services.orchestrator.session.core import launches
+from adlro.services.orchestrator.session.core.launches import AGAIN_S, END_PATIENCE_S, LAUNCH_TRIES
 from tests.unit.orchestrator.core_house import CoreHouse
 from tests.unit.orchestrator.house import House
 
@@ -199,6 +200,90 @@ def test_one_that_runs_just_as_it_is_given_up_is_not_cancelled_but_runs_again(
     assert done.attempt_count == 2
     assert "no answer to 3 of 3 launches" in done.attempts[0].outcome
     assert core_house.token == 1
+
+
+def untold(core_house: CoreHouse) -> None:
+    """A job's launch is carried out, but neither its answer nor its start is told before it is given up."""
+    cluster, launch = core_house.cluster, core_house.cluster.on_launch
+    core_house.start("fcfs")
+    core_house.pause()
+    cluster.linger = True
+    tries = 0
+
+    def carried_out_at_last(job_id: str, *rest: Any) -> Launched:
+        nonlocal tries
+        tries += 1
+        if tries == LAUNCH_TRIES:
+            cluster.start_later = True  # so that no event tells of it
+            launch(job_id, *rest)
+            cluster.start_later = False
+        if tries <= LAUNCH_TRIES:
+            raise DeadlineExceeded("no answer in 10 s")
+        return launch(job_id, *rest)
+
+    cluster.on_launch = carried_out_at_last  # type: ignore[method-assign,assignment]
+    core_house.submit(2.0)
+
+
+def test_one_that_is_given_up_is_taken_back_when_it_is_over_and_not_before(core_house: CoreHouse) -> None:
+    """The cluster has taken the stop; what runs takes its time to end, and nobody has heard of its start."""
+    cluster = core_house.cluster
+    untold(core_house)
+    core_house.until(lambda: cluster.stops == [("job-1", 1)])
+    core_house.settle_until(END_PATIENCE_S - 1.0)
+    assert core_house.store.get("job-1").attempt_count == 1
+    cluster.end_stopped()
+    core_house.until_state("job-1", JobState.RUNNING, attempt=2)
+    assert core_house.now < END_PATIENCE_S, "the event of its end takes it back"
+    core_house.resume()
+    (done,) = core_house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 2)
+    assert "no answer to 3 of 3 launches" in done.attempts[0].outcome
+
+
+def test_one_that_is_given_up_and_never_ends_is_taken_back_in_the_end(core_house: CoreHouse) -> None:
+    untold(core_house)
+    core_house.until(lambda: core_house.store.get("job-1").attempt_count == 2)
+    assert core_house.now >= END_PATIENCE_S
+    assert core_house.token == 1
+
+
+def test_one_that_ended_without_a_start_and_was_forgotten_runs_as_another_attempt(core_house: CoreHouse) -> None:
+    """The store came back without its last changes; no event will ever tell of that attempt again."""
+    cluster = core_house.cluster
+    core_house.start("fcfs")
+    spec = core_house.submit(5.0).spec
+    cluster.start_later = True
+    cluster.on_launch("job-2", 1, spec, Placement.on("volta-0/0"), cluster.token, cluster.incarnation)
+    cluster.start_later = False
+    cluster.lose_accepted()
+    core_house.until_final(1)
+    core_house.submit(5.0)
+    _, done = core_house.until_final(2)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 2)
+    assert "it ended before, without a start, and was forgotten since" in done.attempts[0].outcome
+
+
+def test_one_that_ended_without_a_start_is_what_its_event_says_if_that_comes(core_house: CoreHouse) -> None:
+    """The repeated launch is answered before the event of its end is told."""
+    cluster, launch = core_house.cluster, core_house.cluster.on_launch
+    core_house.start("fcfs", max_attempts=1)
+    core_house.settle()
+    news = []
+
+    def fails_at_once(job_id: str, attempt: int, *rest: Any) -> Launched:
+        if news:
+            return Launched(0, AttemptState.ENDED)
+        news.append(attempt)
+        raise DeadlineExceeded("no answer in 10 s")
+
+    cluster.on_launch = fails_at_once  # type: ignore[method-assign,assignment]
+    core_house.submit(5.0)
+    core_house.until(lambda: bool(core_house.core._launches.flights) and core_house.now >= AGAIN_S)
+    cluster.on_launch = launch  # type: ignore[method-assign]
+    cluster.emit((EventKind.LOST, "job-1", 1, "volta-0/0"))
+    (done,) = core_house.until_final(1)
+    assert done.message == "attempt 1 of at most 1 was lost: its GPU was lost"
 
 
 def test_a_cancel_that_comes_before_a_late_answer_is_not_lost(core_house: CoreHouse) -> None:
