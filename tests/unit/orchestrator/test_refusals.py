@@ -269,7 +269,7 @@ def test_one_that_ended_without_a_start_is_what_its_event_says_if_that_comes(cor
     cluster, launch = core_house.cluster, core_house.cluster.on_launch
     core_house.start("fcfs", max_attempts=1)
     core_house.settle()
-    news = []
+    news: list[int] = []
 
     def fails_at_once(job_id: str, attempt: int, *rest: Any) -> Launched:
         if news:
