@@ -103,10 +103,11 @@ class RuntimeRefresh:
                 break
         if not ledger.queue_length or not (virtual or self._clock_s() >= self._not_before_s):
             return False
+        changed = None
         if not joined and self._ended_since >= max(1.0, ENDED_SHARE * self._ended):
             self._refreshed()
-            yield from self._ask(ledger, ledger.queued(0, 1))
-        return (yield from self._refresh(ledger))
+            changed = yield from self._ask(ledger, ledger.queued(0, 1))
+        return (yield from self._refresh(ledger)) or bool(changed)
 
     def use_gpu_speeds(self, ledger: Ledger) -> None:
         """Brings the speeds of single GPUs into a ledger before its decisions.

@@ -154,6 +154,14 @@ async def test_ends_alone_are_reason_to_ask_ever_more_rarely(bench: Bench) -> No
     assert bench.expected_s() == [20.0] * 2
 
 
+async def test_what_the_first_of_the_queue_is_expected_to_take_after_an_end_is_a_change(bench: Bench) -> None:
+    bench.enqueue(1)
+    bench.learning.learn(20.0)
+    assert await bench.event(ended=1)
+    assert bench.expected_s() == [20.0]
+    assert not await bench.event(ended=1), "the same again"
+
+
 async def test_a_long_queue_is_refreshed_bit_by_bit_the_oldest_first(bench: Bench) -> None:
     bench.enqueue(2 * REFRESH_AT_ONCE + 1)
     bench.learning.learn(20.0)

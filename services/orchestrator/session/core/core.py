@@ -47,6 +47,8 @@ class Core:
         policy: decides; `basis`: what its last decision rests on.
         decided: decisions that earlier sessions of this process have made.
         predictor: how the predictor of runtimes stands; `caught_up`: the oldest generation of its predictions here.
+        learns_first: what ended is written before decisions, in a script of its own: a predictor has learned from it by
+            then. A service saves that script.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Core:
         decided: int = 0,
         predictor: Standing | None = None,
         caught_up: int | None = None,
+        learns_first: bool = False,
     ) -> None:
         state = SessionState(found.book, holding, incarnation, token, found.applied, found.now_s, clock, policy, basis)
         self._state = state
@@ -76,6 +79,7 @@ class Core:
         self._launches = Launches(state, self._arrivals)
         self._round = Round(state, decided)
         self._reasons = Reasons(state)
+        self._learns_first = learns_first
         self._course: Steps[None] | None = None  # what was begun, and waits for the answer to its request
         self._begin_of: dict[type, Callable[[Any], Steps[None]]] = {
             inputs.Begun: self._begin,
@@ -228,6 +232,8 @@ class Core:
         self._lose_vanished()
         if all(event.kind in NOT_BLOCKING for event in events):
             return  # written with the next batch, or when nothing else waits
+        if self._learns_first:
+            yield from state.write()
         fresh, begun = yield from self._arrivals.join_queue()
         if (yield from self._expectations.bring_up_to_date(self.ledger, begun, virtual=state.virtual)):
             state.holding.ask_again()  # what it held for may not be worth it
