@@ -25,6 +25,8 @@ def check(state: SessionState, arrivals: Arrivals, launches: Launches, *, betwee
     _check_moves(state)
     _check_launches(state, launches)
     assert state.written <= state.applied, "more is written down than is applied"
+    holding = state.holding
+    assert holding.until_s is None or holding.until_s >= holding.last_event_s, "a hold ends before it began"
     if between:
         to_come = {id(entry) for entry in arrivals.waiting}
         for entry in state.ledger.entries.values():
