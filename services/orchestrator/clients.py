@@ -18,9 +18,9 @@ from adlro.kit.status import from_rpc_error, readable
 from adlro.numeric.exact import log
 from adlro.numeric.normal import quantile
 from adlro.placement import Placement
-from adlro.records.events import Clock, ClusterDescription, EventBatch
+from adlro.records.events import AttemptState, Clock, ClusterDescription, EventBatch
 from adlro.records.jobs import JobSpec
-from adlro.services.orchestrator.ports import Predicted
+from adlro.services.orchestrator.ports import Launched, Predicted
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,
@@ -32,6 +32,8 @@ from adlro.wire import batch_from_proto, clock_from_proto, description_from_prot
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 10.0
+# A service of an older version says none of them, one of a newer version perhaps another one.
+_ATTEMPT_STATES = frozenset(int(state) for state in AttemptState)
 
 
 async def _answer(call: Awaitable[T]) -> T:
@@ -64,8 +66,8 @@ class ClusterClient:
 
     async def launch(
         self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
-    ) -> int:
-        """Has an attempt taken; safe to repeat. Returns the revision of its start; 0: that is to come."""
+    ) -> Launched:
+        """Has an attempt taken; safe to repeat."""
         request = cluster_service_pb2.LaunchJobRequest(
             job_id=job_id,
             attempt=attempt,
@@ -75,14 +77,16 @@ class ClusterClient:
             fencing_token=token,
             incarnation=incarnation,
         )
-        return (await _answer(self._stub.LaunchJob(request, timeout=CALL_TIMEOUT_S))).revision
+        answer = await _answer(self._stub.LaunchJob(request, timeout=CALL_TIMEOUT_S))
+        state = int(answer.state)
+        return Launched(answer.revision, AttemptState(state) if state in _ATTEMPT_STATES else None)
 
-    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
-        """Ends an attempt; safe to repeat."""
+    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> bool:
+        """Has an attempt ended; safe to repeat. False: it is not open, or is to end already."""
         request = cluster_service_pb2.StopJobRequest(
             job_id=job_id, attempt=attempt, fencing_token=token, incarnation=incarnation
         )
-        await _answer(self._stub.StopJob(request, timeout=CALL_TIMEOUT_S))
+        return (await _answer(self._stub.StopJob(request, timeout=CALL_TIMEOUT_S))).stopped
 
     async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
         """Everything up to a revision is dealt with."""

@@ -16,7 +16,7 @@ from adlro.records.events import Clock, ClusterDescription, EventBatch
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.services.orchestrator.ledger.transitions import launching_message
 from adlro.services.orchestrator.metrics import OrchestratorMetrics
-from adlro.services.orchestrator.ports import REFUSED_TOKEN, ClusterPort
+from adlro.services.orchestrator.ports import REFUSED_TOKEN, ClusterPort, Launched
 from adlro.store import Cursor, JobStore, Move, Unreadable
 
 
@@ -74,7 +74,7 @@ class InstrumentedCluster:
 
     async def launch(
         self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
-    ) -> int:
+    ) -> Launched:
         """See ClusterPort."""
         began_s = time.perf_counter()
         result = "accepted"
@@ -94,9 +94,9 @@ class InstrumentedCluster:
             if result != "unanswered":
                 self._metrics.launch_s.observe(time.perf_counter() - began_s)
 
-    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
+    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> bool:
         """See ClusterPort."""
-        await self._cluster.stop(job_id, attempt, token, incarnation)
+        return await self._cluster.stop(job_id, attempt, token, incarnation)
 
     async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
         """See ClusterPort."""

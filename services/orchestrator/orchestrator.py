@@ -352,8 +352,7 @@ class Orchestrator:
     async def _use_drains(self) -> Session:
         """Tells the session that acts now, which need not be the one that acted when the order came."""
         session = self._session_or_raise()
-        session.ledger.set_drained(self.acting.drained)
-        await session.kick()
+        await session.drain(self.acting.drained)
         return session
 
     async def explain_job(self, job_id: str) -> Decision:

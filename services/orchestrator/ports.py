@@ -6,12 +6,24 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from adlro.placement import Placement
-from adlro.records.events import Clock, ClusterDescription, EventBatch
+from adlro.records.events import AttemptState, Clock, ClusterDescription, EventBatch
 from adlro.records.jobs import JobSpec
 from adlro.state.observation import Floats
 
 # Reasons by which a cluster refuses whoever's lease is not the newest.
 REFUSED_TOKEN = frozenset(("STALE_FENCING_TOKEN", "UNKNOWN_FENCING_TOKEN"))
+
+
+class Launched(NamedTuple):
+    """A launch was accepted.
+
+    Attributes:
+        revision: of its start; 0: that is to come.
+        state: how far the attempt had come when this was answered; None: the cluster does not say.
+    """
+
+    revision: int
+    state: AttemptState | None = None
 
 
 class ClusterPort(Protocol):
@@ -22,11 +34,11 @@ class ClusterPort(Protocol):
 
     async def launch(
         self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
-    ) -> int:
-        """Has an attempt taken; safe to repeat. Returns the revision of its start; 0: that is to come."""
+    ) -> Launched:
+        """Has an attempt taken; safe to repeat."""
 
-    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
-        """Ends an attempt; safe to repeat."""
+    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> bool:
+        """Has an attempt ended; safe to repeat. False: it is not open, or is to end already."""
 
     async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
         """Everything up to a revision is dealt with."""

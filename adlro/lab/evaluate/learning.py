@@ -1,34 +1,42 @@
 """A job list whose runtimes nobody knows: policies see what decompose has learned from the list's own ended jobs.
 
-It is asked as in service, by the acting orchestrator's own `RuntimeRefresh`: about jobs as they join the queue, in one
-batch, and about those that wait whenever enough was learned to predict anew. At each decision all jobs that ended by
-then have been learned from, one after the other, so the same list gives the same schedule again. Plain records and
-arrays; `decompose` is the port's other side over Redis and gRPC.
+The acting orchestrator's own session core decides, on a simulated cluster: it is told what ended and what begins, asks
+about jobs as they join the queue, in one batch, and about those that wait whenever enough was learned to predict anew.
+At each decision all jobs that ended by then have been learned from, one after the other, so the same list gives the
+same schedule again. Plain records and arrays; `decompose` is the port's other side over Redis and gRPC.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 import numpy as np
 
-from adlro.errors import AdlroError
+from adlro.decide.policies.base import Judgement, Policy
+from adlro.errors import AdlroError, InternalError
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster
-from adlro.records.jobs import Job, JobSpec, PendingReason
-from adlro.services.orchestrator.ledger import transitions
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
-from adlro.services.orchestrator.ledger.record_changes import RecordChanges
+from adlro.records.events import Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
+from adlro.records.jobs import Job, JobSpec
 from adlro.services.orchestrator.ports import RuntimePredictor
-from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
-from adlro.services.orchestrator.runtimes.refresh import RuntimeRefresh
+from adlro.services.orchestrator.runtimes.predictions import NEVER, Expected, ExpectedRuntimes
+from adlro.services.orchestrator.runtimes.refresh import Predict, RuntimesPredicted
+from adlro.services.orchestrator.session import reconcile
+from adlro.services.orchestrator.session.core import effects, inputs
+from adlro.services.orchestrator.session.core.core import Core
+from adlro.services.orchestrator.session.holding import Holding
 from adlro.sim.batch import BatchOutcome, BatchSimulator
 from adlro.state.job_arrays import JobArrays
-from adlro.state.observation import Bools, Floats, Ints, Observation
+from adlro.state.observation import HOLD, Bools, Ints, Observation
 from adlro.store import Move
 from adlro.workload.job_lists import WorkloadJob
+
+_INCARNATION = "evaluation"
+_BEFORE_S = -1.0
+"""Cluster time at which a list is submitted: before its first job begins."""
 
 
 class Decompose(RuntimePredictor, Protocol):
@@ -68,29 +76,45 @@ async def simulate_learned(
         AdlroError: decompose can't be asked, or does not learn. There is nothing to fall back on: figures of a run in
             which something else was believed for a while would not be what they are said to be.
     """
-    # Of each job there stands something until it joins the queue; no policy sees it before decompose was asked.
-    arrays = arrays._replace(
-        expected_s=np.ones_like(arrays.expected_s), expected_spread=np.zeros_like(arrays.expected_spread)
-    )
     simulator = BatchSimulator(cluster, arrays)
     specs = specs_of(jobs)
-    job_ids = await decompose.begin(cluster, specs)
-    course = _Course(cluster, specs, job_ids, arrays, decompose)
+    course = _Course(cluster, specs, await decompose.begin(cluster, specs), act, simulator, decompose)
+    await course.submit()
     while len(simulator.active):
-        observation = simulator.observe()
-        if await course.follow(float(observation.time_s[0]), simulator.outcome()):
-            observation = simulator.observe()
-        simulator.act(act(observation))
+        await course.follow()
     return simulator.outcome()
 
 
+class _Evaluated(Policy):
+    """A policy of which nothing but its actions is asked for.
+
+    Args:
+        act: (1, 2) actions for an observation of one row.
+    """
+
+    name = "evaluated"
+    description = "what is evaluated"
+
+    def __init__(self, act: Callable[[Observation], Ints]) -> None:
+        self._act = act
+
+    def judge(self, observation: Observation) -> Judgement:
+        """Nothing but the action is wanted."""
+        job, gpu = self._act(observation)[0].tolist()
+        scores = np.full(observation.fits_now.shape, -np.inf)
+        if job != HOLD:
+            scores[0, job, gpu] = 0.0
+        return Judgement(scores)
+
+
 class _Course:
-    """What the orchestrator would have known and written of a list so far: its ledger, and the jobs' records.
+    """A session's core, and the simulated cluster that it acts on.
 
     Args:
         cluster: on which the list runs.
         specs, job_ids: of its J jobs.
-        arrays: of the list; what is expected of waiting jobs is written there.
+        act: (1, 2) actions for an observation of one row.
+        simulator: of the list.
         decompose: learns and predicts.
     """
 
@@ -99,68 +123,128 @@ class _Course:
         cluster: Cluster,
         specs: Sequence[JobSpec],
         job_ids: Sequence[str],
-        arrays: JobArrays,
+        act: Callable[[Observation], Ints],
+        simulator: BatchSimulator,
         decompose: Decompose,
     ) -> None:
         self._specs, self._job_ids = specs, job_ids
-        self._submit_s: Floats = arrays.submit_s[0, : len(specs)]
-        self._expected_s: Floats = arrays.expected_s[0]
-        self._spread: Floats = arrays.expected_spread[0]
-        self._decompose = decompose
-        self._ledger = Ledger(cluster)
-        self._book = RecordChanges(self._ledger, max_attempts=1)
-        self._expectations = RuntimeRefresh(ExpectedRuntimes(decompose, _fail))
-        self._entries: list[Entry] = []  # of the jobs that have come
+        self._simulator, self._decompose = simulator, decompose
+        self._predictions = ExpectedRuntimes(decompose, _fail)
+        clock = Clock(ClockMode.VIRTUAL, 0.0, False, _BEFORE_S)
+        description = ClusterDescription(cluster, (), (), clock, _INCARNATION, 0, 1)
+        self._core = Core(
+            reconcile.begin(description, None, _BEFORE_S, (), 1, {}),
+            0,
+            _INCARNATION,
+            1,
+            clock,
+            Holding(_BEFORE_S),
+            _Evaluated(act),
+            predictor=self._predictions.standing,
+            learns_first=True,
+        )
         self._number = {job_id: number for number, job_id in enumerate(job_ids)}
-        self._waits: Bools = np.zeros(len(specs), dtype=np.bool_)
+        self._queue: list[int] = []  # numbers of the jobs in the simulator's queue, in its order
+        self._joined = 0
         self._runs: Bools = np.zeros(len(specs), dtype=np.bool_)
+        self._started: list[tuple[int, int, float]] = []  # number, GPU and time of what no event has told yet
+        self._records: dict[str, list[Move]] = {}  # of jobs that have not ended
+        self._launches: list[effects.Launch] = []
+        self._revision = 0
+        self._decisions = 0
 
-    async def follow(self, now_s: float, outcome: BatchOutcome) -> bool:
-        """Brings everything to a decision at `now_s`: what started, what ended and is learned, what joins the queue.
+    async def submit(self) -> None:
+        """All jobs are known from the beginning, as those of a replay are."""
+        models = self._core.ledger.layout.gpu_models
+        # Something stands there until a job joins the queue; no policy sees it before decompose was asked.
+        unknown = Expected(np.ones(len(models)), 0.0, NEVER)
+        jobs = [(Job(job_id, spec), 0, unknown) for job_id, spec in zip(self._job_ids, self._specs, strict=True)]
+        await self._give(inputs.Begun())
+        await self._give(inputs.Arrived(jobs, self._predictions.standing))
 
-        Returns:
-            Whether something else is expected of a waiting job than at the last decision.
+    async def follow(self) -> None:
+        """Tells the core what started and ended up to the simulator's decision, and has it decide.
+
+        Raises:
+            InternalError: it does not decide when the simulator would have it decide.
         """
-        start_s, end_s, gpu = (each[0, : len(self._specs)] for each in (outcome.start_s, outcome.end_s, outcome.gpu))
-        for number in np.flatnonzero(self._waits & ~np.isnan(start_s)).tolist():
-            self._start(number, int(gpu[number]), float(start_s[number]))
+        now_s, before = self._now_s, self._decisions
+        outcome = self._simulator.outcome()
+        end_s, gpu = (each[0, : len(self._specs)] for each in (outcome.end_s, outcome.gpu))
+        events = [self._event(EventKind.STARTED, *started) for started in self._started]
+        self._started.clear()
         ended = np.flatnonzero(self._runs & (end_s <= now_s))
         for number in ended[np.lexsort((gpu[ended], end_s[ended]))].tolist():
-            await self._end(number, float(end_s[number]))
-        joined = self._join(int(np.searchsorted(self._submit_s, now_s, side="right")))
-        changed = await self._expectations.bring_up_to_date(self._ledger, joined, virtual=True)
-        if not joined and not changed:
-            return False
-        for entry in self._ledger.queued():
-            number = self._number[entry.job.job_id]
-            self._expected_s[number], self._spread[number] = entry.expected_s, entry.spread
-        return True
+            self._runs[number] = False
+            events.append(self._event(EventKind.FINISHED, number, int(gpu[number]), float(end_s[number])))
+        self._revision += 1
+        events.append(ClusterEvent(self._revision, EventKind.WAKE_UP, now_s))
+        self._join(now_s)
+        # When a hold ends the simulator knows by the same rule.
+        self._core.step(inputs.AskAgain(), 0.0)
+        await self._give(EventBatch(_INCARNATION, tuple(events), Clock(ClockMode.VIRTUAL, 0.0, False, now_s)))
+        launches, self._launches = self._launches, []
+        for order in launches:
+            await self._give(inputs.LaunchAnswered(order.job_id, order.attempt, inputs.Accepted(0)))
+        if before == self._decisions:
+            raise InternalError(f"nothing was decided at {now_s:.10g} s, where the simulator says that something could")
 
-    def _join(self, arrived: int) -> list[Entry]:
-        known = len(self._entries)
-        for number in range(known, arrived):
-            job = Job(self._job_ids[number], self._specs[number])
-            entry = self._ledger.enter(job, 0, np.ones(len(self._ledger.layout.gpu_models)))
-            submit_s = float(self._submit_s[number])
-            self._book.record(entry, transitions.taken_up(job, submit_s, PendingReason.RESOURCES, "waits"))
-            self._ledger.enqueue(entry)
-            self._entries.append(entry)
-            self._waits[number] = True
-        return self._entries[known:]
+    @property
+    def _now_s(self) -> float:
+        return float(self._simulator.time_s[0])
 
-    def _start(self, number: int, gpu: int, start_s: float) -> None:
-        entry, layout = self._entries[number], self._ledger.layout
-        launching = transitions.launching(entry.job, Placement.on(layout.gpu_ids[gpu]), layout.model_of(gpu))
-        self._ledger.place(entry, gpu, start_s)
-        self._book.record(entry, transitions.started(launching, start_s))
-        self._waits[number], self._runs[number] = False, True
+    def _join(self, now_s: float) -> None:
+        while self._joined < len(self._specs) and (self._specs[self._joined].begin_time_s or 0.0) <= now_s:
+            self._queue.append(self._joined)
+            self._joined += 1
 
-    async def _end(self, number: int, end_s: float) -> None:
-        entry = self._entries[number]
-        self._book.end(entry, transitions.succeeded(entry.job, end_s), learn=True)
-        self._runs[number] = False
-        await self._decompose.learn(self._book.take_moves())
-        self._expectations.ended()
+    def _event(self, kind: EventKind, number: int, gpu: int, time_s: float) -> ClusterEvent:
+        self._revision += 1
+        gpu_id = self._core.ledger.layout.gpu_ids[gpu]
+        return ClusterEvent(self._revision, kind, time_s, self._job_ids[number], 1, Placement.on(gpu_id))
+
+    def _carry_out(self, decided: effects.Decided) -> None:
+        self._decisions += 1
+        place, gpu = decided.action
+        if decided.made is not None:
+            number = self._number[decided.made.job_id]
+            place = bisect.bisect_left(self._queue, number)
+            del self._queue[place]
+            self._started.append((number, gpu, self._now_s))
+            self._runs[number] = True
+        self._simulator.act(np.array([[place, gpu]]))
+
+    async def _give(self, given: inputs.Event | inputs.Answer | None) -> None:
+        while given is not None:
+            done = self._core.step(given, 0.0)
+            self._launches += done.launches
+            if done.decided is not None:
+                self._carry_out(done.decided)
+            given = None if done.request is None else await self._answer(done.request)
+
+    async def _answer(self, request: effects.Request) -> inputs.Answer:
+        match request:
+            case effects.Write(moves, _):
+                await self._learn(moves)
+                return inputs.Written()
+            case effects.WakeUps():
+                return inputs.WokenAt(_BEFORE_S)
+            case effects.Ask(policy, observation, _):
+                return inputs.Judged(policy.judge(observation), 0.0)
+            case Predict(specs):
+                expected = await self._predictions.ask(specs, self._core.ledger.layout.gpu_models)
+                return RuntimesPredicted(expected, self._predictions.standing)
+            case effects.StopNow():
+                raise InternalError("nothing runs when a list begins")
+            case effects.More():
+                return inputs.Continue()
+
+    async def _learn(self, moves: Sequence[Move]) -> None:
+        """Has the ends among new records learned, one by one; the others are kept until their jobs end."""
+        for move in moves:
+            self._records.setdefault(move.job.job_id, []).append(move)
+            if move.job.state.final:
+                await self._decompose.learn(self._records.pop(move.job.job_id))
 
 
 def _fail(error: AdlroError) -> NoReturn:

@@ -10,7 +10,7 @@ from adlro.decide.policies.base import Policy
 from adlro.decide.policies.dqn import Dqn
 from adlro.records.decisions import DecisionBasis as Basis
 from adlro.records.events import Clock, ClockMode
-from adlro.services.orchestrator.deciding.decisions import FALLBACK, WAIT_LIMIT, DecisionLog
+from adlro.services.orchestrator.deciding.decisions import FALLBACK, DecisionLog
 from adlro.services.orchestrator.deciding.guard import Guard
 from adlro.services.orchestrator.deciding.shadow import Shadow
 
@@ -52,15 +52,6 @@ class Acting:
         missing = isinstance(self.policy, Dqn) and not self.policy.version
         basis = Basis.MISSING if missing else self.guard.basis_of(self.policy)
         return (FALLBACK if basis.fallback else self.policy.name), basis
-
-    @property
-    def holds_back(self) -> str:
-        """The same in words, of a job that could start: `dqn holds it back`."""
-        name, basis = self.deciding
-        if basis is Basis.OVERDUE:
-            return f"{WAIT_LIMIT} keeps GPUs for a job that has waited too long"
-        instead = f" (in place of {self.policy.name}: {basis.replace('_', ' ')})" if basis.fallback else ""
-        return f"{name}{instead} holds it back"
 
     def clock(self) -> Clock | None:
         """The cluster's clock as it should stand now; None before it was told."""

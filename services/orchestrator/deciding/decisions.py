@@ -25,6 +25,15 @@ WAIT_LIMIT = "the limit on waits"
 """Who decides where a job is overdue, in words."""
 
 
+def holds_back(policy: Policy, basis: Basis) -> str:
+    """Why a job that could start does not, by what the last decision rests on: `dqn holds it back`."""
+    if basis is Basis.OVERDUE:
+        return f"{WAIT_LIMIT} keeps GPUs for a job that has waited too long"
+    if basis.fallback:
+        return f"{FALLBACK} (in place of {policy.name}: {basis.replace('_', ' ')}) holds it back"
+    return f"{policy.name} holds it back"
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """A decision as it is kept: what its explanation is made from, when somebody asks.

@@ -42,6 +42,18 @@ class Expected(NamedTuple):
     generation: int
 
 
+class Standing(NamedTuple):
+    """How the predictor stands.
+
+    Attributes:
+        generation: of its predictions (`ExpectedRuntimes.generation`).
+        ask_from_s: before this time, of a clock that passes steadily, nobody asks it.
+    """
+
+    generation: int = 0
+    ask_from_s: float = -np.inf
+
+
 class ExpectedRuntimes:
     """A predictor that always answers where there is nothing to fall back on, and else says that it can't.
 
@@ -73,6 +85,11 @@ class ExpectedRuntimes:
     def is_left_alone(self) -> bool:
         """The predictor did not answer a moment ago, and nobody asks it now."""
         return self._clock_s() < self._ask_from_s
+
+    @property
+    def standing(self) -> Standing:
+        """How the predictor stands now."""
+        return Standing(self.generation, self._ask_from_s)
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
         """The median runtime of each job on each model, and how unsure it is."""

@@ -1,20 +1,23 @@
 """When expected durations are asked for anew: as jobs join the queue, and as finished jobs have taught enough.
 
 A job may be submitted long before it begins, as all jobs of a replay are: what was predicted then is kept in case that
-nobody answers. No gRPC, no Redis; wall time only bounds how often others are asked, and plays no part in virtual time.
+nobody answers. No I/O: a question is yielded, and the answer is sent in. Wall time, which is handed in, only bounds how
+often others are asked, and plays no part in virtual time.
 """
 
 from __future__ import annotations
 
 import heapq
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
+from adlro.records.jobs import JobSpec
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
-from adlro.services.orchestrator.runtimes.predictions import CHUNK, ExpectedRuntimes, is_as_declared
+from adlro.services.orchestrator.runtimes.predictions import CHUNK, Expected, Standing, is_as_declared
 
 # Where time is not virtual, the queue's expectations are brought up to date at most this often; while more of them are
 # old than are asked about at once, in this share of the time.
@@ -26,40 +29,63 @@ ENDED_SHARE = 0.02
 _GENERATION = attrgetter("generation")
 
 
+@dataclass(frozen=True, slots=True)
+class Predict:
+    """How long are these jobs expected to take? At most CHUNK of them. Answer: RuntimesPredicted."""
+
+    specs: Sequence[JobSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimesPredicted:
+    """What is expected of them, and how the predictor stands after that.
+
+    Attributes:
+        expected: in the order of the question; None: nobody answers.
+        predictor: how it stands.
+    """
+
+    expected: Sequence[Expected] | None
+    predictor: Standing
+
+
+Asking = Generator[Predict, Any, bool]
+"""Yields `Predict`, is sent `RuntimesPredicted`."""
+
+
 class RuntimeRefresh:
     """Keeps what is expected of waiting jobs up to date.
 
     Args:
-        predictions: asked.
         clock_s: seconds of wall time that pass steadily.
+        predictor: how it stands.
         caught_up: the generation of predictions that the queue is of, or the oldest of several; None: the present one.
 
     Attributes:
         gpu_speeds: by id, the speed relative to its model of each GPU that was found slower than its kind.
     """
 
-    def __init__(
-        self,
-        predictions: ExpectedRuntimes,
-        clock_s: Callable[[], float] = time.monotonic,
-        caught_up: int | None = None,
-    ) -> None:
+    def __init__(self, clock_s: Callable[[], float], predictor: Standing, caught_up: int | None = None) -> None:
         self.gpu_speeds: Mapping[str, float] = {}
         self._speeds_used = False
-        self._predictions = predictions
+        self._predictor = predictor
         self._clock_s = clock_s
         self._ended = 0
         self._ended_since = 0  # the last answer
         # The whole queue is of this one, or a later one.
-        self._caught_up = predictions.generation if caught_up is None else caught_up
+        self._caught_up = predictor.generation if caught_up is None else caught_up
         self._not_before_s = -np.inf
+
+    def heard(self, predictor: Standing) -> None:
+        """The predictor has been asked."""
+        self._predictor = predictor
 
     def ended(self) -> None:
         """A job ended by itself: decompose will learn from it."""
         self._ended += 1
         self._ended_since += 1
 
-    async def bring_up_to_date(self, ledger: Ledger, joined: Sequence[Entry], *, virtual: bool) -> bool:
+    def bring_up_to_date(self, ledger: Ledger, joined: Sequence[Entry], *, virtual: bool) -> Asking:
         """Asks about those that join the queue at this event and, where that is due, about those that wait.
 
         Args:
@@ -73,14 +99,15 @@ class RuntimeRefresh:
         for start in range(0, len(joined), CHUNK):
             # The first answer shows whether something was learned since they were submitted; if not, the rest stands.
             part = [entry for entry in joined[start : start + CHUNK] if not start or self._is_old(entry)]
-            if part and await self._ask(ledger, part) is None:
+            if part and (yield from self._ask(ledger, part)) is None:
                 break
         if not ledger.queue_length or not (virtual or self._clock_s() >= self._not_before_s):
             return False
+        changed = None
         if not joined and self._ended_since >= max(1.0, ENDED_SHARE * self._ended):
             self._refreshed()
-            await self._ask(ledger, ledger.queued(0, 1))
-        return await self._refresh(ledger)
+            changed = yield from self._ask(ledger, ledger.queued(0, 1))
+        return (yield from self._refresh(ledger)) or bool(changed)
 
     def use_gpu_speeds(self, ledger: Ledger) -> None:
         """Brings the speeds of single GPUs into a ledger before its decisions.
@@ -93,16 +120,16 @@ class RuntimeRefresh:
             ledger.set_speeds(self.gpu_speeds if wanted else {})
             self._speeds_used = wanted
 
-    async def _refresh(self, ledger: Ledger) -> bool:
-        generation = self._predictions.generation
+    def _refresh(self, ledger: Ledger) -> Asking:
+        generation = self._predictor.generation
         # The queue may be long: it is gone through only where somebody is there to be asked.
-        if generation == self._caught_up or self._predictions.is_left_alone:
+        if generation == self._caught_up or self._clock_s() < self._predictor.ask_from_s:
             return False
         began_s = self._clock_s()
         self._refreshed()
         old = [entry for entry in ledger.queued() if entry.generation != generation]
         oldest = heapq.nsmallest(REFRESH_AT_ONCE, old, key=_GENERATION)  # of equals those that come first
-        changed = await self._ask(ledger, oldest) if old else False
+        changed = (yield from self._ask(ledger, oldest)) if old else False
         if changed is not None and len(old) <= REFRESH_AT_ONCE:
             self._caught_up = generation
         elif changed is not None:
@@ -114,16 +141,18 @@ class RuntimeRefresh:
         self._not_before_s = self._clock_s() + REFRESH_S
 
     def _is_old(self, entry: Entry) -> bool:
-        return entry.generation != self._predictions.generation
+        return entry.generation != self._predictor.generation
 
-    async def _ask(self, ledger: Ledger, entries: Sequence[Entry]) -> bool | None:
+    def _ask(self, ledger: Ledger, entries: Sequence[Entry]) -> Generator[Predict, Any, bool | None]:
         """Whether an expectation changed; None: nobody answered."""
-        expected = await self._predictions.ask([entry.job.spec for entry in entries], ledger.layout.gpu_models)
-        if expected is None:
+        answer = yield Predict([entry.job.spec for entry in entries])
+        assert isinstance(answer, RuntimesPredicted)
+        self.heard(answer.predictor)
+        if answer.expected is None:
             return None
         self._ended_since = 0
         changed = False
-        for entry, (row, spread, generation) in zip(entries, expected, strict=True):
+        for entry, (row, spread, generation) in zip(entries, answer.expected, strict=True):
             entry.generation = generation
             if spread != entry.spread or not np.array_equal(row, entry.expected_s):
                 ledger.expect(entry, row, spread)

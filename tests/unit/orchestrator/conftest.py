@@ -8,12 +8,18 @@ import pytest
 
 from adlro.records.cluster import Cluster
 from tests.ledgers import small_cluster
+from tests.unit.orchestrator.core_house import CoreHouse
 from tests.unit.orchestrator.house import House
 
 
 @pytest.fixture
 def cluster() -> Cluster:
     return small_cluster()
+
+
+@pytest.fixture
+def core_house(cluster: Cluster) -> CoreHouse:
+    return CoreHouse(cluster)
 
 
 @pytest.fixture

@@ -1,264 +1,92 @@
-"""A cluster in memory with a virtual clock, for tests of the orchestrator's sessions: strict, and easy to break."""
+"""The cluster in memory as a ClusterPort: what it is asked for is answered a moment later, or never."""
 
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 
-from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Stale, Unavailable
-from adlro.placement import NOWHERE, Placement
+from adlro.errors import Unavailable
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster
-from adlro.records.events import (
-    NOT_BLOCKING,
-    Clock,
-    ClockMode,
-    ClusterDescription,
-    ClusterEvent,
-    EventBatch,
-    EventKind,
-    RunningJob,
-)
+from adlro.records.events import Clock, ClusterDescription, EventBatch, EventKind
 from adlro.records.jobs import JobSpec
+from adlro.services.orchestrator.ports import Launched
+from tests.unit.orchestrator.cluster_model import ClusterModel, HangsError, UntoldError
 
 
-class FakeCluster:
-    """Implements ClusterPort. Every job takes its simulated work in seconds, on any GPU."""
+class FakeCluster(ClusterModel):
+    """Implements ClusterPort."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.clock = Clock(ClockMode.VIRTUAL, 0.0, False, 0.0)
-        self.launches: list[tuple[str, int, str]] = []
-        self.away = False  # every call fails
-        self.refuse: str = ""  # launches fail with this,
-        self.refusals = 1_000_000  # so many times
-        self.poisoned: tuple[str, AdlroError] | None = None  # launches of this job fail with this
-        self.lose_replies = 0  # so many launches are lost on their way
-        self.refused: dict[str, list[AdlroError]] = {}  # by job, what its next launches fail with
-        self.late: set[str] = set()  # jobs of which a launch failed
-        self.unanswered: dict[str, int] = {}  # by job, so many launches are carried out, and answered by `error`
-        self.error: AdlroError = DeadlineExceeded("no answer in 10 s")
-        self.stops: list[tuple[str, int]] = []
-        self.deaf = 0  # so many stops are carried out, and nobody is told
         self.slow = asyncio.Event()  # answers to launches that are carried out untold come when it is set
         self.slow.set()
-        self.start_later = False  # launches are accepted, and started by `start_accepted`
-        self._begin()
-
-    def _begin(self) -> None:
-        self.incarnation = uuid.uuid4().hex
-        self.batches: list[EventBatch] = []
-        self.revision = 0
-        self.acknowledged = 0
-        self.running: dict[str, tuple[RunningJob, float]] = {}
-        self.known: dict[tuple[str, int], int] = {}
-        self.wakes: set[float] = set()
-        self.token = 0
-        self.lost: set[str] = set()
-        self.accepted: dict[tuple[str, int], tuple[str, float]] = {}
         self._news = asyncio.Event()
+        super().__init__(cluster)
 
     def restart(self) -> None:
-        """As kill -9: everything but the configuration is gone, the clock begins at 0."""
-        self.clock = replace(self.clock, time_s=0.0)
-        news = self._news
-        self._begin()
-        news.set()
+        """See ClusterModel."""
+        super().restart()
+        self._news.set()
+
+    def emit(self, *events: tuple[EventKind, str, int, str]) -> None:
+        """See ClusterModel."""
+        super().emit(*events)
+        self._news.set()
+
+    def break_streams(self) -> None:
+        """Wakes the event streams, so that they find the cluster away."""
+        self.emit((EventKind.WAKE_UP, "", 0, ""))
 
     # ---- ClusterPort
 
     async def describe(self) -> ClusterDescription:
-        await self._called()
-        return ClusterDescription(
-            self.cluster,
-            tuple(running for running, _ in self.running.values()),
-            tuple(self.lost),
-            self.clock,
-            self.incarnation,
-            self.revision,
-            1,
-            self.token,
-        )
+        await asyncio.sleep(0)
+        return self.on_describe()
 
     async def launch(
         self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
-    ) -> int:
-        gpu_id = placement.gpu_id
-        await self._called()
-        self._meant_for(incarnation)
-        self._fence(token)
-        if (job_id, attempt) in self.known:
-            return self.known[job_id, attempt]
-        if self.lose_replies:
-            self.lose_replies -= 1
-            await asyncio.Event().wait()
-        if self.refused.get(job_id):
-            self.late.add(job_id)
-            raise self.refused[job_id].pop(0)
-        if self.poisoned and self.poisoned[0] == job_id:
-            raise self.poisoned[1]
-        if self.refuse and self.refusals:
-            self.refusals -= 1
-            raise Conflict(self.refuse)
-        busy = {running.gpu_id for running, _ in self.running.values()}
-        assert gpu_id not in busy, f"{gpu_id} already runs a job"
-        assert job_id not in self.running, f"{job_id} already runs"
-        assert spec.simulated_work is not None
-        self.launches.append((job_id, attempt, gpu_id))
-        if self.start_later:
-            self.known[job_id, attempt] = 0
-            self.accepted[job_id, attempt] = (gpu_id, spec.simulated_work.work_s)
-            return 0
-        start_s = self.clock.time_s
-        self.running[job_id] = (
-            RunningJob(job_id, attempt, Placement.on(gpu_id), start_s),
-            start_s + spec.simulated_work.work_s,
-        )
-        self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
-        self.known[job_id, attempt] = self.revision
-        if self.unanswered.get(job_id):
-            self.unanswered[job_id] -= 1
+    ) -> Launched:
+        await asyncio.sleep(0)
+        try:
+            return self.on_launch(job_id, attempt, spec, placement, token, incarnation)
+        except HangsError:
+            return await asyncio.Future()
+        except UntoldError:
             await self.slow.wait()
-            raise self.error
-        start_revision = self.revision
-        if job_id in self.late:  # the moment that it was meant for may be acknowledged already
-            self.go_on()
-        return start_revision
+            raise self.error from None
 
-    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> None:
-        await self._called()
-        self._meant_for(incarnation)
-        self._fence(token)
-        self.stops.append((job_id, attempt))
-        if job_id in self.running and self.running[job_id][0].attempt == attempt:
-            running, _ = self.running.pop(job_id)
-            self.emit((EventKind.STOPPED, job_id, attempt, running.gpu_id))
-        if self.deaf:
-            self.deaf -= 1
-            raise self.error
+    async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> bool:
+        await asyncio.sleep(0)
+        return self.on_stop(job_id, attempt, token, incarnation)
 
     async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
-        await self._called()
-        self._fence(token)
-        self._meant_for(incarnation)
-        self.acknowledged = max(self.acknowledged, revision)
-        self.go_on()
+        await asyncio.sleep(0)
+        self.on_acknowledge(incarnation, revision, token)
 
     async def wake_at(self, times_s: Sequence[float]) -> Clock:
-        await self._called()
-        clock = self.clock
-        self.wakes.update(times_s)
-        due = {time_s for time_s in self.wakes if time_s <= self.clock.time_s}
-        if due:
-            self.wakes -= due
-            self.emit((EventKind.WAKE_UP, "", 0, ""))
-        self.go_on()
-        return clock
+        await asyncio.sleep(0)
+        return self.on_wake_at(times_s)
 
     async def advance_to(self, time_s: float) -> Clock:
-        await self.set_clock(replace(self.clock, time_s=max(time_s, self.clock.time_s)))
-        return self.clock
+        await asyncio.sleep(0)
+        return self.on_advance_to(time_s)
 
     async def set_clock(self, clock: Clock) -> None:
-        await self._called()
-        self.clock = clock
-        self.emit((EventKind.CLOCK_SET, "", 0, ""))
-        self.go_on()
+        await asyncio.sleep(0)
+        self.on_set_clock(clock)
 
     async def events(self, incarnation: str, after_revision: int) -> AsyncIterator[EventBatch]:
-        self._meant_for(incarnation)
+        self.check_incarnation(incarnation)
         batches, place = self.batches, 0
         while True:
             while place < len(batches):
                 batch = batches[place]
                 place += 1
                 if batch.events[-1].revision > after_revision:
-                    await self._called()
+                    await asyncio.sleep(0)
+                    self.check_not_away()
                     yield batch
             if self.incarnation != incarnation:
                 raise Unavailable("the cluster went away")
             self._news.clear()
             await self._news.wait()
-
-    # ---- what tests do to it
-
-    def break_streams(self) -> None:
-        """Wakes the event streams, so that they find the cluster away."""
-        self.emit((EventKind.WAKE_UP, "", 0, ""))
-
-    def start_accepted(self) -> None:
-        """Everything that was accepted starts, and then its program runs."""
-        for (job_id, attempt), (gpu_id, work_s) in self.accepted.items():
-            start_s = self.clock.time_s
-            self.running[job_id] = (RunningJob(job_id, attempt, Placement.on(gpu_id), start_s), start_s + work_s)
-            self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
-            self.known[job_id, attempt] = self.revision
-            self.emit((EventKind.RUNNING, job_id, attempt, gpu_id))
-        self.accepted.clear()
-
-    def change(self, cluster: Cluster) -> None:
-        """Nodes join or leave; what runs on those that leave is lost."""
-        self.cluster = cluster
-        gpu_ids = {gpu.gpu_id for _, gpu in cluster.gpus()}
-        gone = [running for running, _ in self.running.values() if running.gpu_id not in gpu_ids]
-        for running in gone:
-            del self.running[running.job_id]
-        lost = [(EventKind.LOST, running.job_id, running.attempt, running.gpu_id) for running in gone]
-        self.emit(*lost, (EventKind.CLUSTER_CHANGED, "", 0, ""))
-
-    def lose(self, gpu_id: str) -> None:
-        """Takes a GPU away, with what runs there."""
-        self.lost.add(gpu_id)
-        events = [(EventKind.GPU_LOST, "", 0, gpu_id)]
-        for job_id, (running, _) in list(self.running.items()):
-            if running.gpu_id == gpu_id:
-                del self.running[job_id]
-                events.append((EventKind.LOST, job_id, running.attempt, gpu_id))
-        self.emit(*events)
-
-    def emit(self, *events: tuple[EventKind, str, int, str]) -> None:
-        made = []
-        for kind, job_id, attempt, gpu_id in events:
-            self.revision += 1
-            made.append(
-                ClusterEvent(
-                    self.revision, kind, self.clock.time_s, job_id, attempt, Placement.on(gpu_id) if gpu_id else NOWHERE
-                )
-            )
-        self.batches.append(EventBatch(self.incarnation, tuple(made), self.clock))
-        self._news.set()
-
-    def go_on(self) -> None:
-        """The virtual clock: to the next moment at which something happens, once everything is acknowledged."""
-        blocking = [e.revision for b in self.batches for e in b.events[-1:] if e.kind not in NOT_BLOCKING]
-        if self.clock.paused or (blocking and blocking[-1] > self.acknowledged):
-            return
-        times = [*self.wakes, *(end for _, end in self.running.values())]
-        if not times:
-            return
-        now_s = min(times)
-        self.clock = replace(self.clock, time_s=now_s)
-        events = []
-        for job_id, (running, end_s) in list(self.running.items()):
-            if end_s == now_s:
-                del self.running[job_id]
-                events.append((EventKind.FINISHED, job_id, running.attempt, running.gpu_id))
-        if now_s in self.wakes:
-            self.wakes.discard(now_s)
-            events.append((EventKind.WAKE_UP, "", 0, ""))
-        self.emit(*events)
-
-    def _fence(self, token: int) -> None:
-        if token < self.token:
-            raise Conflict(f"token {token} is older than {self.token}", reason="STALE_FENCING_TOKEN")
-        self.token = token
-
-    def _meant_for(self, incarnation: str) -> None:
-        if incarnation != self.incarnation:
-            raise Stale("another incarnation")
-
-    async def _called(self) -> None:
-        await asyncio.sleep(0)
-        if self.away:
-            raise Unavailable("the cluster does not answer")

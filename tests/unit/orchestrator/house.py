@@ -22,11 +22,25 @@ from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.metrics import OrchestratorMetrics
 from adlro.services.orchestrator.orchestrator import Orchestrator
 from adlro.services.orchestrator.ports import Predicted
+from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
+from adlro.services.orchestrator.runtimes.refresh import Asking, RuntimesPredicted
+from tests.ledgers import MODELS
 from tests.unit.orchestrator.fake_cluster import FakeCluster
 
 PATIENCE_S = 60.0
 """Bounds a hang; a busy machine takes its time."""
 NO_CHECKPOINT = Path("/nowhere/dqn.onnx")
+
+
+async def answered(course: Asking, predictions: ExpectedRuntimes, models: Sequence[str] = MODELS) -> bool:
+    """Answers a course of questions about runtimes to its end."""
+    answer = None
+    while True:
+        try:
+            question = course.send(answer)
+        except StopIteration as end:
+            return bool(end.value)
+        answer = RuntimesPredicted(await predictions.ask(question.specs, models), predictions.standing)
 
 
 class Declared:

@@ -1,4 +1,4 @@
-"""The orchestrator's client of decompose where there are several replicas: gRPC servers in this process."""
+"""The orchestrator's clients: of decompose where there are several replicas, and of a cluster. Servers run here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ import grpc
 import pytest
 
 from adlro.errors import DeadlineExceeded
+from adlro.placement import Placement
+from adlro.records.events import AttemptState
 from adlro.records.jobs import JobSpec, JobType
-from adlro.services.orchestrator.clients import DecomposeClient
+from adlro.services.orchestrator.clients import ClusterClient, DecomposeClient
+from adlro.services.orchestrator.ports import Launched
+from adlro.v1 import cluster_service_pb2 as cluster_pb
+from adlro.v1 import cluster_service_pb2_grpc as cluster_grpc
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
 
@@ -20,6 +25,7 @@ MODELS = ["v100_sxm2"]
 PATIENCE_S = 60.0
 
 _Base: Any = pb_grpc.DecomposeServiceServicer
+_ClusterBase: Any = cluster_grpc.ClusterServiceServicer
 
 
 class Replica(_Base):  # type: ignore[misc]  # a generated class without types
@@ -111,3 +117,38 @@ async def test_clients_are_spread_over_the_replicas(replicas: list[Replica]) -> 
     assert {await answered_by(client) for client in clients} == {0, 1}
     for client in clients:
         await client.close()
+
+
+# ---- the cluster
+
+
+class Cluster(_ClusterBase):  # type: ignore[misc]  # a generated class without types
+    """Answers as it is told to."""
+
+    def __init__(self) -> None:
+        self.launched = cluster_pb.LaunchJobResponse()
+        self.stopped = False
+
+    async def LaunchJob(self, request: cluster_pb.LaunchJobRequest, context: Any) -> cluster_pb.LaunchJobResponse:
+        return self.launched
+
+    async def StopJob(self, request: cluster_pb.StopJobRequest, context: Any) -> cluster_pb.StopJobResponse:
+        return cluster_pb.StopJobResponse(stopped=self.stopped)
+
+
+async def test_how_far_an_attempt_has_come_and_whether_it_ends_is_heard() -> None:
+    cluster, server = Cluster(), grpc.aio.server()
+    cluster_grpc.add_ClusterServiceServicer_to_server(cluster, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    client = ClusterClient(f"127.0.0.1:{port}")
+    try:
+        for state, heard in ((0, None), (1, AttemptState.ACCEPTED), (4, AttemptState.ENDED), (99, None)):
+            cluster.launched = cluster_pb.LaunchJobResponse(revision=7, state=state)  # type: ignore[arg-type]
+            assert await client.launch("job-1", 1, SPECS[0], Placement.on("n/0"), 1, "") == Launched(7, heard)
+        for stopped in (True, False):
+            cluster.stopped = stopped
+            assert await client.stop("job-1", 1, 1, "") is stopped
+    finally:
+        await client.close()
+        await server.stop(None)

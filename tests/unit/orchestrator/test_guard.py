@@ -20,7 +20,7 @@ from adlro.decide.policies.sjf import Sjf
 from adlro.records.decisions import DecisionBasis as Basis
 from adlro.services.orchestrator.deciding import guard as guard_module
 from adlro.services.orchestrator.deciding.acting import Acting
-from adlro.services.orchestrator.deciding.decisions import DecisionLog
+from adlro.services.orchestrator.deciding.decisions import DecisionLog, holds_back
 from adlro.services.orchestrator.deciding.guard import INLINE_PAIRS, Guard
 from adlro.services.orchestrator.deciding.shadow import Shadow
 from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
@@ -323,23 +323,27 @@ async def test_looking_at_one_that_was_late_shows_who_decided_and_asks_it_nothin
     assert (await guard.look(Made(sjf), POINT)).basis_of(0) is Basis.POLICY
 
 
+def said(acting: Acting) -> str:
+    return holds_back(acting.policy, acting.deciding[1])
+
+
 async def test_who_decided_last_is_told_in_words(guard: Guard) -> None:
     policy = Made(sjf)
     acting = Acting(policy, {}, DecisionLog(1), guard, Shadow(structlog.get_logger()))
-    assert acting.holds_back == "made holds it back", "nobody has decided yet"
+    assert said(acting) == "made holds it back", "nobody has decided yet"
     await guard.judge(policy, POINT, virtual=True)
-    assert acting.holds_back == "made holds it back"
+    assert said(acting) == "made holds it back"
     policy.does = fail
     await guard.judge(policy, POINT, virtual=True)
     assert acting.deciding == ("hold_greedy_fixed", Basis.FAILED)
-    assert acting.holds_back == "hold_greedy_fixed (in place of made: failed) holds it back"
+    assert said(acting) == "hold_greedy_fixed (in place of made: failed) holds it back"
     policy.does, policy.wait_ratio = sjf_last, 1.0
     await guard.judge(policy, LATE_POINT, virtual=True)
     assert acting.deciding == ("made", Basis.OVERDUE)
-    assert acting.holds_back == "the limit on waits keeps GPUs for a job that has waited too long"
+    assert said(acting) == "the limit on waits keeps GPUs for a job that has waited too long"
     acting.policy = Rule(sjf)
     acting.policy.name = "other"  # type: ignore[misc]
-    assert acting.holds_back == "other holds it back"
+    assert said(acting) == "other holds it back"
 
 
 # ---- the thread

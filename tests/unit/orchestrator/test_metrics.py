@@ -12,6 +12,7 @@ from adlro.services.orchestrator.instrumented import InstrumentedCluster
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.metrics import OrchestratorMetrics, View, show_view
 from adlro.services.orchestrator.orchestrator import gpu_views
+from adlro.services.orchestrator.ports import Launched
 from adlro.store.keys import DRAINED, LEASE
 from tests.ledgers import job, queue
 from tests.unit.orchestrator.fake_cluster import FakeCluster
@@ -87,7 +88,7 @@ def failed_sessions(house: House) -> list[float | None]:
 )
 async def test_answers_to_launches_are_told_apart(error, result, cluster):
     class Refusing(FakeCluster):
-        async def launch(self, *_: object, **__: object) -> int:
+        async def launch(self, *_: object, **__: object) -> Launched:
             raise error
 
     registry = CollectorRegistry()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -13,10 +13,11 @@ from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
 from adlro.services.orchestrator.ports import Predicted
-from adlro.services.orchestrator.runtimes.predictions import CHUNK, PAUSE_RATIO, ExpectedRuntimes
+from adlro.services.orchestrator.runtimes.predictions import CHUNK, PAUSE_RATIO, Expected, ExpectedRuntimes
 from adlro.services.orchestrator.runtimes.refresh import REFRESH_AT_ONCE, REFRESH_S, RuntimeRefresh
 from tests.ledgers import MODELS, job, queue
-from tests.unit.orchestrator.house import Declared, House
+from tests.unit.orchestrator.core_house import CoreHouse, Declares
+from tests.unit.orchestrator.house import Declared, House, answered
 
 BEFORE = (10.0, 10.0, 10.0)
 
@@ -60,7 +61,7 @@ class Bench:
         self.learning = Learning()
         self.errors: list[AdlroError] = []
         self.predictions = ExpectedRuntimes(self.learning, self.errors.append, self.learning.clock_s)
-        self.expectations = RuntimeRefresh(self.predictions, self.learning.clock_s)
+        self.expectations = RuntimeRefresh(self.learning.clock_s, self.predictions.standing)
         self.ledger = Ledger(cluster)
         self.count = 0
 
@@ -75,7 +76,8 @@ class Bench:
     async def event(self, joined: Sequence[Entry] = (), *, ended: int = 0, virtual: bool = True) -> bool:
         for _ in range(ended):
             self.expectations.ended()
-        return await self.expectations.bring_up_to_date(self.ledger, joined, virtual=virtual)
+        course = self.expectations.bring_up_to_date(self.ledger, joined, virtual=virtual)
+        return await answered(course, self.predictions)
 
     def expected_s(self) -> list[float]:
         return [float(entry.expected_s[0]) for entry in self.ledger.queued()]
@@ -85,7 +87,7 @@ class Bench:
 async def bench(cluster: Cluster) -> Bench:
     made = Bench(cluster)
     await made.predictions.predict([job(0).spec], MODELS)  # as at the start of a session
-    made.expectations = RuntimeRefresh(made.predictions, made.learning.clock_s)
+    made.expectations = RuntimeRefresh(made.learning.clock_s, made.predictions.standing)
     made.learning.asked.clear()
     return made
 
@@ -150,6 +152,14 @@ async def test_ends_alone_are_reason_to_ask_ever_more_rarely(bench: Bench) -> No
     for _ in range(21):
         await bench.event(ended=1)
     assert bench.expected_s() == [20.0] * 2
+
+
+async def test_what_the_first_of_the_queue_is_expected_to_take_after_an_end_is_a_change(bench: Bench) -> None:
+    bench.enqueue(1)
+    bench.learning.learn(20.0)
+    assert await bench.event(ended=1)
+    assert bench.expected_s() == [20.0]
+    assert not await bench.event(ended=1), "the same again"
 
 
 async def test_a_long_queue_is_refreshed_bit_by_bit_the_oldest_first(bench: Bench) -> None:
@@ -310,22 +320,20 @@ async def test_only_speeds_that_slow_down_count(bench: Bench) -> None:
 # ---- whole sessions
 
 
-class Reversing(Learning):
+class ReversingInCore(Declares):
     """Knows nothing at submission; once it has learned, it knows each job's work."""
 
-    async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
-        predicted = await super().predict(specs, gpu_models)
-        if self.revision == 1:
-            return predicted
-        work_s = [spec.simulated_work.work_s if spec.simulated_work else 1.0 for spec in specs]
-        return Predicted(np.repeat(np.array(work_s)[:, None], len(gpu_models), axis=1), self.revision)
+    def expected(self, specs: Iterable[JobSpec], models: Sequence[str]) -> list[Expected]:
+        if self.generation > 1:
+            return super().expected(specs, models)
+        return [Expected(np.full(len(models), 10.0), 0.0, 1) for _ in specs]
 
 
 @pytest.fixture
-async def learning_house(redis_url: str, cluster: Cluster) -> AsyncIterator[tuple[House, Reversing]]:
-    reversing = Reversing()
-    made = House(redis_url, cluster, reversing)
-    yield made, reversing
+async def learning_house(redis_url: str, cluster: Cluster) -> AsyncIterator[tuple[House, Learning]]:
+    learning = Learning()
+    made = House(redis_url, cluster, learning)
+    yield made, learning
     await made.close()
 
 
@@ -333,66 +341,55 @@ def by_start(jobs: Sequence[Job]) -> list[str]:
     return [each.job_id for each in sorted(jobs, key=lambda each: each.start_s or 0.0)]
 
 
-async def test_a_replay_uses_what_was_learned_after_its_jobs_were_submitted(
-    learning_house: tuple[House, Reversing],
-) -> None:
-    house, reversing = learning_house
-    await house.pause()
-    house.start("sjf")
+def test_a_replay_uses_what_was_learned_after_its_jobs_were_submitted(core_house: CoreHouse) -> None:
+    core_house.predictor = reversing = ReversingInCore()
+    core_house.pause()
+    core_house.start("sjf")
     # One holds all cores of each node, then three wait for one of them: the shortest is to be first.
     for n in range(3):
-        await house.submit(10.0 + n, begin_time_s=1.0, cpu_cores=8)
-    waiting = [await house.submit(work_s, begin_time_s=2.0, cpu_cores=8) for work_s in (90.0, 60.0, 30.0)]
-    await house.until_taken_up()
-    reversing.learn(0.0)
-    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
-    done = await house.until_final(6)
+        core_house.submit(10.0 + n, begin_time_s=1.0, cpu_cores=8)
+    waiting = [core_house.submit(work_s, begin_time_s=2.0, cpu_cores=8) for work_s in (90.0, 60.0, 30.0)]
+    core_house.settle()
+    reversing.generation = 2
+    core_house.resume()
+    done = core_house.until_final(6)
     assert by_start(done)[3:] == [each.job_id for each in reversed(waiting)]
 
 
-async def test_without_anything_learned_they_are_served_as_submitted(
-    learning_house: tuple[House, Reversing],
-) -> None:
-    house, _ = learning_house
-    await house.pause()
-    house.start("sjf")
+def test_without_anything_learned_they_are_served_as_submitted(core_house: CoreHouse) -> None:
+    core_house.predictor = ReversingInCore()
+    core_house.pause()
+    core_house.start("sjf")
     for n in range(3):
-        await house.submit(10.0 + n, begin_time_s=1.0, cpu_cores=8)
-    waiting = [await house.submit(work_s, begin_time_s=2.0, cpu_cores=8) for work_s in (90.0, 60.0, 30.0)]
-    await house.until_taken_up()
-    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
-    assert by_start(await house.until_final(6))[3:] == [each.job_id for each in waiting]
+        core_house.submit(10.0 + n, begin_time_s=1.0, cpu_cores=8)
+    waiting = [core_house.submit(work_s, begin_time_s=2.0, cpu_cores=8) for work_s in (90.0, 60.0, 30.0)]
+    core_house.settle()
+    core_house.resume()
+    assert by_start(core_house.until_final(6))[3:] == [each.job_id for each in waiting]
 
 
 async def test_a_replay_goes_on_while_the_predictor_is_away(
-    learning_house: tuple[House, Reversing], monkeypatch: pytest.MonkeyPatch
+    learning_house: tuple[House, Learning], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One that does not answer is left alone for this long, in which a slow machine too is done.
     monkeypatch.setattr("adlro.services.orchestrator.runtimes.predictions.LEAST_PAUSE_S", 3600.0)
-    house, reversing = learning_house
+    house, learning = learning_house
     await house.pause()
     house.start("sjf")
     for n in range(20):
         await house.submit(5.0, begin_time_s=1.0 + n)
     await house.until_taken_up()
-    asked = len(reversing.asked)
-    reversing.error = Unavailable("away")
+    asked = len(learning.asked)
+    learning.error = Unavailable("away")
     await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
     await house.until_final(20)
-    assert len(reversing.asked) - asked < 10  # not at each of the 40 events
+    assert len(learning.asked) - asked < 10  # not at each of the 40 events
 
 
-async def test_a_slow_gpu_is_left_out_where_another_is_faster(learning_house: tuple[House, Reversing]) -> None:
-    house, reversing = learning_house
-    reversing.speed_of = {"volta-0/0": 0.5}
-    house.start("mct")
-    await house.until_acting()
-
-    async def known() -> bool:
-        session = house.orchestrator._session
-        return session is not None and bool(session._expectations.gpu_speeds)
-
-    await house.until(known)
-    await house.submit(5.0, expected_runtime=None)
-    (done,) = await house.until_final(1)
+def test_a_slow_gpu_is_left_out_where_another_is_faster(core_house: CoreHouse) -> None:
+    core_house.predictor = ReversingInCore()
+    core_house.start("mct")
+    core_house.find_slow({"volta-0/0": 0.5})
+    core_house.submit(5.0, expected_runtime=None)
+    (done,) = core_house.until_final(1)
     assert done.gpu_id != "volta-0/0"

@@ -1,4 +1,7 @@
-"""Sessions against a real Redis and a cluster in memory: exact, and nothing lost whenever one is broken off."""
+"""Sessions: exact, and nothing lost whenever one is broken off.
+
+What the core decides is shown on the core; what needs a lease, a store that fails, or callers, against a real Redis.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from adlro.records.jobs import JobState, PendingReason
 from adlro.services.orchestrator.orchestrator import Orchestrator
 from adlro.store import Move
 from adlro.store.keys import TOKEN
+from tests.unit.orchestrator.core_house import CoreHouse
 from tests.unit.orchestrator.house import House
 
 
@@ -56,11 +60,11 @@ async def test_a_replay_in_virtual_time_is_exact(house: House) -> None:
     assert all(job.attempt_count == 1 for job in done)
 
 
-async def test_every_record_on_the_way_is_told_in_order(house: House) -> None:
-    house.start()
-    await house.submit(3.0)
-    (done,) = await house.until_final(1)
-    states = [(job.state, job.pending_reason) for job in (await house.history())["job-1"]]
+def test_every_record_on_the_way_is_told_in_order(core_house: CoreHouse) -> None:
+    core_house.start()
+    core_house.submit(3.0)
+    (done,) = core_house.until_final(1)
+    states = [(job.state, job.pending_reason) for job in core_house.store.history["job-1"]]
     assert states == [
         (JobState.PENDING, PendingReason.SUBMITTED),
         (JobState.PENDING, PendingReason.LAUNCHING),
@@ -102,88 +106,73 @@ async def test_whatever_is_killed_and_when_every_job_ends_once(house: House, see
     assert not house.cluster.running
 
 
-async def test_cluster_time_never_goes_back(house: House) -> None:
-    house.start()
-    await house.submit(100.0)
-    await house.until_final(1)
-    house.cluster.restart()
-    await house.submit(1.0)
-    second = (await house.until_final(2))[1]
+def test_cluster_time_never_goes_back(core_house: CoreHouse) -> None:
+    core_house.start()
+    core_house.submit(100.0)
+    core_house.until_final(1)
+    core_house.cluster.restart()
+    core_house.submit(1.0)
+    second = core_house.until_final(2)[1]
     assert second.submit_s is not None
     assert second.submit_s >= 100.0
 
 
-async def test_vanished_jobs_run_again_as_another_attempt(house: House) -> None:
-    house.start()
-    await house.pause()
-    await house.submit(5.0)
-
-    async def running() -> bool:
-        return (await house.store.get("job-1")).state is JobState.RUNNING
-
-    await house.until(running)
-    house.cluster.restart()
-
-    async def second() -> bool:
-        return (await house.store.get("job-1")).attempt_count == 2
-
-    await house.until(second)
-    assert house.cluster.clock.paused, "the clock goes on as it was set before the restart"
-    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
-    (done,) = await house.until_final(1)
+def test_vanished_jobs_run_again_as_another_attempt(core_house: CoreHouse) -> None:
+    core_house.start()
+    core_house.pause()
+    core_house.submit(5.0)
+    core_house.until_state("job-1", JobState.RUNNING)
+    core_house.cluster.restart()
+    core_house.until(lambda: core_house.store.get("job-1").attempt_count == 2)
+    assert core_house.cluster.clock.paused, "the clock goes on as it was set before the restart"
+    core_house.resume()
+    (done,) = core_house.until_final(1)
     assert [each.outcome for each in done.attempts] == ["lost: the cluster was restarted", "succeeded"]
 
 
-async def test_an_attempt_that_is_accepted_waits_for_its_start_to_be_told(house: House) -> None:
-    house.cluster.start_later = True
-    house.start()
-    await house.submit(5.0)
-
-    async def accepted() -> bool:
-        return bool(house.cluster.accepted) and house.cluster.acknowledged == house.cluster.revision
-
-    await house.until(accepted)
-    waiting = await house.store.get("job-1")
+def test_an_attempt_that_is_accepted_waits_for_its_start_to_be_told(core_house: CoreHouse) -> None:
+    cluster = core_house.cluster
+    cluster.start_later = True
+    core_house.start()
+    core_house.submit(5.0)
+    core_house.until(lambda: bool(cluster.accepted) and cluster.acknowledged == cluster.revision)
+    waiting = core_house.store.get("job-1")
     assert (waiting.state, waiting.pending_reason) == (JobState.PENDING, PendingReason.LAUNCHING)
     # Neither another session nor the answer to a repeated launch makes it run.
-    await house.kill()
-    house.start()
-    await house.until_acting()
-    assert (await house.store.get("job-1")).state is JobState.PENDING
-    house.cluster.start_accepted()
-
-    async def started() -> bool:  # it may have ended by then
-        return (await house.store.get("job-1")).start_s is not None
-
-    await house.until(started)
-    house.cluster.go_on()
-    (done,) = await house.until_final(1)
+    core_house.kill()
+    core_house.start()
+    core_house.settle()
+    assert core_house.store.get("job-1").state is JobState.PENDING
+    cluster.start_accepted()
+    core_house.until(lambda: core_house.store.get("job-1").start_s is not None)  # it may have ended by then
+    cluster.go_on()
+    (done,) = core_house.until_final(1)
     assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 1)
-    assert house.cluster.launches == [("job-1", 1, done.gpu_id)]
+    assert cluster.launches == [("job-1", 1, done.gpu_id)]
 
 
-async def test_nodes_that_join_and_leave_are_taken_up_by_another_session(house: House) -> None:
-    whole = house.cluster.cluster
-    house.cluster.cluster = replace(whole, nodes=whole.nodes[:1])
-    few = sum(1 for _ in house.cluster.cluster.gpus())
+def test_nodes_that_join_and_leave_are_taken_up_by_another_session(core_house: CoreHouse) -> None:
+    whole = core_house.cluster.cluster
+    core_house.cluster.cluster = replace(whole, nodes=whole.nodes[:1])
+    few = sum(1 for _ in core_house.cluster.cluster.gpus())
     jobs = few + 1
-    await house.pause()
-    house.start()
+    core_house.pause()
+    core_house.start()
     for _ in range(jobs):
-        await house.submit(5.0)
+        core_house.submit(5.0)
 
-    async def as_many_run(count: int) -> bool:
-        return sum(job.state is JobState.RUNNING for _, job in await house.store.active()) == count
+    def until_as_many_run(count: int) -> None:
+        core_house.until(lambda: sum(job.state is JobState.RUNNING for job in core_house.store.active) == count)
 
-    await house.until(lambda: as_many_run(few))
-    house.cluster.change(whole)
-    await house.until(lambda: as_many_run(jobs))
+    until_as_many_run(few)
+    core_house.cluster.change(whole)
+    until_as_many_run(jobs)
     # The first node leaves: what ran there runs again on another one, and nobody's attempts are used up.
-    house.cluster.change(replace(whole, nodes=whole.nodes[1:]))
+    core_house.cluster.change(replace(whole, nodes=whole.nodes[1:]))
     rest = sum(1 for node in whole.nodes[1:] for _ in node.gpus)
-    await house.until(lambda: as_many_run(min(rest, jobs)))
-    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
-    done = await house.until_final(jobs)
+    until_as_many_run(min(rest, jobs))
+    core_house.resume()
+    done = core_house.until_final(jobs)
     assert {job.state for job in done} == {JobState.SUCCEEDED}
     assert {attempt.gpu_id.partition("/")[0] for job in done for attempt in job.attempts[1:]} <= {
         "turing-0",
@@ -192,76 +181,55 @@ async def test_nodes_that_join_and_leave_are_taken_up_by_another_session(house: 
     assert sum(job.attempt_count for job in done) == jobs + few
 
 
-async def test_a_job_that_ended_before_its_node_left_is_not_run_again(house: House) -> None:
-    whole = house.cluster.cluster
-    await house.pause()
-    house.start()
-    await house.submit(5.0)
-
-    async def runs() -> bool:
-        return (await house.store.get("job-1")).state is JobState.RUNNING
-
-    await house.until(runs)
-    node_id = (await house.store.get("job-1")).gpu_id.partition("/")[0]
-    await house.kill()
+def test_a_job_that_ended_before_its_node_left_is_not_run_again(core_house: CoreHouse) -> None:
+    cluster, whole = core_house.cluster, core_house.cluster.cluster
+    core_house.pause()
+    core_house.start()
+    core_house.submit(5.0)
+    node_id = core_house.until_state("job-1", JobState.RUNNING).gpu_id.partition("/")[0]
+    core_house.kill()
     # Nobody hears of its end before its node leaves.
-    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
-    house.cluster.acknowledged = house.cluster.revision
-    house.cluster.go_on()
-    assert not house.cluster.running
-    house.cluster.change(replace(whole, nodes=tuple(node for node in whole.nodes if node.node_id != node_id)))
-    house.start()
-    (done,) = await house.until_final(1)
+    core_house.resume()
+    cluster.acknowledged = cluster.revision
+    cluster.go_on()
+    assert not cluster.running
+    cluster.change(replace(whole, nodes=tuple(node for node in whole.nodes if node.node_id != node_id)))
+    core_house.start()
+    (done,) = core_house.until_final(1)
     assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 1)
-    assert len(house.cluster.launches) == 1
+    assert len(cluster.launches) == 1
 
 
-async def test_restarts_of_the_cluster_are_no_jobs_failure(house: House) -> None:
-    house.start(max_attempts=1)
-    await house.pause()
-    await house.submit(5.0)
+def test_restarts_of_the_cluster_are_no_jobs_failure(core_house: CoreHouse) -> None:
+    core_house.start(max_attempts=1)
+    core_house.pause()
+    core_house.submit(5.0)
     for attempt in range(1, 5):
-
-        async def running(attempt: int = attempt) -> bool:
-            job = await house.store.get("job-1")
-            return job.state is JobState.RUNNING and job.attempt_count == attempt
-
-        await house.until(running)
+        core_house.until_state("job-1", JobState.RUNNING, attempt)
         if attempt < 4:
-            house.cluster.restart()
-    await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, house.cluster.clock.time_s))
-    (done,) = await house.until_final(1)
+            core_house.cluster.restart()
+    core_house.resume()
+    (done,) = core_house.until_final(1)
     assert done.state is JobState.SUCCEEDED
     assert [each.excused for each in done.attempts] == [True, True, True, False]
 
 
-async def test_an_attempt_ends_no_earlier_than_it_began_after_a_restart_at_another_time(house: House) -> None:
+def test_an_attempt_ends_no_earlier_than_it_began_after_a_restart_at_another_time(core_house: CoreHouse) -> None:
     """A start is written without the cursor, which then is older; and the new cluster's clock begins at 0."""
-    house.start()
-    await house.submit(1.0)
-    await house.until_final(1)
-    house.cluster.clock = Clock(ClockMode.VIRTUAL, 0.0, True, 50.0)
-    spec = (await house.submit(5.0)).spec
-
-    async def running() -> bool:
-        return (await house.store.get("job-2")).state is JobState.RUNNING
-
-    await house.until(running)
-    await house.kill()
-    cursor = await house.store.cursor()
+    core_house.start()
+    core_house.submit(1.0)
+    core_house.until_final(1)
+    core_house.cluster.clock = Clock(ClockMode.VIRTUAL, 0.0, True, 50.0)
+    spec = core_house.submit(5.0).spec
+    record = core_house.until_state("job-2", JobState.RUNNING)
+    core_house.kill()
+    cursor, (version, _) = core_house.store.cursor, core_house.store.records["job-2"]
     assert cursor is not None
-    token, (version, record) = house.cluster.token, (await house.store.active())[0]
     later = replace(record, start_s=70.0, attempts=(replace(record.attempts[0], start_s=70.0),))
-    await house.store.move(token, [Move(later, version)])
-    house.cluster.restart()
-    house.start()
-
-    async def second() -> bool:
-        job = await house.store.get("job-2")
-        return job.attempt_count == 2 and job.state is JobState.RUNNING
-
-    await house.until(second)
-    first, again = (await house.store.get("job-2")).attempts
+    core_house.store.move([Move(later, version)], None)
+    core_house.cluster.restart()
+    core_house.start()
+    first, again = core_house.until_state("job-2", JobState.RUNNING, 2).attempts
     assert (first.start_s, first.end_s) == (70.0, 70.0)
     assert again.start_s is not None
     assert again.start_s >= 70.0
@@ -314,48 +282,29 @@ async def test_a_lost_counter_of_fencing_tokens_is_recovered_at_once(house: Hous
     assert (await house.orchestrator.status()).fencing_token == house.cluster.token == 5001
 
 
-async def test_too_many_lost_attempts_fail_the_job_with_the_reason(house: House) -> None:
-    house.start(max_attempts=2)
-    await house.pause()
-    await house.submit(5.0)
+def test_too_many_lost_attempts_fail_the_job_with_the_reason(core_house: CoreHouse) -> None:
+    core_house.start(max_attempts=2)
+    core_house.pause()
+    core_house.submit(5.0)
     for attempt in (1, 2):
-
-        async def running(attempt: int = attempt) -> bool:
-            job = await house.store.get("job-1")
-            return job.state is JobState.RUNNING and job.attempt_count == attempt
-
-        await house.until(running)
-        house.cluster.lose((await house.store.get("job-1")).gpu_id)
-    (failed,) = await house.until_final(1)
+        core_house.cluster.lose(core_house.until_state("job-1", JobState.RUNNING, attempt).gpu_id)
+    (failed,) = core_house.until_final(1)
     assert failed.state is JobState.FAILED
     assert "attempt 2 of at most 2" in failed.message
 
 
-async def test_cancelling_while_waiting_and_while_running(house: House) -> None:
-    house.start()
-    await house.pause()
+def test_cancelling_while_waiting_and_while_running(core_house: CoreHouse) -> None:
+    core_house.start()
+    core_house.pause()
     for _ in range(7):
-        await house.submit(5.0)
-
-    async def five_run() -> bool:
-        jobs = [job for _, job in await house.store.active()]
-        return sum(job.state is JobState.RUNNING for job in jobs) == 5
-
-    await house.until(five_run)
-    await house.store.request_cancel("job-1")
-    await house.store.request_cancel("job-7")
-
-    async def both() -> bool:
-        jobs = await house.store.get_many(["job-1", "job-7"])
-        return all(job is not None and job.state is JobState.CANCELLED for job in jobs)
-
-    await house.until(both)
-
-    async def the_sixth_runs() -> bool:
-        return (await house.store.get("job-6")).state is JobState.RUNNING
-
-    await house.until(the_sixth_runs)
-    assert len(house.cluster.running) == 5
+        core_house.submit(5.0)
+    core_house.until(lambda: sum(job.state is JobState.RUNNING for job in core_house.store.active) == 5)
+    core_house.cancel("job-1")
+    core_house.cancel("job-7")
+    core_house.until(lambda: core_house.store.final_count == 2)
+    assert [core_house.store.get(job_id).state for job_id in ("job-1", "job-7")] == [JobState.CANCELLED] * 2
+    core_house.until_state("job-6", JobState.RUNNING)
+    assert len(core_house.cluster.running) == 5
 
 
 async def test_one_acts_the_other_stands_by_and_takes_over(house: House, redis_url: str, cluster: Cluster) -> None:
@@ -409,11 +358,11 @@ async def test_sessions_that_fail_leave_no_cancellation_behind(house: House, mon
     assert counts == [0] * len(counts)
 
 
-async def test_a_refused_launch_is_another_attempt_not_a_lost_job(house: House) -> None:
-    house.cluster.refuse = "the GPU burns"
-    house.start(max_attempts=3)
-    await house.submit(2.0)
-    (failed,) = await house.until_final(1)
+def test_a_refused_launch_is_another_attempt_not_a_lost_job(core_house: CoreHouse) -> None:
+    core_house.cluster.refuse = "the GPU burns"
+    core_house.start(max_attempts=3)
+    core_house.submit(2.0)
+    (failed,) = core_house.until_final(1)
     assert failed.state is JobState.FAILED
     assert "the GPU burns" in failed.message
     assert failed.attempt_count == 3
@@ -465,106 +414,97 @@ async def test_policy_and_drains_outlive_the_process(house: House) -> None:
     assert (await house.until_final(2))[1].gpu_id == "volta-0/0"
 
 
-async def test_a_cancel_that_races_a_relaunch_is_not_lost(house: House) -> None:
+def test_a_cancel_that_races_a_relaunch_is_not_lost(core_house: CoreHouse) -> None:
     """The intent is written, the launch got no answer, the user cancels: the job must not run on."""
-    house.cluster.lose_replies = 1
-    await house.pause()
-    house.start()
-    await house.submit(5.0)
-
-    async def launched() -> bool:
-        return house.cluster.lose_replies == 0  # the intent is written before
-
-    await house.until(launched)
-    assert (await house.store.get("job-1")).pending_reason is PendingReason.LAUNCHING
-    await house.kill()
-    await house.store.request_cancel("job-1")
-    house.start()
-    (done,) = await house.until_final(1)
+    core_house.cluster.lose_replies = 1
+    core_house.pause()
+    core_house.start()
+    core_house.submit(5.0)
+    core_house.until(lambda: core_house.cluster.lose_replies == 0)  # the intent is written before
+    assert core_house.store.get("job-1").pending_reason is PendingReason.LAUNCHING
+    core_house.kill()
+    core_house.cancel("job-1")
+    core_house.start()
+    (done,) = core_house.until_final(1)
     assert done.state is JobState.CANCELLED
-    assert not house.cluster.running
+    assert not core_house.cluster.running
 
 
 @pytest.mark.parametrize("error", [InternalError("a bug there"), LimitExceeded("too many"), DeadlineExceeded("late")])
-async def test_one_job_that_cannot_be_launched_holds_up_no_other(house: House, error: AdlroError) -> None:
-    house.cluster.poisoned = ("job-1", error)
-    house.start("fcfs", max_attempts=2, lease_s=0.5)
+def test_one_job_that_cannot_be_launched_holds_up_no_other(core_house: CoreHouse, error: AdlroError) -> None:
+    core_house.cluster.poisoned = ("job-1", error)
+    core_house.start("fcfs", max_attempts=2)
     for _ in range(3):
-        await house.submit(2.0)
-    done = await house.until_final(3)
+        core_house.submit(2.0)
+    done = core_house.until_final(3)
     assert [job.state for job in done] == [JobState.FAILED, JobState.SUCCEEDED, JobState.SUCCEEDED]
     assert error.message in done[0].message
+    assert len(core_house.lives) == 1
 
 
-async def test_an_impossible_head_blocks_nobody(house: House) -> None:
-    house.start("fcfs")
-    await house.submit(1.0, gpu_memory_mib=99999)
-    await house.submit(1.0)
-
-    async def second_ends() -> bool:
-        return (await house.store.get("job-2")).state is JobState.SUCCEEDED
-
-    await house.until(second_ends)
-    assert (await house.store.get("job-1")).pending_reason is PendingReason.NO_FITTING_GPU
+def test_an_impossible_head_blocks_nobody(core_house: CoreHouse) -> None:
+    core_house.start("fcfs")
+    core_house.submit(1.0, gpu_memory_mib=99999)
+    core_house.submit(1.0)
+    core_house.until_state("job-2", JobState.SUCCEEDED)
+    assert core_house.store.get("job-1").pending_reason is PendingReason.NO_FITTING_GPU
 
 
 @pytest.mark.parametrize("runs", [True, False])
-async def test_an_attempt_that_the_store_has_forgotten_is_followed_by_another_one(house: House, runs: bool) -> None:
+def test_an_attempt_that_the_store_has_forgotten_is_followed_by_another_one(core_house: CoreHouse, runs: bool) -> None:
     """As after Redis came back without its last changes, when that attempt still runs, or its end is past."""
     if runs:
-        house.start("fcfs")
-        await house.until_acting()
-        await house.kill()
-    spec = (await house.submit(5.0)).spec
-    key = ("job-1", 1)
-    token, incarnation = house.cluster.token, house.cluster.incarnation
-    await house.cluster.launch(*key, spec, Placement.on("volta-0/0"), token, incarnation)
+        core_house.start("fcfs")
+        core_house.settle()
+        core_house.kill()
+    spec = core_house.submit(5.0).spec
+    key, cluster = ("job-1", 1), core_house.cluster
+    cluster.on_launch(*key, spec, Placement.on("volta-0/0"), cluster.token, cluster.incarnation)
     if not runs:
-        await house.cluster.stop(*key, token, incarnation)
-    house.start("fcfs")
-    (done,) = await house.until_final(1)
+        cluster.on_stop(*key, cluster.token, cluster.incarnation)
+    core_house.start("fcfs")
+    (done,) = core_house.until_final(1)
     assert done.state is JobState.SUCCEEDED
     first, second = done.attempts
     assert "forg" in first.outcome
     assert second.outcome == "succeeded"
 
 
-async def test_an_attempt_that_no_record_stands_for_is_stopped(house: House) -> None:
+def test_an_attempt_that_no_record_stands_for_is_stopped(core_house: CoreHouse) -> None:
     """Otherwise it holds a GPU that the ledger believes idle, and job after job is refused there."""
-    house.start("fcfs")
-    await house.until_acting()
-    await house.kill()
-    spec = (await house.submit(1000.0, name="stray")).spec
-    await house.store.request_cancel("job-1")
-    on = Placement.on("volta-0/0")
-    await house.cluster.launch("job-1", 7, spec, on, house.cluster.token, house.cluster.incarnation)
-    house.start()
-    await house.submit(1.0)
-    done = await house.until_final(2)
+    core_house.start("fcfs")
+    core_house.settle()
+    core_house.kill()
+    cluster, spec = core_house.cluster, core_house.submit(1000.0, name="stray").spec
+    core_house.cancel("job-1")
+    cluster.on_launch("job-1", 7, spec, Placement.on("volta-0/0"), cluster.token, cluster.incarnation)
+    core_house.start()
+    core_house.submit(1.0)
+    done = core_house.until_final(2)
     assert done[1].state is JobState.SUCCEEDED
     assert done[1].attempt_count == 1
-    assert not house.cluster.running
+    assert not cluster.running
 
 
-async def test_the_clock_waits_for_a_refused_launch(house: House) -> None:
+def test_the_clock_waits_for_a_refused_launch(core_house: CoreHouse) -> None:
     """The job is placed again at the same moment of cluster time, not at the next event."""
-    house.cluster.refuse, house.cluster.refusals = "not now", 1
-    house.start("fcfs")
-    await house.submit(1.0, begin_time_s=1.0)
-    await house.submit(1.0, begin_time_s=2.0)
-    done = await house.until_final(2)
+    core_house.cluster.refuse, core_house.cluster.refusals = "not now", 1
+    core_house.start("fcfs")
+    core_house.submit(1.0, begin_time_s=1.0)
+    core_house.submit(1.0, begin_time_s=2.0)
+    done = core_house.until_final(2)
     assert [job.start_s for job in done] == [1.0, 2.0]
     assert done[0].attempt_count == 2
 
 
-async def test_a_submission_counts_from_the_clusters_present(house: House) -> None:
+def test_a_submission_counts_from_the_clusters_present(core_house: CoreHouse) -> None:
     """Not from its last event, which may be long ago, and not from a begin time that has passed."""
-    house.start()
-    await house.until_acting()
-    house.cluster.clock = Clock(ClockMode.VIRTUAL, 0.0, False, 200.0)
-    await house.submit(1.0, begin_time_s=50.0)
-    await house.submit(1.0)
-    done = await house.until_final(2)
+    core_house.start()
+    core_house.settle()
+    core_house.cluster.clock = Clock(ClockMode.VIRTUAL, 0.0, False, 200.0)
+    core_house.submit(1.0, begin_time_s=50.0)
+    core_house.submit(1.0)
+    done = core_house.until_final(2)
     assert [job.submit_s for job in done] == [200.0, done[1].submit_s]
     assert done[1].submit_s is not None
     assert done[1].submit_s >= 200.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from adlro.services.orchestrator.runtimes.refresh import RuntimeRefresh
 from adlro.state.observation import Floats
 from adlro.v1 import decompose_service_pb2 as pb
 from tests.ledgers import job, queue
+from tests.unit.orchestrator.house import answered
 
 DECLARED = ExpectedRuntime(runtime_s=20.0, gpu_model="v100_sxm2")
 
@@ -47,7 +49,9 @@ async def test_an_interval_becomes_the_spread_that_policies_see(cluster: Cluster
     ledger = Ledger(cluster)
     entry = queue(ledger, 1, (5.0, 5.0, 5.0))
     assert ledger.observe(0.0).job_spread.tolist() == [[0.0]]
-    await RuntimeRefresh(ask(Says(5.0, np.array([0.7])))).bring_up_to_date(ledger, [entry], virtual=True)
+    predictions = ask(Says(5.0, np.array([0.7])))
+    refresh = RuntimeRefresh(time.monotonic, predictions.standing)
+    await answered(refresh.bring_up_to_date(ledger, [entry], virtual=True), predictions)
     assert ledger.observe(0.0).job_spread.tolist() == [[0.7]], "the same durations, but less sure of them"
 
 

@@ -152,6 +152,31 @@ async def test_waiting_jobs_are_asked_about_again_when_enough_was_learned() -> N
     assert len(repeated) > len(JOBS) - 20  # some of them had been asked about before
 
 
+async def test_each_decision_sees_what_was_predicted_last() -> None:
+    """Also where nobody joins the queue, and only its first job is asked about."""
+    decompose = FakeDecompose(lambda number, learned: np.full(3, number + 1 + learned / 1024))
+    policy = POLICIES["mct"]()
+    alone = 0
+
+    def act(observation: Observation) -> Ints:
+        nonlocal alone
+        durations = observation.duration_s[0][observation.job_waiting[0]]
+        learned = {float(value) % 1 * 1024 for value in durations[np.isfinite(durations)]}
+        assert learned == {len(decompose.learned)}
+        alone += int(observation.job_waiting.sum()) == 1
+        return policy.act(observation)
+
+    predict = decompose.predict
+
+    async def anew(specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
+        decompose.revision = 1 + len(decompose.learned)
+        return await predict(specs, gpu_models)
+
+    decompose.predict = anew  # type: ignore[method-assign]
+    await ran(decompose, act)
+    assert alone > 5
+
+
 @pytest.mark.parametrize("when", ["predict", "learn"])
 async def test_an_error_ends_the_run_instead_of_something_else_being_believed(when: str) -> None:
     def says(number: int, learned: int) -> Floats:

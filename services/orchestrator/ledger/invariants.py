@@ -1,0 +1,80 @@
+"""What always holds of a ledger, for tests: who holds what agrees with the entries, and the queue with its columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from adlro.records.jobs import JobState, PendingReason
+from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
+
+
+def check_ledger(ledger: Ledger) -> None:
+    """Checks all of it.
+
+    Raises:
+        AssertionError: with what does not hold.
+    """
+    for job_id, entry in ledger.entries.items():
+        assert entry.job.job_id == job_id
+        _check_entry(ledger, entry)
+    _check_occupancy(ledger)
+    _check_queue(ledger)
+
+
+def _check_entry(ledger: Ledger, entry: Entry) -> None:
+    job, where = entry.job, f"{entry.job.job_id}, {entry.phase.value}"
+    assert not job.state.final, f"{where}: its record is final"
+    assert (entry.row >= 0) == (entry.phase is Phase.QUEUED), f"{where}: row {entry.row} of the queue"
+    if entry.phase is not Phase.PLACED:
+        assert entry.gpu < 0, f"{where}: holds GPU {entry.gpu}"
+        assert job.state is JobState.PENDING, f"{where}: {job.state.name} by its record"
+        assert job.pending_reason is not PendingReason.LAUNCHING, f"{where}: being launched by its record"
+        assert not job.attempts or job.attempts[-1].end_s is not None, f"{where}: its last attempt has not ended"
+        return
+    assert job.attempts, f"{where}: it has no attempt"
+    assert job.attempts[-1].end_s is None, f"{where}: its attempt has ended"
+    launching = job.state is JobState.PENDING and job.pending_reason is PendingReason.LAUNCHING
+    assert launching or job.state is JobState.RUNNING, f"{where}: {job.state.name}, {job.pending_reason.name}"
+    if entry.gpu >= 0:
+        assert ledger.layout.gpu_ids[entry.gpu] == job.gpu_id, f"{where}: its record says {job.gpu_id}"
+
+
+def _check_occupancy(ledger: Ledger) -> None:
+    layout, occupancy = ledger.layout, ledger.occupancy
+    placed = [entry for entry in ledger.entries.values() if entry.gpu >= 0]
+    held = Counter(entry.gpu for entry in placed)
+    assert max(held.values(), default=1) == 1, f"a GPU is held by several: {held}"
+    assert [holder != "" for holder in occupancy.holder] == [gpu in held for gpu in range(len(layout.gpu_ids))]
+    cores, memory_mib = layout.node_cores.copy(), layout.node_memory_mib.copy()
+    for entry in placed:
+        gpu, spec = entry.gpu, entry.job.spec
+        node = layout.gpu_node[gpu]
+        assert occupancy.holder[gpu] == entry.job.job_id, f"{occupancy.holder[gpu]} holds {layout.gpu_ids[gpu]}"
+        assert occupancy.cores_held[gpu] == spec.cpu_cores
+        assert occupancy.memory_held_mib[gpu] == spec.memory_mib
+        assert ledger._holder_user[gpu] == ledger.attained.number_of(spec.user)
+        cores[node] -= spec.cpu_cores
+        memory_mib[node] -= spec.memory_mib
+    assert np.array_equal(cores, occupancy.cores_free), "free cores and what is held do not add up"
+    assert np.array_equal(memory_mib, occupancy.memory_free_mib), "free memory and what is held do not add up"
+    assert np.count_nonzero(ledger._holder_user >= 0) == len(placed)
+
+
+def _check_queue(ledger: Ledger) -> None:
+    waiting, columns = ledger._waiting, ledger._columns.jobs
+    queued = [entry for entry in ledger.entries.values() if entry.phase is Phase.QUEUED]
+    assert len(waiting) == len(queued), "the queue and the entries differ"
+    assert ledger._places == [entry.order for entry in waiting] == sorted(ledger._places), "the queue is out of order"
+    rows = [entry.row for entry in waiting]
+    assert list(ledger._rows) == rows, "the rows are not those of the queue"
+    assert len(set(rows)) == len(rows), "two jobs share a row"
+    assert not set(rows) & set(ledger._columns._free), "a job's row is free"
+    for entry in waiting:
+        row, spec = entry.row, entry.job.spec
+        assert columns.submit_s[0, row] == (entry.job.submit_s or 0.0)
+        assert np.array_equal(columns.expected_s[0, row], entry.expected_s)
+        assert columns.expected_spread[0, row] == entry.spread
+        assert (columns.cores[0, row], columns.memory_mib[0, row]) == (spec.cpu_cores, spec.memory_mib)
+        assert (columns.gpu_memory_mib[0, row], columns.priority[0, row]) == (spec.gpu_memory_mib, spec.priority)

@@ -1,0 +1,299 @@
+"""The core of a session: told what happened and when, it says what is to be done.
+
+Everything that moves a job happens at an event of the cluster, in order: a new job, or another policy, only asks the
+cluster for a wake-up. For each event batch there is one write (ends, intents to launch, and how far the cluster's log
+is applied), then the launches, then the acknowledgement. It awaits nothing, has no clock, and draws nothing: the same
+inputs give the same effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from adlro.decide.policies.base import Basis, Policy
+from adlro.errors import Stale
+from adlro.records.events import NOT_BLOCKING, Clock, ClockMode, ClusterEvent, EventBatch, EventKind
+from adlro.records.jobs import JobState
+from adlro.services.orchestrator.ledger import transitions
+from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
+from adlro.services.orchestrator.runtimes.predictions import Standing
+from adlro.services.orchestrator.runtimes.refresh import RuntimeRefresh
+from adlro.services.orchestrator.session.core import inputs
+from adlro.services.orchestrator.session.core.arrivals import Arrivals
+from adlro.services.orchestrator.session.core.effects import Effects, StopNow
+from adlro.services.orchestrator.session.core.invariants import check
+from adlro.services.orchestrator.session.core.launches import EndDue, LaunchDue, Launches, StopDue
+from adlro.services.orchestrator.session.core.reasons import Reasons, ReasonsDue
+from adlro.services.orchestrator.session.core.round import Round
+from adlro.services.orchestrator.session.core.state import SessionState, Steps
+from adlro.services.orchestrator.session.holding import Holding
+from adlro.services.orchestrator.session.reconcile import Reconciled
+
+# What may change what a policy wants: it ends a hold. So does a job that joins the queue.
+ENDS_HOLD = frozenset(EventKind) - NOT_BLOCKING - {EventKind.WAKE_UP}
+
+
+class Core:
+    """One acting session, without its surroundings. The first input is `Begun`.
+
+    Args:
+        found: what was read and reconciled; changed from now on.
+        described: the cluster's newest event when it was described.
+        incarnation: of the cluster.
+        token: the fencing token of the session's lease.
+        clock: of the cluster.
+        holding: whether a hold is in force.
+        policy: decides; `basis`: what its last decision rests on.
+        decided: decisions that earlier sessions of this process have made.
+        predictor: how the predictor of runtimes stands; `caught_up`: the oldest generation of its predictions here.
+        learns_first: what ended is written before decisions, in a script of its own: a predictor has learned from it by
+            then. A service saves that script.
+    """
+
+    def __init__(
+        self,
+        found: Reconciled,
+        described: int,
+        incarnation: str,
+        token: int,
+        clock: Clock,
+        holding: Holding,
+        policy: Policy,
+        basis: Basis = Basis.POLICY,
+        *,
+        decided: int = 0,
+        predictor: Standing | None = None,
+        caught_up: int | None = None,
+        learns_first: bool = False,
+    ) -> None:
+        state = SessionState(found.book, holding, incarnation, token, found.applied, found.now_s, clock, policy, basis)
+        self._state = state
+        self._found: Reconciled | None = found
+        self._described = described
+        self._vanished = found.vanished
+        self._strays: list[tuple[str, int]] = []
+        self._stopped: list[Entry] = []
+        self._expectations = RuntimeRefresh(lambda: state.now, predictor or Standing(), caught_up)
+        self._arrivals = Arrivals(state)
+        self._launches = Launches(state, self._arrivals)
+        self._round = Round(state, decided)
+        self._reasons = Reasons(state)
+        self._learns_first = learns_first
+        self._course: Steps[None] | None = None  # what was begun, and waits for the answer to its request
+        self._begin_of: dict[type, Callable[[Any], Steps[None]]] = {
+            inputs.Begun: self._begin,
+            EventBatch: self._apply,
+            inputs.Arrived: self._take_up,
+            inputs.CancelRequested: self._cancel,
+            inputs.LaunchAnswered: self._launches.launch_answered,
+            inputs.StopAnswered: self._stop_answered,
+            inputs.Reminded: self._remind,
+            inputs.Quiet: lambda _: state.write(),
+        }
+
+    @property
+    def ledger(self) -> Ledger:
+        """Who holds what, and who waits."""
+        return self._state.ledger
+
+    @property
+    def applied(self) -> int:
+        """Revision up to which the cluster's events are applied."""
+        return self._state.applied
+
+    @property
+    def now_s(self) -> float:
+        """Cluster time of that."""
+        return self._state.now_s
+
+    def story(self, job_id: str) -> list[tuple[float, str]]:
+        """What happened to a job: (cluster time, what), oldest first, as far as it is kept."""
+        return self._state.story.of(job_id)
+
+    def validate(self) -> None:
+        """Checks that all that is known agrees; for tests, after each step.
+
+        Raises:
+            AssertionError: with what does not.
+        """
+        check(self._state, self._arrivals, self._launches, between=self._course is None)
+
+    def step(self, given: inputs.Input, now: float) -> Effects:
+        """Takes one input.
+
+        Args:
+            given: what happened, or the answer to the request of the last step.
+            now: seconds of wall time that pass steadily.
+
+        Raises:
+            Stale: the session is over; the next one starts from what is written down.
+        """
+        state = self._state
+        state.now = now
+        if isinstance(given, inputs.ANY_TIME):
+            self._note(given)
+            return state.take_effects()
+        answer = None
+        if isinstance(given, inputs.ANSWERS):
+            answer = given
+        else:
+            assert self._course is None, "a request waits for its answer"
+            self._course = self._begin_of[type(given)](given)
+        assert self._course is not None, "an answer to no request"
+        try:
+            request = self._course.send(answer)  # type: ignore[arg-type]  # None begins it
+        except StopIteration:
+            self._course = request = None
+        effects = state.take_effects()
+        effects.request = request
+        return effects
+
+    # ---- at any time
+
+    def _note(self, given: inputs.AnyTime) -> None:
+        match given:
+            case inputs.PolicyChanged(policy, basis):
+                self._state.policy, self._state.basis = policy, basis
+            case inputs.Drained(nodes):
+                self.ledger.set_drained(nodes)
+            case inputs.SpeedsChanged(speed_of):
+                self._expectations.gpu_speeds = speed_of
+            case inputs.AskAgain():
+                self._state.holding.ask_again()
+
+    # ---- the beginning
+
+    def _begin(self, _: inputs.Begun) -> Steps[None]:
+        state, found = self._state, self._found
+        assert found is not None, "a session begins once"
+        self._found = None
+        self._lose_vanished()
+        if not found.same:
+            yield from state.write(state.cursor, always=True)
+        # Their records are final, or on a later attempt: they must not hold a GPU.
+        for stray in found.unclaimed.values():
+            state.warn("stopping an attempt without a record", job_id=stray.job_id, attempt=stray.attempt)
+            yield StopNow(stray.job_id, stray.attempt)
+        begins_s = self._arrivals.wait_for_begins(found.begins)
+        state.remind(0.0, ReasonsDue())
+        # What an earlier session had written down and perhaps not launched; then what it had applied and perhaps not
+        # acknowledged.
+        yield from self._launches.start(found.relaunch)
+        yield from state.wake({0.0, *begins_s})
+
+    # ---- jobs come and go
+
+    def _take_up(self, given: inputs.Arrived) -> Steps[None]:
+        self._expectations.heard(given.predictor)
+        yield from self._arrivals.take_up(given.jobs)
+
+    def _cancel(self, given: inputs.CancelRequested) -> Steps[None]:
+        entry = self.ledger.entries.get(given.job_id)
+        if entry is None:
+            return
+        entry.job = transitions.cancel_requested(entry.job)
+        self._state.note(given.job_id, "its end is asked for")
+        if entry.phase is Phase.PLACED:
+            self._launches.stop(given.job_id, entry.job.attempt_count)
+        else:
+            yield from self._arrivals.cancel(given.job_id)
+
+    def _stop_answered(self, given: inputs.StopAnswered) -> Steps[None]:
+        self._launches.stop_answered(given)
+        yield from ()
+
+    def _remind(self, given: inputs.Reminded) -> Steps[None]:
+        if isinstance(given.of, LaunchDue | StopDue | EndDue):
+            yield from self._launches.reminded(given.of)
+        else:
+            yield from self._reasons.refresh()
+
+    # ---- the cluster's events
+
+    def _apply(self, batch: EventBatch) -> Steps[None]:
+        state = self._state
+        state.virtual = batch.clock.mode is ClockMode.VIRTUAL
+        events = [event for event in batch.events if event.revision > state.applied]
+        if not events:
+            return
+        for event in events:
+            if event.kind in ENDS_HOLD:
+                state.holding.happened(event.time_s)
+            elif event.kind is EventKind.WAKE_UP:
+                state.holding.woken(event.time_s)
+            self._apply_event(event)
+        state.applied = events[-1].revision
+        state.now_s = max(state.now_s, events[-1].time_s)
+        self._stop_strays()
+        stopped, self._stopped = self._stopped, []
+        for entry in stopped:
+            yield from self._launches.refuse(entry, entry.job.attempts[-1].outcome)
+        self._lose_vanished()
+        if all(event.kind in NOT_BLOCKING for event in events):
+            return  # written with the next batch, or when nothing else waits
+        if self._learns_first:
+            yield from state.write()
+        fresh, begun = yield from self._arrivals.join_queue()
+        if (yield from self._expectations.bring_up_to_date(self.ledger, begun, virtual=state.virtual)):
+            state.holding.ask_again()  # what it held for may not be worth it
+        self._expectations.use_gpu_speeds(self.ledger)
+        picks = yield from self._round.decide()
+        yield from self._reasons.tell([entry for entry in fresh if entry.phase is Phase.QUEUED])
+        yield from state.write(state.cursor)
+        yield from self._launches.start(picks, state.holding.next_wake_up_s(state.now_s))
+        if self.ledger.queue_length:
+            self._reasons.refresh_later()
+
+    def _apply_event(self, event: ClusterEvent) -> None:
+        if event.kind in (EventKind.GPU_LOST, EventKind.GPU_BACK):
+            if event.revision > self._described:  # older ones are in the description already
+                self.ledger.set_lost([event.gpu_id], event.kind is EventKind.GPU_LOST)
+            return
+        if event.kind is EventKind.CLUSTER_CHANGED:
+            if event.revision > self._described:
+                raise Stale("nodes or GPUs of the cluster joined or left; the next session begins with those it has")
+            return
+        if event.kind is EventKind.RUNNING:
+            return  # a sign of life; since STARTED the attempt counts as running
+        entry = self.ledger.entries.get(event.job_id)
+        if entry is None or not entry.is_placed(event.attempt):
+            if event.kind is EventKind.STARTED and event.revision > self._described:
+                self._strays.append((event.job_id, event.attempt))
+            return  # of an attempt that was given up
+        book, job = self._state.book, entry.job
+        match event.kind:
+            case EventKind.STARTED:
+                if job.state is JobState.PENDING:
+                    book.record(entry, transitions.started(job, event.time_s))
+                    self.ledger.runs_since(entry, event.time_s)
+            case EventKind.FINISHED:
+                book.end(entry, transitions.succeeded(job, event.time_s), learn=True)
+                self._expectations.ended()
+            case EventKind.FAILED:
+                book.end(entry, transitions.failed(job, event.time_s, event.message), learn=True)
+            case EventKind.STOPPED if transitions.is_given_up(job) and not job.cancel_requested:
+                self._stopped.append(entry)  # by this orchestrator, which had no answer to its launch
+            case EventKind.STOPPED:
+                book.end(entry, transitions.stopped(job, event.time_s), learn=False)
+            case EventKind.LOST:
+                book.lose(entry, event.message or "its GPU was lost", event.time_s)
+
+    def _stop_strays(self) -> None:
+        """What started after it was given up holds a GPU that counts as idle here."""
+        strays, self._strays = self._strays, []
+        for job_id, attempt in strays:
+            self._state.warn("stopping an attempt that was given up", job_id=job_id, attempt=attempt)
+            self._launches.stop(job_id, attempt)
+
+    def _lose_vanished(self) -> None:
+        """What does not run, and whose end no event is left to tell: it was told while its record was unreadable."""
+        if self._state.applied < self._described:
+            return
+        vanished, self._vanished = self._vanished, []
+        for entry, attempt in vanished:
+            if entry.is_placed(attempt):
+                self._state.holding.ask_again()
+                gone = entry.job.gpu_id not in self.ledger.layout.gpu_number
+                why = "its GPU left the cluster" if gone else "it ended while its record could not be read"
+                self._state.book.lose(entry, why, self._state.now_s, excused=True)

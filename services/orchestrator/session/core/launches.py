@@ -1,0 +1,295 @@
+"""Launches and stops that are under way, as states, and which events are acknowledged when. No I/O.
+
+Each moment's launches go out together, and with them the wake-up that ends a hold; the acknowledgement, on which a
+virtual clock waits, comes after both, and acknowledgements keep the order of the moments. Nothing waits for an answer
+that is late, but for the first one's deadline.
+
+A launch that is refused, or gets no answer, concerns its job alone. Where it is not sure whether an attempt runs, it is
+asked for again, and then given up: that is written down, it is stopped, and taken back only when it is over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adlro.errors import Stale
+from adlro.records.events import AttemptState
+from adlro.records.jobs import Job
+from adlro.services.orchestrator.ledger import transitions
+from adlro.services.orchestrator.ledger.ledger import Entry
+from adlro.services.orchestrator.session.core import effects
+from adlro.services.orchestrator.session.core.arrivals import Arrivals
+from adlro.services.orchestrator.session.core.inputs import Accepted, LaunchAnswered, Refused, StopAnswered, Unanswered
+from adlro.services.orchestrator.session.core.state import SessionState, Steps
+
+# How often a launch that gets no answer is asked for.
+LAUNCH_TRIES = 3
+# Pause before a launch or a stop is asked for again; it doubles up to the other.
+AGAIN_S, MOST_AGAIN_S = 0.5, 30.0
+# How long the event of an attempt's end is waited for where the cluster ends it: a program may take its time.
+END_PATIENCE_S = 30.0
+# Pauses of cluster time before a job whose launch was refused is launched again; the last one from then on.
+REFUSAL_PAUSES_S = (0.0, 5.0, 15.0, 45.0, 120.0)
+
+Key = tuple[str, int]
+"""A job and its attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDue:
+    """Reminder: a launch without an answer is to be asked for again."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class StopDue:
+    """Reminder: a stop without an answer is to be asked for again."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndDue:
+    """Reminder: an attempt that is over, or should be, is taken back, if no event has told of its end."""
+
+    key: Key
+
+
+@dataclass(slots=True, eq=False)
+class Moment:
+    """Events that are dealt with; `open_count`: launches and wake-ups that the acknowledgement waits for."""
+
+    revision: int
+    open_count: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A launch that is under way.
+
+    Attributes:
+        entry: the job.
+        job: its record when the launch was meant.
+        applied: revision of the newest event that was known then.
+        moment: waits for it; None: no more.
+        tries: how often it was asked for.
+        why: it got no answer, for people.
+    """
+
+    entry: Entry
+    job: Job
+    applied: int
+    moment: Moment | None
+    tries: int = 1
+    why: str = ""
+
+    @property
+    def key(self) -> Key:
+        """The job and its attempt."""
+        return (self.job.job_id, self.job.attempt_count)
+
+    @property
+    def is_open(self) -> bool:
+        """Nothing is known of the attempt yet."""
+        return self.entry.is_open(self.job.attempt_count)
+
+
+@dataclass(slots=True, eq=False)
+class Stopping:
+    """A stop that is under way.
+
+    Attributes:
+        key: what is to be ended.
+        flight: the launch that it belongs to, where that waits for it.
+        gives_up: the attempt is taken back when it is over.
+        tries: how often it was asked for.
+        pause_s: before it is asked for again.
+    """
+
+    key: Key
+    flight: Flight | None
+    gives_up: bool
+    tries: int = 1
+    pause_s: float = AGAIN_S
+
+
+class Launches:
+    """The launches of one session.
+
+    Args:
+        state: of the session.
+        arrivals: who joins the queue.
+    """
+
+    def __init__(self, state: SessionState, arrivals: Arrivals) -> None:
+        self.flights: dict[Key, Flight] = {}
+        self.stops: dict[int, Stopping] = {}
+        self.moments: deque[Moment] = deque()
+        self._state = state
+        self._arrivals = arrivals
+        self._stop_count = 0
+
+    def start(self, picks: Sequence[Entry], wake_up_s: float | None = None) -> Steps[None]:
+        """Launches what was decided and is written down; acknowledges the newest event that is applied.
+
+        Args:
+            wake_up_s: cluster time at which to be woken; None: not to be.
+        """
+        state = self._state
+        moment = Moment(state.applied, len(picks))
+        self.moments.append(moment)
+        for entry in picks:
+            flight = Flight(entry, entry.job, state.applied, moment)
+            self.flights[flight.key] = flight
+            self._launch(flight)
+        if wake_up_s is not None:
+            moment.open_count += 1
+            yield from state.wake([wake_up_s])
+            moment.open_count -= 1
+        self._acknowledge()
+
+    def stop(self, job_id: str, attempt: int, flight: Flight | None = None, *, gives_up: bool = False) -> None:
+        """Ends an attempt, however often the cluster has to be asked."""
+        self._stop_count += 1
+        self.stops[self._stop_count] = Stopping((job_id, attempt), flight, gives_up, pause_s=AGAIN_S)
+        self._stop(self._stop_count)
+
+    # ---- answers
+
+    def launch_answered(self, given: LaunchAnswered) -> Steps[None]:
+        """The cluster has answered a launch, or has not."""
+        flight = self.flights[given.job_id, given.attempt]
+        match given.answer:
+            case Refused(why, final, retry_after_s):
+                if flight.is_open:
+                    yield from self.refuse(flight.entry, why, retry_after_s, final=final)
+                self._forget(flight)
+            case Unanswered(why):
+                yield from self._unanswered(flight, why)
+            case Accepted() as accepted:
+                yield from self._accepted(flight, accepted)
+
+    def stop_answered(self, given: StopAnswered) -> None:
+        """The cluster has answered a stop, or has not."""
+        stopping = self.stops[given.number]
+        flight = stopping.flight
+        if isinstance(given.answer, Unanswered):  # of a cluster that is away the session hears by its events
+            if flight is not None:
+                self._settle(flight)
+            self._state.remind(stopping.pause_s, StopDue(given.number))
+            stopping.pause_s = min(2.0 * stopping.pause_s, MOST_AGAIN_S)
+            return
+        del self.stops[given.number]
+        if flight is not None and not stopping.gives_up:
+            self._forget(flight)
+        elif flight is not None:
+            # The next attempt begins only when this one is over: the event of its end takes it back. Where there is
+            # nothing to end, it may have ended just now, by itself or by an earlier call whose answer was lost.
+            ends = given.answer or stopping.tries > 1
+            self._state.remind(END_PATIENCE_S if ends else AGAIN_S, EndDue(flight.key))
+
+    def reminded(self, of: LaunchDue | StopDue | EndDue) -> Steps[None]:
+        """The time has come that was waited for."""
+        match of:
+            case LaunchDue(key):
+                yield from self._go_on(self.flights[key])
+            case StopDue(number):
+                self.stops[number].tries += 1
+                self._stop(number)
+            case EndDue(key):
+                flight = self.flights[key]
+                if flight.is_open:
+                    yield from self.refuse(flight.entry, flight.why)
+                self._forget(flight)
+
+    # ---- taking back
+
+    def refuse(self, entry: Entry, why: str, retry_after_s: float = 0.0, *, final: bool = False) -> Steps[None]:
+        """The job waits, after a pause that grows with each refusal, or has failed; its GPU is free for others."""
+        state, job = self._state, entry.job
+        state.warn(
+            "launch refused", job_id=job.job_id, attempt=job.attempt_count, gpu_id=job.gpu_id, why=why, final=final
+        )
+        present_s = yield from state.wake([0.0])  # its GPU may be what others waited for
+        pause_s = REFUSAL_PAUSES_S[min(transitions.refusals_in_a_row(job), len(REFUSAL_PAUSES_S) - 1)]
+        retry_s = present_s + max(pause_s, retry_after_s)
+        if state.book.refuse(entry, why, present_s, retry_s, final=final):
+            self._arrivals.wait_until(retry_s, entry)
+            yield from state.wake([retry_s])
+        state.holding.ask_again()
+        yield from state.write()
+
+    def _unanswered(self, flight: Flight, why: str) -> Steps[None]:
+        self._settle(flight)
+        flight.why = f"no answer to {flight.tries} of {LAUNCH_TRIES} launches ({why})"
+        if not flight.is_open or flight.tries == LAUNCH_TRIES:
+            yield from self._go_on(flight)
+            return
+        state, entry = self._state, flight.entry
+        state.record(entry, transitions.unanswered(entry.job, flight.why))
+        yield from state.write()
+        state.remind(AGAIN_S, LaunchDue(flight.key))
+
+    def _go_on(self, flight: Flight) -> Steps[None]:
+        """With a launch that got no answer, a pause after that."""
+        state, entry = self._state, flight.entry
+        if not flight.is_open:  # events have told what became of it
+            if entry.job.cancel_requested and entry.is_placed(flight.job.attempt_count):
+                self.stop(*flight.key)  # it came when there was nothing to stop yet
+            self._forget(flight)
+        elif flight.tries == LAUNCH_TRIES or entry.job.cancel_requested:
+            state.record(entry, transitions.unanswered(entry.job, flight.why, given_up=True))
+            yield from state.write()
+            self.stop(*flight.key, flight, gives_up=True)
+        else:
+            flight.tries += 1
+            self._launch(flight)
+
+    def _accepted(self, flight: Flight, accepted: Accepted) -> Steps[None]:
+        if 0 < accepted.revision <= flight.applied:
+            # It was started before it was meant: the store has lost what it knew of that. Its events will not come
+            # again, so nobody would ever hear of its end.
+            why = "it was started before, and forgotten since"
+            if flight.is_open:
+                yield from self.refuse(flight.entry, why)
+            raise Stale(f"the cluster runs attempt {flight.job.attempt_count} of {flight.job.job_id}: {why}")
+        if accepted.state is AttemptState.ENDED and not accepted.revision:
+            # It ended without a start. The event of that may still be on its way; or it was told when the job was not
+            # meant to run, to a session whose records the store has lost.
+            flight.why = "it ended before, without a start, and was forgotten since"
+            self._state.remind(AGAIN_S, EndDue(flight.key))
+        elif flight.entry.job.cancel_requested:
+            # Perhaps that came while the launch was on its way, and found nothing to stop.
+            self.stop(*flight.key, flight)
+        else:
+            self._forget(flight)
+
+    # ---- bookkeeping
+
+    def _launch(self, flight: Flight) -> None:
+        job = flight.job
+        self._state.note(job.job_id, f"launch {flight.tries} of attempt {job.attempt_count}")
+        self._state.effects.launches.append(effects.Launch(*flight.key, job.spec, job.placement))
+
+    def _stop(self, number: int) -> None:
+        job_id, attempt = self.stops[number].key
+        self._state.note(job_id, f"stop of attempt {attempt}")
+        self._state.effects.stops.append(effects.Stop(number, job_id, attempt))
+
+    def _forget(self, flight: Flight) -> None:
+        self._settle(flight)
+        del self.flights[flight.key]
+
+    def _settle(self, flight: Flight) -> None:
+        """No acknowledgement waits for it any more."""
+        if flight.moment is not None:
+            flight.moment.open_count -= 1
+            flight.moment = None
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        while self.moments and not self.moments[0].open_count:
+            self._state.effects.acknowledge = self.moments.popleft().revision

@@ -1,0 +1,60 @@
+"""Why jobs wait, in their records: told as they join the queue, and brought up to date from time to time. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adlro.services.orchestrator.deciding.decisions import holds_back
+from adlro.services.orchestrator.ledger import transitions
+from adlro.services.orchestrator.ledger.ledger import Entry
+from adlro.services.orchestrator.session.core.effects import MORE
+from adlro.services.orchestrator.session.core.state import SessionState, Steps
+
+# A waiting job's reason is for people: it is brought up to date this often, so many at a time, not at every event.
+REASON_REFRESH_S = 1.0
+REASONS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonsDue:
+    """Reminder: the reasons of waiting jobs are to be brought up to date."""
+
+
+class Reasons:
+    """Keeps the reasons of the queue.
+
+    Args:
+        state: of the session.
+    """
+
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
+        self._from = 0
+        self._due = False
+
+    def tell(self, entries: Sequence[Entry]) -> Steps[None]:
+        """Records why jobs wait, where that is not what their records say."""
+        state = self._state
+        held = holds_back(state.policy, state.basis)
+        for start in range(0, len(entries), REASONS_AT_ONCE):
+            if start:
+                yield MORE
+            for entry, reason, text in state.ledger.reasons(entries[start : start + REASONS_AT_ONCE], held):
+                if (entry.job.pending_reason, entry.job.message) != (reason, text):
+                    state.record(entry, transitions.waiting(entry.job, reason, text))
+
+    def refresh(self) -> Steps[None]:
+        """The reasons of the next few hundred of the queue; the others have their turn later."""
+        self._due = False
+        end = self._from + REASONS_AT_ONCE
+        yield from self.tell(self._state.ledger.queued(self._from, end))
+        self._from = end if end < self._state.ledger.queue_length else 0
+        if self._from:
+            self.refresh_later()
+
+    def refresh_later(self) -> None:
+        """The queue is not what it was."""
+        if not self._due:
+            self._due = True
+            self._state.remind(REASON_REFRESH_S, ReasonsDue())

@@ -1,0 +1,276 @@
+"""A cluster in memory with a virtual clock, for tests of sessions: strict, and easy to break. Nothing is awaited."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Stale, Unavailable
+from adlro.placement import NOWHERE, Placement
+from adlro.records.cluster import Cluster
+from adlro.records.events import (
+    NOT_BLOCKING,
+    AttemptState,
+    Clock,
+    ClockMode,
+    ClusterDescription,
+    ClusterEvent,
+    EventBatch,
+    EventKind,
+    RunningJob,
+)
+from adlro.records.jobs import JobSpec
+from adlro.services.orchestrator.ports import Launched
+
+
+class HangsError(Exception):
+    """The call is never answered."""
+
+
+class UntoldError(Exception):
+    """The call is carried out, and answered by the error that the cluster gives for that."""
+
+
+class ClusterModel:
+    """What a cluster does when it is called. Every job takes its simulated work in seconds, on any GPU."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.clock = Clock(ClockMode.VIRTUAL, 0.0, False, 0.0)
+        self.launches: list[tuple[str, int, str]] = []
+        self.away = False  # every call fails
+        self.refuse: str = ""  # launches fail with this,
+        self.refusals = 1_000_000  # so many times
+        self.poisoned: tuple[str, AdlroError] | None = None  # launches of this job fail with this
+        self.lose_replies = 0  # so many launches are lost on their way
+        self.refused: dict[str, list[AdlroError]] = {}  # by job, what its next launches fail with
+        self.late: set[str] = set()  # jobs of which a launch failed
+        self.unanswered: dict[str, int] = {}  # by job, so many launches are carried out, and answered by `error`
+        self.error: AdlroError = DeadlineExceeded("no answer in 10 s")
+        self.stops: list[tuple[str, int]] = []
+        self.deaf = 0  # so many stops are carried out, and nobody is told
+        self.linger = False  # what is stopped runs on until `end_stopped`
+        self.start_later = False  # launches are accepted, and started by `start_accepted`
+        self._begin()
+
+    def _begin(self) -> None:
+        self.incarnation = uuid.uuid4().hex
+        self.batches: list[EventBatch] = []
+        self.revision = 0
+        self.acknowledged = 0
+        self.blocking = 0  # revision that is to be acknowledged before time goes on
+        self.running: dict[str, tuple[RunningJob, float]] = {}
+        self.known: dict[tuple[str, int], int] = {}
+        self.wakes: set[float] = set()
+        self.token = 0
+        self.lost: set[str] = set()
+        self.accepted: dict[tuple[str, int], tuple[str, float]] = {}
+        self.ending: dict[tuple[str, int], str] = {}  # with the GPU
+
+    def restart(self) -> None:
+        """As kill -9: everything but the configuration is gone, the clock begins at 0."""
+        self.clock = replace(self.clock, time_s=0.0)
+        self._begin()
+
+    # ---- what it is asked for
+
+    def on_describe(self) -> ClusterDescription:
+        self.check_not_away()
+        return ClusterDescription(
+            self.cluster,
+            tuple(running for running, _ in self.running.values()),
+            tuple(self.lost),
+            self.clock,
+            self.incarnation,
+            self.revision,
+            1,
+            self.token,
+        )
+
+    def on_launch(
+        self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
+    ) -> Launched:
+        gpu_id = placement.gpu_id
+        self.check_not_away()
+        self.check_incarnation(incarnation)
+        self._fence(token)
+        if (job_id, attempt) in self.known:
+            return Launched(self.known[job_id, attempt], self._state_of(job_id, attempt))
+        if self.lose_replies:
+            self.lose_replies -= 1
+            raise HangsError
+        if self.refused.get(job_id):
+            self.late.add(job_id)
+            raise self.refused[job_id].pop(0)
+        if self.poisoned and self.poisoned[0] == job_id:
+            raise self.poisoned[1]
+        if self.refuse and self.refusals:
+            self.refusals -= 1
+            raise Conflict(self.refuse)
+        busy = {running.gpu_id for running, _ in self.running.values()}
+        assert gpu_id not in busy, f"{gpu_id} already runs a job"
+        assert job_id not in self.running, f"{job_id} already runs"
+        assert spec.simulated_work is not None
+        self.launches.append((job_id, attempt, gpu_id))
+        if self.start_later:
+            self.known[job_id, attempt] = 0
+            self.accepted[job_id, attempt] = (gpu_id, spec.simulated_work.work_s)
+            return Launched(0, AttemptState.ACCEPTED)
+        start_s = self.clock.time_s
+        self.running[job_id] = (
+            RunningJob(job_id, attempt, Placement.on(gpu_id), start_s),
+            start_s + spec.simulated_work.work_s,
+        )
+        self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
+        self.known[job_id, attempt] = self.revision
+        if self.unanswered.get(job_id):
+            self.unanswered[job_id] -= 1
+            raise UntoldError
+        start_revision = self.revision
+        if job_id in self.late:  # the moment that it was meant for may be acknowledged already
+            self.go_on()
+        return Launched(start_revision, AttemptState.STARTED)
+
+    def on_stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> bool:
+        self.check_not_away()
+        self.check_incarnation(incarnation)
+        self._fence(token)
+        self.stops.append((job_id, attempt))
+        runs = job_id in self.running and self.running[job_id][0].attempt == attempt
+        key = (job_id, attempt)
+        if self.linger and (runs or key in self.accepted):
+            runs = key not in self.ending
+            self.ending[key] = self.running[job_id][0].gpu_id if job_id in self.running else self.accepted[key][0]
+        elif runs:
+            running, _ = self.running.pop(job_id)
+            self.emit((EventKind.STOPPED, job_id, attempt, running.gpu_id))
+        if self.deaf:
+            self.deaf -= 1
+            raise self.error
+        return runs
+
+    def on_acknowledge(self, incarnation: str, revision: int, token: int) -> None:
+        self.check_not_away()
+        self._fence(token)
+        self.check_incarnation(incarnation)
+        self.acknowledged = max(self.acknowledged, revision)
+        self.go_on()
+
+    def on_wake_at(self, times_s: Sequence[float]) -> Clock:
+        self.check_not_away()
+        clock = self.clock
+        self.wakes.update(times_s)
+        due = {time_s for time_s in self.wakes if time_s <= self.clock.time_s}
+        if due:
+            self.wakes -= due
+            self.emit((EventKind.WAKE_UP, "", 0, ""))
+        self.go_on()
+        return clock
+
+    def on_advance_to(self, time_s: float) -> Clock:
+        self.on_set_clock(replace(self.clock, time_s=max(time_s, self.clock.time_s)))
+        return self.clock
+
+    def on_set_clock(self, clock: Clock) -> None:
+        self.check_not_away()
+        self.clock = clock
+        self.emit((EventKind.CLOCK_SET, "", 0, ""))
+        self.go_on()
+
+    # ---- what tests do to it
+
+    def start_accepted(self) -> None:
+        """Everything that was accepted starts, and then its program runs."""
+        for (job_id, attempt), (gpu_id, work_s) in self.accepted.items():
+            start_s = self.clock.time_s
+            self.running[job_id] = (RunningJob(job_id, attempt, Placement.on(gpu_id), start_s), start_s + work_s)
+            self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
+            self.known[job_id, attempt] = self.revision
+            self.emit((EventKind.RUNNING, job_id, attempt, gpu_id))
+        self.accepted.clear()
+
+    def lose_accepted(self) -> None:
+        """Everything that was accepted is over without a start."""
+        for (job_id, attempt), (gpu_id, _) in self.accepted.items():
+            self.emit((EventKind.LOST, job_id, attempt, gpu_id))
+        self.accepted.clear()
+
+    def end_stopped(self) -> None:
+        """What was stopped is over."""
+        for (job_id, attempt), gpu_id in self.ending.items():
+            self.running.pop(job_id, None)
+            self.accepted.pop((job_id, attempt), None)
+            self.emit((EventKind.STOPPED, job_id, attempt, gpu_id))
+        self.ending.clear()
+
+    def change(self, cluster: Cluster) -> None:
+        """Nodes join or leave; what runs on those that leave is lost."""
+        self.cluster = cluster
+        gpu_ids = {gpu.gpu_id for _, gpu in cluster.gpus()}
+        gone = [running for running, _ in self.running.values() if running.gpu_id not in gpu_ids]
+        for running in gone:
+            del self.running[running.job_id]
+        lost = [(EventKind.LOST, running.job_id, running.attempt, running.gpu_id) for running in gone]
+        self.emit(*lost, (EventKind.CLUSTER_CHANGED, "", 0, ""))
+
+    def lose(self, gpu_id: str) -> None:
+        """Takes a GPU away, with what runs there."""
+        self.lost.add(gpu_id)
+        events = [(EventKind.GPU_LOST, "", 0, gpu_id)]
+        for job_id, (running, _) in list(self.running.items()):
+            if running.gpu_id == gpu_id:
+                del self.running[job_id]
+                events.append((EventKind.LOST, job_id, running.attempt, gpu_id))
+        self.emit(*events)
+
+    def emit(self, *events: tuple[EventKind, str, int, str]) -> None:
+        made = []
+        for kind, job_id, attempt, gpu_id in events:
+            self.revision += 1
+            made.append(
+                ClusterEvent(
+                    self.revision, kind, self.clock.time_s, job_id, attempt, Placement.on(gpu_id) if gpu_id else NOWHERE
+                )
+            )
+        if made[-1].kind not in NOT_BLOCKING:
+            self.blocking = made[-1].revision
+        self.batches.append(EventBatch(self.incarnation, tuple(made), self.clock))
+
+    def go_on(self) -> None:
+        """The virtual clock: to the next moment at which something happens, once everything is acknowledged."""
+        if self.clock.paused or self.blocking > self.acknowledged:
+            return
+        times = [*self.wakes, *(end for _, end in self.running.values())]
+        if not times:
+            return
+        now_s = min(times)
+        self.clock = replace(self.clock, time_s=now_s)
+        events = []
+        for job_id, (running, end_s) in list(self.running.items()):
+            if end_s == now_s:
+                del self.running[job_id]
+                events.append((EventKind.FINISHED, job_id, running.attempt, running.gpu_id))
+        if now_s in self.wakes:
+            self.wakes.discard(now_s)
+            events.append((EventKind.WAKE_UP, "", 0, ""))
+        self.emit(*events)
+
+    def _state_of(self, job_id: str, attempt: int) -> AttemptState:
+        if (job_id, attempt) in self.accepted:
+            return AttemptState.ACCEPTED
+        running = self.running.get(job_id)
+        return AttemptState.STARTED if running and running[0].attempt == attempt else AttemptState.ENDED
+
+    def _fence(self, token: int) -> None:
+        if token < self.token:
+            raise Conflict(f"token {token} is older than {self.token}", reason="STALE_FENCING_TOKEN")
+        self.token = token
+
+    def check_incarnation(self, incarnation: str) -> None:
+        if incarnation != self.incarnation:
+            raise Stale("another incarnation")
+
+    def check_not_away(self) -> None:
+        if self.away:
+            raise Unavailable("the cluster does not answer")

@@ -1,0 +1,170 @@
+"""The core of a session by itself: what holds at every step, what it tells of a job, and that a recording replays."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InternalError, Unavailable
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import JobState
+from adlro.services.orchestrator.ledger.ledger import Phase
+from adlro.services.orchestrator.session.core import inputs
+from adlro.services.orchestrator.session.core.launches import Moment
+from adlro.services.orchestrator.session.core.recording import differences
+from tests.unit.orchestrator.core_house import CoreHouse
+
+FAULTS: tuple[AdlroError, ...] = (
+    Conflict("the GPU is busy"),
+    DeadlineExceeded("no answer in 10 s"),
+    Unavailable("its node is away"),
+    InternalError("a bug there"),
+)
+
+
+def some_faults(house: CoreHouse, draw: random.Random, jobs: int) -> None:
+    """Launches that are refused, get no answer, or are carried out untold; stops of which nobody is told."""
+    for number in draw.sample(range(1, jobs + 1), jobs // 5):
+        job_id = f"job-{number}"
+        if draw.random() < 0.3:
+            house.cluster.unanswered[job_id] = 1
+        else:
+            house.cluster.refused[job_id] = [draw.choice(FAULTS) for _ in range(draw.randint(1, 4))]
+    house.cluster.deaf = 5
+
+
+def ran(cluster: Cluster, seed: int, jobs: int, kills: int = 12) -> CoreHouse:
+    """Sessions with so many jobs and kills, until all have ended."""
+    draw = random.Random(seed)
+    house = CoreHouse(cluster, draw, check_every=1 if jobs <= 100 else 100)
+    some_faults(house, draw, jobs)
+    house.start("hold_greedy")
+    for _ in range(jobs):
+        house.submit(draw.uniform(0.5, 20.0), begin_time_s=draw.choice((None, draw.uniform(0.0, 2.0 * jobs))))
+    for number in draw.sample(range(1, jobs + 1), jobs // 50):
+        house.cancel(f"job-{number}")
+    ended = 0
+
+    def enough_ended() -> bool:
+        return house.store.final_count >= ended
+
+    for _ in range(kills):
+        ended += jobs // (kills + 1)
+        house.until(enough_ended)
+        match draw.choice(["session", "cluster", "gpu", "hang"]):
+            case "session":
+                house.kill()
+            case "cluster":
+                house.cluster.restart()
+            case "gpu":
+                house.cluster.lose("volta-0/1")
+            case "hang":
+                house.cluster.lose_replies = 1
+                house.until(lambda: not house.cluster.lose_replies)
+                house.kill()
+    house.until_final(jobs)
+    return house
+
+
+@pytest.mark.parametrize(
+    ("seed", "jobs"), [(seed, 100) for seed in range(6)] + [pytest.param(7, 1000, marks=pytest.mark.slow)]
+)
+def test_sessions_with_kills_replay_to_equal_effects(cluster: Cluster, seed: int, jobs: int) -> None:
+    house = ran(cluster, seed, jobs)
+    assert len(house.lives) > 3
+    assert sum(len(life.steps) for life in house.lives) > 10 * jobs
+    for life in house.lives:
+        assert differences(life.begin(), life.steps) == []
+    for job in house.until_final(jobs):
+        assert job.state in (JobState.SUCCEEDED, JobState.CANCELLED)
+        assert sum(each.outcome == "succeeded" for each in job.attempts) == (job.state is JobState.SUCCEEDED)
+        records = house.store.history[job.job_id]
+        assert [record.state.final for record in records] == [False] * (len(records) - 1) + [True]
+
+
+def test_another_input_leads_to_other_effects(cluster: Cluster) -> None:
+    """Else a replay would show nothing."""
+    house = CoreHouse(cluster)
+    house.start("fcfs")
+    house.submit(5.0)
+    house.submit(7.0)
+    house.until_final(2)
+    (life,) = house.lives
+    steps = life.steps
+    number = 1 + next(place for place, step in enumerate(steps) if isinstance(step[0], inputs.Arrived))
+    assert isinstance(steps[number][0], inputs.WokenAt)
+    changed = [*steps[:number], (inputs.WokenAt(3.0), *steps[number][1:]), *steps[number + 1 :]]
+    assert differences(life.begin(), steps) == []
+    assert differences(life.begin(), changed) != []
+
+
+def free_a_core(house: CoreHouse) -> None:
+    house.core.ledger.occupancy.cores_free[0] += 1
+
+
+def share_a_gpu(house: CoreHouse) -> None:
+    first, second = list(house.core.ledger.entries.values())[:2]
+    second.gpu = first.gpu
+
+
+def end_a_record(house: CoreHouse) -> None:
+    (entry, *_) = house.core.ledger.entries.values()
+    entry.job = replace(entry.job, state=JobState.SUCCEEDED)
+
+
+def change_the_queue(house: CoreHouse) -> None:
+    (entry,) = house.core.ledger.queued()
+    house.core.ledger._columns.jobs.cores[0, entry.row] += 1
+
+
+def forget_a_launch(house: CoreHouse) -> None:
+    house.core._launches.moments.append(Moment(house.core.applied, 2))
+
+
+def skip_a_version(house: CoreHouse) -> None:
+    (entry, *_) = house.core.ledger.entries.values()
+    house.core._state.book.record(entry, entry.job)
+    entry.version += 1
+
+
+def lose_a_pause(house: CoreHouse) -> None:
+    (entry,) = house.core.ledger.queued()
+    house.core.ledger._leave_queue(entry)
+    entry.phase = Phase.PAUSED
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [free_a_core, share_a_gpu, end_a_record, change_the_queue, forget_a_launch, skip_a_version, lose_a_pause],
+)
+def test_what_does_not_agree_is_found(cluster: Cluster, wrong: Callable[[CoreHouse], None]) -> None:
+    house = CoreHouse(cluster)
+    house.pause()
+    house.start("fcfs")
+    for _ in range(6):
+        house.submit(5.0)
+    house.settle()
+    house.core.validate()
+    wrong(house)
+    with pytest.raises(AssertionError):
+        house.core.validate()
+
+
+def test_the_story_of_a_job_says_what_happened_to_it(cluster: Cluster) -> None:
+    house = CoreHouse(cluster)
+    house.cluster.refused["job-1"] = [DeadlineExceeded("no answer in 10 s")]
+    house.start("fcfs")
+    house.submit(3.0)
+    house.until_final(1)
+    assert house.core.story("job-1") == [
+        (0.0, "pending: being launched on volta-0/0"),
+        (0.0, "launch 1 of attempt 1"),
+        (0.0, "pending: being launched on volta-0/0: no answer to 1 of 3 launches (no answer in 10 s)"),
+        (0.0, "launch 2 of attempt 1"),
+        (0.0, "running: running on volta-0/0"),
+        (3.0, "succeeded"),
+    ]
+    assert house.core.story("job-2") == []
