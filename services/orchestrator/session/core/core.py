@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from adlro.decide.policies.base import Basis, Policy
+from adlro.decide.policies.base import Policy
 from adlro.errors import Stale
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.records.events import NOT_BLOCKING, Clock, ClockMode, ClusterEvent, EventBatch, EventKind
 from adlro.records.jobs import JobState
 from adlro.services.orchestrator.ledger import transitions

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import TypeVar
 
-from adlro.decide.policies.base import Basis, Policy
+from adlro.decide.policies.base import Policy
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import Job
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
