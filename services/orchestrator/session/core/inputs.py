@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from adlro.decide.policies.base import Basis, Judgement, Policy
+from adlro.decide.policies.base import Judgement, Policy
+from adlro.records.decisions import DecisionBasis as Basis
 from adlro.records.events import AttemptState, EventBatch
 from adlro.records.jobs import Job
 from adlro.services.orchestrator.runtimes.predictions import Expected, Standing
