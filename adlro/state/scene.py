@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.numeric.compiled import compiled
+from adlro.state.candidate_table import candidate_table, gpu_kinds
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import IDLE, Hardware, remaining_s
 from adlro.state.observation import Bools, Floats, Ints, Observation
-from adlro.state.room import has_room, node_has_room
+from adlro.state.room import has_room
 
 
 class Scene(NamedTuple):
@@ -74,27 +75,25 @@ def whole_queue(
     taken = np.where(there, rows[:, :longest], 0)
     lists = scene.list_of[:, None]
     usable, idle = scene.gpu_speed > 0.0, scene.gpu_job == IDLE
-    can_start, node_of = usable & idle, (np.arange(batch)[:, None], hardware.gpu_node)
-    duration_s = np.empty((batch, longest, gpus))
-    fits = np.empty((batch, longest, gpus), dtype=np.bool_)
-    possible = np.zeros((batch, longest), dtype=np.bool_)
-    _fill_pairs(
-        hardware,
-        hardware.node_cores[node_of],
-        hardware.node_memory_mib[node_of],
-        np.where(can_start, scene.cores_free[node_of], -1),
-        np.where(can_start, scene.memory_free_mib[node_of], -1),
-        scene.known_speed,
-        jobs,
-        scene.list_of,
-        taken,
-        row_count,
-        duration_s,
-        fits,
-        possible,
-    )
+    can_start = usable & idle
+    gpu_kind, kind_gpu = gpu_kinds(hardware, scene.known_speed)
+    kind_duration_s = np.empty((batch, longest, kind_gpu.shape[1]))
+    possible = np.empty((batch, longest), dtype=np.bool_)
+    _fill_durations(hardware, scene.known_speed, kind_gpu, jobs, scene.list_of, taken, there, kind_duration_s, possible)
     remaining, elapsed = np.empty((batch, gpus)), np.empty((batch, gpus))
     _fill_runs(scene, remaining, elapsed)
+    job_cores, job_memory_mib = jobs.cores[lists, taken], jobs.memory_mib[lists, taken]
+    table = candidate_table(
+        gpu_kind,
+        hardware.gpu_node,
+        can_start,
+        scene.cores_free,
+        scene.memory_free_mib,
+        possible,
+        job_cores,
+        job_memory_mib,
+        kind_duration_s,
+    )
     users = jobs.user[lists, taken]
     return Observation(
         time_s=scene.time_s,
@@ -107,6 +106,7 @@ def whole_queue(
         gpu_submit_s=np.where(idle, np.inf, gpu_submit_s),
         gpu_cores_held=np.where(idle, 0, scene.gpu_cores),
         gpu_memory_held_mib=np.where(idle, 0, scene.gpu_memory_mib),
+        gpu_kind=gpu_kind,
         node_cores_free=scene.cores_free,
         node_memory_free_mib=scene.memory_free_mib,
         # A job that no GPU can ever hold waits for no policy: it must not block a queue.
@@ -115,12 +115,12 @@ def whole_queue(
         job_priority=jobs.priority[lists, taken],
         job_user_service_s=np.take_along_axis(user_service_s, users, axis=1),
         job_submit_s=jobs.submit_s[lists, taken],
-        job_cores=jobs.cores[lists, taken],
-        job_memory_mib=jobs.memory_mib[lists, taken],
+        job_cores=job_cores,
+        job_memory_mib=job_memory_mib,
         job_gpu_memory_mib=jobs.gpu_memory_mib[lists, taken],
         job_spread=jobs.expected_spread[lists, taken],
-        duration_s=duration_s,
-        fits_now=fits,
+        kind_duration_s=kind_duration_s,
+        table=table,
         hold_allowed=hold_allowed,
         gpu_models=gpu_models,
     )
@@ -151,48 +151,40 @@ def _fill_runs(scene: Scene, remaining: Floats, elapsed: Floats) -> None:
 
 
 @compiled
-def _fill_pairs(
+def _fill_durations(
     hardware: Hardware,
-    node_cores: Ints,
-    node_memory_mib: Ints,
-    cores_left: Ints,
-    memory_left_mib: Ints,
     known_speed: Floats,
+    kind_gpu: Ints,
     jobs: JobArrays,
     list_of: Ints,
     rows: Ints,
-    row_count: Ints,
+    there: Bools,
     duration_s: Floats,
-    fits: Bools,
     possible: Bools,
 ) -> None:
-    """Fills (A, Q, G): expected duration, inf where the GPU or its empty node is too small; may it start now.
+    """Fills (A, Q, S): expected duration, inf where a GPU of the kind or its empty node is too small.
 
     Args:
-        node_cores, node_memory_mib: (A, G) what the GPU's node has.
-        cores_left, memory_left_mib: (A, G) what it has left; -1 where nothing can start.
+        kind_gpu: (A, S) a GPU of each kind; -1: there is none.
+        rows: (A, Q) numbers of the jobs.
+        there: (A, Q) a job stands here.
         possible: (A, Q) filled: some GPU can hold the job when its node is empty.
     """
     for a in range(rows.shape[0]):
-        number, model, speed = list_of[a], hardware.gpu_model[a], known_speed[a]
-        gpu_memory, cores_of, memory_of = hardware.gpu_memory_mib[a], node_cores[a], node_memory_mib[a]
-        cores_free, memory_free = cores_left[a], memory_left_mib[a]
+        number = list_of[a]
         for i in range(rows.shape[1]):
-            durations, starts = duration_s[a, i], fits[a, i]
-            if i >= row_count[a]:
-                durations[:] = np.inf
-                starts[:] = False
-                continue
-            job = rows[a, i]
+            job, durations_s, shortest_s = rows[a, i], duration_s[a, i], np.inf
             cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
             gpu_memory_mib, expected_s = jobs.gpu_memory_mib[number, job], jobs.expected_s[number, job]
-            shortest_s = np.inf
-            for gpu in range(model.shape[0]):
-                able = has_room(cores, memory_mib, gpu_memory_mib, cores_of[gpu], memory_of[gpu], gpu_memory[gpu])
-                expected = expected_s[model[gpu]] / speed[gpu]
-                durations[gpu] = expected if able else np.inf
-            for gpu in range(model.shape[0]):
-                able = durations[gpu] < np.inf
-                starts[gpu] = able & node_has_room(cores, memory_mib, cores_free[gpu], memory_free[gpu])
-                shortest_s = min(shortest_s, durations[gpu])
+            for kind in range(durations_s.shape[0]):
+                durations_s[kind] = np.inf
+                gpu = kind_gpu[a, kind]
+                if gpu < 0 or not there[a, i]:
+                    continue
+                node = hardware.gpu_node[a, gpu]
+                node_cores, node_memory_mib = hardware.node_cores[a, node], hardware.node_memory_mib[a, node]
+                memory_of_gpu_mib = hardware.gpu_memory_mib[a, gpu]
+                if has_room(cores, memory_mib, gpu_memory_mib, node_cores, node_memory_mib, memory_of_gpu_mib):
+                    durations_s[kind] = expected_s[hardware.gpu_model[a, gpu]] / known_speed[a, gpu]
+                    shortest_s = min(shortest_s, durations_s[kind])
             possible[a, i] = shortest_s < np.inf

@@ -475,12 +475,13 @@ class Session:
             if seen is None or seen != (ledger.changes, acting.policy):
                 seen, policy = (ledger.changes, acting.policy), acting.policy
                 observation, queue = ledger.observe(self.now_s), ledger.queued()
-            if not observation.fits_now.any():
+            if not len(observation.table.job):
                 break
             judgement = await acting.guard.judge(policy, observation, virtual=self._virtual)
             if seen != (ledger.changes, acting.policy):
                 continue  # a node was drained, or another policy set, while this one was thinking
-            (job, gpu), second = winner_and_next(observation.fits_now[0], judgement.scores[0])
+            row, second = winner_and_next(judgement.scores)
+            job, gpu = judgement.action(observation.table, row)
             took_s = time.perf_counter() - began
             self._on_decision(took_s)
             if job < 0:
@@ -490,14 +491,14 @@ class Session:
             entry = queue[job]
             decision_id = f"d-{self.token}-{acting.decisions.count + 1}"
             made = Made.now(decision_id, entry, policy, ledger, self.now_s)
-            next_best = runner_up(judgement, second, queue, ledger)
+            next_best = runner_up(judgement, observation.table, second, queue, ledger)
             ledger.place(entry, gpu, self.now_s)
             gpu_id, model = ledger.layout.gpu_ids[gpu], ledger.layout.model_of(gpu)
             self._book.record(entry, transitions.launching(entry.job, Placement.on(gpu_id), model))
-            made = made.placed(gpu, judgement, job, entry.job.attempt_count, next_best, took_s * 1e6)
+            made = made.placed(gpu, judgement, observation, job, entry.job.attempt_count, next_best, took_s * 1e6)
             acting.decisions.add(made)
             self._tell(observation, queue, (job, gpu), made)
-            ledger.reflect(observation, job, gpu)
+            observation = ledger.reflect(observation, job, gpu)
             picks.append(entry)
             if time.perf_counter() > slice_ends:
                 await asyncio.sleep(0)  # the lease, health and callers go on during a long round
