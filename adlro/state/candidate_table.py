@@ -42,8 +42,9 @@ def candidate_table(
 ) -> CandidateTable:
     """The table of N decision points; the arguments are fields of the observation."""
     batch, jobs = job_waiting.shape
-    # Room for every job on every idle GPU: what is not filled costs nothing.
-    room = int((job_waiting.sum(axis=1) * gpu_idle.sum(axis=1)).sum())
+    # Room for every job on every idle GPU, and in a batch for more: what is not filled costs nothing.
+    idle = min(np.count_nonzero(gpu_idle), gpu_idle.shape[1])
+    room = np.count_nonzero(job_waiting) * idle
     first, duration_s = np.empty((batch, jobs + 1), dtype=np.int64), np.empty(room)
     job, gpu, count = np.empty((3, room), dtype=np.int64)
     rows = _fill_table(

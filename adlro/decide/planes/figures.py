@@ -254,6 +254,8 @@ def _fill_pairs(
         job = out.rows[n, w]
         begin, end = table.first[n, job], table.first[n, job + 1]
         best_s, completion_s, cheapest = scratch.best_s[job], scratch.completion_s[w], -np.inf
+        for kind in range(looked.kind_duration_s.shape[2]):
+            scratch.kind_pair[kind] = -1
         for i in range(end - begin):
             cheapest = max(cheapest, scratch.scores[w, i])
         for i in range(end - begin):
@@ -269,11 +271,19 @@ def _fill_pairs(
                 out.base[n] = count
             score, cores, others = scratch.scores[w, i], looked.job_cores[n, job], around.node_idle[node] - 1.0
             share, near = around.gpu_core_share[gpu], duration_s <= NEAR * best_s
-            values, clipped = out.pairs[count], 0
-            clipped += _put(values, 0, duration_s / best_s, rules)
-            clipped += _put(values, 1, duration_s / scale_s, rules)
-            clipped += _put(values, 2, duration_s / completion_s, rules)
-            clipped += _put(values, 3, scratch.queue_drain_s[0] / duration_s, rules)
+            values, kind = out.pairs[count], looked.gpu_kind[n, gpu]
+            like, clipped = scratch.kind_pair[kind], 0
+            if like < 0:
+                scratch.kind_pair[kind] = count
+                clipped += _put(values, 0, duration_s / best_s, rules)
+                clipped += _put(values, 1, duration_s / scale_s, rules)
+                clipped += _put(values, 2, duration_s / completion_s, rules)
+                clipped += _put(values, 3, scratch.queue_drain_s[0] / duration_s, rules)
+                scratch.kind_clipped[kind] = clipped
+            else:  # logarithms take long
+                clipped = scratch.kind_clipped[kind]
+                for plane in range(4):
+                    values[plane] = out.pairs[like, plane]
             clipped += _put(values, 4, best - score, rules)
             clipped += _put(values, 5, 1.0 if scratch.refused_scores[w, i] == -np.inf else 0.0, rules)
             clipped += _put(values, 6, 1.0 if is_base else 0.0, rules)

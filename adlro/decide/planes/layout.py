@@ -91,6 +91,8 @@ class Scratch(NamedTuple):
         node_slots, node_gpus: (M,) GPUs, and those that are usable.
         node_cores, node_memory_mib: (M,) what the node has in all.
         kind_gpus: (S,) usable GPUs of the kind.
+        kind_pair: (S,) a job's first pair with a GPU of the kind; -1: none so far.
+        kind_clipped: (S,) figures of that pair, of those that are the same for the kind, outside their range.
         best_s: (J,) shortest expected duration on a usable GPU; inf where no job waits.
         key: (J,) how much a job is wanted in the window.
         chosen: (J,) it is in it.
@@ -115,6 +117,8 @@ class Scratch(NamedTuple):
     node_cores: Ints
     node_memory_mib: Ints
     kind_gpus: Ints
+    kind_pair: Ints
+    kind_clipped: Ints
     best_s: Floats
     key: Floats
     chosen: Bools
@@ -143,7 +147,10 @@ def room(jobs: int, gpus: int, nodes: int, window: int) -> Scratch:
         node_gpus=np.zeros(nodes, dtype=np.int64),
         node_cores=np.zeros(nodes, dtype=np.int64),
         node_memory_mib=np.zeros(nodes, dtype=np.int64),
-        kind_gpus=np.zeros(gpus, dtype=np.int64),  # there may be as many kinds as GPUs
+        # There may be as many kinds as GPUs.
+        kind_gpus=np.zeros(gpus, dtype=np.int64),
+        kind_pair=np.zeros(gpus, dtype=np.int64),
+        kind_clipped=np.zeros(gpus, dtype=np.int64),
         best_s=np.zeros(jobs),
         key=np.zeros(jobs),
         chosen=np.zeros(jobs, dtype=np.bool_),
