@@ -37,15 +37,19 @@ class Looked(NamedTuple):
     table: CandidateTable
 
 
-_COLUMNS = tuple(name for name in Looked._fields if name != "table")
-_TYPES = {"f": np.dtype(np.float64), "i": np.dtype(np.int64), "b": np.dtype(np.bool_)}
+_FLOATS = ("time_s", "gpu_remaining_s", "job_priority", "job_submit_s", "kind_duration_s")
+_BOOLS = ("gpu_idle", "job_waiting", "hold_allowed")
+_TYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(np.float64 if name in _FLOATS else np.bool_ if name in _BOOLS else np.int64)
+    for name in Looked._fields
+    if name != "table"
+}
 
 
 def looked_at(observation: Observation) -> Looked:
     """Copies only what is of another type or layout."""
-    columns: dict[str, Any] = {name: _as_looked(getattr(observation, name)) for name in _COLUMNS}
-    table = CandidateTable(*map(_as_looked, observation.table))
-    return Looked(**columns, table=table)
+    columns: dict[str, Any] = {name: as_type(getattr(observation, name), wanted) for name, wanted in _TYPES.items()}
+    return Looked(**columns, table=observation.table)
 
 
 def as_type(column: NDArray[Any], wanted: np.dtype[Any] | type[np.generic]) -> NDArray[Any]:
@@ -54,10 +58,6 @@ def as_type(column: NDArray[Any], wanted: np.dtype[Any] | type[np.generic]) -> N
     if column.dtype == wanted and flags.c_contiguous and flags.writeable:
         return column
     return np.require(column, wanted, ["C", "W"])
-
-
-def _as_looked(column: NDArray[Any]) -> NDArray[Any]:
-    return as_type(column, _TYPES[column.dtype.kind])
 
 
 @compiled_part
