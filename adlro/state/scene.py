@@ -70,7 +70,8 @@ def whole_queue(
         gpu_models: names of the models.
     """
     gpu_kind, kind_gpu = gpu_kinds(hardware, scene.known_speed)
-    seen = _room(*hardware.gpu_model.shape, int(row_count.max(initial=0)), kind_gpu.shape[1])
+    clusters, gpus = hardware.gpu_model.shape
+    seen = _room(clusters, gpus, int(row_count.max(initial=0)), kind_gpu.shape[1])
     _fill(hardware, scene, jobs, rows, row_count, gpu_submit_s, user_service_s, kind_gpu, seen)
     table = candidate_table(
         gpu_kind,
@@ -133,19 +134,24 @@ class _Seen(NamedTuple):
 
 def _room(clusters: int, gpus: int, jobs: int, kinds: int) -> _Seen:
     """Room for the fields of an observation of so many."""
-    gpu_idle, job_waiting = np.empty((clusters, gpus), dtype=np.bool_), np.empty((clusters, jobs), dtype=np.bool_)
-    gpu_s, gpu_held = np.empty((3, clusters, gpus)), np.empty((2, clusters, gpus), dtype=np.int64)
-    job_s, job_asks = np.empty((4, clusters, jobs)), np.empty((4, clusters, jobs), dtype=np.int64)
+    of_gpus, of_jobs = (clusters, gpus), (clusters, jobs)
     return _Seen(
-        gpu_idle,
-        *gpu_s,
-        *gpu_held,
-        job_waiting,
-        job_asks[0],
-        *job_s[:3],
-        *job_asks[1:],
-        job_s[3],
-        np.empty((clusters, jobs, kinds)),
+        gpu_idle=np.empty(of_gpus, dtype=np.bool_),
+        gpu_remaining_s=np.empty(of_gpus),
+        gpu_elapsed_s=np.empty(of_gpus),
+        gpu_submit_s=np.empty(of_gpus),
+        gpu_cores_held=np.empty(of_gpus, dtype=np.int64),
+        gpu_memory_held_mib=np.empty(of_gpus, dtype=np.int64),
+        job_waiting=np.empty(of_jobs, dtype=np.bool_),
+        job_type=np.empty(of_jobs, dtype=np.int64),
+        job_priority=np.empty(of_jobs),
+        job_user_service_s=np.empty(of_jobs),
+        job_submit_s=np.empty(of_jobs),
+        job_cores=np.empty(of_jobs, dtype=np.int64),
+        job_memory_mib=np.empty(of_jobs, dtype=np.int64),
+        job_gpu_memory_mib=np.empty(of_jobs, dtype=np.int64),
+        job_spread=np.empty(of_jobs),
+        kind_duration_s=np.empty((clusters, jobs, kinds)),
     )
 
 

@@ -50,10 +50,13 @@ class Hungarian(Policy):
             if rows.start == rows.stop:
                 continue
             pairs = slice(int(ends[rows.start] - table.size[rows.start]), int(ends[rows.stop - 1]))
-            jobs, job = np.unique(table.job[row_of[pairs]], return_inverse=True)
-            gpus, gpu = np.unique(members[pairs], return_inverse=True)
-            rate, row = np.zeros((len(jobs), len(gpus))), np.empty((len(jobs), len(gpus)), dtype=np.int64)
-            rate[job, gpu], row[job, gpu] = 1.0 / table.duration_s[row_of[pairs]], row_of[pairs]
+            # Of the jobs and the GPUs with a pair, the others left out.
+            job = np.cumsum(np.diff(table.job[rows], prepend=-1) > 0)[row_of[pairs] - rows.start] - 1
+            there = np.zeros(observation.gpu_idle.shape[1], dtype=np.bool_)
+            there[members[pairs]] = True
+            gpus, gpu = np.flatnonzero(there), np.cumsum(there)[members[pairs]] - 1
+            rate, row = np.zeros((job[-1] + 1, len(gpus))), np.empty((job[-1] + 1, len(gpus)), dtype=np.int64)
+            rate[job, gpu], row[job, gpu] = (1.0 / table.duration_s)[row_of[pairs]], row_of[pairs]
             job, gpu = linear_sum_assignment(rate, maximize=True)
             matched = rate[job, gpu] > 0.0  # a job left over is given a GPU where it does not fit
             job, gpu = job[matched], gpu[matched]

@@ -42,13 +42,13 @@ class Static(Policy):
 
     def preferences(self, observation: Observation) -> Floats:
         """(C,) minus the GPU's number for the first job that waits for the GPU's model."""
-        table, cluster = observation.table, observation.table.cluster
+        table = observation.table
         home = np.where(observation.job_waiting, self._home_model(observation), -1)
-        wanted = np.zeros(len(table.job), dtype=np.bool_)
-        model_of_row = observation.gpu_model[cluster, table.gpu]
+        is_head = np.zeros(home.shape, dtype=np.bool_)
         for model in range(len(observation.gpu_models)):
-            head = first_waiting(home == model)  # (N, J)
-            wanted |= table.of_job(head) & (model_of_row == model)
+            is_head |= first_waiting(home == model)
+        model_of_row = observation.gpu_model[table.cluster, table.gpu]
+        wanted = table.of_job(np.where(is_head, home, -1)) == model_of_row
         return np.where(wanted, -table.gpu.astype(np.float64), -np.inf)
 
     def _home_model(self, observation: Observation) -> Ints:
@@ -62,12 +62,13 @@ class Static(Policy):
         of_type = self._model_of_type(models)
         wanted = of_type[observation.job_type]  # (N, J)
         home = np.full(wanted.shape, -1, dtype=np.int64)
-        kind_gpu = _lowest_of_kinds(observation)
-        rows = np.arange(len(kind_gpu))[:, None]
-        model = observation.gpu_model[rows, kind_gpu]  # (N, S)
+        model = np.zeros((len(home), able.shape[2]), dtype=np.int64)  # (N, S)
+        np.put_along_axis(model, observation.gpu_kind, observation.gpu_model, axis=1)
         held = self._holds(possible, model, wanted)
         home[held] = wanted[held]
         if not held.all():
+            kind_gpu = _lowest_of_kinds(observation)
+            rows = np.arange(len(kind_gpu))[:, None]
             memory = np.where(possible, observation.gpu_memory_mib[rows, kind_gpu][:, None, :], -1)
             most = memory == memory.max(axis=2, keepdims=True)
             # Ties by the lowest number.

@@ -13,9 +13,8 @@ from adlro.state.observation import CandidateTable, Observation
 
 PAPER_MODELS = ("v100_sxm2", "rtx_2080_ti", "radeon_vii")
 
-NO_CANDIDATES = CandidateTable(
-    np.zeros((1, 1), dtype=np.int64), *np.zeros((3, 0), dtype=np.int64), duration_s=np.zeros(0)
-)
+_NONE = np.zeros(0, dtype=np.int64)
+NO_CANDIDATES = CandidateTable(np.zeros((1, 1), dtype=np.int64), _NONE, _NONE, _NONE, np.zeros(0))
 """Stands where a table is made anew."""
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adlro.decide.winner import actions, winner, winner_and_next, winners
-from adlro.state.observation import HOLD, CandidateTable, Ints
+from adlro.state.observation import HOLD, CandidateTable
 
 ROWS = st.lists(st.lists(st.lists(st.integers(0, 3), max_size=3, unique=True), min_size=3, max_size=3), min_size=1)
 
@@ -18,8 +18,9 @@ def table_of(gpus: list[list[list[int]]]) -> CandidateTable:
     ends = np.cumsum(sizes).reshape(sizes.shape)
     job = [place for cluster in gpus for place, of_job in enumerate(cluster) for _ in of_job]
     gpu = [each for cluster in gpus for of_job in cluster for each in sorted(of_job)]
-    ints: list[Ints] = [np.array(column, dtype=np.int64) for column in (job, gpu, [1] * len(gpu))]
-    return CandidateTable(np.column_stack([ends[:, 0] - sizes[:, 0], ends]), *ints, duration_s=np.ones(len(gpu)))
+    jobs, gpu_of = np.array(job, dtype=np.int64), np.array(gpu, dtype=np.int64)
+    first = np.column_stack([ends[:, 0] - sizes[:, 0], ends])
+    return CandidateTable(first, jobs, gpu_of, np.ones_like(gpu_of), np.ones(len(gpu)))
 
 
 @given(st.data())
