@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 from adlro.decide.policies import POLICIES
 from adlro.services.decompose.drift import GPU_WINDOW, MIX_WINDOW, GpuDriftDetector, MixDriftDetector
 from adlro.sim.batch import BatchSimulator
+from adlro.state.candidate_table import with_new_table
 from adlro.state.job_arrays import pack_jobs
+from adlro.state.observation import Floats, Observation
 from adlro.workload.estimates import expected_s
 from adlro.workload.scenario import load_scenario
 from benchmarks.decompose_scheduling import LOAD, lists
@@ -85,6 +88,14 @@ def mix(seed: int, runs: int) -> dict[str, float]:
     return {"power": float(np.mean(flagged[0.2])), "false_alarms_a_look": float(np.mean(flagged[0.0]))}
 
 
+def _believed(observation: Observation, speed: Floats) -> Observation:
+    """The same observation where GPUs are believed to run at such speeds (N, G): each is a kind of its own."""
+    duration_s = np.take_along_axis(observation.kind_duration_s, observation.gpu_kind[:, None, :], axis=2)
+    kinds = np.broadcast_to(np.arange(speed.shape[1]), speed.shape).copy()
+    changed = replace(observation, gpu_kind=kinds, kind_duration_s=duration_s / speed[:, None, :])
+    return with_new_table(changed)
+
+
 def recovery(count: int, seed: int, policy_name: str) -> dict[str, float]:
     """Mean JCT of the jobs after four of eight V100s lose 20 % of their speed, by what the policy knows of it.
 
@@ -123,8 +134,7 @@ def recovery(count: int, seed: int, policy_name: str) -> dict[str, float]:
                         drifts[number].observe(*gpus[gpu], residual, SIGMA)
                         speed[number, gpu] = drifts[number].state(gpus[gpu][0]).speed_ratio
                     taken[number] = runs
-            observation.duration_s[...] /= speed[active][:, None, :]
-            simulator.act(policy.act(observation))
+            simulator.act(policy.act(_believed(observation, speed[active])))
         jct_s[knowledge] = (simulator.outcome().end_s - arrays.submit_s)[:, CHANGE_AT_JOB:].mean(axis=1)
     gain, got = jct_s["uncorrected"] - jct_s["known"], jct_s["uncorrected"] - jct_s["corrected"]
     return {

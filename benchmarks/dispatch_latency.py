@@ -37,6 +37,7 @@ from adlro.kit.testing import spawn_service
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
+from adlro.state.candidate_table import gpus_of_job
 from adlro.state.observation import Observation
 from adlro.store import JobStore
 from adlro.v1 import cluster_service_pb2 as cluster_pb
@@ -120,7 +121,7 @@ def _job(number: int, spec: JobSpec, submit_s: float) -> Job:
 
 def _place_anywhere(ledger: Ledger, entry: Entry, rng: np.random.Generator) -> None:
     row = ledger.queued().index(entry)
-    fits = np.flatnonzero(ledger.observe(0.0).fits_now[0, row])
+    fits = gpus_of_job(ledger.observe(0.0), 0, row)
     ledger.place(entry, int(rng.choice(fits)), -float(rng.uniform(0, 20)))
 
 

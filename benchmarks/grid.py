@@ -34,6 +34,7 @@ from adlro.lab.evaluate.resampling import change_of_means
 from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE, Tally
 from adlro.records.cluster import Cluster
 from adlro.sim.batch import BatchSimulator
+from adlro.state.candidate_table import gpus_of_job
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Bools, Floats, Ints, Observation
 from benchmarks.grid_cells import Cell, draw_cells, lists_of
@@ -100,9 +101,13 @@ def play(cluster: Cluster, jobs: JobArrays, policy: Policy) -> Played:
 
 def _idle_beside_backlog(observation: Observation, row: int) -> int:
     """Idle GPUs of one decision on which some waiting job fits that would be done before the queue has drained."""
+    duration_s = observation.kind_duration_s[row][:, observation.gpu_kind[row]]
+    fits = np.zeros(duration_s.shape, dtype=np.bool_)
+    for job in range(len(fits)):
+        fits[job, gpus_of_job(observation, row, job)] = True
     return idle_beside_backlog(
-        observation.duration_s[row],
-        observation.fits_now[row],
+        duration_s,
+        fits,
         observation.gpu_idle[row],
         observation.gpu_remaining_s[row],
         observation.gpu_node[row],

@@ -75,14 +75,14 @@ class SideBySide(Dqn):
         margins = model.metadata.margins
         best = best_of(planes, q_pairs, q_hold, margins)
         values = less_margins(planes, q_pairs.astype(np.float64), margins)
-        scores = np.full(observation.fits_now.shape, -np.inf)
+        scores = np.full(len(observation.table.job), -np.inf)
         rows = planes.pair_cluster
         highest = np.full(len(best), -np.inf)
         np.maximum.at(highest, rows, values)
         starts = best[best >= 0]
         values[starts] = np.nextafter(highest[rows[starts]], np.inf)
         there = best[rows] >= 0
-        scores[rows[there], planes.pair_queue[there], planes.pair_gpu[there]] = values[there]
+        scores[planes.pair_row[there]] = values[there]
         return Judgement(scores)
 
 

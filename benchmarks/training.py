@@ -152,7 +152,7 @@ def decisions_of(copies: int, seed: int) -> list[Observation]:
     policy, found = HoldGreedyFixed(), []
     while len(simulator.active):
         observation = simulator.observe()
-        if observation.fits_now.any():
+        if len(observation.table.job):
             found.append(observation)
         simulator.act(policy.act(observation))
     # Full clusters: neither the beginning, nor the end when nothing comes any more.
@@ -188,7 +188,7 @@ def measure_decisions(seed: int, rounds: int) -> dict[str, Any]:
                     parts[name].append(1e6 * float(passed))
         found[f"{16 * copies} GPUs"] = {
             "decisions": len(observations),
-            "queue": float(np.median([each.fits_now.shape[1] for each in observations])),
+            "queue": float(np.median([each.job_waiting.shape[1] for each in observations])),
             **{f"{name}_p50_us": percentile(values, 0.5) for name, values in parts.items()},
             **{f"{name}_p99_us": percentile(values, 0.99) for name, values in parts.items()},
         }

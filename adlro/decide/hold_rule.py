@@ -34,9 +34,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from adlro.decide.looked import Looked
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.numeric.exact_compiled import exp, log, log1p
 from adlro.state.observation import Bools, Floats, Ints
+from adlro.state.room import node_has_room
 
 
 class HoldRule(NamedTuple):
@@ -54,33 +56,60 @@ class HoldRule(NamedTuple):
 class Surroundings(NamedTuple):
     """What the rule looks at of one cluster beside the pair itself, the same for each job: `look_around` fills it.
 
+    GPUs of one kind take the same time for every job: of those on which a job does not fit now, it starts soonest on
+    that which it waits for the least.
+
     Attributes:
         node_idle: (M,) idle GPUs of each node.
         node_next_end_s: (M,) expected time until a job of the node ends, or its GPU comes back; inf: never.
+        gpu_kind: (G,) the GPU's kind.
         gpu_wait_s: (G,) expected time until the GPU could take a job that does not fit now.
         gpu_core_share: (G,) free cores of the node for each of its idle GPUs; filled where the GPU is idle.
         gpu_planned_s: (G,) time until the GPU has done what is planned on it (`plan_job`); at first 0 where it is idle,
             and its remaining time elsewhere.
-        gpu_slowdown: (G,) the least slowdown on it of the jobs looked at (`look_at_job`); inf: none can run there.
+        kind_wait_s: (S,) the least `gpu_wait_s` of the kind's GPUs.
+        kind_slowdown: (S,) the least slowdown there of the jobs looked at (`look_at_job`); inf: none can run there.
+        kind_fits: (S,) the job that is looked at fits on a GPU of the kind now.
+        kind_cost: (S,) what its duration there costs (`score_job`); inf: refused; filled where it fits.
     """
 
     node_idle: Floats
     node_next_end_s: Floats
+    gpu_kind: Ints
     gpu_wait_s: Floats
     gpu_core_share: Floats
     gpu_planned_s: Floats
-    gpu_slowdown: Floats
+    kind_wait_s: Floats
+    kind_slowdown: Floats
+    kind_fits: Bools
+    kind_cost: Floats
 
 
 def room_to_look(gpus: int, nodes: int) -> Surroundings:
     """Room for the surroundings in a cluster of up to so many GPUs and nodes; one a thread."""
-    of_gpus = (np.zeros(gpus) for _ in range(4))
-    return Surroundings(np.zeros(nodes), np.zeros(nodes), *of_gpus)
+    return Surroundings(
+        node_idle=np.zeros(nodes),
+        node_next_end_s=np.zeros(nodes),
+        gpu_kind=np.zeros(gpus, dtype=np.int64),
+        gpu_wait_s=np.zeros(gpus),
+        gpu_core_share=np.zeros(gpus),
+        gpu_planned_s=np.zeros(gpus),
+        # There may be as many kinds as GPUs.
+        kind_wait_s=np.zeros(gpus),
+        kind_slowdown=np.zeros(gpus),
+        kind_fits=np.zeros(gpus, dtype=np.bool_),
+        kind_cost=np.zeros(gpus),
+    )
 
 
 @compiled_part
 def look_around(
-    gpu_node: Ints, gpu_idle: Bools, gpu_remaining_s: Floats, node_cores_free: Ints, surroundings: Surroundings
+    gpu_kind: Ints,
+    gpu_node: Ints,
+    gpu_idle: Bools,
+    gpu_remaining_s: Floats,
+    node_cores_free: Ints,
+    surroundings: Surroundings,
 ) -> None:
     """Fills the surroundings; comes before `look_at_job` for each job, and that before `plan_job` and `score_job`.
 
@@ -94,65 +123,92 @@ def look_around(
         next_end_s[node] = np.inf
     for gpu in range(gpu_node.shape[0]):
         node = gpu_node[gpu]
+        surroundings.kind_wait_s[gpu] = surroundings.kind_slowdown[gpu] = np.inf  # there are no more kinds than GPUs
         if gpu_idle[gpu]:
             idle[node] += 1.0
         else:
             next_end_s[node] = min(next_end_s[node], gpu_remaining_s[gpu])
     for gpu in range(gpu_node.shape[0]):
-        node = gpu_node[gpu]
-        surroundings.gpu_slowdown[gpu] = np.inf
+        node, kind = gpu_node[gpu], gpu_kind[gpu]
+        wait_s = next_end_s[node] if gpu_idle[gpu] else gpu_remaining_s[gpu]
+        surroundings.gpu_kind[gpu], surroundings.gpu_wait_s[gpu] = kind, wait_s
+        surroundings.kind_wait_s[kind] = min(surroundings.kind_wait_s[kind], wait_s)
         if gpu_idle[gpu]:
-            surroundings.gpu_wait_s[gpu] = next_end_s[node]
             surroundings.gpu_core_share[gpu] = node_cores_free[node] / idle[node]
             surroundings.gpu_planned_s[gpu] = 0.0
         else:
-            surroundings.gpu_wait_s[gpu] = gpu_remaining_s[gpu]
             surroundings.gpu_planned_s[gpu] = gpu_remaining_s[gpu]
 
 
 @compiled_part
-def best_duration_s(surroundings: Surroundings, duration_s: Floats, fits: Bools) -> float:
-    """A job's shortest expected duration on any GPU that is there and can hold it; inf: there is none."""
+def best_duration_s(surroundings: Surroundings, duration_s: Floats, gpus: Ints) -> float:
+    """A job's shortest expected duration on any GPU that is there and can hold it; inf: there is none.
+
+    Args:
+        surroundings: of the cluster now; filled in: on which kinds the job fits now.
+        duration_s: (S,) expected on each kind.
+        gpus: (R,) where the job fits now: at least the lowest of each group of GPUs that are alike.
+    """
     best_s = np.inf
-    for gpu in range(duration_s.shape[0]):
+    for kind in range(duration_s.shape[0]):
+        surroundings.kind_fits[kind] = False
+    for i in range(gpus.shape[0]):
+        surroundings.kind_fits[surroundings.gpu_kind[gpus[i]]] = True
+    for kind in range(duration_s.shape[0]):
         # What is lost is nothing to compare with, or to wait for.
-        if fits[gpu] or surroundings.gpu_wait_s[gpu] < np.inf:
-            best_s = min(best_s, duration_s[gpu])
+        if surroundings.kind_fits[kind] or surroundings.kind_wait_s[kind] < np.inf:
+            best_s = min(best_s, duration_s[kind])
     return best_s
 
 
 @compiled_part
-def look_at_job(surroundings: Surroundings, duration_s: Floats, fits: Bools, longest_s: float) -> float:
-    """Takes in how slow each GPU is for a waiting job.
+def look_at_job(surroundings: Surroundings, duration_s: Floats, gpus: Ints, longest_s: float) -> float:
+    """Takes in how slow each kind is for a waiting job; the arguments are those of `best_duration_s`.
 
     Returns:
         The longest expected duration of the job on the GPUs where it could start now, or `longest_s`, if that is more.
     """
-    best_s = best_duration_s(surroundings, duration_s, fits)
+    best_s = best_duration_s(surroundings, duration_s, gpus)
     if best_s == np.inf:
         return longest_s
-    for gpu in range(duration_s.shape[0]):
-        if fits[gpu]:
-            longest_s = max(longest_s, duration_s[gpu])
-        if duration_s[gpu] < np.inf:
-            surroundings.gpu_slowdown[gpu] = min(surroundings.gpu_slowdown[gpu], duration_s[gpu] / best_s)
+    for kind in range(duration_s.shape[0]):
+        if surroundings.kind_fits[kind]:
+            longest_s = max(longest_s, duration_s[kind])
+        if duration_s[kind] < np.inf:
+            surroundings.kind_slowdown[kind] = min(surroundings.kind_slowdown[kind], duration_s[kind] / best_s)
     return longest_s
 
 
 @compiled_part
-def plan_job(surroundings: Surroundings, duration_s: Floats, fits: Bools) -> float:
+def plan_job(
+    surroundings: Surroundings,
+    duration_s: Floats,
+    gpu_node: Ints,
+    node_cores_free: Ints,
+    node_memory_free_mib: Ints,
+    cores: int,
+    memory_mib: int,
+) -> float:
     """Plans a waiting job behind those planned before, on the GPU where it is done first; of equals the lower-numbered.
+
+    Args:
+        surroundings: of the cluster now.
+        duration_s: (S,) expected on each kind.
+        gpu_node, node_cores_free, node_memory_free_mib: a row of the observation's fields.
+        cores, memory_mib: that the job asks for.
 
     Returns:
         The time until it starts there; 0 where no GPU that is there can hold it, which then is not planned.
     """
     planned_s = surroundings.gpu_planned_s
     best_gpu, best_start_s, best_end_s = -1, 0.0, np.inf
-    for gpu in range(duration_s.shape[0]):
+    for gpu in range(gpu_node.shape[0]):
         start_s = planned_s[gpu]
-        if start_s == 0.0 and not fits[gpu]:  # idle, and its node is too full for this job
-            start_s = surroundings.gpu_wait_s[gpu]
-        end_s = start_s + duration_s[gpu]
+        if start_s == 0.0:  # idle; perhaps its node is too full for this job
+            node = gpu_node[gpu]
+            if not node_has_room(cores, memory_mib, node_cores_free[node], node_memory_free_mib[node]):
+                start_s = surroundings.gpu_wait_s[gpu]
+        end_s = start_s + duration_s[surroundings.gpu_kind[gpu]]
         if end_s < best_end_s:
             best_gpu, best_start_s, best_end_s = gpu, start_s, end_s
     if best_gpu >= 0:
@@ -161,40 +217,49 @@ def plan_job(surroundings: Surroundings, duration_s: Floats, fits: Bools) -> flo
 
 
 @compiled_part
-def queue_drain_s(
-    surroundings: Surroundings, waiting: Bools, duration_s: Floats, fits: Bools, to_the_end: bool
-) -> float:
-    """The drain of a queue; looks at its jobs and plans them. The arguments are rows of an observation's fields.
+def queue_drain_s(surroundings: Surroundings, looked: Looked, n: int, to_the_end: bool) -> float:
+    """The drain of the queue of cluster n; looks at its jobs and plans them.
 
     Args:
         to_the_end: False: only as far as it matters to `score_job`.
     """
     longest_s, drain_s, job = 0.0, 0.0, 0
-    for each in range(fits.shape[0]):
-        if waiting[each]:
-            longest_s = look_at_job(surroundings, duration_s[each], fits[each], longest_s)
-    while job < fits.shape[0] and (to_the_end or drain_s < longest_s):
-        if waiting[job]:
-            drain_s = max(drain_s, plan_job(surroundings, duration_s[job], fits[job]))
+    jobs, first = looked.job_waiting.shape[1], looked.table.first[n]
+    for each in range(jobs):
+        if looked.job_waiting[n, each]:
+            gpus = looked.table.gpu[first[each] : first[each + 1]]
+            longest_s = look_at_job(surroundings, looked.kind_duration_s[n, each], gpus, longest_s)
+    while job < jobs and (to_the_end or drain_s < longest_s):
+        if looked.job_waiting[n, job]:
+            start_s = plan_job(
+                surroundings,
+                looked.kind_duration_s[n, job],
+                looked.gpu_node[n],
+                looked.node_cores_free[n],
+                looked.node_memory_free_mib[n],
+                looked.job_cores[n, job],
+                looked.job_memory_mib[n, job],
+            )
+            drain_s = max(drain_s, start_s)
         job += 1
     return drain_s
 
 
 @compiled_part
 def is_short(
-    rule: HoldRule, surroundings: Surroundings, gpu: int, duration_s: float, best_s: float, drain_s: float
+    rule: HoldRule, surroundings: Surroundings, kind: int, duration_s: float, best_s: float, drain_s: float
 ) -> bool:
     """A pair is not refused for the queue's sake: it takes no longer than so many drains as count on its GPU.
 
     Args:
-        gpu: of the pair.
+        kind: of the pair's GPU.
         duration_s: of the pair.
         best_s: of the job on any GPU.
         drain_s: of the queue.
     """
     if duration_s <= drain_s:
         return True
-    unsuited = max(duration_s / best_s / surroundings.gpu_slowdown[gpu], 1.0)
+    unsuited = max(duration_s / best_s / surroundings.kind_slowdown[kind], 1.0)
     return bool(duration_s <= rule.backlog * exp(-rule.affinity * log(unsuited)) * drain_s)
 
 
@@ -203,7 +268,7 @@ def score_job(
     rule: HoldRule,
     surroundings: Surroundings,
     duration_s: Floats,
-    fits: Bools,
+    gpus: Ints,
     cores: int,
     waited_s: float,
     drain_s: float,
@@ -214,72 +279,67 @@ def score_job(
     Args:
         rule: figures.
         surroundings: of the cluster now.
-        duration_s: (G,) expected; inf where the GPU, or its empty node, is too small.
-        fits: (G,) the job can start there now.
+        duration_s: (S,) expected on each kind; inf where a GPU of it, or its empty node, is too small.
+        gpus: (R,) where the job fits now: at least the lowest of each group of GPUs that are alike.
         cores: that it asks for.
         waited_s: since its submission.
         drain_s: of the queue; or as much of it as the longest duration that could start now, since what takes no longer
             than it is never refused. inf refuses nothing, as where nothing would end a hold.
-        scores: (G,) filled; -inf where the job does not fit or the pair is refused.
+        scores: (R,) filled; -inf where the pair is refused.
     """
-    best_s, completion_s = best_duration_s(surroundings, duration_s, fits), np.inf
-    for gpu in range(duration_s.shape[0]):
-        wait_s = 0.0 if fits[gpu] else surroundings.gpu_wait_s[gpu]
-        completion_s = min(completion_s, rule.kappa * wait_s + duration_s[gpu])
-    # Logarithms take long: many jobs have all their pairs refused, and neighbours are mostly of one model.
-    of_job_known, length_cost, age_gain = False, 0.0, 0.0
-    last_s, duration_cost = np.nan, 0.0
-    for gpu in range(duration_s.shape[0]):
-        scores[gpu] = -np.inf
-        if not fits[gpu] or (
-            duration_s[gpu] > rule.theta * completion_s
-            and not is_short(rule, surroundings, gpu, duration_s[gpu], best_s, drain_s)
-        ):
+    best_s, completion_s = best_duration_s(surroundings, duration_s, gpus), np.inf
+    for kind in range(duration_s.shape[0]):
+        wait_s = 0.0 if surroundings.kind_fits[kind] else surroundings.kind_wait_s[kind]
+        completion_s = min(completion_s, rule.kappa * wait_s + duration_s[kind])
+    # Logarithms take long: many jobs have all their pairs refused, and kinds are few.
+    length_cost, age_gain = np.nan, 0.0
+    for kind in range(duration_s.shape[0]):
+        length_s = duration_s[kind]
+        if not surroundings.kind_fits[kind]:
             continue
-        if not of_job_known:
-            of_job_known, length_cost = True, log(best_s)
+        if length_s > rule.theta * completion_s and not is_short(rule, surroundings, kind, length_s, best_s, drain_s):
+            surroundings.kind_cost[kind] = np.inf
+            continue
+        if length_cost != length_cost:
+            length_cost = log(best_s)
             age_gain = rule.ageing * log1p(max(waited_s, 0.0) / best_s)
-        if duration_s[gpu] != last_s:
-            last_s = duration_s[gpu]
-            duration_cost = length_cost + rule.alpha * log(last_s / best_s)
+        surroundings.kind_cost[kind] = length_cost + rule.alpha * log(length_s / best_s)
+    for i in range(gpus.shape[0]):
+        gpu = gpus[i]
         # More than a GPU's share strands idle GPUs of the node, less leaves cores that nobody can use.
         share = surroundings.gpu_core_share[gpu]
         misfit = abs(cores - share) / max(share, 1.0)
-        scores[gpu] = -(duration_cost + rule.packing * misfit - age_gain)
+        scores[i] = -(surroundings.kind_cost[surroundings.gpu_kind[gpu]] + rule.packing * misfit - age_gain)
 
 
 @compiled
-def score_batch(
-    rule: HoldRule,
-    surroundings: Surroundings,
-    time_s: Floats,
-    gpu_node: Ints,
-    gpu_idle: Bools,
-    gpu_remaining_s: Floats,
-    node_cores_free: Ints,
-    job_waiting: Bools,
-    job_submit_s: Floats,
-    job_cores: Ints,
-    duration_s: Floats,
-    fits_now: Bools,
-    hold_allowed: Bools,
-    scores: Floats,
-) -> None:
-    """Fills (N, J, G) scores; the arguments are the figures, room, and the fields of an observation."""
-    for n in range(fits_now.shape[0]):
-        look_around(gpu_node[n], gpu_idle[n], gpu_remaining_s[n], node_cores_free[n], surroundings)
+def score_batch(rule: HoldRule, surroundings: Surroundings, looked: Looked, scores: Floats) -> None:
+    """Fills (C,) scores of the rows of the observation's table; `surroundings` is room."""
+    table = looked.table
+    for n in range(looked.time_s.shape[0]):
+        look_around(
+            looked.gpu_kind[n],
+            looked.gpu_node[n],
+            looked.gpu_idle[n],
+            looked.gpu_remaining_s[n],
+            looked.node_cores_free[n],
+            surroundings,
+        )
         drain_s = np.inf
-        if hold_allowed[n]:
+        if looked.hold_allowed[n]:
             to_the_end = n < 0  # False; as a constant it would compile the drain once more
-            drain_s = queue_drain_s(surroundings, job_waiting[n], duration_s[n], fits_now[n], to_the_end)
-        for job in range(fits_now.shape[1]):
-            fits = fits_now[n, job]
-            somewhere = False
-            for gpu in range(fits.shape[0]):
-                somewhere |= fits[gpu]
-            if somewhere:
-                waited_s = time_s[n] - job_submit_s[n, job]
-                cores = job_cores[n, job]
-                score_job(rule, surroundings, duration_s[n, job], fits, cores, waited_s, drain_s, scores[n, job])
-            else:
-                scores[n, job] = -np.inf
+            drain_s = queue_drain_s(surroundings, looked, n, to_the_end)
+        for job in range(looked.job_waiting.shape[1]):
+            begin, end = table.first[n, job], table.first[n, job + 1]
+            if begin < end:
+                waited_s = looked.time_s[n] - looked.job_submit_s[n, job]
+                score_job(
+                    rule,
+                    surroundings,
+                    looked.kind_duration_s[n, job],
+                    table.gpu[begin:end],
+                    looked.job_cores[n, job],
+                    waited_s,
+                    drain_s,
+                    scores[begin:end],
+                )

@@ -7,7 +7,8 @@ for all of them at once. A policy maps it to one action a cluster.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,12 +42,68 @@ def hold_until_s(time_s: float, last_event_s: float) -> float:
     return math.ceil(until_s * 1000.0 - HOLD_ROUNDING_MS) / 1000.0
 
 
+class CandidateTable(NamedTuple):
+    """What can be started at the decision points of N clusters: C rows, each a job and a group of GPUs alike for it.
+
+    A group is of one node and one kind: idle GPUs, of those on which the job fits now, whose numbers follow one
+    another. Whatever can be said of the job on one of them holds for all; the lowest number stands for the group.
+
+    Rows stand in the order of the clusters, then of the jobs' submission, then of the GPUs' numbers.
+
+    Attributes:
+        first: (N, J + 1) the rows of the job at place j of cluster n go from first[n, j] to below first[n, j + 1].
+        job: (C,) the job's place in the observation.
+        gpu: (C,) lowest number of the group.
+        size: (C,) GPUs of the group.
+        duration_s: (C,) expected duration of the job on each of them.
+    """
+
+    first: Ints
+    job: Ints
+    gpu: Ints
+    size: Ints
+    duration_s: Floats
+
+    @property
+    def rows_of_job(self) -> Ints:
+        """(N, J) rows of each job; 0: it fits nowhere now."""
+        rows: Ints = np.diff(self.first, axis=1)
+        return rows
+
+    @property
+    def cluster(self) -> Ints:
+        """(C,) the row's cluster."""
+        return np.repeat(np.arange(len(self.first)), self.first[:, -1] - self.first[:, 0])
+
+    def of_job(self, values: NDArray[Any]) -> NDArray[Any]:
+        """(C,) of (N, J) values of jobs that of each row's job."""
+        return np.repeat(values.ravel(), self.rows_of_job.ravel())
+
+    def rows(self, n: int) -> slice:
+        """The rows of a cluster."""
+        return slice(int(self.first[n, 0]), int(self.first[n, -1]))
+
+    def row_of(self, n: int, job: int, gpu: int) -> int:
+        """The row that has a job of cluster n and a GPU on which it fits now."""
+        first, last = int(self.first[n, job]), int(self.first[n, job + 1])
+        return first + int(np.searchsorted(self.gpu[first:last], gpu, side="right")) - 1
+
+    def of_cluster(self, n: int) -> CandidateTable:
+        """The table of one cluster alone."""
+        rows = self.rows(n)
+        first = self.first[n : n + 1] - rows.start
+        return CandidateTable(first, self.job[rows], self.gpu[rows], self.size[rows], self.duration_s[rows])
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One decision point of N clusters with J waiting jobs and G GPUs.
 
     Jobs stand in the order of submission, GPUs in the order of the cluster's description. A job that no GPU can ever
-    hold, and padding where clusters of a batch differ: `job_waiting` False, `fits_now` False.
+    hold, and padding where clusters of a batch differ: `job_waiting` False, no rows in the table.
+
+    What can be started now stands in the table. Rules that look at all GPUs, busy ones included, find how long a job
+    takes there by the GPU's kind: GPUs of one model, GPU memory, node size and speed take the same time for every job.
 
     Attributes:
         time_s: (N,) cluster time.
@@ -59,6 +116,7 @@ class Observation:
         gpu_submit_s: (N, G) `job_submit_s` of the job on it; inf where none runs.
         gpu_cores_held: (N, G) CPU cores of its node that the job on the GPU holds; 0 where none runs.
         gpu_memory_held_mib: (N, G) main memory of its node that this job holds; 0 where none runs.
+        gpu_kind: (N, G) number of the GPU's kind, in the order of the kinds' lowest GPUs.
         node_cores_free: (N, M) CPU cores free on each node.
         node_memory_free_mib: (N, M) main memory free on each node.
         job_waiting: (N, J) a job stands here.
@@ -70,8 +128,9 @@ class Observation:
         job_memory_mib: (N, J) main memory asked for.
         job_gpu_memory_mib: (N, J) GPU memory asked for.
         job_spread: (N, J) how unsure the expected duration is: standard deviation of ln(true / expected); 0: exact.
-        duration_s: (N, J, G) expected duration; inf where the GPU, or its node when empty, is too small.
-        fits_now: (N, J, G) the job can start there now.
+        kind_duration_s: (N, J, S) expected duration on GPUs of a kind; inf where the GPU, or its node when empty, is
+            too small.
+        table: what can be started now.
         hold_allowed: (N,) something runs or will arrive. Where False nothing would ever end a hold: a policy that
             only waits for better must place something that fits.
         gpu_models: names of the models.
@@ -87,6 +146,7 @@ class Observation:
     gpu_submit_s: Floats
     gpu_cores_held: Ints
     gpu_memory_held_mib: Ints
+    gpu_kind: Ints
     node_cores_free: Ints
     node_memory_free_mib: Ints
     job_waiting: Bools
@@ -98,8 +158,8 @@ class Observation:
     job_memory_mib: Ints
     job_gpu_memory_mib: Ints
     job_spread: Floats
-    duration_s: Floats
-    fits_now: Bools
+    kind_duration_s: Floats
+    table: CandidateTable
     hold_allowed: Bools
     gpu_models: tuple[str, ...]
 
@@ -108,3 +168,29 @@ class Observation:
         """(N,) waiting jobs."""
         length: Ints = self.job_waiting.sum(axis=1, dtype=np.int64)
         return length
+
+    @property
+    def pair_count(self) -> int:
+        """Pairs of a job and a GPU, fitting or not: what the work of a decision grows with."""
+        return int(self.job_waiting.size * self.gpu_idle.shape[1])
+
+    def durations_s(self, n: int, job: int) -> Floats:
+        """(G,) expected duration of the job at a place of cluster n on each GPU."""
+        durations_s: Floats = self.kind_duration_s[n, job][self.gpu_kind[n]]
+        return durations_s
+
+    def group(self, n: int, row: int) -> Ints:
+        """Numbers of the GPUs that a row of the table, which is one of cluster n, stands for."""
+        gpu, count = int(self.table.gpu[row]), int(self.table.size[row])
+        idle, node, kind = self.gpu_idle[n], self.gpu_node[n], self.gpu_kind[n]
+        alike: Ints = np.flatnonzero(idle[gpu:] & (node[gpu:] == node[gpu]) & (kind[gpu:] == kind[gpu]))
+        return gpu + alike[:count]
+
+    def of_cluster(self, n: int) -> Observation:
+        """The decision point of one cluster alone, N = 1."""
+        columns = {name: getattr(self, name)[n : n + 1] for name in _COLUMNS}
+        return Observation(**columns, table=self.table.of_cluster(n), gpu_models=self.gpu_models)
+
+
+_COLUMNS = tuple(field.name for field in fields(Observation) if field.name not in ("table", "gpu_models"))
+"""Those with a row for each cluster."""

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.numeric.compiled import compiled
+from adlro.numeric.compiled import compiled, compiled_part
+from adlro.state.candidate_table import candidate_table, gpu_kinds
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import IDLE, Hardware, remaining_s
 from adlro.state.observation import Bools, Floats, Ints, Observation
-from adlro.state.room import has_room, node_has_room
+from adlro.state.room import has_room
 
 
 class Scene(NamedTuple):
@@ -68,59 +69,31 @@ def whole_queue(
         hold_allowed: (A,).
         gpu_models: names of the models.
     """
-    batch, gpus = hardware.gpu_model.shape
-    longest = int(row_count.max(initial=0))
-    there = np.arange(longest) < row_count[:, None]
-    taken = np.where(there, rows[:, :longest], 0)
-    lists = scene.list_of[:, None]
-    usable, idle = scene.gpu_speed > 0.0, scene.gpu_job == IDLE
-    can_start, node_of = usable & idle, (np.arange(batch)[:, None], hardware.gpu_node)
-    duration_s = np.empty((batch, longest, gpus))
-    fits = np.empty((batch, longest, gpus), dtype=np.bool_)
-    possible = np.zeros((batch, longest), dtype=np.bool_)
-    _fill_pairs(
-        hardware,
-        hardware.node_cores[node_of],
-        hardware.node_memory_mib[node_of],
-        np.where(can_start, scene.cores_free[node_of], -1),
-        np.where(can_start, scene.memory_free_mib[node_of], -1),
-        scene.known_speed,
-        jobs,
-        scene.list_of,
-        taken,
-        row_count,
-        duration_s,
-        fits,
-        possible,
+    gpu_kind, kind_gpu = gpu_kinds(hardware, scene.known_speed)
+    clusters, gpus = hardware.gpu_model.shape
+    seen = _room(clusters, gpus, int(row_count.max(initial=0)), kind_gpu.shape[1])
+    _fill(hardware, scene, jobs, rows, row_count, gpu_submit_s, user_service_s, kind_gpu, seen)
+    table = candidate_table(
+        gpu_kind,
+        hardware.gpu_node,
+        seen.gpu_idle,
+        scene.cores_free,
+        scene.memory_free_mib,
+        seen.job_waiting,
+        seen.job_cores,
+        seen.job_memory_mib,
+        seen.kind_duration_s,
     )
-    remaining, elapsed = np.empty((batch, gpus)), np.empty((batch, gpus))
-    _fill_runs(scene, remaining, elapsed)
-    users = jobs.user[lists, taken]
     return Observation(
         time_s=scene.time_s,
         gpu_model=hardware.gpu_model,
         gpu_memory_mib=hardware.gpu_memory_mib,
         gpu_node=hardware.gpu_node,
-        gpu_idle=can_start,
-        gpu_remaining_s=np.where(usable, remaining, np.inf),
-        gpu_elapsed_s=elapsed,
-        gpu_submit_s=np.where(idle, np.inf, gpu_submit_s),
-        gpu_cores_held=np.where(idle, 0, scene.gpu_cores),
-        gpu_memory_held_mib=np.where(idle, 0, scene.gpu_memory_mib),
+        gpu_kind=gpu_kind,
         node_cores_free=scene.cores_free,
         node_memory_free_mib=scene.memory_free_mib,
-        # A job that no GPU can ever hold waits for no policy: it must not block a queue.
-        job_waiting=possible,
-        job_type=jobs.job_type[lists, taken],
-        job_priority=jobs.priority[lists, taken],
-        job_user_service_s=np.take_along_axis(user_service_s, users, axis=1),
-        job_submit_s=jobs.submit_s[lists, taken],
-        job_cores=jobs.cores[lists, taken],
-        job_memory_mib=jobs.memory_mib[lists, taken],
-        job_gpu_memory_mib=jobs.gpu_memory_mib[lists, taken],
-        job_spread=jobs.expected_spread[lists, taken],
-        duration_s=duration_s,
-        fits_now=fits,
+        **seen._asdict(),
+        table=table,
         hold_allowed=hold_allowed,
         gpu_models=gpu_models,
     )
@@ -138,61 +111,113 @@ def submit_of_running_s(jobs: JobArrays, list_of: Ints, gpu_job: Ints) -> Floats
     return submit_s
 
 
-@compiled
-def _fill_runs(scene: Scene, remaining: Floats, elapsed: Floats) -> None:
-    """Fills (A, G): how much longer what runs on a GPU is expected to, and for how long it has; 0 where it is idle."""
-    for a in range(remaining.shape[0]):
-        for gpu in range(remaining.shape[1]):
-            remaining[a, gpu] = elapsed[a, gpu] = 0.0
-            if scene.gpu_job[a, gpu] != IDLE:
-                start_s, end_s = scene.gpu_start_s[a, gpu], scene.gpu_expected_end_s[a, gpu]
-                remaining[a, gpu] = remaining_s(scene.time_s[a], start_s, end_s)
-                elapsed[a, gpu] = max(scene.time_s[a] - start_s, 0.0)
+class _Seen(NamedTuple):
+    """The fields of an observation that are worked out here, by their names there."""
+
+    gpu_idle: Bools
+    gpu_remaining_s: Floats
+    gpu_elapsed_s: Floats
+    gpu_submit_s: Floats
+    gpu_cores_held: Ints
+    gpu_memory_held_mib: Ints
+    job_waiting: Bools
+    job_type: Ints
+    job_priority: Floats
+    job_user_service_s: Floats
+    job_submit_s: Floats
+    job_cores: Ints
+    job_memory_mib: Ints
+    job_gpu_memory_mib: Ints
+    job_spread: Floats
+    kind_duration_s: Floats
+
+
+def _room(clusters: int, gpus: int, jobs: int, kinds: int) -> _Seen:
+    """Room for the fields of an observation of so many."""
+    of_gpus, of_jobs = (clusters, gpus), (clusters, jobs)
+    return _Seen(
+        gpu_idle=np.empty(of_gpus, dtype=np.bool_),
+        gpu_remaining_s=np.empty(of_gpus),
+        gpu_elapsed_s=np.empty(of_gpus),
+        gpu_submit_s=np.empty(of_gpus),
+        gpu_cores_held=np.empty(of_gpus, dtype=np.int64),
+        gpu_memory_held_mib=np.empty(of_gpus, dtype=np.int64),
+        job_waiting=np.empty(of_jobs, dtype=np.bool_),
+        job_type=np.empty(of_jobs, dtype=np.int64),
+        job_priority=np.empty(of_jobs),
+        job_user_service_s=np.empty(of_jobs),
+        job_submit_s=np.empty(of_jobs),
+        job_cores=np.empty(of_jobs, dtype=np.int64),
+        job_memory_mib=np.empty(of_jobs, dtype=np.int64),
+        job_gpu_memory_mib=np.empty(of_jobs, dtype=np.int64),
+        job_spread=np.empty(of_jobs),
+        kind_duration_s=np.empty((clusters, jobs, kinds)),
+    )
 
 
 @compiled
-def _fill_pairs(
+def _fill(
     hardware: Hardware,
-    node_cores: Ints,
-    node_memory_mib: Ints,
-    cores_left: Ints,
-    memory_left_mib: Ints,
-    known_speed: Floats,
+    scene: Scene,
     jobs: JobArrays,
-    list_of: Ints,
     rows: Ints,
     row_count: Ints,
-    duration_s: Floats,
-    fits: Bools,
-    possible: Bools,
+    gpu_submit_s: Floats,
+    user_service_s: Floats,
+    kind_gpu: Ints,
+    seen: _Seen,
 ) -> None:
-    """Fills (A, Q, G): expected duration, inf where the GPU or its empty node is too small; may it start now.
-
-    Args:
-        node_cores, node_memory_mib: (A, G) what the GPU's node has.
-        cores_left, memory_left_mib: (A, G) what it has left; -1 where nothing can start.
-        possible: (A, Q) filled: some GPU can hold the job when its node is empty.
-    """
+    """Fills the fields; the arguments are those of `whole_queue`, and a GPU of each kind (A, S), -1: there is none."""
     for a in range(rows.shape[0]):
-        number, model, speed = list_of[a], hardware.gpu_model[a], known_speed[a]
-        gpu_memory, cores_of, memory_of = hardware.gpu_memory_mib[a], node_cores[a], node_memory_mib[a]
-        cores_free, memory_free = cores_left[a], memory_left_mib[a]
-        for i in range(rows.shape[1]):
-            durations, starts = duration_s[a, i], fits[a, i]
-            if i >= row_count[a]:
-                durations[:] = np.inf
-                starts[:] = False
-                continue
-            job = rows[a, i]
-            cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
-            gpu_memory_mib, expected_s = jobs.gpu_memory_mib[number, job], jobs.expected_s[number, job]
-            shortest_s = np.inf
-            for gpu in range(model.shape[0]):
-                able = has_room(cores, memory_mib, gpu_memory_mib, cores_of[gpu], memory_of[gpu], gpu_memory[gpu])
-                expected = expected_s[model[gpu]] / speed[gpu]
-                durations[gpu] = expected if able else np.inf
-            for gpu in range(model.shape[0]):
-                able = durations[gpu] < np.inf
-                starts[gpu] = able & node_has_room(cores, memory_mib, cores_free[gpu], memory_free[gpu])
-                shortest_s = min(shortest_s, durations[gpu])
-            possible[a, i] = shortest_s < np.inf
+        number = scene.list_of[a]
+        for gpu in range(seen.gpu_idle.shape[1]):
+            _fill_gpu(scene, gpu_submit_s, a, gpu, seen)
+        for place in range(seen.job_waiting.shape[1]):
+            there = place < row_count[a]
+            job = rows[a, place] if there else 0
+            seen.job_type[a, place] = jobs.job_type[number, job]
+            seen.job_priority[a, place] = jobs.priority[number, job]
+            seen.job_user_service_s[a, place] = user_service_s[a, jobs.user[number, job]]
+            seen.job_submit_s[a, place] = jobs.submit_s[number, job]
+            seen.job_cores[a, place] = jobs.cores[number, job]
+            seen.job_memory_mib[a, place] = jobs.memory_mib[number, job]
+            seen.job_gpu_memory_mib[a, place] = jobs.gpu_memory_mib[number, job]
+            seen.job_spread[a, place] = jobs.expected_spread[number, job]
+            shortest_s, durations_s = np.inf, seen.kind_duration_s[a, place]
+            for kind in range(durations_s.shape[0]):
+                durations_s[kind] = np.inf
+                if there and kind_gpu[a, kind] >= 0:
+                    durations_s[kind] = _expected_s(hardware, scene, jobs, a, job, kind_gpu[a, kind])
+                    shortest_s = min(shortest_s, durations_s[kind])
+            # A job that no GPU can ever hold waits for no policy: it must not block a queue.
+            seen.job_waiting[a, place] = shortest_s < np.inf
+
+
+@compiled_part
+def _fill_gpu(scene: Scene, gpu_submit_s: Floats, a: int, gpu: int, seen: _Seen) -> None:
+    """Fills in what is known of a GPU."""
+    usable, idle = scene.gpu_speed[a, gpu] > 0.0, scene.gpu_job[a, gpu] == IDLE
+    seen.gpu_idle[a, gpu] = usable and idle
+    left_s, start_s = 0.0, scene.gpu_start_s[a, gpu]
+    if not idle:
+        left_s = remaining_s(scene.time_s[a], start_s, scene.gpu_expected_end_s[a, gpu])
+    seen.gpu_remaining_s[a, gpu] = left_s if usable else np.inf
+    seen.gpu_elapsed_s[a, gpu] = 0.0 if idle else max(scene.time_s[a] - start_s, 0.0)
+    seen.gpu_submit_s[a, gpu] = np.inf if idle else gpu_submit_s[a, gpu]
+    seen.gpu_cores_held[a, gpu] = 0 if idle else scene.gpu_cores[a, gpu]
+    seen.gpu_memory_held_mib[a, gpu] = 0 if idle else scene.gpu_memory_mib[a, gpu]
+
+
+@compiled_part
+def _expected_s(hardware: Hardware, scene: Scene, jobs: JobArrays, a: int, job: int, gpu: int) -> float:
+    """Expected duration of a job on a GPU; inf where that or its empty node is too small."""
+    number, node = scene.list_of[a], hardware.gpu_node[a, gpu]
+    able = has_room(
+        jobs.cores[number, job],
+        jobs.memory_mib[number, job],
+        jobs.gpu_memory_mib[number, job],
+        hardware.node_cores[a, node],
+        hardware.node_memory_mib[a, node],
+        hardware.gpu_memory_mib[a, gpu],
+    )
+    return jobs.expected_s[number, job, hardware.gpu_model[a, gpu]] / scene.known_speed[a, gpu] if able else np.inf

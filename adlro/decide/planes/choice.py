@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adlro.decide.planes.layout import Float32s, Planes, as_type
+from adlro.decide.looked import as_type
+from adlro.decide.planes.layout import Float32s, Planes
 from adlro.decide.planes.table import CLUSTER_PLANES, JOB_PLANES, PAIR_PLANES
 from adlro.numeric.compiled import compiled, fixed
 from adlro.state.observation import HOLD, Bools, Floats, Ints

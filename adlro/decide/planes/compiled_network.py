@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.planes.layout import Float32s, Planes, as_type
+from adlro.decide.looked import as_type
+from adlro.decide.planes.layout import Float32s, Planes
 from adlro.decide.planes.table import BASE_CHOICE, CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
 from adlro.numeric.compiled import compiled, compiled_part, fixed
 from adlro.state.observation import Bools, Ints

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.hold_rule import HoldRule, score_job
-from adlro.decide.planes.layout import Float32s, Looked, Planes, Scratch
+from adlro.decide.hold_rule import HoldRule, best_duration_s, score_job
+from adlro.decide.looked import Looked, is_alike
+from adlro.decide.planes.layout import Float32s, Planes, Scratch
 from adlro.decide.planes.table import normalised
 from adlro.decide.planes.window import choose_window, look_at_machines, rank_jobs
 from adlro.numeric.compiled import compiled, compiled_part
@@ -101,35 +102,44 @@ def _fill_jobs(
     out: Planes,
 ) -> int:
     """The window's jobs; in passing the scores of their pairs, and how they stand to each GPU."""
-    gpus, clipped, usable = looked.gpu_node.shape[1], 0, 0
+    gpus, clipped, usable, around, table = looked.gpu_node.shape[1], 0, 0, scratch.surroundings, looked.table
     for gpu in range(gpus):
+        # There are no more kinds than GPUs.
         scratch.speed[gpu] = scratch.wanted[gpu] = scratch.fitting[gpu] = scratch.rivals[gpu] = 0.0
         scratch.cheapest[gpu] = -np.inf
         usable += scratch.usable[gpu]
     for w in range(size):
         job = out.rows[n, w]
-        duration_s, fits, best_s = looked.duration_s[n, job], looked.fits_now[n, job], scratch.best_s[job]
-        waited_s = max(looked.time_s[n] - looked.job_submit_s[n, job], 0.0)
-        completion_s, best_wait_s, possible, somewhere = np.inf, np.inf, 0, False
-        for gpu in range(gpus):
-            somewhere |= fits[gpu]
-            if not scratch.usable[gpu] or duration_s[gpu] == np.inf:
-                continue
-            possible += 1
-            wait_s = 0.0 if fits[gpu] else scratch.surroundings.gpu_wait_s[gpu]
-            completion_s = min(completion_s, wait_s + duration_s[gpu])
-            scratch.speed[gpu] += best_s / duration_s[gpu]
-            scratch.fitting[gpu] += fits[gpu]
-            if duration_s[gpu] <= NEAR * best_s:
-                best_wait_s = min(best_wait_s, wait_s)
-                scratch.wanted[gpu] += 1.0
-                scratch.rivals[gpu] += fits[gpu]
+        begin, end = table.first[n, job], table.first[n, job + 1]
+        duration_s, rows, best_s = looked.kind_duration_s[n, job], table.gpu[begin:end], scratch.best_s[job]
+        waited_s, somewhere = max(looked.time_s[n] - looked.job_submit_s[n, job], 0.0), begin < end
         if somewhere:
-            cores, around, drain_s = looked.job_cores[n, job], scratch.surroundings, scratch.drain_s[0]
-            score_job(rule, around, duration_s, fits, cores, waited_s, np.inf, scratch.scores[w])
-            score_job(rule, around, duration_s, fits, cores, waited_s, drain_s, scratch.refused_scores[w])
-            for gpu in range(gpus):
-                scratch.cheapest[gpu] = max(scratch.cheapest[gpu], scratch.scores[w, gpu])
+            cores, drain_s = looked.job_cores[n, job], scratch.drain_s[0]
+            score_job(rule, around, duration_s, rows, cores, waited_s, np.inf, scratch.scores[w])
+            score_job(rule, around, duration_s, rows, cores, waited_s, drain_s, scratch.refused_scores[w])
+        else:
+            best_duration_s(around, duration_s, rows)  # that it fits on no kind
+        completion_s, best_wait_s, possible = np.inf, np.inf, 0
+        for kind in range(duration_s.shape[0]):
+            if scratch.kind_gpus[kind] == 0 or duration_s[kind] == np.inf:
+                continue
+            possible += scratch.kind_gpus[kind]
+            wait_s = 0.0 if around.kind_fits[kind] else around.kind_wait_s[kind]
+            completion_s = min(completion_s, wait_s + duration_s[kind])
+            scratch.speed[kind] += best_s / duration_s[kind]
+            if duration_s[kind] <= NEAR * best_s:
+                best_wait_s = min(best_wait_s, wait_s)
+                scratch.wanted[kind] += 1.0
+        scratch.completion_s[w] = completion_s
+        for row in range(begin, end):
+            near, gpu, left = table.duration_s[row] <= NEAR * best_s, table.gpu[row], table.size[row]
+            while left > 0:
+                if is_alike(looked, n, table.gpu[row], gpu):
+                    scratch.fitting[gpu] += 1.0
+                    scratch.rivals[gpu] += near
+                    scratch.cheapest[gpu] = max(scratch.cheapest[gpu], scratch.scores[w, row - begin])
+                    left -= 1
+                gpu += 1
         shorter = 0
         for other in range(looked.job_waiting.shape[1]):
             shorter += scratch.best_s[other] < best_s
@@ -159,7 +169,7 @@ def _fill_gpus(looked: Looked, n: int, size: int, scale_s: float, rules: Floats,
     for gpu in range(looked.gpu_node.shape[1]):
         if not scratch.usable[gpu]:
             continue
-        node, idle = looked.gpu_node[n, gpu], looked.gpu_idle[n, gpu]
+        node, kind, idle = looked.gpu_node[n, gpu], looked.gpu_kind[n, gpu], looked.gpu_idle[n, gpu]
         cores, memory_mib = looked.node_cores_free[n, node], looked.node_memory_free_mib[n, node]
         node_idle = around.node_idle[node]
         values = out.gpus[n, :, node, scratch.slot[gpu]]
@@ -175,8 +185,8 @@ def _fill_gpus(looked: Looked, n: int, size: int, scale_s: float, rules: Floats,
         clipped += _put(values, 8, cores / max(node_idle, 1.0), rules)
         clipped += _put(values, 9, memory_mib / max(scratch.node_memory_mib[node], 1), rules)
         clipped += _put(values, 10, node_idle / scratch.node_gpus[node], rules)
-        clipped += _put(values, 11, scratch.speed[gpu] * share, rules)
-        clipped += _put(values, 12, scratch.wanted[gpu] * share, rules)
+        clipped += _put(values, 11, scratch.speed[kind] * share, rules)
+        clipped += _put(values, 12, scratch.wanted[kind] * share, rules)
         clipped += _put(values, 13, scratch.fitting[gpu] * share, rules)
     return clipped
 
@@ -202,10 +212,7 @@ def _fill_cluster(
     for job in range(looked.job_waiting.shape[1]):
         if not looked.job_waiting[n, job]:
             continue
-        somewhere = False
-        for gpu in range(looked.gpu_node.shape[1]):
-            somewhere |= looked.fits_now[n, job, gpu]
-        fitting += somewhere
+        fitting += looked.table.first[n, job] < looked.table.first[n, job + 1]
         oldest_s = max(oldest_s, looked.time_s[n] - looked.job_submit_s[n, job])
         priority += looked.job_priority[n, job]
         if scratch.best_s[job] < np.inf:
@@ -238,57 +245,52 @@ def _fill_pairs(
     out: Planes,
 ) -> int:
     """The pairs of cluster n from place `first` on; returns the place behind them."""
-    gpus, window, slots = looked.gpu_node.shape[1], out.rows.shape[1], out.gpus.shape[3]
+    gpus, window, slots, table = looked.gpu_node.shape[1], out.rows.shape[1], out.gpus.shape[3], looked.table
     nodes, around, count, best = out.gpus.shape[2], scratch.surroundings, first, -np.inf
     for gpu in range(gpus):
         best = max(best, scratch.cheapest[gpu])
     out.base[n] = -1
     for w in range(size):
         job = out.rows[n, w]
-        duration_s, fits, best_s = looked.duration_s[n, job], looked.fits_now[n, job], scratch.best_s[job]
-        completion_s, cheapest, previous, twins = np.inf, -np.inf, -1, 0
-        for gpu in range(gpus):
-            if scratch.usable[gpu]:
-                wait_s = 0.0 if fits[gpu] else around.gpu_wait_s[gpu]
-                completion_s = min(completion_s, wait_s + duration_s[gpu])
-            if fits[gpu]:
-                cheapest = max(cheapest, scratch.scores[w, gpu])
-        for gpu in range(gpus):
-            if not fits[gpu]:
-                continue
-            if (
-                previous >= 0
-                and looked.gpu_node[n, gpu] == looked.gpu_node[n, previous]
-                and looked.gpu_model[n, gpu] == looked.gpu_model[n, previous]
-                and looked.gpu_memory_mib[n, gpu] == looked.gpu_memory_mib[n, previous]
-                and duration_s[gpu] == duration_s[previous]
-            ):
-                twins += 1
-                out.clipped[n] += _put(out.pairs[count - 1], 10, twins, rules)
-                continue
-            previous, twins = gpu, 0
+        begin, end = table.first[n, job], table.first[n, job + 1]
+        best_s, completion_s, cheapest = scratch.best_s[job], scratch.completion_s[w], -np.inf
+        for kind in range(looked.kind_duration_s.shape[2]):
+            scratch.kind_pair[kind] = -1
+        for i in range(end - begin):
+            cheapest = max(cheapest, scratch.scores[w, i])
+        for i in range(end - begin):
+            gpu, duration_s = table.gpu[begin + i], table.duration_s[begin + i]
             node = looked.gpu_node[n, gpu]
             out.pair_job[count] = n * window + w
             out.pair_place[count] = (n * nodes + node) * slots + scratch.slot[gpu]
             out.pair_queue[count] = job
             out.pair_gpu[count] = gpu
+            out.pair_row[count] = begin + i
             is_base = job == base_job and gpu == base_gpu
             if is_base:
                 out.base[n] = count
-            score, cores, others = scratch.scores[w, gpu], looked.job_cores[n, job], around.node_idle[node] - 1.0
-            share, near = around.gpu_core_share[gpu], duration_s[gpu] <= NEAR * best_s
-            values, clipped = out.pairs[count], 0
-            clipped += _put(values, 0, duration_s[gpu] / best_s, rules)
-            clipped += _put(values, 1, duration_s[gpu] / scale_s, rules)
-            clipped += _put(values, 2, duration_s[gpu] / completion_s, rules)
-            clipped += _put(values, 3, scratch.queue_drain_s[0] / duration_s[gpu], rules)
+            score, cores, others = scratch.scores[w, i], looked.job_cores[n, job], around.node_idle[node] - 1.0
+            share, near = around.gpu_core_share[gpu], duration_s <= NEAR * best_s
+            values, kind = out.pairs[count], looked.gpu_kind[n, gpu]
+            like, clipped = scratch.kind_pair[kind], 0
+            if like < 0:
+                scratch.kind_pair[kind] = count
+                clipped += _put(values, 0, duration_s / best_s, rules)
+                clipped += _put(values, 1, duration_s / scale_s, rules)
+                clipped += _put(values, 2, duration_s / completion_s, rules)
+                clipped += _put(values, 3, scratch.queue_drain_s[0] / duration_s, rules)
+                scratch.kind_clipped[kind] = clipped
+            else:  # logarithms take long
+                clipped = scratch.kind_clipped[kind]
+                for plane in range(4):
+                    values[plane] = out.pairs[like, plane]
             clipped += _put(values, 4, best - score, rules)
-            clipped += _put(values, 5, 1.0 if scratch.refused_scores[w, gpu] == -np.inf else 0.0, rules)
+            clipped += _put(values, 5, 1.0 if scratch.refused_scores[w, i] == -np.inf else 0.0, rules)
             clipped += _put(values, 6, 1.0 if is_base else 0.0, rules)
             clipped += _put(values, 7, (cores - share) / max(share, 1.0), rules)
             clipped += _put(values, 8, (looked.node_cores_free[n, node] - cores) / max(others, 1.0), rules)
             clipped += _put(values, 9, 1.0 if others == 0.0 else 0.0, rules)
-            clipped += _put(values, 10, 0.0, rules)
+            clipped += _put(values, 10, table.size[begin + i] - 1, rules)
             clipped += _put(values, 11, scratch.rivals[gpu] - (1.0 if near else 0.0), rules)
             clipped += _put(values, 12, 1.0 if score == cheapest else 0.0, rules)
             clipped += _put(values, 13, 1.0 if score == scratch.cheapest[gpu] else 0.0, rules)

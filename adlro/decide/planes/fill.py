@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from adlro.decide.hold_rule import HoldRule
+from adlro.decide.looked import looked_at
 from adlro.decide.planes.figures import fill_planes
-from adlro.decide.planes.layout import Planes, Scratch, looked_at, room
+from adlro.decide.planes.layout import Planes, Scratch, room
 from adlro.decide.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES, rules_of
 from adlro.errors import InvalidInput
 from adlro.numeric.compiled import compiled, fixed
@@ -44,11 +45,11 @@ class PlaneFiller:
     def fill(self, observation: Observation) -> Planes:
         """The planes of N decisions, in new arrays."""
         looked = looked_at(observation)
-        count, jobs, gpus = looked.fits_now.shape
+        (count, jobs), gpus = looked.job_waiting.shape, looked.gpu_node.shape[1]
         nodes, window = looked.node_cores_free.shape[1], self.window
         scratch = self._room(jobs, gpus, nodes)
         slots = self._most_slots(looked.gpu_node, looked.gpu_memory_mib, scratch.node_slots)
-        room_for = min(int(np.count_nonzero(looked.fits_now)), count * window * gpus)
+        room_for = min(len(looked.table.job), count * window * gpus)
         planes = Planes(
             gpus=np.zeros((count, len(GPU_PLANES), nodes, slots), dtype=np.float32),
             jobs=np.zeros((count, window, len(JOB_PLANES)), dtype=np.float32),
@@ -59,6 +60,7 @@ class PlaneFiller:
             pair_place=np.empty(room_for, dtype=np.int64),
             pair_queue=np.empty(room_for, dtype=np.int64),
             pair_gpu=np.empty(room_for, dtype=np.int64),
+            pair_row=np.empty(room_for, dtype=np.int64),
             first_pair=np.zeros(count + 1, dtype=np.int64),
             base=np.zeros(count, dtype=np.int64),
             rows=np.zeros((count, window), dtype=np.int64),
@@ -81,6 +83,7 @@ class PlaneFiller:
             pair_place=planes.pair_place[:pairs],
             pair_queue=planes.pair_queue[:pairs],
             pair_gpu=planes.pair_gpu[:pairs],
+            pair_row=planes.pair_row[:pairs],
         )
 
     def _room(self, jobs: int, gpus: int, nodes: int) -> Scratch:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.decide.hold_rule import Surroundings, room_to_look
-from adlro.state.observation import Bools, Floats, Ints, Observation
+from adlro.state.observation import Bools, Floats, Ints
 
 Float32s = NDArray[np.float32]
 
@@ -29,6 +29,7 @@ class Planes(NamedTuple):
         pair_place: (P,) n x M x S + node x S + slot.
         pair_queue: (P,) the job's place in the observation.
         pair_gpu: (P,) the GPU's number.
+        pair_row: (P,) the pair's row in the observation's table.
         first_pair: (N + 1,) the pairs of n go from first_pair[n] to below first_pair[n + 1].
         base: (N,) which of the P pairs the base policy would start; -1: it would hold.
         rows: (N, W) the window's jobs by their places in the observation; -1 in padding.
@@ -47,6 +48,7 @@ class Planes(NamedTuple):
     pair_place: Ints
     pair_queue: Ints
     pair_gpu: Ints
+    pair_row: Ints
     first_pair: Ints
     base: Ints
     rows: Ints
@@ -76,48 +78,6 @@ def fullest_window(jobs: NDArray[np.floating[Any]]) -> int:
     return int(there[-1]) + 1 if len(there) else 1
 
 
-class Looked(NamedTuple):
-    """The fields of an observation that are looked at, of one type and memory layout: compiled code takes no other."""
-
-    time_s: Floats
-    gpu_model: Ints
-    gpu_memory_mib: Ints
-    gpu_node: Ints
-    gpu_idle: Bools
-    gpu_remaining_s: Floats
-    gpu_cores_held: Ints
-    gpu_memory_held_mib: Ints
-    node_cores_free: Ints
-    node_memory_free_mib: Ints
-    job_waiting: Bools
-    job_type: Ints
-    job_priority: Floats
-    job_submit_s: Floats
-    job_cores: Ints
-    job_memory_mib: Ints
-    job_gpu_memory_mib: Ints
-    duration_s: Floats
-    fits_now: Bools
-    hold_allowed: Bools
-
-
-_TYPES = {"f": np.dtype(np.float64), "i": np.dtype(np.int64), "b": np.dtype(np.bool_)}
-
-
-def looked_at(observation: Observation) -> Looked:
-    """Copies only what is of another type or layout."""
-    columns = [getattr(observation, name) for name in Looked._fields]
-    return Looked(*(as_type(column, _TYPES[column.dtype.kind]) for column in columns))
-
-
-def as_type(column: NDArray[Any], wanted: np.dtype[Any] | type[np.generic]) -> NDArray[Any]:
-    """As compiled code takes it: copied only where it is of another type or layout."""
-    flags = column.flags
-    if column.dtype == wanted and flags.c_contiguous and flags.writeable:
-        return column
-    return np.require(column, wanted, ["C", "W"])
-
-
 class Scratch(NamedTuple):
     """Room to work in, for the largest decision so far; one a thread.
 
@@ -130,13 +90,19 @@ class Scratch(NamedTuple):
         usable: (G,) there, and its node takes jobs.
         node_slots, node_gpus: (M,) GPUs, and those that are usable.
         node_cores, node_memory_mib: (M,) what the node has in all.
+        kind_gpus: (S,) usable GPUs of the kind.
+        kind_pair: (S,) a job's first pair with a GPU of the kind; -1: none so far.
+        kind_clipped: (S,) figures of that pair, of those that are the same for the kind, outside their range.
         best_s: (J,) shortest expected duration on a usable GPU; inf where no job waits.
         key: (J,) how much a job is wanted in the window.
         chosen: (J,) it is in it.
         top, top_key: (W,) the best so far.
-        scores, refused_scores: (W, G) by the base's rule, with nothing refused, and with what it refuses.
-        speed: (G,) over the window, sum of best duration to that on the GPU.
-        wanted, fitting, rivals: (G,) jobs of the window to which it is about as fast as any, that fit, that do both.
+        completion_s: (W,) the earliest expected completion of the window's jobs anywhere.
+        scores, refused_scores: (W, G) of the rows of a job of the window, by the base's rule, with nothing refused, and
+            with what it refuses.
+        speed: (S,) over the window, sum of best duration to that on the kind.
+        wanted: (S,) jobs of the window to which the kind is about as fast as any.
+        fitting, rivals: (G,) jobs of the window that fit on the GPU, and to which it is about as fast as any as well.
         cheapest: (G,) highest score of a pair of the GPU.
     """
 
@@ -150,11 +116,15 @@ class Scratch(NamedTuple):
     node_gpus: Ints
     node_cores: Ints
     node_memory_mib: Ints
+    kind_gpus: Ints
+    kind_pair: Ints
+    kind_clipped: Ints
     best_s: Floats
     key: Floats
     chosen: Bools
     top: Ints
     top_key: Floats
+    completion_s: Floats
     scores: Floats
     refused_scores: Floats
     speed: Floats
@@ -177,11 +147,16 @@ def room(jobs: int, gpus: int, nodes: int, window: int) -> Scratch:
         node_gpus=np.zeros(nodes, dtype=np.int64),
         node_cores=np.zeros(nodes, dtype=np.int64),
         node_memory_mib=np.zeros(nodes, dtype=np.int64),
+        # There may be as many kinds as GPUs.
+        kind_gpus=np.zeros(gpus, dtype=np.int64),
+        kind_pair=np.zeros(gpus, dtype=np.int64),
+        kind_clipped=np.zeros(gpus, dtype=np.int64),
         best_s=np.zeros(jobs),
         key=np.zeros(jobs),
         chosen=np.zeros(jobs, dtype=np.bool_),
         top=np.zeros(window, dtype=np.int64),
         top_key=np.zeros(window),
+        completion_s=np.zeros(window),
         scores=np.zeros((window, gpus)),
         refused_scores=np.zeros((window, gpus)),
         speed=np.zeros(gpus),

@@ -36,6 +36,7 @@ def probe_planes(number: int = 0) -> Planes:
         pair_place=place,
         pair_queue=job,
         pair_gpu=place,
+        pair_row=place,
         first_pair=np.array([0, len(job)]),
         base=np.ones(1, dtype=np.int64),
         rows=np.arange(_JOBS)[None],

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from adlro.decide.hold_rule import HoldRule, best_duration_s, is_short, look_around, queue_drain_s, score_job
-from adlro.decide.planes.layout import Looked, Scratch
+from adlro.decide.looked import Looked
+from adlro.decide.planes.layout import Scratch
 from adlro.numeric.compiled import compiled_part
 from adlro.numeric.exact_compiled import log
 from adlro.state.observation import Ints
@@ -30,6 +31,8 @@ def look_at_machines(looked: Looked, n: int, scratch: Scratch) -> None:
         scratch.node_cores[node] = looked.node_cores_free[n, node]
         scratch.node_memory_mib[node] = looked.node_memory_free_mib[n, node]
     for gpu in range(gpus):
+        scratch.kind_gpus[gpu] = 0
+    for gpu in range(gpus):
         node = looked.gpu_node[n, gpu]
         if looked.gpu_memory_mib[n, gpu] < 0:  # padding
             scratch.slot[gpu] = -1
@@ -41,9 +44,11 @@ def look_at_machines(looked: Looked, n: int, scratch: Scratch) -> None:
         scratch.usable[gpu] = usable
         if usable:
             scratch.node_gpus[node] += 1
+            scratch.kind_gpus[looked.gpu_kind[n, gpu]] += 1
         scratch.node_cores[node] += looked.gpu_cores_held[n, gpu]
         scratch.node_memory_mib[node] += looked.gpu_memory_held_mib[n, gpu]
     look_around(
+        looked.gpu_kind[n],
         looked.gpu_node[n],
         looked.gpu_idle[n],
         looked.gpu_remaining_s[n],
@@ -60,10 +65,10 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
         How many wait; the base's job and GPU, -1 where it holds.
     """
     waiting, base_job, base_gpu, base_score = 0, -1, -1, -np.inf
-    scores = scratch.scores[0]
+    scores, table = scratch.scores[0], looked.table
     around, too_long = scratch.surroundings, False
     to_the_end = n >= 0  # True; as a constant it would compile the drain once more
-    queue_s = queue_drain_s(around, looked.job_waiting[n], looked.duration_s[n], looked.fits_now[n], to_the_end)
+    queue_s = queue_drain_s(around, looked, n, to_the_end)
     drain_s = queue_s if looked.hold_allowed[n] else np.inf
     for job in range(looked.job_waiting.shape[1]):
         scratch.chosen[job] = False
@@ -72,22 +77,22 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
         if not looked.job_waiting[n, job]:
             continue
         waiting += 1
-        duration_s, fits = looked.duration_s[n, job], looked.fits_now[n, job]
-        best_s, somewhere = best_duration_s(around, duration_s, fits), False
-        for gpu in range(fits.shape[0]):
-            somewhere |= fits[gpu]
+        duration_s, gpus = looked.kind_duration_s[n, job], table.gpu[table.first[n, job] : table.first[n, job + 1]]
+        best_s = best_duration_s(around, duration_s, gpus)
         scratch.best_s[job] = best_s
         scratch.key[job] = -log(best_s) - NOT_NOW if best_s < np.inf else -1e300
-        if not somewhere:
+        if gpus.shape[0] == 0:
             continue
         waited_s = looked.time_s[n] - looked.job_submit_s[n, job]
         cores = looked.job_cores[n, job]
-        score_job(rule, around, duration_s, fits, cores, waited_s, drain_s, scores)
-        for gpu in range(fits.shape[0]):
-            too_long = too_long or (fits[gpu] and is_short(rule, around, gpu, duration_s[gpu], best_s, queue_s))
-            scratch.key[job] = max(scratch.key[job], scores[gpu])
-            if scores[gpu] > base_score:
-                base_job, base_gpu, base_score = job, gpu, scores[gpu]
+        score_job(rule, around, duration_s, gpus, cores, waited_s, drain_s, scores)
+        for kind in range(duration_s.shape[0]):
+            if around.kind_fits[kind] and not too_long:
+                too_long = is_short(rule, around, kind, duration_s[kind], best_s, queue_s)
+        for i in range(gpus.shape[0]):
+            scratch.key[job] = max(scratch.key[job], scores[i])
+            if scores[i] > base_score:
+                base_job, base_gpu, base_score = job, gpus[i], scores[i]
     scratch.queue_drain_s[0], scratch.drain_s[0], scratch.too_long_to_hold[0] = queue_s, drain_s, too_long
     return waiting, base_job, base_gpu
 

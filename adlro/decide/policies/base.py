@@ -1,4 +1,4 @@
-"""What a policy is: scores for (job, GPU) pairs of a batch of observations; the best is the action. Arrays only."""
+"""What a policy is: scores for the candidates of a batch of observations; the best is the action. Arrays only."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adlro.decide.policies.bounded_wait import DEFAULT_RATIO, bound
-from adlro.decide.winner import winners
+from adlro.decide.winner import actions, winners
 from adlro.records.decisions import DecisionBasis as Basis
-from adlro.state.observation import Floats, Ints, Observation
+from adlro.state.candidate_table import gpus_of_job
+from adlro.state.observation import HOLD, Bools, CandidateTable, Floats, Ints, Observation
 
 
 @dataclass(slots=True)
@@ -19,11 +19,14 @@ class Judgement:
     """What a policy makes of N observations.
 
     Attributes:
-        scores: (N, J, G) the best of those that fit is the action; -inf: not wanted.
+        scores: (C,) of the rows of the candidate table; the best is the action; -inf: not wanted.
         basis: (N,) what each rests on, where it is not plainly the policy.
-        values: (N, J, G) what the policy reckons with, where that is something else than the scores; nan: nothing.
+        values: (C,) what the policy reckons with, where that is something else than the scores; nan: nothing. They are
+            of the lowest GPU of each group.
         hold_value: (N,) the same of holding.
-        notes: for rows, in words, why the basis is what it is.
+        notes: for clusters, in words, why the basis is what it is.
+        gpu: (C,) which GPU of its group a row is meant to take, where that is not always the lowest; those before it
+            are not wanted.
     """
 
     scores: Floats
@@ -31,17 +34,42 @@ class Judgement:
     values: Floats | None = None
     hold_value: Floats | None = None
     notes: dict[int, str] = field(default_factory=dict)
+    gpu: Ints | None = None
 
-    def basis_of(self, row: int) -> Basis:
-        """What a row's decision rests on."""
-        return self.basis.get(row, Basis.POLICY)
+    def basis_of(self, n: int) -> Basis:
+        """What a cluster's decision rests on."""
+        return self.basis.get(n, Basis.POLICY)
+
+    def action(self, table: CandidateTable, row: int) -> tuple[int, int]:
+        """The job's and the GPU's place in the observation, or (HOLD, HOLD), that a row of its table stands for."""
+        if row == HOLD:
+            return HOLD, HOLD
+        return int(table.job[row]), int((table.gpu if self.gpu is None else self.gpu)[row])
+
+    def scores_of_gpus(self, observation: Observation, job: int) -> Floats:
+        """(G,) scores of the job at a place of an observation of one cluster, GPU by GPU; -inf: not wanted."""
+        table, scores = observation.table, np.full(observation.gpu_idle.shape[1], -np.inf)
+        rows = slice(table.first[0, job], table.first[0, job + 1])
+        gpus, count = gpus_of_job(observation, 0, job), table.size[rows]
+        of_rows = np.repeat(self.scores[rows], count)
+        taken = np.repeat((table.gpu if self.gpu is None else self.gpu)[rows], count)
+        scores[gpus] = np.where(gpus < taken, -np.inf, of_rows)
+        return scores
+
+    def values_of_gpus(self, observation: Observation, job: int) -> Floats:
+        """(G,) the same of the values; nan: nothing, as of all but the lowest GPU of a group."""
+        table, values = observation.table, np.full(observation.gpu_idle.shape[1], np.nan)
+        rows = slice(table.first[0, job], table.first[0, job + 1])
+        if self.values is not None:
+            values[table.gpu[rows]] = self.values[rows]
+        return values
 
 
 class Policy:
     """Maps a batch of observations to one action each; holds no state between calls.
 
-    A subclass gives `preferences`, or `weigh`, which says more; the pair with the highest score among those that fit
-    now is the action, the earlier submitted job and then the lower-numbered GPU on a tie, HOLD where no pair is wanted.
+    A subclass gives `preferences`, or `weigh`, which says more; the row of the candidate table with the highest score
+    is the action, the earlier submitted job and then the lower-numbered GPU on a tie, HOLD where no row is wanted.
 
     Attributes:
         guarded: in service it has a deadline, as what is learned and may be of any size.
@@ -68,7 +96,7 @@ class Policy:
         return cls()
 
     def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) a new array, higher is better; -inf: this policy does not want the pair now."""
+        """(C,) a new array, a figure for each row of the table, higher is better; -inf: not wanted now."""
         raise NotImplementedError
 
     def weigh(self, observation: Observation) -> Judgement:
@@ -83,37 +111,37 @@ class Policy:
         that fits anywhere gets minus its expected durations as scores.
         """
         judgement = self.weigh(observation)
-        for row in np.flatnonzero(bound(observation, judgement.scores, self.wait_ratio)).tolist():
-            if not judgement.basis_of(row).fallback:
-                judgement.basis[row] = Basis.OVERDUE
+        for n in np.flatnonzero(bound(observation, judgement.scores, self.wait_ratio)).tolist():
+            if not judgement.basis_of(n).fallback:
+                judgement.basis[n] = Basis.OVERDUE
         if not observation.hold_allowed.all():
             self._start_something(observation, judgement.scores)
         return judgement
 
     def scores(self, observation: Observation) -> Floats:
-        """(N, J, G) as judged."""
+        """(C,) as judged."""
         return self.judge(observation).scores
 
     @staticmethod
     def _start_something(observation: Observation, scores: Floats) -> None:
-        fits = observation.fits_now
-        wanted = (fits & (scores > -np.inf)).any(axis=(1, 2))
-        rows = np.flatnonzero(~observation.hold_allowed & ~wanted & fits.any(axis=(1, 2)))
-        if len(rows):
-            job = np.argmax(fits[rows].any(axis=2), axis=1)
-            scores[rows, job] = -observation.duration_s[rows, job]
+        table = observation.table
+        held = ~observation.hold_allowed & (table.first[:, -1] > table.first[:, 0])
+        for n in np.flatnonzero(held & (winners(table, scores) == HOLD)):
+            job = table.job[table.first[n, 0]]
+            rows = slice(table.first[n, job], table.first[n, job + 1])
+            scores[rows] = -table.duration_s[rows]
 
     def act(self, observation: Observation) -> Ints:
         """(N, 2) the job's and the GPU's place in the observation, or (HOLD, HOLD)."""
-        return self.choose(observation, self.scores(observation))
+        return self.choose(observation, self.judge(observation))
 
     @staticmethod
-    def choose(observation: Observation, scores: Floats) -> Ints:
-        """(N, 2) the actions that `scores` stand for."""
-        return winners(observation.fits_now, scores)
+    def choose(observation: Observation, judgement: Judgement) -> Ints:
+        """(N, 2) the actions that a judgement stands for."""
+        return actions(observation.table, winners(observation.table, judgement.scores), judgement.gpu)
 
 
-def first_waiting(waiting: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def first_waiting(waiting: Bools) -> Bools:
     """(N, J) True at the first True of each row of `waiting`."""
     first = np.zeros_like(waiting)
     if waiting.shape[1]:
@@ -122,16 +150,11 @@ def first_waiting(waiting: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return first
 
 
-def expected_wait_s(observation: Observation) -> Floats:
-    """(N, J, G) expected time until a job could start on a GPU, if no other job took it.
+def only(observation: Observation, jobs: Bools, scores: Floats) -> Floats:
+    """(C,) the scores of the rows of some jobs; -inf in all others.
 
-    0 where it fits now; where the GPU is busy, its expected remaining time; where it is idle and its node has too few
-    cores or too little memory left, the time until the next job of that node is expected to end (which may not free
-    enough: how much each running job holds is not in the observation); inf where that never comes.
+    Args:
+        jobs: (N, J) those jobs.
+        scores: (C,) of all rows.
     """
-    remaining_s, idle = observation.gpu_remaining_s, observation.gpu_idle
-    next_end_s = np.full(observation.node_cores_free.shape, np.inf)
-    rows = np.arange(len(remaining_s))[:, None]
-    np.minimum.at(next_end_s, (rows, observation.gpu_node), np.where(idle, np.inf, remaining_s))
-    otherwise_s = np.where(idle, next_end_s[rows, observation.gpu_node], remaining_s)
-    return np.where(observation.fits_now, 0.0, otherwise_s[:, None, :])
+    return np.where(observation.table.of_job(jobs), scores, -np.inf)

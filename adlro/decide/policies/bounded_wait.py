@@ -43,7 +43,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.decide.winner import winner
-from adlro.numeric.compiled import compiled
 from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation
 
 DEFAULT_RATIO = 20.0
@@ -64,8 +63,9 @@ def overdue(observation: Observation, ratio: float) -> Bools:
     if not len(rows):
         return late
     waiting, submit_s = observation.job_waiting[rows], observation.job_submit_s[rows]
-    best_s, can = np.full(waiting.shape, np.inf), np.zeros(waiting.shape, dtype=np.bool_)  # (R, J)
-    _fill_best(rows, observation.gpu_remaining_s, observation.job_waiting, observation.duration_s, best_s, can)
+    duration_s = np.where(waiting[:, :, None], observation.kind_duration_s[rows], np.inf)  # (R, J, S)
+    best_s = duration_s.min(axis=2)
+    can = (np.isfinite(duration_s) & kinds_there(observation)[rows, None]).any(axis=2)
     able = np.isfinite(best_s)
     count = able.sum(axis=1, keepdims=True)
     median_s = np.take_along_axis(np.sort(best_s, axis=1), np.maximum(count - 1, 0) // 2, axis=1)
@@ -79,21 +79,23 @@ def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
     """Changes scores so that overdue jobs go first.
 
     Args:
-        scores: (N, J, G) the policy's, changed in place; -inf: it does not want the pair.
+        scores: (C,) the policy's of the candidates, changed in place; -inf: it does not want the row.
         ratio: of the limit; inf: no job is ever overdue.
 
     Returns:
-        (N,) another pair is the best now, or none.
+        (N,) another row is the best now, or none.
     """
-    changed = np.zeros(len(scores), dtype=np.bool_)
+    table = observation.table
+    changed = np.zeros(len(table.first), dtype=np.bool_)
     if not scores.size or ratio == np.inf:
         return changed
     late = overdue(observation, ratio)
-    for row in np.flatnonzero(late.any(axis=1)):
-        before = winner(observation.fits_now[row], scores[row])
-        chosen = before[0] if before[0] != HOLD else len(late[row])
-        _bound_one(observation, int(row), np.flatnonzero(late[row]), chosen, scores[row])
-        changed[row] = winner(observation.fits_now[row], scores[row]) != before
+    for n in np.flatnonzero(late.any(axis=1)).tolist():
+        its = scores[table.rows(n)]  # a view
+        before = winner(its)
+        chosen = int(table.job[table.rows(n)][before]) if before != HOLD else len(late[n])
+        _bound_one(observation, n, np.flatnonzero(late[n]), chosen, scores)
+        changed[n] = winner(its) != before
     return changed
 
 
@@ -112,54 +114,50 @@ def _age_s(observation: Observation) -> Floats:
     return age_s
 
 
-@compiled
-def _fill_best(
-    rows: Ints, gpu_remaining_s: Floats, job_waiting: Bools, duration_s: Floats, best_s: Floats, can: Bools
-) -> None:
-    """Fills (R, J): the shortest expected duration of a waiting job, inf elsewhere; a GPU that is there can hold it."""
-    for i in range(len(rows)):
-        row = rows[i]
-        for job in range(job_waiting.shape[1]):
-            if job_waiting[row, job]:
-                for gpu in range(gpu_remaining_s.shape[1]):
-                    best_s[i, job] = min(best_s[i, job], duration_s[row, job, gpu])
-                    can[i, job] |= (duration_s[row, job, gpu] < np.inf) & (gpu_remaining_s[row, gpu] < np.inf)
+def kinds_there(observation: Observation) -> Bools:
+    """(N, S) the cluster has a GPU of the kind that is neither lost nor on a drained node."""
+    there = np.zeros((len(observation.gpu_kind), observation.kind_duration_s.shape[2]), dtype=np.bool_)
+    n, gpu = np.nonzero(np.isfinite(observation.gpu_remaining_s))
+    there[n, observation.gpu_kind[n, gpu]] = True
+    return there
 
 
-def _bound_one(observation: Observation, row: int, late: NDArray[np.intp], chosen: int, scores: Floats) -> None:
-    """Changes the scores of one decision with overdue jobs.
+def _bound_one(observation: Observation, n: int, late: NDArray[np.intp], chosen: int, scores: Floats) -> None:
+    """Changes the scores of the rows of one cluster with overdue jobs.
 
     Args:
         late: places of the overdue jobs in the queue.
         chosen: place of the job that the policy would start; behind the queue: none.
     """
-    fits, there = observation.fits_now[row], np.isfinite(observation.gpu_remaining_s[row])
+    table, there = observation.table, np.isfinite(observation.gpu_remaining_s[n])
     share = max(int(SHARE * there.sum()), 1)
-    running_submit_s = np.sort(observation.gpu_submit_s[row, there])
+    running_submit_s = np.sort(observation.gpu_submit_s[n, there])
     kept = np.full(len(there), False)  # GPUs of the node that is kept free
     for before, job in enumerate(late):
-        submit_s = observation.job_submit_s[row, job]
+        submit_s = observation.job_submit_s[n, job]
         if before + np.searchsorted(running_submit_s, submit_s, side="right") >= share:
             break  # nor may any behind it
         if chosen <= job:
             break  # the policy serves one that is as old
-        open_gpus = fits[job] & ~kept
-        if open_gpus.any():
-            wanted = np.where(open_gpus, scores[job], -np.inf)
+        rows = slice(table.first[n, job], table.first[n, job + 1])
+        is_open = ~kept[table.gpu[rows]]
+        if is_open.any():
+            wanted = np.where(is_open, scores[rows], -np.inf)
             if not (wanted > -np.inf).any():
-                wanted = np.where(open_gpus, -observation.duration_s[row, job], -np.inf)
-            scores[:] = -np.inf
-            scores[job] = wanted
+                wanted = np.where(is_open, -table.duration_s[rows], -np.inf)
+            scores[table.rows(n)] = -np.inf
+            scores[rows] = wanted
             return
         if before == 0:
-            able = np.unique(observation.gpu_node[row, np.isfinite(observation.duration_s[row, job]) & there])
-            kept = observation.gpu_node[row] == able[np.argmax(_since_start_s(observation, row)[able])]
-    scores[:, kept] = -np.inf
+            able = np.unique(observation.gpu_node[n, np.isfinite(observation.durations_s(n, job)) & there])
+            kept = observation.gpu_node[n] == able[np.argmax(_since_start_s(observation, n)[able])]
+    rows = table.rows(n)
+    scores[rows][kept[table.gpu[rows]]] = -np.inf
 
 
-def _since_start_s(observation: Observation, row: int) -> Floats:
+def _since_start_s(observation: Observation, n: int) -> Floats:
     """(M,) how long ago the last of the jobs that run on a node started; inf where none runs."""
     since_s = np.full(observation.node_cores_free.shape[1], np.inf)
-    running = np.flatnonzero(~observation.gpu_idle[row] & np.isfinite(observation.gpu_remaining_s[row]))
-    np.minimum.at(since_s, observation.gpu_node[row, running], observation.gpu_elapsed_s[row, running])
+    running = np.flatnonzero(~observation.gpu_idle[n] & np.isfinite(observation.gpu_remaining_s[n]))
+    np.minimum.at(since_s, observation.gpu_node[n, running], observation.gpu_elapsed_s[n, running])
     return since_s

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import math
 import threading
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,8 +34,6 @@ SHIPPED = Path(__file__).with_name("dqn.onnx")
 """The checkpoint that comes with ADLRO."""
 
 CHECKPOINT_MISSING = "CHECKPOINT_MISSING"
-
-_COLUMNS = tuple(field.name for field in fields(Observation) if field.name != "gpu_models")
 
 
 class _Loaded(NamedTuple):
@@ -130,24 +127,30 @@ class Dqn(Policy):
         return self._loaded
 
     def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) Q of the pairs that are looked at, less the margin but for the base's choice."""
+        """(C,) Q of the rows that are looked at, less the margin but for the base's choice."""
         return self.weigh(observation).scores
 
     def weigh(self, observation: Observation) -> Judgement:
         """The preferences, with Q where it is asked for one decision alone."""
-        count = len(observation.fits_now)
-        judgement = Judgement(np.full(observation.fits_now.shape, -np.inf))
-        if count == 1:
-            judgement.values, judgement.hold_value = np.full(observation.fits_now.shape, np.nan), np.full(1, np.nan)
-        for row in range(count):
-            self._weigh_one(observation if count == 1 else _row(observation, row), row, judgement)
+        table = observation.table
+        if len(table.first) == 1:
+            return self._weigh_one(observation, with_values=True)
+        judgement = Judgement(np.full(len(table.job), -np.inf))
+        for n in range(len(table.first)):
+            one = self._weigh_one(observation.of_cluster(n))
+            judgement.scores[table.rows(n)] = one.scores
+            judgement.basis.update((n, basis) for basis in one.basis.values())
+            judgement.notes.update((n, note) for note in one.notes.values())
         return judgement
 
-    def _weigh_one(self, observation: Observation, row: int, judgement: Judgement) -> None:
+    def _weigh_one(self, observation: Observation, *, with_values: bool = False) -> Judgement:
         model, _, base, ranges = self._now_loaded()
+        judgement = Judgement(np.full(len(observation.table.job), -np.inf))
+        if with_values:
+            judgement.values, judgement.hold_value = np.full(len(judgement.scores), np.nan), np.full(1, np.nan)
         planes = self._filler(model).fill(observation)
         if not len(planes.pairs):
-            return
+            return judgement
         strange: Bools | None = None
         if ranges is None:
             outside = int(planes.clipped[0])
@@ -155,26 +158,20 @@ class Dqn(Policy):
             outside, strange = ranges.bring_in(planes)
             strange = strange if strange.any() else None  # as nearly always
         if outside or (strange is not None and planes.base[0] >= 0 and strange[planes.base[0]]):
-            self._fall_back(Basis.OUT_OF_RANGE, base, observation, row, judgement)
             told = f"{outside} figures of the observation are" if outside else "figures of the job that comes next are"
-            judgement.notes[row] = f"{told} outside the range of its training"
-            return
+            _fall_back(Basis.OUT_OF_RANGE, f"{told} outside the range of its training", base, observation, judgement)
+            return judgement
         q_pairs, q_holds = model.q(planes)
         q, q_hold = q_pairs.astype(np.float64), float(q_holds[0])
         if not math.isfinite(float(q.sum()) + q_hold):
-            self._fall_back(Basis.FAILED, base, observation, row, judgement)
-            judgement.notes[row] = "its answer is no number"
-            return
+            _fall_back(Basis.FAILED, "its answer is no number", base, observation, judgement)
+            return judgement
         if strange is not None:
             q[strange] = -np.inf
-        _score(model.metadata.margins, planes, q, q_hold, row, judgement)
+        _score(model.metadata.margins, planes, q, q_hold, judgement)
         if strange is not None and judgement.values is not None:
-            place = planes.pair_queue * judgement.values.shape[2] + planes.pair_gpu
-            judgement.values[row].reshape(-1)[place[strange]] = np.nan  # nothing to be relied on
-
-    def _fall_back(self, reason: Basis, base: Policy, observation: Observation, row: int, judgement: Judgement) -> None:
-        judgement.scores[row] = base.preferences(observation)[0]
-        judgement.basis[row] = reason
+            judgement.values[planes.pair_row[strange]] = np.nan  # nothing to be relied on
+        return judgement
 
     def _filler(self, model: OnnxModel) -> PlaneFiller:
         """It has room to work in: one a thread."""
@@ -186,7 +183,13 @@ class Dqn(Policy):
         return filler
 
 
-def _score(margins: Margins, planes: Planes, q: Floats, q_hold: float, row: int, judgement: Judgement) -> None:
+def _fall_back(reason: Basis, note: str, base: Policy, observation: Observation, judgement: Judgement) -> None:
+    """Lets the base decide instead."""
+    judgement.scores[:] = base.preferences(observation)
+    judgement.basis[0], judgement.notes[0] = reason, note
+
+
+def _score(margins: Margins, planes: Planes, q: Floats, q_hold: float, judgement: Judgement) -> None:
     """Fills in one decision: scores whose best is what `planes.choice.choose` chooses, and values.
 
     That is compiled for batches: for one decision the way there and back takes longer than the few figures do here.
@@ -200,27 +203,20 @@ def _score(margins: Margins, planes: Planes, q: Floats, q_hold: float, row: int,
         best = base
     if may_hold and (q_hold >= scores[best] if base < 0 else q_hold - margins.hold > scores[best]):
         best = -1
-    place = planes.pair_queue * judgement.scores.shape[2] + planes.pair_gpu
     if judgement.values is not None and judgement.hold_value is not None:
-        judgement.values[row].reshape(-1)[place] = q
+        judgement.values[planes.pair_row] = q
         if may_hold:
-            judgement.hold_value[row] = q_hold
+            judgement.hold_value[0] = q_hold
     if best >= 0:
         if best != highest:  # of equals the base's choice is taken, and not the earlier job
             scores[best] = np.nextafter(scores[best], np.inf)
-        judgement.scores[row].reshape(-1)[place] = scores
+        judgement.scores[planes.pair_row] = scores
     if best == base:
         most = float(q.max())
         gain = (max(most, q_hold) if may_hold else most) - (q_hold if base < 0 else float(q[base]))
         if gain > 0.0:
-            judgement.basis[row] = Basis.MARGIN
-            judgement.notes[row] = f"the most that another choice would gain, {gain:.3g}, is within the margin"
-
-
-def _row(observation: Observation, row: int) -> Observation:
-    return Observation(
-        **{name: getattr(observation, name)[row : row + 1] for name in _COLUMNS}, gpu_models=observation.gpu_models
-    )
+            judgement.basis[0] = Basis.MARGIN
+            judgement.notes[0] = f"the most that another choice would gain, {gain:.3g}, is within the margin"
 
 
 def _load(path: Path) -> _Loaded:

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.policies.base import Policy, first_waiting
+from adlro.decide.policies.base import Judgement, Policy
+from adlro.decide.policies.bounded_wait import kinds_there
+from adlro.decide.winner import winners
 from adlro.state.observation import Bools, Floats, Ints, Observation
 from adlro.state.room import node_room
 
@@ -53,27 +55,36 @@ class EasyBackfill(Policy):
         "score: minus the expected duration in s"
     )
 
-    def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) minus the expected duration, for the head or else the first job that may be backfilled."""
-        fits, waiting = observation.fits_now, observation.job_waiting
-        if not waiting.shape[1]:
-            return np.full(fits.shape, -np.inf)
-        batch = np.arange(len(fits))
-        present = np.isfinite(observation.gpu_remaining_s)
-        able = waiting & (np.isfinite(observation.duration_s) & present[:, None, :]).any(axis=2)
+    def weigh(self, observation: Observation) -> Judgement:
+        """Minus the expected duration, for the head or else the first job that may be backfilled."""
+        table, waiting = observation.table, observation.job_waiting
+        if not len(table.job):
+            return Judgement(np.zeros(0))
+        there = kinds_there(observation)
+        able = waiting & (np.isfinite(observation.kind_duration_s) & there[:, None, :]).any(axis=2)
         head = np.argmax(able, axis=1)  # (N,)
         reserved = reservation(observation, head)
 
-        node = observation.gpu_node
-        elsewhere = node != node[batch, reserved.gpu][:, None]  # (N, G)
-        in_time = observation.duration_s <= reserved.shadow_s[:, None, None] + _SAME_INSTANT_S
-        other_gpu = np.arange(node.shape[1]) != reserved.gpu[:, None]  # (N, G)
+        cluster = table.cluster
+        node, kept = observation.gpu_node, reserved.gpu[cluster]
+        elsewhere = node[cluster, table.gpu] != node[cluster, kept]
+        in_time = table.duration_s <= reserved.shadow_s[cluster] + _SAME_INSTANT_S
         spare = reserved.cores_spare[:, None], reserved.memory_spare_mib[:, None]
-        modest = node_room(observation.job_cores, observation.job_memory_mib, *spare)  # (N, J)
-        may = fits & (elsewhere[:, None, :] | in_time | (modest[:, :, None] & other_gpu[:, None, :]))
-        may[batch, head] = fits[batch, head]
-        job = first_waiting(may.any(axis=2))
-        return np.where(job[:, :, None] & may, -observation.duration_s, -np.inf)
+        modest = table.of_job(node_room(observation.job_cores, observation.job_memory_mib, *spare))
+        is_reserved = table.gpu == kept
+        may = elsewhere | in_time | (modest & (~is_reserved | (table.size > 1)))
+        may |= table.job == head[cluster]
+        first = winners(table, np.where(may, 0.0, -np.inf))
+        chosen = may & (table.job == table.job[first][cluster])
+        gpu = table.gpu.copy()
+        # The reserved GPU stays free: another of its group is taken.
+        for row in np.flatnonzero(chosen & is_reserved & ~elsewhere & ~in_time & (table.job != head[cluster])):
+            gpu[row] = observation.group(int(cluster[row]), int(row))[1]
+        return Judgement(np.where(chosen, -table.duration_s, -np.inf), gpu=gpu)
+
+    def preferences(self, observation: Observation) -> Floats:
+        """(C,) minus the expected duration, for the head or else the first job that may be backfilled."""
+        return self.weigh(observation).scores
 
 
 def reservation(observation: Observation, head: Ints) -> Reservation:
@@ -88,7 +99,7 @@ def reservation(observation: Observation, head: Ints) -> Reservation:
     # Ends at one instant: the earliest of them that is enough, with those before it in `order`, has its time.
     room_s = np.full(observation.node_cores_free.shape, np.inf)
     np.minimum.at(room_s, (rows, node[rows, order]), np.where(room, remaining_s[rows, order], np.inf))
-    duration_s = observation.duration_s[batch, head]
+    duration_s = np.take_along_axis(observation.kind_duration_s[batch, head], observation.gpu_kind, axis=1)  # (N, G)
     start_s = np.where(np.isfinite(duration_s), np.maximum(remaining_s, room_s[rows, node]), np.inf)  # (N, G)
     shadow_s = start_s.min(axis=1)
     at_once = start_s <= shadow_s[:, None] + _SAME_INSTANT_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.policies.base import Policy, first_waiting
+from adlro.decide.policies.base import Policy, first_waiting, only
 from adlro.state.observation import Floats, Observation
 
 
@@ -15,7 +15,6 @@ class Fcfs(Policy):
     description = "head of the queue only, on the lowest-numbered GPU that fits; score: minus the GPU's number"
 
     def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) minus the GPU's number for the head of the queue."""
+        """(C,) minus the GPU's number for the head of the queue."""
         head = first_waiting(observation.job_waiting)
-        gpus = -np.arange(observation.fits_now.shape[2], dtype=np.float64)
-        return np.where(head[:, :, None], gpus, -np.inf)
+        return only(observation, head, -observation.table.gpu.astype(np.float64))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from adlro.decide.policies.base import Policy, first_waiting
+from adlro.decide.policies.base import Policy, first_waiting, only
 from adlro.state.observation import Floats, Observation
 
 
@@ -15,6 +13,5 @@ class FcfsFastest(Policy):
     description = "head of the queue only, on the GPU that is fastest for it; score: minus the expected duration in s"
 
     def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) minus the expected duration for the head of the queue."""
-        head = first_waiting(observation.job_waiting)
-        return np.where(head[:, :, None], -observation.duration_s, -np.inf)
+        """(C,) minus the expected duration for the head of the queue."""
+        return only(observation, first_waiting(observation.job_waiting), -observation.table.duration_s)

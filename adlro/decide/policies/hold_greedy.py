@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adlro.decide.hold_rule import HoldRule, room_to_look, score_batch
+from adlro.decide.looked import looked_at
 from adlro.decide.policies.base import Policy
 from adlro.errors import InvalidInput
 from adlro.state.observation import Floats, Observation
@@ -106,30 +105,11 @@ class HoldGreedy(Policy):
         return cls(load)
 
     def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) minus the cost; -inf where refused."""
-        scores = np.empty(observation.fits_now.shape)
-        score_batch(
-            self.settings.rule(),
-            room_to_look(observation.gpu_node.shape[1], observation.node_cores_free.shape[1]),
-            _plain(observation.time_s, np.float64),
-            _plain(observation.gpu_node, np.int64),
-            _plain(observation.gpu_idle, np.bool_),
-            _plain(observation.gpu_remaining_s, np.float64),
-            _plain(observation.node_cores_free, np.int64),
-            _plain(observation.job_waiting, np.bool_),
-            _plain(observation.job_submit_s, np.float64),
-            _plain(observation.job_cores, np.int64),
-            _plain(observation.duration_s, np.float64),
-            _plain(observation.fits_now, np.bool_),
-            _plain(observation.hold_allowed, np.bool_),
-            scores,
-        )
+        """(C,) minus the cost; -inf where refused."""
+        looked, scores = looked_at(observation), np.empty(len(observation.table.job))
+        room = room_to_look(observation.gpu_node.shape[1], observation.node_cores_free.shape[1])
+        score_batch(self.settings.rule(), room, looked, scores)
         return scores
-
-
-def _plain(column: NDArray[Any], dtype: type) -> NDArray[Any]:
-    """Of one type and memory layout, so that the rule is compiled once and not again at some decision."""
-    return np.require(column, dtype, ["C", "W"])
 
 
 class HoldGreedyFixed(HoldGreedy):

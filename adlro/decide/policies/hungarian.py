@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.policies.base import Policy
+from adlro.decide.policies.base import Judgement, Policy
 from adlro.errors import Unsupported, with_extra
+from adlro.state.candidate_table import every_gpu
 from adlro.state.observation import Floats, Observation
 
 
@@ -28,8 +29,8 @@ class Hungarian(Policy):
         "for matched pairs"
     )
 
-    def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) the rate in 1/s of matched pairs."""
+    def weigh(self, observation: Observation) -> Judgement:
+        """The rate in 1/s of matched pairs."""
         try:
             from scipy.optimize import linear_sum_assignment
         except ModuleNotFoundError:
@@ -39,13 +40,29 @@ class Hungarian(Policy):
                 field="policy",
                 reason="SCIPY_MISSING",
             ) from None
-        rates: Floats = np.where(observation.fits_now, 1.0 / observation.duration_s, 0.0)
-        scores = np.full(rates.shape, -np.inf)
-        for number, rate in enumerate(rates):  # (J, G)
-            jobs = np.flatnonzero(rate.any(axis=1))
-            gpus = np.flatnonzero(rate.any(axis=0))
-            job, gpu = linear_sum_assignment(rate[np.ix_(jobs, gpus)], maximize=True)
-            job, gpu = jobs[job], gpus[gpu]
+        table = observation.table
+        members = every_gpu(observation)
+        row_of = np.repeat(np.arange(len(table.job)), table.size)  # (E,)
+        ends = np.cumsum(table.size)
+        scores, taken = np.full(len(table.job), -np.inf), table.gpu.copy()
+        for n in range(len(table.first)):
+            rows = table.rows(n)
+            if rows.start == rows.stop:
+                continue
+            pairs = slice(int(ends[rows.start] - table.size[rows.start]), int(ends[rows.stop - 1]))
+            # Of the jobs and the GPUs with a pair, the others left out.
+            job = np.cumsum(np.diff(table.job[rows], prepend=-1) > 0)[row_of[pairs] - rows.start] - 1
+            there = np.zeros(observation.gpu_idle.shape[1], dtype=np.bool_)
+            there[members[pairs]] = True
+            gpus, gpu = np.flatnonzero(there), np.cumsum(there)[members[pairs]] - 1
+            rate, row = np.zeros((job[-1] + 1, len(gpus))), np.empty((job[-1] + 1, len(gpus)), dtype=np.int64)
+            rate[job, gpu], row[job, gpu] = (1.0 / table.duration_s)[row_of[pairs]], row_of[pairs]
+            job, gpu = linear_sum_assignment(rate, maximize=True)
             matched = rate[job, gpu] > 0.0  # a job left over is given a GPU where it does not fit
-            scores[number, job[matched], gpu[matched]] = rate[job[matched], gpu[matched]]
-        return scores
+            job, gpu = job[matched], gpu[matched]
+            scores[row[job, gpu]], taken[row[job, gpu]] = rate[job, gpu], gpus[gpu]
+        return Judgement(scores, gpu=taken)
+
+    def preferences(self, observation: Observation) -> Floats:
+        """(C,) the rate in 1/s of the rows with a matched pair."""
+        return self.weigh(observation).scores

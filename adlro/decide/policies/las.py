@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.policies.base import Policy, first_waiting
+from adlro.decide.policies.base import Policy, first_waiting, only
 from adlro.state.observation import Floats, Observation
 
 
@@ -25,9 +25,9 @@ class Las(Policy):
     )
 
     def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) minus the expected duration, for the job to start."""
-        able = observation.fits_now.any(axis=2)
+        """(C,) minus the expected duration, for the job to start."""
+        able = observation.table.rows_of_job > 0
         service_s = np.where(able, observation.job_user_service_s, np.inf)
         least_s = service_s.min(axis=1, initial=np.inf)
         job = first_waiting(able & (service_s == least_s[:, None]))
-        return np.where(job[:, :, None], -observation.duration_s, -np.inf)
+        return only(observation, job, -observation.table.duration_s)

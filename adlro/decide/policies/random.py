@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.decide.policies.base import Policy
+from adlro.decide.policies.base import Judgement, Policy
+from adlro.state.candidate_table import every_gpu
 from adlro.state.observation import Floats, Observation
 
 Words = NDArray[np.uint64]
@@ -26,24 +27,36 @@ class Random(Policy):
     name = "random"
     description = "any pair that fits now; score: a number from 0 to 1, by a hash of queue, idle GPUs and pair"
 
-    def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) uniform in [0, 1)."""
-        waiting = observation.job_waiting
-        if waiting.shape[1] == 0:
-            return np.zeros(observation.fits_now.shape)
+    def weigh(self, observation: Observation) -> Judgement:
+        """Uniform in [0, 1) for each GPU; a row has the highest of its group, and is meant to take that GPU."""
+        table, waiting = observation.table, observation.job_waiting
+        if not len(table.job):
+            return Judgement(np.zeros(0))
         rows, first = np.arange(len(waiting)), np.argmax(waiting, axis=1)
         # In whole milliseconds: the same number however times were summed.
         waited_s = observation.time_s - observation.job_submit_s[rows, first]
         waited_ms = np.floor(waited_s * 1000.0 + _OFF_GRID).astype(np.int64)
         place = np.cumsum(waiting, axis=1).astype(np.uint64)  # (N, J) not the row: there may be padding between
-        gpu = np.arange(observation.fits_now.shape[2], dtype=np.uint64)
+        gpu = np.arange(observation.gpu_idle.shape[1], dtype=np.uint64)
         word = _mixed(waited_ms.view(np.uint64))
-        word = _mixed(word ^ observation.duration_s[rows, first].min(axis=1).view(np.uint64))
+        word = _mixed(word ^ observation.kind_duration_s[rows, first].min(axis=1).view(np.uint64))
         word = _mixed(word ^ waiting.sum(axis=1).astype(np.uint64))
         word = _mixed(word ^ np.where(observation.gpu_idle, _mixed(gpu), np.uint64(0)).sum(axis=1, dtype=np.uint64))
-        words = _mixed(word[:, None] ^ place)
-        bits = _mixed(words[:, :, None] ^ gpu)
-        return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        words: Words = table.of_job(_mixed(word[:, None] ^ place))
+        members = every_gpu(observation)
+        bits = _mixed(np.repeat(words, table.size) ^ members.view(np.uint64))
+        drawn = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        begins = np.cumsum(table.size) - table.size
+        highest = np.maximum.reduceat(drawn, begins)
+        at = np.flatnonzero(drawn == np.repeat(highest, table.size))
+        row = np.repeat(np.arange(len(table.job)), table.size)[at]
+        chosen = table.gpu.copy()
+        chosen[row[::-1]] = members[at[::-1]]  # of equals the lower-numbered, written last
+        return Judgement(highest, gpu=chosen)
+
+    def preferences(self, observation: Observation) -> Floats:
+        """(C,) uniform in [0, 1), the highest of the group's GPUs."""
+        return self.weigh(observation).scores
 
 
 def _mixed(words: Words) -> Words:

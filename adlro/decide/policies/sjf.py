@@ -13,5 +13,5 @@ class Sjf(Policy):
     description = "the shortest (job, GPU) pair that fits now; score: minus the expected duration in s"
 
     def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) minus the expected duration."""
-        return -observation.duration_s
+        """(C,) minus the expected duration."""
+        return -observation.table.duration_s

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from adlro.decide.policies.base import Policy
+from adlro.decide.policies.base import Policy, first_waiting
+from adlro.decide.policies.bounded_wait import kinds_there
 from adlro.records.jobs import JobType
 from adlro.state.observation import Bools, Floats, Ints, Observation
 
@@ -40,40 +41,41 @@ class Static(Policy):
         self._affinity = dict(affinity)
 
     def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) minus the GPU's number for the first job that waits for the GPU's model."""
-        fits = observation.fits_now
-        scores = np.full(fits.shape, -np.inf)
-        if not fits.size:
-            return scores
+        """(C,) minus the GPU's number for the first job that waits for the GPU's model."""
+        table = observation.table
         home = np.where(observation.job_waiting, self._home_model(observation), -1)
-        row = np.arange(len(fits))
+        is_head = np.zeros(home.shape, dtype=np.bool_)
         for model in range(len(observation.gpu_models)):
-            waits = home == model  # (N, J)
-            head = np.argmax(waits, axis=1)
-            allowed = waits[row, head][:, None] & (observation.gpu_model == model)  # (N, G)
-            rows, gpus = np.nonzero(allowed)
-            scores[rows, head[rows], gpus] = -gpus.astype(np.float64)
-        return scores
+            is_head |= first_waiting(home == model)
+        model_of_row = observation.gpu_model[table.cluster, table.gpu]
+        wanted = table.of_job(np.where(is_head, home, -1)) == model_of_row
+        return np.where(wanted, -table.gpu.astype(np.float64), -np.inf)
 
     def _home_model(self, observation: Observation) -> Ints:
         """(N, J) the number of the model a job waits for; -1 where no GPU can hold it."""
         models = observation.gpu_models
         # Whether a GPU can hold a job at all does not depend on what runs now. Those that are away may never come back:
         # a job queues for them only if all that could hold it are.
-        able = np.isfinite(observation.duration_s)  # (N, J, G)
-        present = able & np.isfinite(observation.gpu_remaining_s)[:, None, :]
+        able = np.isfinite(observation.kind_duration_s)  # (N, J, S)
+        present = able & kinds_there(observation)[:, None, :]
         possible = np.where(present.any(axis=2, keepdims=True), present, able)
         of_type = self._model_of_type(models)
         wanted = of_type[observation.job_type]  # (N, J)
         home = np.full(wanted.shape, -1, dtype=np.int64)
-        held = self._holds(possible, observation.gpu_model, wanted)
+        model = np.zeros((len(home), able.shape[2]), dtype=np.int64)  # (N, S)
+        np.put_along_axis(model, observation.gpu_kind, observation.gpu_model, axis=1)
+        held = self._holds(possible, model, wanted)
         home[held] = wanted[held]
         if not held.all():
-            memory = np.where(possible, observation.gpu_memory_mib[:, None, :], -1)
-            # Ties by the lowest number: argmax takes the first.
-            largest = np.take_along_axis(observation.gpu_model, np.argmax(memory, axis=2), axis=1)
+            kind_gpu = _lowest_of_kinds(observation)
+            rows = np.arange(len(kind_gpu))[:, None]
+            memory = np.where(possible, observation.gpu_memory_mib[rows, kind_gpu][:, None, :], -1)
+            most = memory == memory.max(axis=2, keepdims=True)
+            # Ties by the lowest number.
+            gpu = np.where(most & possible, kind_gpu[:, None, :], observation.gpu_model.shape[1] - 1).min(axis=2)
+            largest = observation.gpu_model[rows, gpu]
             overflow = np.full(wanted.shape, of_type[next(iter(self._affinity))])
-            elsewhere = np.where(self._holds(possible, observation.gpu_model, overflow), overflow, largest)
+            elsewhere = np.where(self._holds(possible, model, overflow), overflow, largest)
             home = np.where(~held & possible.any(axis=2), elsewhere, home)
         return home
 
@@ -85,7 +87,20 @@ class Static(Policy):
         return of_type
 
     @staticmethod
-    def _holds(possible: Bools, gpu_model: Ints, model: Ints) -> Bools:
+    def _holds(possible: Bools, kind_model: Ints, model: Ints) -> Bools:
         """(N, J) some GPU of `model` (N, J) can hold the job."""
-        holds: Bools = (possible & (gpu_model[:, None, :] == model[:, :, None])).any(axis=2)
+        holds: Bools = (possible & (kind_model[:, None, :] == model[:, :, None])).any(axis=2)
         return holds
+
+
+def _lowest_of_kinds(observation: Observation) -> Ints:
+    """(N, S) the lowest GPU of each kind, of those that are there if any is; 0 where a cluster lacks the kind."""
+    batch, gpus = observation.gpu_kind.shape
+    lowest = np.zeros((batch, observation.kind_duration_s.shape[2]), dtype=np.int64)
+    backwards = np.arange(gpus)[::-1]
+    there = np.isfinite(observation.gpu_remaining_s)
+    for which in (np.ones_like(there), there):
+        n, place = np.nonzero(which[:, backwards])
+        gpu = backwards[place]
+        lowest[n, observation.gpu_kind[n, gpu]] = gpu  # of a kind's GPUs the last written is the lowest
+    return lowest

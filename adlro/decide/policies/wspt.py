@@ -22,7 +22,7 @@ class Wspt(Policy):
     description = "the pair with the greatest priority per second that fits now; score: priority / expected duration"
 
     def preferences(self, observation: Observation) -> Floats:
-        """(N, J, G) priority over expected duration, 1/s."""
+        """(C,) priority over expected duration, 1/s."""
         weight = np.maximum(observation.job_priority, LEAST_WEIGHT)
-        rate: Floats = weight[:, :, None] / observation.duration_s
+        rate: Floats = observation.table.of_job(weight) / observation.table.duration_s
         return rate

@@ -63,16 +63,11 @@ def find_candidates(
     count = first
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
-        if not score_waiting(hardware, machines, jobs, course, n, job, np.inf, base):  # nothing is refused
-            continue
-        for gpu in range(hardware.gpu_count[n]):
-            if (
-                (job == base_job and gpu == base_gpu)
-                or not base.fits[gpu]
-                or like_the_one_before(hardware, machines, course, n, gpu)
-            ):
+        for k in range(score_waiting(hardware, machines, jobs, course, n, job, np.inf, base)):  # nothing is refused
+            gpu = base.fitting[k]
+            if (job == base_job and gpu == base_gpu) or like_the_one_before(hardware, machines, course, n, gpu):
                 continue
-            cost = -base.scores[gpu]
+            cost = -base.scores[k]
             if count == limit and cost >= candidates.cost[count - 1]:
                 continue
             place = min(count, limit - 1)

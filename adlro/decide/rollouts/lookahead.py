@@ -104,7 +104,7 @@ class Lookahead:
         if self.seen is None or self.seen.jobs.expected_s.shape[2] != gpus:
             self.seen = Seen(gpus)
         self.seen.look(observation, 0)
-        if self.seen.count < FEWEST_SEEN or not observation.fits_now[0].any():
+        if self.seen.count < FEWEST_SEEN or not len(observation.table.of_cluster(0).job):
             return incumbent
         waiting = np.flatnonzero(observation.job_waiting[0])
         room = self._room_for(observation, len(waiting))
@@ -220,7 +220,7 @@ class _Room:
         jobs.priority[0, :known] = 0.0
         count = len(waiting)
         here = slice(known, known + count)
-        duration_s: Floats = observation.duration_s[0, waiting]
+        duration_s: Floats = observation.kind_duration_s[0, waiting][:, observation.gpu_kind[0]]
         jobs.duration_s[0, here] = duration_s
         jobs.expected_s[0, here] = duration_s
         jobs.submit_s[0, here] = observation.job_submit_s[0, waiting] - observation.time_s[0]
@@ -278,8 +278,7 @@ def _hardware(observation: Observation) -> Hardware:
 
 
 def _copy_job(observation: Observation, row: int, job: int, target: JobArrays, place: int) -> None:
-    target.duration_s[0, place] = observation.duration_s[row, job]
-    target.expected_s[0, place] = observation.duration_s[row, job]
+    target.duration_s[0, place] = target.expected_s[0, place] = observation.durations_s(row, job)
     target.cores[0, place] = observation.job_cores[row, job]
     target.memory_mib[0, place] = observation.job_memory_mib[row, job]
     target.gpu_memory_mib[0, place] = observation.job_gpu_memory_mib[row, job]

@@ -71,22 +71,26 @@ class DqnLookahead(Dqn):
         Raises:
             Unsupported: more than one cluster.
         """
-        if len(observation.fits_now) != 1:
+        if len(observation.time_s) != 1:
             raise Unsupported("dqn_lookahead decides for one cluster at a time: it remembers the jobs of that one")
         judgement = super().weigh(observation)
         time_s = float(observation.time_s[0])
         if time_s < self._time_s:
             self.lookahead = Lookahead()
         self._time_s = time_s
-        job, gpu = (int(each) for each in self.choose(observation, judgement.scores)[0])
+        job, gpu = (int(each) for each in self.choose(observation, judgement)[0])
         chosen = self.lookahead.choose(observation, (job, gpu))
         if chosen == (job, gpu):
             return judgement
         judgement.basis.pop(0, None)  # whatever its base's choice rested on, this one is its own
         judgement.notes.pop(0, None)
         if chosen[0] == HOLD:
-            judgement.scores[0] = -np.inf
+            judgement.scores[:] = -np.inf
         else:
-            best = judgement.scores[0].max()
-            judgement.scores[0][chosen] = np.nextafter(best, np.inf) if np.isfinite(best) else 0.0
+            best, table = judgement.scores.max(), observation.table
+            row = table.row_of(0, *chosen)
+            judgement.scores[row] = np.nextafter(best, np.inf) if np.isfinite(best) else 0.0
+            if chosen[1] != table.gpu[row]:  # another of its group
+                judgement.gpu = table.gpu.copy()
+                judgement.gpu[row] = chosen[1]
         return judgement

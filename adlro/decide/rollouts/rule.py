@@ -23,6 +23,7 @@ from adlro.decide.policies.hold_greedy import HoldGreedySettings
 from adlro.numeric.compiled import compiled_part
 from adlro.sim.course import Course
 from adlro.sim.kernel import hold_is_allowed
+from adlro.state.candidate_table import find_kinds
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import IDLE, Hardware, Machines
 from adlro.state.machines import remaining_s as run_remaining_s
@@ -39,9 +40,12 @@ class Base(NamedTuple):
         idle: (G,) scratch: numbers of the GPUs that are there and idle, as many as there are.
         gpu_idle: (G,) scratch: the GPU is one of them.
         gpu_remaining_s: (G,) scratch: expected time until it is idle.
-        duration_s: (G,) scratch: of one job on each GPU.
-        fits: (G,) scratch: that job can start there now.
-        scores: (G,) of that job's pairs, the higher the sooner; -inf: does not fit, or refused.
+        gpu_kind: (G,) scratch: its kind (adlro/state/candidate_table.py).
+        kind_gpu: (G,) scratch: the lowest GPU of each kind.
+        kind_count: (1,) scratch: kinds.
+        duration_s: (G,) scratch: of one job on each kind.
+        fitting: (G,) scratch: numbers of the GPUs on which that job can start now, as many as there are.
+        scores: (G,) of that job on these, the higher the sooner; -inf: refused.
         work: (1,) what its decisions have taken so far, in pairs of waiting jobs and GPUs, scored or planned.
     """
 
@@ -50,8 +54,11 @@ class Base(NamedTuple):
     idle: Ints
     gpu_idle: Bools
     gpu_remaining_s: Floats
+    gpu_kind: Ints
+    kind_gpu: Ints
+    kind_count: Ints
     duration_s: Floats
-    fits: Bools
+    fitting: Ints
     scores: Floats
     work: Ints
 
@@ -69,8 +76,11 @@ def base_policy(settings: HoldGreedySettings, hardware: Hardware) -> Base:
         idle=np.zeros(gpus, dtype=np.int64),
         gpu_idle=np.zeros(gpus, dtype=np.bool_),
         gpu_remaining_s=np.zeros(gpus),
+        gpu_kind=np.zeros(gpus, dtype=np.int64),
+        kind_gpu=np.zeros(gpus, dtype=np.int64),
+        kind_count=np.zeros(1, dtype=np.int64),
         duration_s=np.zeros(gpus),
-        fits=np.zeros(gpus, dtype=np.bool_),
+        fitting=np.zeros(gpus, dtype=np.int64),
         scores=np.zeros(gpus),
         work=np.zeros(1, dtype=np.int64),
     )
@@ -85,17 +95,19 @@ def remaining_s(machines: Machines, n: int, gpu: int) -> float:
 
 
 @compiled_part
-def look_at_cluster(hardware: Hardware, machines: Machines, n: int, base: Base) -> None:
+def look_at_cluster(hardware: Hardware, machines: Machines, course: Course, n: int, base: Base) -> None:
     """Fills in what the rule needs to know of cluster n; comes before `score_waiting`."""
     count, idle_count = hardware.gpu_count[n], 0
     for gpu in range(count):
         idle = machines.gpu_job[n, gpu] == IDLE and machines.gpu_speed[n, gpu] > 0.0
-        base.gpu_idle[gpu], base.fits[gpu] = idle, False
+        base.gpu_idle[gpu] = idle
         base.gpu_remaining_s[gpu] = 0.0 if idle else remaining_s(machines, n, gpu)
         if idle:
             base.idle[idle_count] = gpu
             idle_count += 1
+    base.kind_count[0] = find_kinds(hardware, course.known_speed, n, count, base.gpu_kind, base.kind_gpu)
     look_around(
+        base.gpu_kind[:count],
         hardware.gpu_node[n, :count],
         base.gpu_idle[:count],
         base.gpu_remaining_s[:count],
@@ -105,18 +117,18 @@ def look_at_cluster(hardware: Hardware, machines: Machines, n: int, base: Base) 
 
 
 @compiled_part
-def fits_somewhere(
+def find_fitting(
     hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, base: Base
-) -> bool:
-    """Fills in on which GPUs a waiting job of cluster n can start now; False: on none."""
-    number = course.list_of[n]
+) -> int:
+    """Fills in on which GPUs a waiting job of cluster n can start now, and returns on how many."""
+    number, count = course.list_of[n], 0
     cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
     gpu_memory_mib = jobs.gpu_memory_mib[number, job]
-    somewhere = False
     for i in range(machines.idle_count[n]):  # mostly few
         gpu = base.idle[i]
         node = hardware.gpu_node[n, gpu]
-        base.fits[gpu] = (
+        base.fitting[count] = gpu
+        count += (
             has_room(
                 cores,
                 memory_mib,
@@ -127,17 +139,17 @@ def fits_somewhere(
             )
             and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
         )
-        somewhere |= base.fits[gpu]
-    return somewhere
+    return count
 
 
 @compiled_part
 def fill_durations(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: int, base: Base) -> None:
-    """Fills in what a job is expected to take on each GPU of cluster n; inf where that, or its node, is too small."""
+    """Fills in what a job is expected to take on each kind of GPU; inf where that, or its node, is too small."""
     number = course.list_of[n]
     cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
     gpu_memory_mib = jobs.gpu_memory_mib[number, job]
-    for gpu in range(hardware.gpu_count[n]):
+    for kind in range(base.kind_count[0]):
+        gpu = base.kind_gpu[kind]
         node = hardware.gpu_node[n, gpu]
         possible = has_room(
             cores,
@@ -148,26 +160,34 @@ def fill_durations(hardware: Hardware, jobs: JobArrays, course: Course, n: int, 
             hardware.gpu_memory_mib[n, gpu],
         )
         expected_s = jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] / course.known_speed[n, gpu]
-        base.duration_s[gpu] = expected_s if possible else np.inf
+        base.duration_s[kind] = expected_s if possible else np.inf
 
 
 @compiled_part
 def queue_drain_s(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, base: Base) -> float:
     """The drain of cluster n's queue (adlro/decide/hold_rule.py), as far as it matters to the rule."""
-    count, longest_s = hardware.gpu_count[n], 0.0
-    fits, duration_s = base.fits[:count], base.duration_s[:count]
+    number, count, longest_s = course.list_of[n], hardware.gpu_count[n], 0.0
+    duration_s = base.duration_s[: base.kind_count[0]]
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
-        fits_somewhere(hardware, machines, jobs, course, n, job, base)
+        fitting = base.fitting[: find_fitting(hardware, machines, jobs, course, n, job, base)]
         fill_durations(hardware, jobs, course, n, job, base)
-        longest_s = look_at_job(base.surroundings, duration_s, fits, longest_s)
+        longest_s = look_at_job(base.surroundings, duration_s, fitting, longest_s)
     base.work[0] += course.waiting_count[n] * count  # with the plan it takes about as long as the scoring
     drain_s, i = 0.0, 0
     while i < course.waiting_count[n] and drain_s < longest_s:
         job = course.waiting[n, i]
-        fits_somewhere(hardware, machines, jobs, course, n, job, base)
         fill_durations(hardware, jobs, course, n, job, base)
-        drain_s = max(drain_s, plan_job(base.surroundings, duration_s, fits))
+        start_s = plan_job(
+            base.surroundings,
+            duration_s,
+            hardware.gpu_node[n, :count],
+            machines.cores_free[n],
+            machines.memory_free_mib[n],
+            jobs.cores[number, job],
+            jobs.memory_mib[number, job],
+        )
+        drain_s = max(drain_s, start_s)
         i += 1
     return drain_s
 
@@ -182,19 +202,23 @@ def score_waiting(
     job: int,
     drain_s: float,
     base: Base,
-) -> bool:
-    """Fills in the scores of a waiting job of cluster n; False: it fits nowhere now, and nothing is filled in.
+) -> int:
+    """Fills in on which GPUs a waiting job of cluster n can start now, and its scores there; returns on how many.
 
     Pairs that take no longer than `drain_s` are not refused.
     """
-    if not fits_somewhere(hardware, machines, jobs, course, n, job, base):
-        return False
-    fill_durations(hardware, jobs, course, n, job, base)
-    number, count = course.list_of[n], hardware.gpu_count[n]
-    waited_s = machines.time_s[n] - jobs.submit_s[number, job]
-    duration_s, fits, cores = base.duration_s[:count], base.fits[:count], jobs.cores[number, job]
-    score_job(base.rule, base.surroundings, duration_s, fits, cores, waited_s, drain_s, base.scores)
-    return True
+    count = find_fitting(hardware, machines, jobs, course, n, job, base)
+    if count > 0:
+        fill_durations(hardware, jobs, course, n, job, base)
+        number = course.list_of[n]
+        waited_s = machines.time_s[n] - jobs.submit_s[number, job]
+        duration_s, fitting, cores = (
+            base.duration_s[: base.kind_count[0]],
+            base.fitting[:count],
+            jobs.cores[number, job],
+        )
+        score_job(base.rule, base.surroundings, duration_s, fitting, cores, waited_s, drain_s, base.scores)
+    return count
 
 
 @compiled_part
@@ -221,15 +245,12 @@ def hold_greedy(
     """
     may_hold = hold_is_allowed(machines, jobs, course, n)
     base.work[0] += (course.waiting_count[n] + DECISION_WORK) * hardware.gpu_count[n]
-    look_at_cluster(hardware, machines, n, base)
+    look_at_cluster(hardware, machines, course, n, base)
     drain_s = queue_drain_s(hardware, machines, jobs, course, n, base) if may_hold else np.inf
     best_job, best_gpu, best = HOLD, HOLD, -np.inf
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
-        if not score_waiting(hardware, machines, jobs, course, n, job, drain_s, base):
-            continue
-        for k in range(machines.idle_count[n]):
-            gpu = base.idle[k]
-            if base.scores[gpu] > best:
-                best_job, best_gpu, best = job, gpu, base.scores[gpu]
+        for k in range(score_waiting(hardware, machines, jobs, course, n, job, drain_s, base)):
+            if base.scores[k] > best:
+                best_job, best_gpu, best = job, base.fitting[k], base.scores[k]
     return best_job, best_gpu

@@ -101,10 +101,12 @@ class _Evaluated(Policy):
     def judge(self, observation: Observation) -> Judgement:
         """Nothing but the action is wanted."""
         job, gpu = self._act(observation)[0].tolist()
-        scores = np.full(observation.fits_now.shape, -np.inf)
+        table = observation.table
+        scores, gpus = np.full(len(table.job), -np.inf), table.gpu.copy()
         if job != HOLD:
-            scores[0, job, gpu] = 0.0
-        return Judgement(scores)
+            row = table.row_of(0, job, gpu)
+            scores[row], gpus[row] = 0.0, gpu
+        return Judgement(scores, gpu=gpus)
 
 
 class _Course:

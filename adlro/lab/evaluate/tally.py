@@ -48,4 +48,4 @@ class Tally:
         for row, basis in judgement.basis.items():  # empty for simple policies, nearly always
             self.counts[lists[row], _POLICY] -= 1
             self.counts[lists[row], _COLUMN[basis]] += 1
-        return self._policy.choose(observation, judgement.scores)
+        return self._policy.choose(observation, judgement)

@@ -31,10 +31,11 @@ from adlro.numeric.exact import exp
 from adlro.sim import kernel
 from adlro.sim.batch import change_arrays
 from adlro.sim.course import DECISION, Course, new_course
+from adlro.sim.decision_points import decision_points
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import IDLE, Hardware, Machines, empty_machines, hardware_of
 from adlro.state.observation import HOLD, Ints, Observation
-from adlro.state.scene import Scene, submit_of_running_s, whole_queue
+from adlro.state.scene import Scene, whole_queue
 
 Act = Callable[[Observation], Ints]
 """A policy: (A, 2) places in the queue and GPUs, or HOLD, for the rows of an observation."""
@@ -205,7 +206,7 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
         if act is None:
             base_actions(hardware, machines, jobs, course, active, behaviour, one, rows, gpus)
         else:
-            actions = act(_observe(hardware, machines, jobs, course, active, models))
+            actions = act(decision_points(hardware, machines, jobs, course, active, models))
             rows[:], gpus[:] = actions[:, 0], actions[:, 1]
         # Behind the last arrival the future is another than the one that is played.
         wanted = (rng.random(len(active)) < sampling.share) & (course.arrived_count[active] < longest)
@@ -330,36 +331,6 @@ def _perturbed(rng: np.random.Generator) -> HoldGreedySettings:
         affinity=near(FIXED.affinity, 0.3),
         packing=near(FIXED.packing, 0.7),
         ageing=near(FIXED.ageing, 0.7),
-    )
-
-
-def _observe(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: Ints, models: tuple[str, ...]
-) -> Observation:
-    m, c = machines, course
-    scene = Scene(
-        time_s=m.time_s[n],
-        list_of=c.list_of[n],
-        gpu_speed=m.gpu_speed[n],
-        gpu_job=m.gpu_job[n],
-        gpu_start_s=m.gpu_start_s[n],
-        gpu_expected_end_s=m.gpu_expected_end_s[n],
-        known_speed=c.known_speed[n],
-        cores_free=m.cores_free[n],
-        memory_free_mib=m.memory_free_mib[n],
-        gpu_cores=m.gpu_cores[n],
-        gpu_memory_mib=m.gpu_memory_mib[n],
-    )
-    return whole_queue(
-        Hardware(*(column[n] for column in hardware)),
-        scene,
-        jobs,
-        c.waiting[n].astype(np.int64),
-        c.waiting_count[n],
-        gpu_submit_s=submit_of_running_s(jobs, c.list_of[n], m.gpu_job[n]),
-        user_service_s=c.user_service_s[n],
-        hold_allowed=(m.running_count[n] > 0) | (c.arrived_count[n] < jobs.job_count[c.list_of[n]]),
-        gpu_models=models,
     )
 
 

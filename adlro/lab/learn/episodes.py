@@ -148,10 +148,10 @@ def _mean_s(world: World) -> float:
 def _longer_s(observation: Observation, planes: Planes, index: Ints) -> Floats:
     """(N,) by how much what is started is expected to take longer than on the job's fastest GPU."""
     starts = np.flatnonzero(index >= 0)
-    row, gpu = planes.pair_queue[index[starts]], planes.pair_gpu[index[starts]]
-    duration_s = observation.duration_s[starts, row]
+    pair = index[starts]
     longer_s = np.zeros(len(index))
-    longer_s[starts] = duration_s[np.arange(len(starts)), gpu] - duration_s.min(axis=1)
+    shortest_s = observation.kind_duration_s[starts, planes.pair_queue[pair]].min(axis=1)
+    longer_s[starts] = observation.table.duration_s[planes.pair_row[pair]] - shortest_s
     return longer_s
 
 

@@ -18,7 +18,7 @@ from adlro.records.decisions import DecisionBasis as Basis
 from adlro.records.jobs import JobSpec
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
-from adlro.state.observation import Floats
+from adlro.state.observation import Floats, Observation
 
 FALLBACK = HoldGreedyFixed.name
 WAIT_LIMIT = "the limit on waits"
@@ -88,20 +88,21 @@ class Made:
             version=policy.version,
         )
 
-    def judged(self, judgement: Judgement, row: int, **more: Any) -> Made:
+    def judged(self, judgement: Judgement, observation: Observation, place: int, **more: Any) -> Made:
         """The same with what was made of it.
 
         Args:
             judgement: of one observation,
-            row: in which the job stands.
+            observation: which is this,
+            place: and the job's place in it.
             more: other fields.
         """
         basis = judgement.basis_of(0)
         values, hold = (None, None) if basis.fallback else (judgement.values, judgement.hold_value)
         return replace(
             self,
-            scores=judgement.scores[0, row].copy(),
-            values=None if values is None else values[0, row].copy(),
+            scores=judgement.scores_of_gpus(observation, place),
+            values=None if values is None else judgement.values_of_gpus(observation, place),
             hold_score=None if hold is None or not np.isfinite(hold[0]) else float(hold[0]),
             basis=basis,
             note=judgement.notes.get(0, ""),
@@ -109,7 +110,14 @@ class Made:
         )
 
     def placed(
-        self, gpu: int, judgement: Judgement, row: int, attempt: int, runner_up: RunnerUp | None, decision_us: float
+        self,
+        gpu: int,
+        judgement: Judgement,
+        observation: Observation,
+        place: int,
+        attempt: int,
+        runner_up: RunnerUp | None,
+        decision_us: float,
     ) -> Made:
         """The same with what was made of it, and the GPU that was chosen."""
         layout = self.occupancy.layout
@@ -121,7 +129,8 @@ class Made:
         )
         return self.judged(
             judgement,
-            row,
+            observation,
+            place,
             chosen=gpu,
             attempt=attempt,
             decision_us=decision_us,

@@ -95,7 +95,7 @@ class Guard:
 
     def deadline_s(self, observation: Observation) -> float:
         """How long a decision of this size may take."""
-        return self._deadline_s * max(1.0, observation.fits_now.size / DEADLINE_PAIRS)
+        return self._deadline_s * max(1.0, observation.pair_count / DEADLINE_PAIRS)
 
     async def judge(self, policy: Policy, observation: Observation, *, virtual: bool) -> Judgement:
         """The policy's judgement, or the fallback's. Nobody else may change the observation meanwhile.
@@ -113,7 +113,7 @@ class Guard:
                 self._worker.close()
                 self._worker, self._hangs = SideThread("decide"), False
         try:
-            quick = observation.fits_now.size <= INLINE_PAIRS and self._recent_s < INLINE_S
+            quick = observation.pair_count <= INLINE_PAIRS and self._recent_s < INLINE_S
             if quick and (virtual or not policy.guarded):
                 judgement = self._timed(policy, observation)
             else:
@@ -230,10 +230,9 @@ def _reason_of(error: AdlroError) -> Basis:
 
 
 def _sound(observation: Observation, judgement: Judgement) -> bool:
-    """Scores of the right shape, and of pairs that fit each a number or -inf."""
+    """Scores of the right shape, each a number or -inf."""
     scores = judgement.scores
-    if scores.shape != observation.fits_now.shape:
+    if scores.shape != observation.table.job.shape:
         return False
     # A maximum is nan where one of the numbers is.
-    best = float(np.max(scores, initial=-np.inf, where=observation.fits_now))
-    return best < np.inf
+    return float(np.max(scores, initial=-np.inf)) < np.inf

@@ -1,6 +1,6 @@
 """Another policy beside the acting one: it sees each decision a little later, and says what it would have done.
 
-It works in a thread of its own on copies, off the way from an event to a launch, and places nothing. Where it can't
+It works in a thread of its own, off the way from an event to a launch, and places nothing. Where it can't
 keep up, decisions are left out, and counted. No I/O.
 """
 
@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-import numpy as np
 import structlog
 
 from adlro.decide.policies import Policy
@@ -23,10 +21,8 @@ from adlro.state.observation import HOLD, Observation
 
 WAITING = 256
 """Decisions that may wait for the shadow's answer,"""
-WAITING_PAIRS = 4_000_000
-"""and (job, GPU) pairs in all of them: a pair takes 9 bytes."""
-MOST_PAIRS = 500_000
-"""of one decision: to copy more takes longer than a millisecond."""
+WAITING_ROWS = 1_000_000
+"""and rows in the tables of all of them: a row takes 32 bytes."""
 OUTCOMES = ("agreed", "differed", "failed", "skipped")
 PATIENCE_S = 2.0
 """One that takes longer for a decision counts as failed, and is asked again when it is done with it."""
@@ -41,8 +37,8 @@ class _Task:
     answered: Callable[[ShadowDecision | None], None]
 
     @property
-    def pairs(self) -> int:
-        return 0 if self.observation is None else self.observation.fits_now.size
+    def rows(self) -> int:
+        return 0 if self.observation is None else len(self.observation.table.job)
 
 
 class Shadow:
@@ -61,7 +57,7 @@ class Shadow:
         self._log = log
         self._on_outcome = on_outcome
         self._tasks: deque[_Task] = deque()
-        self._pairs = 0
+        self._rows = 0
         self._worker = SideThread("shadow")
         self._working: asyncio.Task[None] | None = None
         self._told = False
@@ -89,7 +85,7 @@ class Shadow:
         action: tuple[int, int],
         answered: Callable[[ShadowDecision | None], None],
     ) -> None:
-        """A decision was made; comes before anything of the observation is changed.
+        """A decision was made; nobody changes its observation.
 
         Args:
             job_ids: of the observation's rows, asked for only where a shadow runs.
@@ -100,13 +96,12 @@ class Shadow:
         if self.policy is None and not self._tasks:
             answered(None)
             return
-        pairs = observation.fits_now.size
-        full = len(self._tasks) >= WAITING or self._pairs + pairs > WAITING_PAIRS
-        if self.policy is None or full or pairs > MOST_PAIRS:
+        full = len(self._tasks) >= WAITING or self._rows + len(observation.table.job) > WAITING_ROWS
+        if self.policy is None or full:
             # In its turn, behind those that wait.
             self._enqueue(_Task(None, (), gpu_ids, action, answered))
             return
-        self._enqueue(_Task(_copy(observation), job_ids(), gpu_ids, action, answered))
+        self._enqueue(_Task(observation, job_ids(), gpu_ids, action, answered))
 
     async def settled(self) -> None:
         """Waits until all that was asked is answered; for tests and a clean end."""
@@ -121,14 +116,14 @@ class Shadow:
 
     def _enqueue(self, task: _Task) -> None:
         self._tasks.append(task)
-        self._pairs += task.pairs
+        self._rows += task.rows
         if self._working is None or self._working.done():
             self._working = asyncio.get_running_loop().create_task(self._work(), name="shadow")
 
     async def _work(self) -> None:
         while self._tasks:
             task = self._tasks.popleft()
-            self._pairs -= task.pairs
+            self._rows -= task.rows
             policy, observation = self.policy, task.observation
             found: ShadowDecision | None = None
             if policy is None or observation is None:
@@ -160,11 +155,3 @@ class Shadow:
             count = f"{outcome}_count"
             self._status = replace(self._status, **{count: getattr(self._status, count) + 1})
             self._on_outcome(outcome)
-
-
-def _copy(observation: Observation) -> Observation:
-    columns: dict[str, Any] = {
-        field.name: value.copy() if isinstance(value := getattr(observation, field.name), np.ndarray) else value
-        for field in fields(observation)
-    }
-    return Observation(**columns)

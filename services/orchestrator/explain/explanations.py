@@ -10,24 +10,26 @@ from adlro.decide.policies.base import Judgement, Policy
 from adlro.records.decisions import Decision, RunnerUp
 from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
-from adlro.state.observation import Observation
+from adlro.state.observation import HOLD, CandidateTable, Observation
 
 
 def runner_up(
-    judgement: Judgement, pair: tuple[int, int] | None, queue: Sequence[Entry], ledger: Ledger
+    judgement: Judgement, table: CandidateTable, row: int, queue: Sequence[Entry], ledger: Ledger
 ) -> RunnerUp | None:
-    """The next best pair, or to hold, where the policy has a figure for that, and it is better.
+    """The next best candidate, or to hold, where the policy has a figure for that, and it is better.
 
     Args:
         judgement: of one observation,
-        pair: its next best pair,
-        queue: and its rows.
+        table: and its table,
+        row: the next best of that, or HOLD,
+        queue: and the jobs in the observation's order.
     """
     values, hold = (None, None) if judgement.basis_of(0).fallback else (judgement.values, judgement.hold_value)
     hold_score = float(hold[0]) if hold is not None and np.isfinite(hold[0]) else -np.inf
-    score = float((judgement.scores if values is None else values)[0][pair]) if pair is not None else -np.inf
-    if pair is not None and score >= hold_score:
-        return RunnerUp(queue[pair[0]].job.job_id, ledger.layout.gpu_ids[pair[1]], score)
+    score = float((judgement.scores if values is None else values)[row]) if row != HOLD else -np.inf
+    if row != HOLD and score >= hold_score:
+        job, gpu = judgement.action(table, row)
+        return RunnerUp(queue[job].job.job_id, ledger.layout.gpu_ids[gpu], score)
     return RunnerUp("", "", hold_score) if hold_score > -np.inf else None
 
 
@@ -49,5 +51,6 @@ async def explain_waiting(
     place = ledger.queued().index(entry)
     summary = f"{job_id} is number {place + 1} in the queue: {entry.job.message}"
     made = Made.now("", entry, policy, ledger, time_s)
-    judgement = await look(policy, ledger.observe(time_s))
-    return made.judged(judgement, place, summary=summary).explained()
+    observation = ledger.observe(time_s)
+    judgement = await look(policy, observation)
+    return made.judged(judgement, observation, place, summary=summary).explained()

@@ -6,12 +6,15 @@ Telemetry is late by nature, so it plays no part here. No gRPC, no Redis, no clo
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import enum
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adlro.decide.policies.hold_greedy import HoldGreedy
 from adlro.records.cluster import Cluster, Gpu, Node
@@ -19,8 +22,8 @@ from adlro.records.jobs import Job, JobState, PendingReason
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
 from adlro.services.orchestrator.ledger.queue_columns import QueueColumns
 from adlro.services.orchestrator.ledger.user_service import UserService
+from adlro.state.candidate_table import with_new_table
 from adlro.state.observation import Bools, Floats, Ints, Observation
-from adlro.state.room import node_room
 from adlro.state.scene import whole_queue
 from adlro.store import sequence_of
 
@@ -259,26 +262,26 @@ class Ledger:
             gpu_models=self.layout.gpu_models,
         )
 
-    def reflect(self, observation: Observation, job: int, gpu: int) -> None:
-        """Brings an observation of this ledger up to date after its job was placed; the job stays as padding."""
-        node = self.layout.gpu_node[gpu]
-        on_node = np.flatnonzero(self.layout.gpu_node == node)
-        cores, memory = self.occupancy.cores_free[node], self.occupancy.memory_free_mib[node]
-        observation.job_waiting[0, job] = False
-        observation.gpu_idle[0, gpu] = False
+    def reflect(self, observation: Observation, job: int, gpu: int) -> Observation:
+        """An observation of this ledger as it is after its job was placed; the job stays as padding."""
+        duration_s = observation.kind_duration_s[0, job, observation.gpu_kind[0, gpu]]
         time_s = float(observation.time_s[0])
         # As an observation made anew would have it, to the last bit: ties are decided by it.
-        observation.gpu_remaining_s[0, gpu] = (time_s + observation.duration_s[0, job, gpu]) - time_s
-        observation.gpu_submit_s[0, gpu] = observation.job_submit_s[0, job]
-        observation.gpu_cores_held[0, gpu] = observation.job_cores[0, job]
-        observation.gpu_memory_held_mib[0, gpu] = observation.job_memory_mib[0, job]
-        observation.node_cores_free[0, node] = cores
-        observation.node_memory_free_mib[0, node] = memory
-        still = node_room(observation.job_cores[0], observation.job_memory_mib[0], cores, memory)
-        observation.fits_now[0][:, on_node] &= still[:, None]
-        observation.fits_now[0, :, gpu] = False
-        observation.fits_now[0, job, :] = False
-        observation.hold_allowed[0] = True
+        remaining_s = (time_s + duration_s) - time_s
+        return with_new_table(
+            dataclasses.replace(
+                observation,
+                job_waiting=_with(observation.job_waiting, job, False),
+                gpu_idle=_with(observation.gpu_idle, gpu, False),
+                gpu_remaining_s=_with(observation.gpu_remaining_s, gpu, remaining_s),
+                gpu_submit_s=_with(observation.gpu_submit_s, gpu, observation.job_submit_s[0, job]),
+                gpu_cores_held=_with(observation.gpu_cores_held, gpu, observation.job_cores[0, job]),
+                gpu_memory_held_mib=_with(observation.gpu_memory_held_mib, gpu, observation.job_memory_mib[0, job]),
+                node_cores_free=self.occupancy.cores_free[None].copy(),
+                node_memory_free_mib=self.occupancy.memory_free_mib[None].copy(),
+                hold_allowed=np.ones(1, dtype=np.bool_),
+            )
+        )
 
     def reasons(self, entries: Sequence[Entry], holds_back: str) -> list[tuple[Entry, PendingReason, str]]:
         """Why jobs of the queue wait.
@@ -287,10 +290,11 @@ class Ledger:
             holds_back: why those that could start don't, as a clause.
         """
         seen = self._observe(0.0, np.array([entry.row for entry in entries], dtype=np.int64))
-        possible: Bools = np.isfinite(seen.duration_s[0])
+        possible: Bools = np.isfinite(seen.kind_duration_s[0])
         ever: Bools = seen.job_waiting[0]
-        fits: Bools = np.logical_or.reduce(seen.fits_now[0], axis=1)
-        usable: Bools = np.logical_or.reduce(possible & self.occupancy.usable, axis=1)
+        fits: Bools = seen.table.rows_of_job[0] > 0
+        usable_kinds = np.unique(seen.gpu_kind[0, self.occupancy.usable])
+        usable: Bools = np.logical_or.reduce(possible[:, usable_kinds], axis=1)
         out = []
         for entry, fits_now, fits_ever, fits_usable in zip(entries, fits, ever, usable, strict=True):
             if not fits_ever:
@@ -311,6 +315,13 @@ class Ledger:
                 text += f" (attempt {len(entry.job.attempts)} {entry.job.attempts[-1].outcome})"
             out.append((entry, reason, text))
         return out
+
+
+def _with(column: NDArray[Any], place: int, value: Any) -> NDArray[Any]:
+    """(1, ...) a copy of a column of an observation, with another value at a place."""
+    changed = column.copy()
+    changed[0, place] = value
+    return changed
 
 
 def needs(entry: Entry) -> str:

@@ -67,6 +67,7 @@ class Occupancy:
 
     Attributes:
         holder: (G,) id of the job that holds the GPU; "" where it is idle.
+        idle: (G,) nobody holds it.
         expected_end_s: (G,) cluster time at which the holder is expected to end.
         cores_held, memory_held_mib: (G,) what the holder takes of the GPU's node; 0 where it is idle.
         lost: (G,) the GPU is away.
@@ -78,6 +79,7 @@ class Occupancy:
 
     layout: Layout
     holder: NDArray[Any]
+    idle: Bools
     expected_end_s: Floats
     cores_held: Ints
     memory_held_mib: Ints
@@ -95,6 +97,7 @@ class Occupancy:
         return cls(
             layout,
             np.full(gpus, "", dtype=object),
+            np.ones(gpus, dtype=np.bool_),
             np.zeros(gpus),
             np.zeros(gpus, dtype=np.int64),
             np.zeros(gpus, dtype=np.int64),
@@ -110,6 +113,7 @@ class Occupancy:
         return Occupancy(
             self.layout,
             self.holder.copy(),
+            self.idle.copy(),
             self.expected_end_s.copy(),
             self.cores_held.copy(),
             self.memory_held_mib.copy(),
@@ -126,6 +130,7 @@ class Occupancy:
         if self.holder[gpu]:
             raise AssertionError(f"{self.layout.gpu_ids[gpu]} already holds {self.holder[gpu]}")
         self.holder[gpu] = job_id
+        self.idle[gpu] = False
         self.expected_end_s[gpu] = expected_end_s
         self.cores_held[gpu] = spec.cpu_cores
         self.memory_held_mib[gpu] = spec.memory_mib
@@ -135,16 +140,11 @@ class Occupancy:
     def give_back(self, gpu: int, spec: JobSpec) -> None:
         """Takes them back."""
         self.holder[gpu] = ""
+        self.idle[gpu] = True
         self.cores_held[gpu] = 0
         self.memory_held_mib[gpu] = 0
         self.cores_free[self.layout.gpu_node[gpu]] += spec.cpu_cores
         self.memory_free_mib[self.layout.gpu_node[gpu]] += spec.memory_mib
-
-    @property
-    def idle(self) -> Bools:
-        """(G,) nobody holds the GPU."""
-        free: Bools = self.holder == ""
-        return free
 
     @property
     def usable(self) -> Bools:

@@ -8,9 +8,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from adlro.records.jobs import JobType
-from adlro.state.observation import Observation
+from adlro.state.candidate_table import with_new_table
+from adlro.state.observation import CandidateTable, Observation
 
 PAPER_MODELS = ("v100_sxm2", "rtx_2080_ti", "radeon_vii")
+
+_NONE = np.zeros(0, dtype=np.int64)
+NO_CANDIDATES = CandidateTable(np.zeros((1, 1), dtype=np.int64), _NONE, _NONE, _NONE, np.zeros(0))
+"""Stands where a table is made anew."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,17 @@ def decision(
     waiting = np.array([job.waiting for job in jobs], dtype=np.bool_)
     memory = [1 << 20] * len(cores) if memory_free_mib is None else list(memory_free_mib)
     asked_mib = np.array([job.memory_mib for job in jobs], dtype=np.int64)
-    enough = (asked[:, None] <= np.array(cores)[nodes]) & (asked_mib[:, None] <= np.array(memory)[nodes])
-    return Observation(
+    models_of = list(range(gpus)) if model is None else list(model)
+    memory_of = [16000] * gpus if gpu_memory_mib is None else list(gpu_memory_mib)
+    # GPUs of one model and memory on which every job takes the same time are of one kind.
+    kinds: dict[tuple[float, ...], int] = {}
+    alike = [(models_of[gpu], memory_of[gpu], *duration[:, gpu].tolist()) for gpu in range(gpus)]
+    kind = [kinds.setdefault(each, len(kinds)) for each in alike]
+    kind_duration = np.array([duration[:, kind.index(number)] for number in range(len(kinds))]).T
+    seen = Observation(
         time_s=np.array([time_s]),
-        gpu_model=np.array([range(gpus) if model is None else model], dtype=np.int64),
-        gpu_memory_mib=np.array([[16000] * gpus if gpu_memory_mib is None else gpu_memory_mib], dtype=np.int64),
+        gpu_model=np.array([models_of], dtype=np.int64),
+        gpu_memory_mib=np.array([memory_of], dtype=np.int64),
         gpu_node=np.array([nodes], dtype=np.int64),
         gpu_idle=idle[None],
         gpu_remaining_s=np.array([remaining_s], dtype=np.float64),
@@ -80,11 +91,13 @@ def decision(
         job_memory_mib=asked_mib[None],
         job_gpu_memory_mib=np.full((1, len(jobs)), 1000),
         job_spread=np.zeros((1, len(jobs))),
-        duration_s=duration[None],
-        fits_now=(waiting[:, None] & np.isfinite(duration) & idle & enough)[None],
+        gpu_kind=np.array([kind], dtype=np.int64),
+        kind_duration_s=np.ascontiguousarray(kind_duration)[None],
+        table=NO_CANDIDATES,
         hold_allowed=np.array([hold_allowed]),
         gpu_models=models,
     )
+    return with_new_table(seen)
 
 
 def drawn(rng: np.random.Generator, jobs: int, *, hold_allowed: bool = True) -> Observation:
@@ -124,12 +137,18 @@ def drawn(rng: np.random.Generator, jobs: int, *, hold_allowed: bool = True) -> 
 def merged(observations: Sequence[Observation]) -> Observation:
     """One batch of decision points of one shape."""
     first = observations[0]
+    kinds = max(each.kind_duration_s.shape[2] for each in observations)
     columns = {
         field.name: np.concatenate([getattr(each, field.name) for each in observations])
         for field in fields(Observation)
-        if field.name != "gpu_models"
+        if field.name not in ("gpu_models", "kind_duration_s", "table")
     }
-    return Observation(**columns, gpu_models=first.gpu_models)
+    duration_s = np.full((len(observations), *first.job_waiting.shape[1:], kinds), np.inf)
+    for n, each in enumerate(observations):
+        duration_s[n, :, : each.kind_duration_s.shape[2]] = each.kind_duration_s[0]
+    return with_new_table(
+        Observation(**columns, kind_duration_s=duration_s, table=NO_CANDIDATES, gpu_models=first.gpu_models)
+    )
 
 
 def padded(observation: Observation, places: Sequence[int]) -> Observation:
@@ -137,9 +156,9 @@ def padded(observation: Observation, places: Sequence[int]) -> Observation:
     columns = {}
     for field in fields(Observation):
         value = getattr(observation, field.name)
-        if field.name in ("job_waiting", "fits_now"):
+        if field.name == "job_waiting":
             value = np.insert(value, places, False, axis=1)
-        elif field.name.startswith("job_") or field.name == "duration_s":
+        elif field.name.startswith("job_") or field.name == "kind_duration_s":
             value = np.insert(value, places, value[:, :1], axis=1)
         columns[field.name] = value
-    return Observation(**columns)
+    return with_new_table(Observation(**columns))

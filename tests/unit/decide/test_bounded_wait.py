@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from adlro.sim.batch import BatchSimulator, simulate
 from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.observation import HOLD_LIMIT_S, Floats, Observation
 from adlro.workload.job_lists import WorkloadJob
+from tests.dense import dense
 from tests.unit.decide.decision_points import Waiting, decision
 
 CLUSTER = Cluster(
@@ -36,10 +38,11 @@ class Spiteful(Policy):
     name = "spiteful"
 
     def preferences(self, observation: Observation) -> Floats:
-        scores = np.where(observation.fits_now, observation.job_submit_s[:, :, None], -np.inf)
+        table = observation.table
+        scores = table.of_job(observation.job_submit_s)
         oldest = np.argmax(observation.job_waiting, axis=1)
-        scores[np.arange(len(scores)), oldest] = -np.inf
-        return np.where(observation.hold_allowed[:, None, None], scores, -np.inf)
+        scores[table.job == oldest[table.cluster]] = -np.inf
+        return np.where(observation.hold_allowed[table.cluster], scores, -np.inf)
 
 
 class Holding(Policy):
@@ -48,7 +51,7 @@ class Holding(Policy):
     name = "holding"
 
     def preferences(self, observation: Observation) -> Floats:
-        return np.full(observation.fits_now.shape, -np.inf)
+        return np.full(len(observation.table.job), -np.inf)
 
 
 def job(submit_s: float, duration_s: float, cores: int = 1, gpu_memory_mib: int = 1000) -> WorkloadJob:
@@ -94,9 +97,9 @@ def test_what_no_present_gpu_can_hold_is_never_overdue() -> None:
 def test_the_first_overdue_job_starts_where_the_policy_likes_it_best() -> None:
     jobs = [Waiting((5.0, 5.0)), Waiting((5.0, 5.0), submit_s=1.0), Waiting((1.0, 1.0), submit_s=999.0)]
     point = decision(jobs, [0.0, 0.0], time_s=1000.0)
-    scores = np.array([[[-5.0, -4.0], [-1.0, -1.0], [7.0, 9.0]]])
+    scores = np.array([-5.0, -4.0, -1.0, -1.0, 7.0, 9.0])
     assert bound(point, scores, 2.0).tolist() == [True]
-    assert scores[0].tolist() == [[-5.0, -4.0], [-np.inf] * 2, [-np.inf] * 2]
+    assert dense(point, scores)[0].tolist() == [[-5.0, -4.0], [-np.inf] * 2, [-np.inf] * 2]
 
 
 def test_an_overdue_job_that_the_policy_would_hold_starts_where_it_is_fastest() -> None:
@@ -146,9 +149,9 @@ def test_the_node_on_which_longest_nothing_has_started_is_kept_and_no_other() ->
         elapsed_s=elapsed_s,
         time_s=1000.0,
     )
-    scores = np.zeros((1, 2, 6))
+    scores = np.zeros(len(point.table.job))
     bound(point, scores, 2.0)
-    assert (scores[0, 1] > -np.inf).tolist() == [True, True, False, False, True, True]
+    assert (dense(point, scores)[0, 1] > -np.inf).tolist() == [True, False, False, False, True, False]
 
 
 def test_an_overdue_job_does_not_take_what_an_earlier_one_waits_for() -> None:
@@ -258,8 +261,8 @@ def test_a_decision_under_the_bound_changes_no_observation() -> None:
     policy = bounded(POLICIES["sjf"](), 0.0)
     for _ in range(40):
         seen = simulator.observe()
-        before = {name: np.copy(getattr(seen, name)) for name in Observation.__slots__ if name != "gpu_models"}
+        before = copy.deepcopy(seen)
         action = policy.act(seen)
-        for name, value in before.items():
-            np.testing.assert_array_equal(getattr(seen, name), value)
+        for name in Observation.__slots__:
+            np.testing.assert_equal(getattr(seen, name), getattr(before, name))
         simulator.act(action)

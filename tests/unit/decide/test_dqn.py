@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import subprocess
@@ -51,7 +52,7 @@ def test_it_decides_as_the_network_and_its_margins_say(tmp_path: Path) -> None:
                 continue  # its base's, see below
             expected = choose(planes, *model.q(planes), margins)[0]
             judgement = policy.judge(point)
-            action = policy.choose(point, judgement.scores)[0]
+            action = policy.choose(point, judgement)[0]
             if point.hold_allowed[0] or expected[0] >= 0:
                 assert action.tolist() == expected.tolist()
             base = HoldGreedyFixed().act(point)[0]
@@ -78,7 +79,7 @@ def test_one_decision_shows_q_of_each_pair_that_was_looked_at(tmp_path: Path) ->
     judgement = policy.judge(point)
     assert judgement.values is not None
     assert judgement.hold_value is not None
-    values = judgement.values[0]
+    values = np.stack([judgement.values_of_gpus(point, job) for job in (0, 1)])
     assert np.isfinite(values).tolist() == [[True, False, True], [True, False, True]]  # of twins the first
     assert values[1, 0] > values[0, 0] > values[0, 2]
     assert judgement.hold_value[0] == pytest.approx(-7.0)
@@ -180,10 +181,10 @@ def test_an_odd_job_takes_the_network_from_itself_alone(tmp_path: Path) -> None:
     for odd in (nowhere, unknown):
         point = decision([*usual, odd], [0.0, 0.0, 3.0])
         judgement = policy.judge(point)
-        assert policy.choose(point, judgement.scores).tolist() == expected.tolist()
+        assert policy.choose(point, judgement).tolist() == expected.tolist()
         assert judgement.basis_of(0) is Basis.POLICY
         assert judgement.values is not None
-        assert np.isnan(judgement.values[0, 3]).all()
+        assert np.isnan(judgement.values[point.table.job == 3]).all()
     point = decision([usual[0], replace(unknown, duration_s=(3.0, 3.0, 3.0))], [0.0, 0.0, 3.0])
     assert HoldGreedyFixed().act(point)[0, 0] == 1
     assert policy.judge(point).basis_of(0) is Basis.OUT_OF_RANGE, "the base would start the odd one: its choice stands"
@@ -200,7 +201,7 @@ def test_an_answer_that_is_no_number_is_not_used(tmp_path: Path) -> None:
     point = decision([Waiting((5.0, 9.0, 7.0)), Waiting((8.0, 13.0, 20.0))], [0.0, 0.0, 3.0])
     judgement = policy.judge(merged([point, point]))
     assert [judgement.basis_of(row) for row in (0, 1)] == [Basis.FAILED] * 2
-    np.testing.assert_array_equal(judgement.scores[1:], HoldGreedyFixed().scores(point))
+    np.testing.assert_array_equal(np.split(judgement.scores, 2)[1], HoldGreedyFixed().scores(point))
 
 
 def test_lists_go_the_same_way_alone_and_together(tmp_path: Path) -> None:
@@ -288,10 +289,10 @@ def test_without_onnx_runtime_it_counts_as_missing(tmp_path: Path, monkeypatch: 
 def test_observations_are_left_as_they_were(tmp_path: Path) -> None:
     policy = dqn(tmp_path, ODD)
     point = drawn(np.random.default_rng(10), 8)
-    before = replace(point, fits_now=point.fits_now.copy(), duration_s=point.duration_s.copy())
+    before = copy.deepcopy(point)
     policy.act(point)
-    np.testing.assert_array_equal(point.fits_now, before.fits_now)
-    np.testing.assert_array_equal(point.duration_s, before.duration_s)
+    np.testing.assert_equal(point.table, before.table)
+    np.testing.assert_array_equal(point.kind_duration_s, before.kind_duration_s)
 
 
 @pytest.mark.slow

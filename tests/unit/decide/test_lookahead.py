@@ -16,6 +16,7 @@ from adlro.state.job_arrays import pack_jobs
 from adlro.state.observation import HOLD
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
+from tests.dense import durations_s, fits_now
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +82,7 @@ def test_little_seen_little_said() -> None:
     while len(real.active):
         observation = real.observe()
         # Whatever is wished for is done: nothing is known of what will come.
-        job, gpu = (int(each) for each in np.argwhere(observation.fits_now[0])[-1])
+        job, gpu = (int(each) for each in np.argwhere(fits_now(observation)[0])[-1])
         assert lookahead.choose(observation, (job, gpu)) == (job, gpu)
         real.act(policy.act(observation))
 
@@ -94,8 +95,8 @@ def test_a_bad_incumbent_is_left_and_a_good_one_is_kept() -> None:
         observation = real.observe()
         job, gpu = (int(each) for each in policy.act(observation)[0])
         base = (job, gpu)
-        fits = observation.fits_now[0]
-        longest = np.where(fits, observation.duration_s[0], -np.inf)
+        fits = fits_now(observation)[0]
+        longest = np.where(fits, durations_s(observation)[0], -np.inf)
         job, gpu = (int(each) for each in np.unravel_index(int(longest.argmax()), longest.shape))
         worst = (job, gpu)
         kinds = {"base": base, "worst": worst} if observation.job_waiting[0].sum() > 4 else {}
@@ -118,7 +119,7 @@ def test_work_is_bounded_whatever_waits() -> None:
     took, waited, left = [], [], 0
     while len(real.active):
         observation = real.observe()
-        job, gpu = (int(each) for each in np.argwhere(observation.fits_now[0])[-1])
+        job, gpu = (int(each) for each in np.argwhere(fits_now(observation)[0])[-1])
         before = 0 if lookahead._room is None else int(lookahead._room.base.work[0])
         left += lookahead.choose(observation, (job, gpu)) != (job, gpu)
         assert lookahead._room is not None  # the first, which the longest queue fits in, stays

@@ -13,10 +13,12 @@ from adlro.decide.planes.fill import PlaneFiller
 from adlro.decide.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
 from adlro.decide.policies.hold_greedy import FIXED, HoldGreedyFixed
 from adlro.sim.batch import BatchSimulator
+from adlro.state.candidate_table import with_new_table
 from adlro.state.job_arrays import pack_jobs
 from adlro.state.observation import HOLD
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
+from tests.dense import dense, fits_now
 from tests.unit.decide.decision_points import Waiting, decision, drawn, merged, padded
 
 GROUPS = {"gpus": GPU_PLANES, "jobs": JOB_PLANES, "pairs": PAIR_PLANES, "cluster": CLUSTER_PLANES}
@@ -79,7 +81,7 @@ def test_a_decision_by_hand():
     # theta x the earliest completion is 12.5 and 18.75 s: the slow pairs are refused.
     np.testing.assert_allclose(raw(pairs, PAIR_PLANES, "refused"), [0, 1, 1, 0], atol=0)
     np.testing.assert_allclose(raw(pairs, PAIR_PLANES, "base_choice"), [1, 0, 0, 0], atol=0)
-    score = HoldGreedyFixed().scores(observation)[0]
+    score = dense(observation, HoldGreedyFixed().scores(observation))[0]
     gap = raw(pairs, PAIR_PLANES, "cost_gap")
     np.testing.assert_allclose([gap[0], gap[3]], [0.0, score[0, 1] - score[1, 3]], atol=1e-5)
     jobs = planes.jobs[0]
@@ -108,12 +110,13 @@ def test_pairs_are_all_that_fit_in_the_window_twins_once(jobs):
         assert len(rows) == min(8, int(observation.queue_length[0]))
         stands_for: dict[int, list[int]] = {}
         for row in rows:
-            for gpu in np.flatnonzero(observation.fits_now[0, row]):
+            duration_s = observation.durations_s(0, row)
+            for gpu in np.flatnonzero(fits_now(observation)[0, row]):
                 pair = planes.pair_of(0, row, int(gpu))
                 assert planes.pair_queue[pair] == row
                 other = int(planes.pair_gpu[pair])
                 assert observation.gpu_node[0, other] == observation.gpu_node[0, gpu]
-                assert observation.duration_s[0, row, other] == observation.duration_s[0, row, gpu]
+                assert duration_s[other] == duration_s[gpu]
                 stands_for.setdefault(pair, []).append(int(gpu))
         assert sorted(stands_for) == list(range(len(planes.pairs)))  # none is missing, none stands for nothing
         for pair, gpus in stands_for.items():
@@ -183,9 +186,10 @@ def test_in_a_cluster_where_all_takes_longer_a_network_sees_the_same(times):
             observation,
             time_s=observation.time_s * times,
             job_submit_s=observation.job_submit_s * times,
-            duration_s=observation.duration_s * times,
+            kind_duration_s=observation.kind_duration_s * times,
             gpu_remaining_s=observation.gpu_remaining_s * times,
         )
+        slower = with_new_table(slower)
         here, there = filler().fill(observation), filler().fill(slower)
         assert there.scale_s[0] == pytest.approx(times * here.scale_s[0])
         for name in ("gpus", "jobs", "cluster", "pairs"):
@@ -352,8 +356,9 @@ def test_where_no_hold_is_allowed_something_is_started():
         planes = filler().fill(observation)
         q = rng.standard_normal(len(planes.pairs)).astype(np.float32)
         action = choose(planes, q, eager, Margins(start=1e9, hold=0.0))
-        if observation.fits_now.any():
-            assert observation.fits_now[0, action[0, 0], action[0, 1]]
+        fits = fits_now(observation)
+        if fits.any():
+            assert fits[0, action[0, 0], action[0, 1]]
             seen += 1
         else:
             assert action.tolist() == [[HOLD, HOLD]]

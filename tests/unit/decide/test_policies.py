@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 
@@ -13,6 +11,7 @@ from adlro.records.jobs import JobType
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from tests.ledgers import queue
 from tests.policies import made, there
+from tests.unit.decide.decision_points import merged
 
 
 def pick(ledger: Ledger, policy: Policy) -> tuple[int, int]:
@@ -109,16 +108,6 @@ def test_scores_of_a_batch_are_those_of_its_members(cluster: Cluster) -> None:
     queue(first, 1, (9, 4, 5))
     queue(second, 1, (3, 4, 5))
     both = [ledger.observe(0.0) for ledger in (first, second)]
-    merged = type(both[0])(
-        **{  # type: ignore[arg-type]
-            field.name: (
-                both[0].gpu_models
-                if field.name == "gpu_models"
-                else np.concatenate([getattr(each, field.name) for each in both])
-            )
-            for field in fields(both[0])
-        }
-    )
     for policy in (POLICIES[name]() for name in there()):
         alone = np.concatenate([policy.act(each) for each in both])
-        np.testing.assert_array_equal(policy.act(merged), alone)
+        np.testing.assert_array_equal(policy.act(merged(both)), alone)

@@ -13,6 +13,7 @@ from adlro.decide.policies.static import Static
 from adlro.errors import InvalidInput
 from adlro.records.jobs import JobType
 from adlro.state.observation import Observation
+from tests.dense import dense
 from tests.unit.decide.decision_points import Waiting, decision
 
 INF = math.inf
@@ -270,7 +271,8 @@ def test_hold_greedy_judges_each_gpu_for_itself_in_whatever_order_they_are_numbe
     # 10 s in 5, or 100 on one of two idle GPUs that are alike to it, of which only one can hold the other jobs.
     of_gpus = [(10.0, 40.0, 5.0), (100.0, 40.0, 0.0), (100.0, INF, 0.0)]
     jobs = [Waiting(tuple(of_gpus[gpu][kind] for gpu in order)) for kind in (0, 1, 1, 1)]
-    scores = HoldGreedyFixed().scores(decision(jobs, [of_gpus[gpu][2] for gpu in order]))[0, 0]
+    point = decision(jobs, [of_gpus[gpu][2] for gpu in order])
+    scores = dense(point, HoldGreedyFixed().scores(point))[0, 0]
     by_gpu = [float(scores[order.index(gpu)]) for gpu in range(3)]
     # The drain is 45 s. GPU 2 suits nobody else: three drains count. On GPU 1 the other jobs are four times as slow.
     assert by_gpu[0] == by_gpu[1] == -INF

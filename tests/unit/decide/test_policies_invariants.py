@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from adlro.state.job_arrays import pack_jobs
 from adlro.state.observation import Observation
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
+from tests.dense import dense, fits_now
 from tests.policies import made
 from tests.unit.decide.decision_points import Waiting, decision, drawn, merged, padded
 
@@ -61,30 +63,30 @@ def test_padding_changes_nothing(policy: Policy) -> None:
 
 def test_only_pairs_that_fit_are_chosen_and_each_has_a_score(policy: Policy) -> None:
     for point in points():
-        scores = policy.scores(point)
-        job, gpu = policy.choose(point, scores)[0]
-        assert scores.shape == point.fits_now.shape
-        assert not np.isnan(scores[point.fits_now]).any()
+        judgement = policy.judge(point)
+        job, gpu = policy.choose(point, judgement)[0]
+        assert judgement.scores.shape == point.table.job.shape
+        assert not np.isnan(judgement.scores).any()
         if job >= 0:
-            assert point.fits_now[0, job, gpu]
-            assert np.isfinite(scores[0, job, gpu])
+            assert fits_now(point)[0, job, gpu]
+            assert np.isfinite(judgement.scores_of_gpus(point, job)[gpu])
 
 
 def test_where_no_hold_is_allowed_something_that_fits_starts(policy: Policy) -> None:
     started = 0
     for point in points(hold_allowed=False):
         job, _ = policy.act(point)[0]
-        assert (job >= 0) == point.fits_now.any()
+        assert (job >= 0) == fits_now(point).any()
         started += job >= 0
     assert started > TRIALS / 2
 
 
 def test_the_observation_is_left_as_it_was(policy: Policy) -> None:
     for point in points():
-        before = {name: np.copy(getattr(point, name)) for name in Observation.__slots__ if name != "gpu_models"}
+        before = copy.deepcopy(point)
         policy.act(point)
-        for name, value in before.items():
-            np.testing.assert_array_equal(getattr(point, name), value)
+        for name in Observation.__slots__:
+            np.testing.assert_equal(getattr(point, name), getattr(before, name))
 
 
 def test_of_equal_jobs_the_earlier_and_of_equal_gpus_the_lower(policy: Policy) -> None:
@@ -115,8 +117,8 @@ def test_random_is_uniform_over_pairs_and_the_same_everywhere() -> None:
     # 1000 expected of each; 26 is one standard deviation.
     assert (np.abs(counts - 1000) < 130).all()
     # Written down: whoever changes the hash changes what `random` did in every earlier result.
-    scores = policy.scores(decision(jobs, [0, 0], time_s=12.5))[0]
-    assert scores.tolist() == RANDOM_SCORES
+    point = decision([Waiting((5.0, 5.0))] * 2, [0, 0], time_s=12.5)
+    assert dense(point, policy.scores(point))[0].tolist() == RANDOM_SCORES
 
 
 def test_the_registry_and_the_other_policies_need_no_scipy() -> None:

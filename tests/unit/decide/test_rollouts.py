@@ -29,6 +29,7 @@ from adlro.state.machines import Hardware, Machines
 from adlro.state.observation import HOLD, Floats, Ints
 from adlro.workload.job_lists import WorkloadJob, draw_jobs
 from adlro.workload.scenario import load_scenario
+from tests.dense import dense, fits_now
 
 EAGER = HoldGreedySettings(alpha=1.0, theta=2.5, kappa=1.0, backlog=4.0, affinity=0.0, packing=0.0, ageing=0.0)
 PATIENT = HoldGreedySettings(alpha=2.5, theta=1.05, kappa=2.0, backlog=1.0, affinity=3.0, packing=0.8, ageing=0.6)
@@ -96,7 +97,7 @@ def test_the_compiled_base_chooses_what_the_policy_chooses(settings: HoldGreedyS
             job = HOLD if row == HOLD else int(sim.arrays()[3].waiting[n, row])
             assert sim.actions(int(n), 1, settings) == [(job, int(gpu))]
             points, holds = points + 1, holds + (row == HOLD)
-        sim.act(_now_and_then_another(actions, observation.fits_now, rng))
+        sim.act(_now_and_then_another(actions, fits_now(observation), rng))
     assert points >= 24 * 48
     assert holds > 10 or settings is EAGER
 
@@ -153,7 +154,8 @@ def test_candidates_are_the_base_then_hold_then_the_best_pairs_once_each() -> No
     while len(sim.active):
         actions = HoldGreedy(settings=FIXED).act(sim.observe())
         observation = sim.observe()
-        scores = HoldGreedy(settings=dataclasses.replace(FIXED, theta=1e9)).scores(observation)
+        judged = HoldGreedy(settings=dataclasses.replace(FIXED, theta=1e9)).scores(observation)
+        scores, fits = dense(observation, judged), fits_now(observation)
         for place, n in enumerate(sim.active):
             found = sim.actions(int(n), 6)
             course = sim.arrays()[3]
@@ -166,11 +168,11 @@ def test_candidates_are_the_base_then_hold_then_the_best_pairs_once_each() -> No
             assert (HOLD, HOLD) not in pairs
             row_of = {int(job): row for row, job in enumerate(waiting)}
             given = [scores[place, row_of[job], gpu] for job, gpu in pairs]
-            assert all(observation.fits_now[place, row_of[job], gpu] for job, gpu in pairs)
+            assert all(fits[place, row_of[job], gpu] for job, gpu in pairs)
             assert given == sorted(given, reverse=True)
             if pairs and found[0] == (HOLD, HOLD):
                 # What the base refuses is tried too, the best of it first.
-                assert given[0] == scores[place][observation.fits_now[place]].max()
+                assert given[0] == scores[place][fits[place]].max()
                 seen += 1
         sim.act(actions)
     assert seen > 5

@@ -13,21 +13,23 @@ from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from tests.ledgers import queue
 
-NO, TWIN = -np.inf, np.nan
+NO = -np.inf
 
 
 def made(cluster: Cluster, basis: Basis, scores: list[float], values: list[float] | None, chosen: int = -1) -> Made:
-    """Of one job on the five idle GPUs volta-0/0, volta-0/1, turing-0/0, turing-0/1 and radeon-0/0."""
+    """Of one job on the five idle GPUs of volta-0, two, turing-0, two, and radeon-0: three groups."""
     ledger = Ledger(cluster)
     entry = queue(ledger, 1, (1.0, 2.0, 3.0))
-    valued = None if values is None else np.array([[values]])
-    judgement = Judgement(np.array([[scores]]), {0: basis}, valued, notes={0: "why"})
+    valued = None if values is None else np.array(values)
+    judgement, observation = Judgement(np.array(scores), {0: basis}, valued, notes={0: "why"}), ledger.observe(5.0)
     now = Made.now("d-1" if chosen >= 0 else "", entry, Sjf(), ledger, 5.0)
-    return now.judged(judgement, 0) if chosen < 0 else now.placed(chosen, judgement, 0, 1, None, 9.0)
+    if chosen < 0:
+        return now.judged(judgement, observation, 0)
+    return now.placed(chosen, judgement, observation, 0, 1, None, 9.0)
 
 
 def test_pairs_that_the_limit_on_waits_keeps_from_a_waiting_job_are_no_candidates(cluster: Cluster) -> None:
-    found = made(cluster, Basis.OVERDUE, [NO] * 5, [3.0, TWIN, 2.0, TWIN, NO]).explained()
+    found = made(cluster, Basis.OVERDUE, [NO] * 3, [3.0, 2.0, NO]).explained()
     assert found.candidates == ()
     assert {each.reason for each in found.masked} == {"a job that has waited too long goes first"}
     assert found.basis_text.startswith("the limit on waits decided in place of sjf")
@@ -35,7 +37,7 @@ def test_pairs_that_the_limit_on_waits_keeps_from_a_waiting_job_are_no_candidate
 
 
 def test_a_job_that_went_first_is_not_told_that_another_does(cluster: Cluster) -> None:
-    decision = made(cluster, Basis.OVERDUE, [1.0, NO, NO, NO, 0.5], [3.0, TWIN, 2.0, TWIN, 4.0], chosen=0)
+    decision = made(cluster, Basis.OVERDUE, [1.0, NO, 0.5], [3.0, 2.0, 4.0], chosen=0)
     found = decision.explained()
     assert [each.gpu_id for each in found.candidates] == ["volta-0/0", "radeon-0/0"]
     assert {each.gpu_id: each.reason for each in found.masked} == {
@@ -50,7 +52,7 @@ def test_a_job_that_went_first_is_not_told_that_another_does(cluster: Cluster) -
     ("basis", "who"), [(Basis.POLICY, "sjf"), (Basis.LATE, "hold_greedy_fixed"), (Basis.MISSING, "hold_greedy_fixed")]
 )
 def test_who_decided_is_who_takes_pairs_or_does_not(cluster: Cluster, basis: Basis, who: str) -> None:
-    found = made(cluster, basis, [1.0, NO, 0.5, NO, NO], None, chosen=0).explained()
+    found = made(cluster, basis, [1.0, 0.5, NO], None, chosen=0).explained()
     assert found.summary.startswith(f"{who} starts job-1 on volta-0/0")
     assert (found.policy, found.deciding_policy, found.basis) == ("sjf", who, basis)
     assert {each.reason for each in found.masked} == {f"{who} does not take this pair now"}

@@ -61,7 +61,8 @@ LATE_POINT = decision([Waiting((1.0, 50.0)), Waiting((40.0, 60.0))], [0.0, 0.0],
 
 def sjf_last(observation: Observation) -> Floats:
     """The second job first, which came after the other."""
-    return sjf(observation) * [[[1.0], [0.01]]]
+    times: Floats = observation.table.of_job(np.array([[1.0, 0.01]]))
+    return sjf(observation) * times
 
 
 def fail(_: Observation) -> Floats:
@@ -164,7 +165,7 @@ async def test_one_that_was_quick_and_hangs_hangs_alone(guard: Guard, seen: Coun
         (fail, "ZeroDivisionError: of all things"),
         (lambda observation: sjf(observation) * np.nan, "its answer is no number"),
         (lambda observation: np.full_like(sjf(observation), np.inf), "its answer is no number"),
-        (lambda observation: sjf(observation)[:, :-1], "its answer is no number"),
+        (lambda observation: sjf(observation)[:-1], "its answer is no number"),
         (lambda _: "yes", "AttributeError"),
     ],
 )
@@ -251,7 +252,7 @@ async def test_a_large_decision_is_made_beside_the_loop_and_has_more_time(guard:
     for _ in range(3):
         await guard.judge(policy, large, virtual=False)
     assert threading.get_ident() not in policy.threads
-    assert guard.deadline_s(large) == pytest.approx(DEADLINE_S * large.fits_now.size / INLINE_PAIRS)
+    assert guard.deadline_s(large) == pytest.approx(DEADLINE_S * large.pair_count / INLINE_PAIRS)
     assert guard.deadline_s(POINT) == DEADLINE_S
 
 
@@ -264,7 +265,7 @@ async def test_the_replacement_lets_no_job_wait_longer_than_the_policy_would(gua
     patient.wait_ratio = np.inf
     assert (patient.act(point) == -1).all()
     judgement = await guard.judge(policy, point, virtual=False)
-    assert Policy.choose(point, judgement.scores)[0].tolist() == [0, 1]
+    assert Policy.choose(point, judgement)[0].tolist() == [0, 1]
     assert judgement.basis_of(0) is Basis.FAILED
 
 

@@ -32,7 +32,7 @@ class Patient(Policy):
         waited_s = observation.time_s[:, None] - observation.job_submit_s
         ready = (waited_s >= self.patience_s) | ~observation.hold_allowed[:, None]
         scores = np.where(ready, -observation.job_submit_s, -np.inf)
-        return np.broadcast_to(scores[:, :, None], observation.fits_now.shape).copy()
+        return observation.table.of_job(scores)
 
 
 @pytest.fixture(autouse=True)

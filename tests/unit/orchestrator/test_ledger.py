@@ -15,8 +15,10 @@ from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import PendingReason
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase, warm
+from adlro.state import candidate_table
 from adlro.state import scene as observe
 from adlro.state.observation import Observation
+from tests.dense import fits_now
 from tests.ledgers import job, node, queue
 
 
@@ -40,10 +42,10 @@ def test_an_observation_shows_what_is_free(cluster: Cluster) -> None:
     assert seen.gpu_remaining_s[0].tolist() == [2.0, 0, 0, 0, 0]
     assert seen.node_cores_free[0].tolist() == [5, 8, 8]
     assert seen.node_memory_free_mib[0].tolist() == [64536, 65536, 65536]
-    np.testing.assert_array_equal(seen.duration_s[0, 0], [1, 1, np.inf, np.inf, 3])  # Turing has 11264 MiB
-    assert seen.fits_now[0, 0].tolist() == [False, False, False, False, True]  # 5 cores are free beside job-1
+    np.testing.assert_array_equal(seen.durations_s(0, 0), [1, 1, np.inf, np.inf, 3])  # Turing has 11264 MiB
+    assert fits_now(seen)[0, 0].tolist() == [False, False, False, False, True]  # 5 cores are free beside job-1
     ledger.forget(first)
-    assert ledger.observe(12.0).fits_now[0, 0].tolist() == [True, True, False, False, True]
+    assert fits_now(ledger.observe(12.0))[0, 0].tolist() == [True, True, False, False, True]
 
 
 def test_the_queue_is_in_order_of_submission_then_number(cluster: Cluster) -> None:
@@ -57,11 +59,11 @@ def test_lost_and_drained_gpus_take_nothing(cluster: Cluster) -> None:
     ledger = Ledger(cluster, drained=["volta-0"])
     queue(ledger, 1, (1, 1, 1), gpu_memory_mib=15000)
     ledger.set_lost(["radeon-0/0"], True)
-    assert not ledger.observe(0.0).fits_now.any()
+    assert not len(ledger.observe(0.0).table.job)
     assert reason_of(ledger, "job-1")[0] is PendingReason.NODES_DRAINED
     ledger.set_lost(["radeon-0/0"], False)
     ledger.set_drained([])
-    assert ledger.observe(0.0).fits_now[0, 0].tolist() == [True, True, False, False, True]
+    assert fits_now(ledger.observe(0.0))[0, 0].tolist() == [True, True, False, False, True]
 
 
 def test_every_waiting_job_has_its_reason(cluster: Cluster) -> None:
@@ -98,7 +100,7 @@ def test_a_hold_is_allowed_where_something_runs_or_is_known_to_come(cluster: Clu
     assert ledger.observe(0.0).hold_allowed.tolist() == [False]
     seen = ledger.observe(0.0)
     ledger.place(first, 0, 0.0)
-    ledger.reflect(seen, 0, 0)
+    seen = ledger.reflect(seen, 0, 0)
     assert seen.hold_allowed.tolist() == ledger.observe(0.0).hold_allowed.tolist() == [True]
     ledger.forget(first)
     assert ledger.observe(0.0).hold_allowed.tolist() == [False]
@@ -138,7 +140,7 @@ def test_what_is_taken_is_given_back(steps: list[tuple[int, int, bool]]) -> None
     ledger = Ledger(Cluster("default", (node("a", "v100_sxm2", 16000, gpus=4), node("b", "radeon_vii", 16000, gpus=4))))
     for number, (submit_s, cores, place) in enumerate(steps):
         entry = queue(ledger, number, (number + 1.0, number + 2.0, 1), cpu_cores=cores, submit_s=submit_s)
-        fits = ledger.observe(0.0).fits_now[0, ledger.queued().index(entry)]
+        fits = fits_now(ledger.observe(0.0))[0, ledger.queued().index(entry)]
         if place and fits.any():
             ledger.place(entry, int(np.argmax(fits)), 0.0)
         elif number % 3 == 0:
@@ -151,14 +153,14 @@ def test_what_is_taken_is_given_back(steps: list[tuple[int, int, bool]]) -> None
     assert seen.queue_length[0] == len(ledger.entries) - len(placed)
     for place_in_queue, entry in enumerate(ledger.queued()):
         number = int(entry.job.job_id.removeprefix("job-"))
-        assert seen.duration_s[0, place_in_queue, 0] == number + 1.0
+        assert seen.durations_s(0, place_in_queue)[0] == number + 1.0
         assert seen.job_cores[0, place_in_queue] == entry.job.spec.cpu_cores
 
 
 def test_no_decision_waits_for_the_compiler(cluster: Cluster) -> None:
     warm()
-    pairs: Any = observe._fill_pairs
-    compiled = list(pairs.signatures)
+    functions: list[Any] = [observe._fill, candidate_table._fill_kinds, candidate_table._fill_table]
+    compiled = [list(function.signatures) for function in functions]
     ledger = Ledger(cluster, drained=["turing-0"], attained_s={"ann": 3.0})
     ledger.place(queue(ledger, 0, (1, 2, 3)), 0, 0.0)
     ledger.set_lost(["volta-0/1"], True)
@@ -166,8 +168,8 @@ def test_no_decision_waits_for_the_compiler(cluster: Cluster) -> None:
     for number in range(1, 600):
         queue(ledger, number, (1, 2, 3), user=f"user-{number}")
     ledger.observe(2.0)
-    assert list(pairs.signatures) == compiled
-    assert len(compiled) == 1  # the simulator's batches have the same types
+    assert [list(function.signatures) for function in functions] == compiled
+    assert all(len(signatures) == 1 for signatures in compiled)  # the simulator's batches have the same types
 
 
 def test_no_decision_of_a_compiled_policy_waits_for_the_compiler(cluster: Cluster) -> None:
@@ -181,7 +183,7 @@ def test_no_decision_of_a_compiled_policy_waits_for_the_compiler(cluster: Cluste
     policy = HoldGreedy(settings=HoldGreedySettings(4, 2, 1, 3, 0, 0, 0))  # integers
     scores = policy.scores(seen)
     columns = {field.name: getattr(seen, field.name) for field in fields(seen)}
-    for name in ("gpu_node", "job_cores", "duration_s", "fits_now"):
+    for name in ("gpu_node", "job_cores", "kind_duration_s"):
         columns[name] = np.asfortranarray(columns[name])
         columns[name].flags.writeable = False
     columns["job_submit_s"] = columns["job_submit_s"].astype(np.int64)

@@ -98,7 +98,7 @@ async def test_who_joins_is_asked_about_in_one_batch(bench: Bench) -> None:
     await bench.event(joined)
     assert bench.learning.asked == [3]
     assert bench.expected_s() == [20.0] * 3
-    seen = bench.ledger.observe(0.0).duration_s[0, :3]
+    seen = bench.ledger.observe(0.0).kind_duration_s[0, :3]
     assert (seen == 20.0).all()
 
 
@@ -281,11 +281,11 @@ def test_a_gpu_that_was_found_slower_is_expected_to_take_longer(cluster: Cluster
     first, second = queue(ledger, 1, (10.0, 20.0, 30.0)), queue(ledger, 2, (10.0, 20.0, 30.0))
     ledger.set_speeds({"volta-0/1": 0.8})
     assert ledger.durations_s(first).tolist() == [10.0, 12.5, 20.0, 20.0, 30.0]
-    assert ledger.observe(0.0).duration_s[0, 0].tolist() == [10.0, 12.5, 20.0, 20.0, 30.0]
+    assert ledger.observe(0.0).durations_s(0, 0).tolist() == [10.0, 12.5, 20.0, 20.0, 30.0]
     ledger.place(first, 1, 5.0)
     assert ledger.occupancy.expected_end_s[1] == 17.5
     ledger.set_speeds({})
-    assert ledger.observe(5.0).duration_s[0, 0].tolist() == [10.0, 10.0, 20.0, 20.0, 30.0]
+    assert ledger.observe(5.0).durations_s(0, 0).tolist() == [10.0, 10.0, 20.0, 20.0, 30.0]
     assert second.gpu == -1
 
 

@@ -19,6 +19,7 @@ from adlro.sim.batch import BatchOutcome, GpuChange, simulate
 from adlro.state.job_arrays import JobArrays, empty_job_arrays
 from adlro.state.observation import HOLD, Ints, Observation
 from adlro.workload.job_lists import WorkloadJob
+from tests.dense import durations_s, fits_now
 from tests.unit.sim.oracle import Oracle, OracleChange, OracleGpu, OracleJob, OracleNode, OracleOutcome, Rule, View
 from tests.unit.sim.oracle_rules import at_random, choose_at_random
 
@@ -189,15 +190,16 @@ class SeenPolicy:
             assert seen.job_gpu_memory_mib[n, row] == wants.gpu_memory_mib
             assert seen.job_type[n, row] == 1 + job % 3
         cards = len(instance.gpus)
-        assert not seen.fits_now[n, :, cards:].any()
+        fitting, durations = fits_now(seen)[n], durations_s(seen)[n]
+        assert not fitting[:, cards:].any()
         assert not seen.gpu_idle[n, cards:].any()
-        assert np.isinf(seen.duration_s[n, :, cards:]).all()
-        assert not seen.fits_now[n, ~seen.job_waiting[n]].any()
+        assert np.isinf(durations[:, cards:]).all()
+        assert not fitting[~seen.job_waiting[n]].any()
         pairs = [(job, gpu) for job in row_of for gpu in range(cards)]
         for gpu, card in enumerate(instance.gpus):
             assert seen.gpu_models[seen.gpu_model[n, gpu]] == MODELS[card.model]
             assert (seen.gpu_memory_mib[n, gpu], seen.gpu_node[n, gpu]) == (card.memory_mib, card.node)
-        expected_s, fits = seen.duration_s[n].tolist(), seen.fits_now[n].tolist()
+        expected_s, fits = durations.tolist(), fitting.tolist()
         view = View(
             time_s=float(seen.time_s[n]),
             waiting=tuple(row_of),

@@ -259,6 +259,6 @@ def test_an_action_that_starts_what_cannot_start_is_refused_and_changes_nothing(
         simulator.act(np.array([action]))
     after = simulator.observe()
     assert simulator.active.tolist() == [0]
-    for name in ("time_s", "job_waiting", "fits_now", "gpu_idle", "node_cores_free", "node_memory_free_mib"):
-        np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
+    for name in ("time_s", "job_waiting", "table", "gpu_idle", "node_cores_free", "node_memory_free_mib"):
+        np.testing.assert_equal(getattr(before, name), getattr(after, name))
     assert int(simulator.outcome().attempts.sum()) == 1

@@ -12,6 +12,7 @@ from adlro.state.job_arrays import pack_jobs
 from adlro.state.observation import HOLD, Ints, Observation
 from adlro.workload.job_lists import WorkloadJob, draw_jobs
 from adlro.workload.scenario import load_scenario
+from tests.dense import fits_now
 
 SCENARIO = load_scenario("paper")
 GPU_IDS = [gpu.gpu_id for _, gpu in SCENARIO.cluster.gpus()]
@@ -40,7 +41,7 @@ def in_batch(
     numbers = {job.submit_s: number for number, job in enumerate(jobs)}
 
     def act(seen: Observation) -> Ints:
-        rows, gpus = np.nonzero(seen.fits_now[0])
+        rows, gpus = np.nonzero(fits_now(seen)[0])
         if seen.hold_allowed[0] and rng.random() < 0.1:
             return np.array([[HOLD, HOLD]])
         pick = int(rng.integers(len(rows)))

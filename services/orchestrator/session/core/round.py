@@ -41,7 +41,7 @@ class Round:
             if seen is None or seen != (ledger.changes, state.policy):
                 seen, policy = (ledger.changes, state.policy), state.policy
                 observation, queue = ledger.observe(state.now_s), ledger.queued()
-            if not observation.fits_now.any():
+            if not len(observation.table.job):
                 break
             judged = yield Ask(policy, observation, state.virtual)
             assert isinstance(judged, Judged)
@@ -49,21 +49,23 @@ class Round:
                 continue  # a node was drained, or another policy set, while this one was thinking
             judgement = judged.judgement
             state.basis = judgement.basis_of(0)
-            (job, gpu), second = winner_and_next(observation.fits_now[0], judgement.scores[0])
+            row, second = winner_and_next(judgement.scores)
+            job, gpu = judgement.action(observation.table, row)
             if job < 0:
                 state.effects.decided = Decided(None, observation, _ids(queue), (job, gpu), judged.took_s)
                 state.holding.begin(state.now_s)
                 break
             entry = queue[job]
             made = Made.now(f"d-{state.token}-{self._count + 1}", entry, policy, ledger, state.now_s)
-            next_best = runner_up(judgement, second, queue, ledger)
+            next_best = runner_up(judgement, observation.table, second, queue, ledger)
             self._place(entry, gpu)
-            made = made.placed(gpu, judgement, job, entry.job.attempt_count, next_best, judged.took_s * 1e6)
+            attempt, took_us = entry.job.attempt_count, judged.took_s * 1e6
+            made = made.placed(gpu, judgement, observation, job, attempt, next_best, took_us)
             self._count += 1
             picks.append(entry)
             state.effects.decided = Decided(made, observation, _ids(queue), (job, gpu), judged.took_s)
             yield MORE
-            ledger.reflect(observation, job, gpu)
+            observation = ledger.reflect(observation, job, gpu)
         return picks
 
     def _place(self, entry: Entry, gpu: int) -> None:

@@ -84,7 +84,7 @@ async def test_jobs_are_asked_about_as_they_join_and_no_earlier_decision_sees_th
     policy = POLICIES["mct"]()
 
     def act(observation: Observation) -> Ints:
-        finite = observation.duration_s[0][observation.job_waiting[0]]
+        finite = observation.kind_duration_s[0][observation.job_waiting[0]]
         seen.append({float(value) for value in finite[np.isfinite(finite)]})
         return policy.act(observation)
 
@@ -140,7 +140,7 @@ async def test_waiting_jobs_are_asked_about_again_when_enough_was_learned() -> N
         nonlocal old
         decompose.revision = 1 + (len(decompose.learned) >= 20)
         if len(decompose.asked) and decompose.asked[-1][0] >= 21:
-            waiting = observation.duration_s[0][observation.job_waiting[0]]
+            waiting = observation.kind_duration_s[0][observation.job_waiting[0]]
             believed = {round(float(row[np.isfinite(row)].min()), 6) for row in waiting}
             tripled = {round(3 * float(value), 6) for value in TRUE_S.ravel()}
             old += len(believed - tripled)
@@ -160,7 +160,7 @@ async def test_each_decision_sees_what_was_predicted_last() -> None:
 
     def act(observation: Observation) -> Ints:
         nonlocal alone
-        durations = observation.duration_s[0][observation.job_waiting[0]]
+        durations = observation.kind_duration_s[0][observation.job_waiting[0]]
         learned = {float(value) % 1 * 1024 for value in durations[np.isfinite(durations)]}
         assert learned == {len(decompose.learned)}
         alone += int(observation.job_waiting.sum()) == 1

@@ -47,7 +47,7 @@ class LastFirst(Policy):
     """The job that came last first, wherever it fits: who has come early waits for long."""
 
     def preferences(self, observation: Observation) -> Floats:
-        return np.where(np.isfinite(observation.duration_s), observation.job_submit_s[:, :, None], -np.inf)
+        return observation.table.of_job(observation.job_submit_s)
 
 
 class Acts(Fcfs):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import numpy as np
@@ -93,11 +92,8 @@ def test_a_batch_gives_what_each_of_it_gives_alone(network, decisions):
     observation, planes = decisions[0]
     assert len(planes.base) == 4
     q_pairs, q_hold = in_torch(network, planes)
-    columns = {field.name: getattr(observation, field.name) for field in dataclasses.fields(observation)}
-    names = columns.pop("gpu_models")
     for n in range(4):
-        one = type(observation)(**{name: column[n : n + 1] for name, column in columns.items()}, gpu_models=names)
-        alone = in_torch(network, PlaneFiller(FIXED.rule()).fill(one))
+        alone = in_torch(network, PlaneFiller(FIXED.rule()).fill(observation.of_cluster(n)))
         first, last = planes.first_pair[n], planes.first_pair[n + 1]
         np.testing.assert_allclose(alone[0], q_pairs[first:last], atol=1e-5)
         np.testing.assert_allclose(alone[1], q_hold[n : n + 1], atol=1e-5)

@@ -22,6 +22,7 @@ from adlro.lab.learn.episodes import greedy
 from adlro.lab.learn.network import PairNetwork
 from adlro.lab.learn.validation import Score, Validation, paired, unlimited_base, with_margins
 from adlro.state.observation import Ints, Observation
+from tests.dense import fits_now
 
 pytestmark = pytest.mark.slow
 
@@ -32,11 +33,11 @@ SHIPPED = Path(__file__).resolve().parents[4] / "adlro" / "decide" / "policies" 
 def slowest(observation: Observation) -> Ints:
     """The first pair that fits, on the GPU where it takes longest."""
     actions = np.full((len(observation.time_s), 2), -1, dtype=np.int64)
-    for n, fits in enumerate(observation.fits_now):
+    for n, fits in enumerate(fits_now(observation)):
         found = np.argwhere(fits)
         if len(found):
             job = found[0][0]
-            durations = np.where(fits[job], observation.duration_s[n, job], -np.inf)
+            durations = np.where(fits[job], observation.durations_s(n, job), -np.inf)
             actions[n] = job, int(durations.argmax())
     return actions
 

@@ -1,0 +1,219 @@
+"""Plans of N queues, job by job, each on the GPU where it is expected to end first, busy ones included. Compiled.
+
+The expected time until a job could start on a GPU, if no other job took it: 0 where it fits now; where the GPU is busy,
+its expected remaining time; where it is idle and its node has too few cores or too little memory left, the time until
+the next job of that node is expected to end (which may not free enough); inf where that never comes. numpy and numba
+only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from adlro.decide.looked import Looked, is_alike, looked_at
+from adlro.numeric.compiled import compiled, compiled_part
+from adlro.state.observation import Bools, Floats, Ints, Observation
+from adlro.state.room import node_has_room
+
+NONE = -1
+
+
+class _Planned(NamedTuple):
+    """What a plan has put where, and what follows for the jobs that are not in it.
+
+    Attributes:
+        best_s: (N, J) the earliest completion anywhere in the plan so far; inf: in the plan, or there is none.
+        gpu: (N, J) its GPU, of equals the lowest.
+        second_s: (N, J) the earliest on any other GPU; only where that is asked for.
+        next_end_s: (N, M) expected time until a job of the node ends.
+        free: (N, G) some job could start there, and the plan has no job for it.
+        free_count: (N,) of these.
+        first, last: (N, G) the jobs first and last put on a GPU, by their places in the queue; NONE.
+        behind: (N, J) the job that is put on the same GPU next; NONE.
+    """
+
+    best_s: Floats
+    gpu: Ints
+    second_s: Floats
+    next_end_s: Floats
+    free: Bools
+    free_count: Ints
+    first: Ints
+    last: Ints
+    behind: Ints
+
+
+class Plan:
+    """Of the queues of an observation.
+
+    Args:
+        observation: its table has rows.
+        second: the earliest completion on any other GPU is asked for too.
+
+    Attributes:
+        best_s: (N, J) the earliest completion of a job in the plan so far; inf: it is in the plan, or there is none.
+        gpu: (N, J) its GPU, of equals the lowest.
+        second_s: (N, J) the earliest on any other GPU, inf where there is none; as `best_s` where it isn't asked for.
+        free_count: (N,) GPUs that some job could start on, and for which the plan has no job yet.
+    """
+
+    def __init__(self, observation: Observation, *, second: bool) -> None:
+        batch, jobs = observation.job_waiting.shape
+        gpus, nodes = observation.gpu_node.shape[1], observation.node_cores_free.shape[1]
+        self._looked, self._second = looked_at(observation), second
+        self._planned = _Planned(
+            best_s=np.full((batch, jobs), np.inf),
+            gpu=np.zeros((batch, jobs), dtype=np.int64),
+            second_s=np.full((batch, jobs), np.inf),
+            next_end_s=np.full((batch, nodes), np.inf),
+            free=np.zeros((batch, gpus), dtype=np.bool_),
+            free_count=np.zeros(batch, dtype=np.int64),
+            first=np.full((batch, gpus), NONE),
+            last=np.full((batch, gpus), NONE),
+            behind=np.full((batch, jobs), NONE),
+        )
+        self.best_s, self.gpu, self.second_s = self._planned.best_s, self._planned.gpu, self._planned.second_s
+        self.free_count = self._planned.free_count
+
+    def look_at_all(self, clusters: Ints) -> None:
+        """Begins the plans of some clusters, with nothing in them."""
+        _look_at_all(self._looked, self._planned, clusters, self._second)
+
+    def take(self, clusters: Ints, jobs: Ints, scores: Floats, gpu: Ints) -> Bools:
+        """Takes up a job in each of some clusters (n,): it starts now, or comes into the plan.
+
+        Args:
+            clusters, jobs: (n,).
+            scores: (C,) filled in the rows of the jobs that start: minus the earliest completion on a GPU of the group.
+            gpu: (C,) filled there: that GPU.
+
+        Returns:
+            (n,) the job starts; else it is put behind what its GPU, or node, does now.
+        """
+        started = np.zeros(len(clusters), dtype=np.bool_)
+        _take(self._looked, self._planned, clusters, jobs, self._second, started, scores, gpu)
+        return started
+
+
+@compiled_part
+def _completion_s(looked: Looked, planned: _Planned, n: int, job: int, gpu: int) -> float:
+    """Expected completion of a job on a GPU, behind what is planned there."""
+    duration_s = looked.kind_duration_s[n, job, looked.gpu_kind[n, gpu]]
+    wait_s = looked.gpu_remaining_s[n, gpu]
+    if looked.gpu_idle[n, gpu] and not _fits(looked, n, job, gpu):
+        wait_s = planned.next_end_s[n, looked.gpu_node[n, gpu]]
+    end_s = wait_s + duration_s
+    before = planned.first[n, gpu]
+    while before != NONE:
+        end_s += looked.kind_duration_s[n, before, looked.gpu_kind[n, gpu]]
+        before = planned.behind[n, before]
+    return float(end_s)
+
+
+@compiled_part
+def _look(looked: Looked, planned: _Planned, n: int, job: int, second: bool) -> None:
+    """Fills in a job's earliest completion, its GPU, and the earliest on any other."""
+    best_s, best_gpu, second_s = np.inf, 0, np.inf
+    for gpu in range(looked.gpu_node.shape[1]):
+        end_s = _completion_s(looked, planned, n, job, gpu)
+        if end_s < best_s:
+            best_s, best_gpu, second_s = end_s, gpu, best_s
+        elif end_s < second_s:
+            second_s = end_s
+    planned.best_s[n, job], planned.gpu[n, job] = best_s, best_gpu
+    planned.second_s[n, job] = second_s if second else best_s
+
+
+@compiled
+def _look_at_all(looked: Looked, planned: _Planned, clusters: Ints, second: bool) -> None:
+    """Fills in the beginnings of plans."""
+    for i in range(clusters.shape[0]):
+        n = clusters[i]
+        for gpu in range(looked.gpu_node.shape[1]):
+            if not looked.gpu_idle[n, gpu]:
+                node = looked.gpu_node[n, gpu]
+                planned.next_end_s[n, node] = min(planned.next_end_s[n, node], looked.gpu_remaining_s[n, gpu])
+        _mark_free(looked, planned, n)
+        for job in range(looked.job_waiting.shape[1]):
+            if looked.job_waiting[n, job]:
+                _look(looked, planned, n, job, second)
+
+
+@compiled_part
+def _mark_free(looked: Looked, planned: _Planned, n: int) -> None:
+    """Marks the GPUs that some job could start on: those of the table's groups."""
+    table, idle_count = looked.table, 0
+    for gpu in range(looked.gpu_idle.shape[1]):
+        idle_count += looked.gpu_idle[n, gpu]
+    row, ends = table.first[n, 0], table.first[n, table.first.shape[1] - 1]
+    while row < ends and planned.free_count[n] < idle_count:
+        lowest = gpu = table.gpu[row]
+        left = table.size[row]
+        while left > 0:
+            if is_alike(looked, n, lowest, gpu):
+                planned.free_count[n] += not planned.free[n, gpu]
+                planned.free[n, gpu] = True
+                left -= 1
+            gpu += 1
+        row += 1
+
+
+@compiled
+def _take(
+    looked: Looked,
+    planned: _Planned,
+    clusters: Ints,
+    jobs: Ints,
+    second: bool,
+    started: Bools,
+    scores: Floats,
+    row_gpu: Ints,
+) -> None:
+    """Takes up a job in each of some clusters, as `Plan.take`."""
+    for i in range(clusters.shape[0]):
+        n, job = clusters[i], jobs[i]
+        gpu = planned.gpu[n, job]
+        started[i] = planned.free[n, gpu] and _fits(looked, n, job, gpu)
+        if not started[i]:
+            _put(looked, planned, n, job, gpu, second)
+            continue
+        for row in range(looked.table.first[n, job], looked.table.first[n, job + 1]):
+            each, left = looked.table.gpu[row], looked.table.size[row]
+            while left > 0:
+                if is_alike(looked, n, looked.table.gpu[row], each):
+                    score = -_completion_s(looked, planned, n, job, each)
+                    if score > scores[row]:
+                        scores[row], row_gpu[row] = score, each
+                    left -= 1
+                each += 1
+
+
+@compiled_part
+def _fits(looked: Looked, n: int, job: int, gpu: int) -> bool:
+    """A job fits on an idle GPU now."""
+    node = looked.gpu_node[n, gpu]
+    cores, memory_mib = looked.node_cores_free[n, node], looked.node_memory_free_mib[n, node]
+    return bool(node_has_room(looked.job_cores[n, job], looked.job_memory_mib[n, job], cores, memory_mib))
+
+
+@compiled_part
+def _put(looked: Looked, planned: _Planned, n: int, job: int, gpu: int, second: bool) -> None:
+    """Puts a job on a GPU, behind what is there; those who would have ended first there look again."""
+    planned.best_s[n, job] = np.inf
+    for other in range(looked.job_waiting.shape[1]):
+        elsewhere = second and planned.best_s[n, other] < np.inf and planned.gpu[n, other] != gpu
+        if elsewhere and _completion_s(looked, planned, n, other, gpu) <= planned.second_s[n, other]:
+            planned.gpu[n, other] = gpu  # this was its second best
+    if planned.free[n, gpu]:
+        planned.free[n, gpu] = False
+        planned.free_count[n] -= 1
+    if planned.first[n, gpu] == NONE:
+        planned.first[n, gpu] = job
+    else:
+        planned.behind[n, planned.last[n, gpu]] = job
+    planned.last[n, gpu] = job
+    for other in range(looked.job_waiting.shape[1]):
+        if planned.best_s[n, other] < np.inf and planned.gpu[n, other] == gpu:
+            _look(looked, planned, n, other, second)

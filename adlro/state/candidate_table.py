@@ -1,0 +1,229 @@
+"""Builds the candidate table of an observation, and the kinds of GPUs that it rests on. numpy and numba only."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from adlro.numeric.compiled import compiled, compiled_part
+from adlro.state.machines import Hardware
+from adlro.state.observation import Bools, CandidateTable, Floats, Ints, Observation
+from adlro.state.room import node_has_room
+
+
+def gpu_kinds(hardware: Hardware, known_speed: Floats) -> tuple[Ints, Ints]:
+    """Which GPUs of N clusters are of one kind: of one model, GPU memory, node size and speed.
+
+    Args:
+        hardware: of the clusters.
+        known_speed: (N, G) the GPUs' speed against their models' own.
+
+    Returns:
+        (N, G) the number of each GPU's kind, in the order of the kinds' lowest GPUs; (N, S) these GPUs, -1 where a
+        cluster has fewer kinds than another.
+    """
+    batch, gpus = hardware.gpu_model.shape
+    gpu_kind, kind_gpu = np.empty((batch, gpus), dtype=np.int64), np.empty((batch, gpus), dtype=np.int64)
+    most = _fill_kinds(hardware, known_speed, gpu_kind, kind_gpu)
+    return gpu_kind, np.ascontiguousarray(kind_gpu[:, :most])
+
+
+def candidate_table(
+    gpu_kind: Ints,
+    gpu_node: Ints,
+    gpu_idle: Bools,
+    node_cores_free: Ints,
+    node_memory_free_mib: Ints,
+    job_waiting: Bools,
+    job_cores: Ints,
+    job_memory_mib: Ints,
+    kind_duration_s: Floats,
+) -> CandidateTable:
+    """The table of N decision points; the arguments are fields of the observation."""
+    batch, jobs = job_waiting.shape
+    # Room for every job on every idle GPU, and in a batch for more: what is not filled costs nothing.
+    idle = min(np.count_nonzero(gpu_idle), gpu_idle.shape[1])
+    room = np.count_nonzero(job_waiting) * idle
+    first, duration_s = np.empty((batch, jobs + 1), dtype=np.int64), np.empty(room)
+    job, gpu, count = np.empty((3, room), dtype=np.int64)
+    rows = _fill_table(
+        gpu_kind,
+        gpu_node,
+        gpu_idle,
+        node_cores_free,
+        node_memory_free_mib,
+        job_waiting,
+        job_cores,
+        job_memory_mib,
+        kind_duration_s,
+        np.empty((2, gpu_kind.shape[1]), dtype=np.int64),
+        first,
+        job,
+        gpu,
+        count,
+        duration_s,
+    )
+    return CandidateTable(first, job[:rows], gpu[:rows], count[:rows], duration_s[:rows])
+
+
+def with_new_table(observation: Observation) -> Observation:
+    """The same observation, with its table as its other fields now have it."""
+    table = candidate_table(
+        observation.gpu_kind,
+        observation.gpu_node,
+        observation.gpu_idle,
+        observation.node_cores_free,
+        observation.node_memory_free_mib,
+        observation.job_waiting,
+        observation.job_cores,
+        observation.job_memory_mib,
+        observation.kind_duration_s,
+    )
+    return dataclasses.replace(observation, table=table)
+
+
+def every_gpu(observation: Observation) -> Ints:
+    """(E,) numbers of the GPUs of each row's group, in the order of the rows: `Observation.group` of all."""
+    members = np.empty(int(observation.table.size.sum()), dtype=np.int64)
+    place = 0
+    for n in range(len(observation.table.first)):
+        place = _fill_members(observation, n, observation.table.rows(n), members, place)
+    return members
+
+
+def gpus_of_job(observation: Observation, n: int, job: int) -> Ints:
+    """(E,) numbers of the GPUs on which the job at a place of cluster n fits now, in the order of its rows."""
+    first = observation.table.first
+    rows = slice(int(first[n, job]), int(first[n, job + 1]))
+    members = np.empty(int(observation.table.size[rows].sum()), dtype=np.int64)
+    _fill_members(observation, n, rows, members, 0)
+    return members
+
+
+def _fill_members(observation: Observation, n: int, rows: slice, members: Ints, place: int) -> int:
+    """Fills in the GPUs of some rows' groups from a place on, and returns the place behind them."""
+    gpu, count = observation.table.gpu[rows], observation.table.size[rows]
+    idle, node, kind = observation.gpu_idle[n], observation.gpu_node[n], observation.gpu_kind[n]
+    return _find_members(gpu, count, idle, node, kind, members, place)
+
+
+@compiled
+def _fill_kinds(hardware: Hardware, known_speed: Floats, gpu_kind: Ints, kind_gpu: Ints) -> int:
+    """Fills (N, G): each GPU's kind, and the lowest GPU of each kind; returns how many kinds a cluster has at most."""
+    most, gpus = 0, gpu_kind.shape[1]
+    for n in range(gpu_kind.shape[0]):
+        kinds = find_kinds(hardware, known_speed, n, gpus, gpu_kind[n], kind_gpu[n])
+        kind_gpu[n, kinds:] = -1
+        most = max(most, kinds)
+    return most
+
+
+@compiled_part
+def find_kinds(hardware: Hardware, known_speed: Floats, n: int, gpus: int, gpu_kind: Ints, kind_gpu: Ints) -> int:
+    """Finds the kinds of the first GPUs of cluster n.
+
+    Args:
+        hardware, known_speed: of all clusters.
+        gpus: how many are looked at; padding is a kind of its own.
+        gpu_kind, kind_gpu: (G,) filled: the kind of each GPU, and the lowest GPU of each kind.
+
+    Returns:
+        How many kinds there are.
+    """
+    kinds, before = 0, 0
+    for gpu in range(gpus):
+        kind = before  # neighbours are mostly of one kind
+        if kinds == 0 or not _is_same(hardware, known_speed, n, kind_gpu[before], gpu):
+            kind = 0
+            while kind < kinds and not _is_same(hardware, known_speed, n, kind_gpu[kind], gpu):
+                kind += 1
+        if kind == kinds:
+            kind_gpu[kind] = gpu
+            kinds += 1
+        gpu_kind[gpu] = before = kind
+    return kinds
+
+
+@compiled_part
+def _is_same(hardware: Hardware, known_speed: Floats, n: int, one: int, other: int) -> bool:
+    """Two GPUs of cluster n are of one kind."""
+    node, other_node = hardware.gpu_node[n, one], hardware.gpu_node[n, other]
+    return bool(
+        hardware.gpu_model[n, one] == hardware.gpu_model[n, other]
+        and hardware.gpu_memory_mib[n, one] == hardware.gpu_memory_mib[n, other]
+        and known_speed[n, one] == known_speed[n, other]
+        and hardware.node_cores[n, node] == hardware.node_cores[n, other_node]
+        and hardware.node_memory_mib[n, node] == hardware.node_memory_mib[n, other_node]
+    )
+
+
+@compiled
+def _fill_table(
+    gpu_kind: Ints,
+    gpu_node: Ints,
+    gpu_idle: Bools,
+    node_cores_free: Ints,
+    node_memory_free_mib: Ints,
+    job_waiting: Bools,
+    job_cores: Ints,
+    job_memory_mib: Ints,
+    kind_duration_s: Floats,
+    groups: Ints,
+    first: Ints,
+    row_job: Ints,
+    row_gpu: Ints,
+    row_count: Ints,
+    row_duration_s: Floats,
+) -> int:
+    """Fills the columns of a table, and returns how many rows it has; `groups` is room for two figures of each GPU."""
+    rows = 0
+    lowest, size = groups[0], groups[1]
+    for n in range(gpu_kind.shape[0]):
+        kind_of, node_of, found = gpu_kind[n], gpu_node[n], 0
+        for gpu in range(kind_of.shape[0]):
+            if not gpu_idle[n, gpu]:
+                continue
+            like = lowest[found - 1]
+            if found > 0 and node_of[like] == node_of[gpu] and kind_of[like] == kind_of[gpu]:
+                size[found - 1] += 1
+            else:
+                lowest[found], size[found] = gpu, 1
+                found += 1
+        cores_free, memory_free_mib = node_cores_free[n], node_memory_free_mib[n]
+        for job in range(job_waiting.shape[1]):
+            first[n, job] = begin = rows
+            if not job_waiting[n, job]:
+                continue
+            cores, memory_mib, durations_s = job_cores[n, job], job_memory_mib[n, job], kind_duration_s[n, job]
+            for group in range(found):
+                gpu = lowest[group]
+                node, duration_s = node_of[gpu], durations_s[kind_of[gpu]]
+                if duration_s == np.inf or not node_has_room(
+                    cores, memory_mib, cores_free[node], memory_free_mib[node]
+                ):
+                    continue
+                if rows > begin and node_of[row_gpu[rows - 1]] == node and kind_of[row_gpu[rows - 1]] == kind_of[gpu]:
+                    row_count[rows - 1] += size[group]  # between the two the job does not fit
+                    continue
+                row_job[rows], row_gpu[rows], row_count[rows] = job, gpu, size[group]
+                row_duration_s[rows] = duration_s
+                rows += 1
+        first[n, job_waiting.shape[1]] = rows
+    return rows
+
+
+@compiled
+def _find_members(
+    row_gpu: Ints, row_count: Ints, gpu_idle: Bools, gpu_node: Ints, gpu_kind: Ints, members: Ints, place: int
+) -> int:
+    """As `_fill_members`, of rows of one cluster."""
+    for row in range(row_gpu.shape[0]):
+        lowest = gpu = row_gpu[row]
+        ends = place + row_count[row]
+        while place < ends:
+            if gpu_idle[gpu] and gpu_node[gpu] == gpu_node[lowest] and gpu_kind[gpu] == gpu_kind[lowest]:
+                members[place] = gpu
+                place += 1
+            gpu += 1
+    return place
