@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from adlro.kit.metrics import WhenScraped
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.records.jobs import JobState, JobType
 
 # Six steps a decade, from a second to twelve days: quantiles are interpolated between them.
@@ -99,7 +99,7 @@ class OrchestratorMetrics:
             ["reason"],
             registry=registry,
         )
-        for reason in Basis:
+        for reason in DecisionBasis:
             if reason.fallback:
                 self.guard_fallbacks.labels(str(reason))
         self.overdue = Counter(
@@ -117,7 +117,7 @@ class OrchestratorMetrics:
             registry=registry,
         )
 
-    def count_fallback(self, reason: Basis) -> None:
+    def count_fallback(self, reason: DecisionBasis) -> None:
         """Notes a decision that the fallback made."""
         self.guard_fallbacks.labels(str(reason)).inc()
 

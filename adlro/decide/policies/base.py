@@ -9,7 +9,7 @@ import numpy as np
 
 from adlro.decide.policies.bounded_wait import DEFAULT_RATIO, bound
 from adlro.decide.winner import actions, winners
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.state.candidate_table import gpus_of_job
 from adlro.state.observation import HOLD, Bools, CandidateTable, Floats, Ints, Observation
 
@@ -30,15 +30,15 @@ class Judgement:
     """
 
     scores: Floats
-    basis: dict[int, Basis] = field(default_factory=dict)
+    basis: dict[int, DecisionBasis] = field(default_factory=dict)
     values: Floats | None = None
     hold_value: Floats | None = None
     notes: dict[int, str] = field(default_factory=dict)
     gpu: Ints | None = None
 
-    def basis_of(self, n: int) -> Basis:
+    def basis_of(self, n: int) -> DecisionBasis:
         """What a cluster's decision rests on."""
-        return self.basis.get(n, Basis.POLICY)
+        return self.basis.get(n, DecisionBasis.POLICY)
 
     def action(self, table: CandidateTable, row: int) -> tuple[int, int]:
         """The job's and the GPU's place in the observation, or (HOLD, HOLD), that a row of its table stands for."""
@@ -113,7 +113,7 @@ class Policy:
         judgement = self.weigh(observation)
         for n in np.flatnonzero(bound(observation, judgement.scores, self.wait_ratio)).tolist():
             if not judgement.basis_of(n).fallback:
-                judgement.basis[n] = Basis.OVERDUE
+                judgement.basis[n] = DecisionBasis.OVERDUE
         if not observation.hold_allowed.all():
             self._start_something(observation, judgement.scores)
         return judgement

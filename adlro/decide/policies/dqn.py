@@ -20,7 +20,7 @@ import numpy as np
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
 from adlro.errors import AdlroError, InvalidInput, Unsupported
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.state.observation import Bools, Floats, Observation
 
 if TYPE_CHECKING:
@@ -159,12 +159,14 @@ class Dqn(Policy):
             strange = strange if strange.any() else None  # as nearly always
         if outside or (strange is not None and planes.base[0] >= 0 and strange[planes.base[0]]):
             told = f"{outside} figures of the observation are" if outside else "figures of the job that comes next are"
-            _fall_back(Basis.OUT_OF_RANGE, f"{told} outside the range of its training", base, observation, judgement)
+            _fall_back(
+                DecisionBasis.OUT_OF_RANGE, f"{told} outside the range of its training", base, observation, judgement
+            )
             return judgement
         q_pairs, q_holds = model.q(planes)
         q, q_hold = q_pairs.astype(np.float64), float(q_holds[0])
         if not math.isfinite(float(q.sum()) + q_hold):
-            _fall_back(Basis.FAILED, "its answer is no number", base, observation, judgement)
+            _fall_back(DecisionBasis.FAILED, "its answer is no number", base, observation, judgement)
             return judgement
         if strange is not None:
             q[strange] = -np.inf
@@ -183,7 +185,7 @@ class Dqn(Policy):
         return filler
 
 
-def _fall_back(reason: Basis, note: str, base: Policy, observation: Observation, judgement: Judgement) -> None:
+def _fall_back(reason: DecisionBasis, note: str, base: Policy, observation: Observation, judgement: Judgement) -> None:
     """Lets the base decide instead."""
     judgement.scores[:] = base.preferences(observation)
     judgement.basis[0], judgement.notes[0] = reason, note
@@ -215,7 +217,7 @@ def _score(margins: Margins, planes: Planes, q: Floats, q_hold: float, judgement
         most = float(q.max())
         gain = (max(most, q_hold) if may_hold else most) - (q_hold if base < 0 else float(q[base]))
         if gain > 0.0:
-            judgement.basis[0] = Basis.MARGIN
+            judgement.basis[0] = DecisionBasis.MARGIN
             judgement.notes[0] = f"the most that another choice would gain, {gain:.3g}, is within the margin"
 
 

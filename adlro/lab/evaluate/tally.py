@@ -5,15 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from adlro.decide.policies.base import Policy
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.state.observation import Ints, Observation
 
-BASES = tuple(Basis)
+BASES = tuple(DecisionBasis)
 """Columns of counts."""
-OVERDUE, FALLBACKS = BASES.index(Basis.OVERDUE), [column for column, basis in enumerate(BASES) if basis.fallback]
+OVERDUE, FALLBACKS = (
+    BASES.index(DecisionBasis.OVERDUE),
+    [column for column, basis in enumerate(BASES) if basis.fallback],
+)
 
 _COLUMN = {basis: column for column, basis in enumerate(BASES)}
-_POLICY = _COLUMN[Basis.POLICY]
+_POLICY = _COLUMN[DecisionBasis.POLICY]
 
 
 class Tally:

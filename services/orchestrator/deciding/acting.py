@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from adlro.decide.policies.base import Policy
 from adlro.decide.policies.dqn import Dqn
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.records.events import Clock, ClockMode
 from adlro.services.orchestrator.deciding.decisions import FALLBACK, DecisionLog
 from adlro.services.orchestrator.deciding.guard import Guard
@@ -47,10 +47,10 @@ class Acting:
         self.told_s = max(self.told_s, clock.time_s)
 
     @property
-    def deciding(self) -> tuple[str, Basis]:
+    def deciding(self) -> tuple[str, DecisionBasis]:
         """Who decided last, or will, where nobody has yet; and what that rests on."""
         missing = isinstance(self.policy, Dqn) and not self.policy.version
-        basis = Basis.MISSING if missing else self.guard.basis_of(self.policy)
+        basis = DecisionBasis.MISSING if missing else self.guard.basis_of(self.policy)
         return (FALLBACK if basis.fallback else self.policy.name), basis
 
     def clock(self) -> Clock | None:

@@ -13,8 +13,7 @@ from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import NotFound
 from adlro.placement import NOWHERE, Placement
-from adlro.records.decisions import Candidate, Decision, MaskedCandidate, RunnerUp, ShadowDecision
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import Candidate, Decision, DecisionBasis, MaskedCandidate, RunnerUp, ShadowDecision
 from adlro.records.jobs import JobSpec
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
@@ -25,9 +24,9 @@ WAIT_LIMIT = "the limit on waits"
 """Who decides where a job is overdue, in words."""
 
 
-def holds_back(policy: Policy, basis: Basis) -> str:
+def holds_back(policy: Policy, basis: DecisionBasis) -> str:
     """Why a job that could start does not, by what the last decision rests on: `dqn holds it back`."""
-    if basis is Basis.OVERDUE:
+    if basis is DecisionBasis.OVERDUE:
         return f"{WAIT_LIMIT} keeps GPUs for a job that has waited too long"
     if basis.fallback:
         return f"{FALLBACK} (in place of {policy.name}: {basis.replace('_', ' ')}) holds it back"
@@ -62,7 +61,7 @@ class Made:
     summary: str
     values: Floats | None = None
     hold_score: float | None = None
-    basis: Basis = Basis.POLICY
+    basis: DecisionBasis = DecisionBasis.POLICY
     note: str = ""
     version: str = ""
     runner_up: RunnerUp | None = None
@@ -122,7 +121,7 @@ class Made:
         """The same with what was made of it, and the GPU that was chosen."""
         layout = self.occupancy.layout
         basis = judgement.basis_of(0)
-        who = FALLBACK if basis.fallback else WAIT_LIMIT if basis is Basis.OVERDUE else self.policy
+        who = FALLBACK if basis.fallback else WAIT_LIMIT if basis is DecisionBasis.OVERDUE else self.policy
         summary = (
             f"{who} starts {self.job_id} on {layout.gpu_ids[gpu]} ({layout.model_of(gpu)}), "
             f"where {self.durations_s[gpu]:.4g} s are expected"
@@ -186,7 +185,7 @@ class Made:
     def _overdue_first(self, gpu: int) -> bool:
         """The limit on waits keeps the pair from the job, whatever the network thinks of it."""
         looked_at = self.values is None or bool(np.isfinite(self.values[gpu]))
-        return self.basis is Basis.OVERDUE and self.scores[gpu] == -np.inf and (self.chosen < 0 or looked_at)
+        return self.basis is DecisionBasis.OVERDUE and self.scores[gpu] == -np.inf and (self.chosen < 0 or looked_at)
 
     def _unwanted(self, gpu: int) -> str:
         if self._overdue_first(gpu):
@@ -201,11 +200,11 @@ class Made:
 
     def _basis_text(self) -> str:
         match self.basis:
-            case Basis.POLICY:
+            case DecisionBasis.POLICY:
                 return ""
-            case Basis.MARGIN:
+            case DecisionBasis.MARGIN:
                 return f"its base's choice: {self.note}"
-            case Basis.OVERDUE:
+            case DecisionBasis.OVERDUE:
                 return f"{WAIT_LIMIT} decided in place of {self.policy}: a job has waited too long, and goes first"
             case _:
                 return f"{FALLBACK} decided in place of {self.policy}: {self.note}"

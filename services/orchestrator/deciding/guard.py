@@ -25,7 +25,7 @@ from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.dqn import CHECKPOINT_MISSING, Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import AdlroError
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
 from adlro.state.observation import Observation
 
@@ -61,35 +61,35 @@ class Guard:
         self,
         deadline_s: float,
         log: structlog.typing.FilteringBoundLogger,
-        on_fallback: Callable[[Basis], None] = lambda _: None,
+        on_fallback: Callable[[DecisionBasis], None] = lambda _: None,
         on_overdue: Callable[[], None] = lambda: None,
     ) -> None:
-        self.counts: Counter[Basis] = Counter()
+        self.counts: Counter[DecisionBasis] = Counter()
         self.problem = ""
-        self.basis = Basis.POLICY
+        self.basis = DecisionBasis.POLICY
         self._deadline_s = deadline_s
         self._log = log
         self._on_fallback = on_fallback
         self._on_overdue = on_overdue
         self._fallback = HoldGreedyFixed()
         self._worker, self._explainer = SideThread("decide"), SideThread("explain")
-        self._decisions: Counter[Basis] = Counter()  # of the policy of this name, in this session
+        self._decisions: Counter[DecisionBasis] = Counter()  # of the policy of this name, in this session
         self._counted = ""
         self._of: Policy | None = None  # whom the recent time is of
         self._recent_s = np.inf
         self._hangs, self._late = False, ""
         self._told_s = -np.inf
-        self._told: Basis | None = None
+        self._told: DecisionBasis | None = None
 
-    def basis_of(self, policy: Policy) -> Basis:
+    def basis_of(self, policy: Policy) -> DecisionBasis:
         """What a policy's last decision rests on; one that has decided nothing yet is trusted to decide itself."""
-        return self.basis if policy is self._of else Basis.POLICY
+        return self.basis if policy is self._of else DecisionBasis.POLICY
 
     def begin_session(self) -> None:
         """Decisions are counted from 0."""
         self._decisions.clear()
 
-    def decisions_of(self, policy: Policy) -> Mapping[Basis, int]:
+    def decisions_of(self, policy: Policy) -> Mapping[DecisionBasis, int]:
         """What decisions under a policy rest on, since the session began or the policy was set, if that was later."""
         return self._decisions if policy.name == self._counted else {}
 
@@ -121,20 +121,20 @@ class Guard:
             sound = _sound(observation, judgement)
         except LateError:
             self._late = f"no decision within {self._limit(observation, virtual):.3g} s"
-            return self._instead(Basis.LATE, policy, observation, self._late)
+            return self._instead(DecisionBasis.LATE, policy, observation, self._late)
         except AdlroError as error:
             return self._instead(_reason_of(error), policy, observation, error.message)
         except Exception as error:  # whatever a policy does, jobs are placed
-            return self._instead(Basis.FAILED, policy, observation, f"{type(error).__name__}: {error}", error)
+            return self._instead(DecisionBasis.FAILED, policy, observation, f"{type(error).__name__}: {error}", error)
         basis = judgement.basis_of(0)
         if basis.fallback:  # it has fallen back by itself
             self._note(basis, policy, judgement.notes.get(0, ""))
         elif not sound:
-            return self._instead(Basis.FAILED, policy, observation, NO_NUMBER)
+            return self._instead(DecisionBasis.FAILED, policy, observation, NO_NUMBER)
         else:
             self.problem, self.basis = "", basis
             self._decisions[basis] += 1
-            if basis is Basis.OVERDUE:
+            if basis is DecisionBasis.OVERDUE:
                 self._on_overdue()
         return judgement
 
@@ -143,8 +143,8 @@ class Guard:
 
         A policy that was late with its last decision would be again: the fallback is looked at.
         """
-        if self.basis_of(policy) is Basis.LATE:
-            return self._looked_at_fallback(policy, observation, Basis.LATE, self._late)
+        if self.basis_of(policy) is DecisionBasis.LATE:
+            return self._looked_at_fallback(policy, observation, DecisionBasis.LATE, self._late)
         try:
             # Who remembers a cluster must not be asked out of turn: its preferences without that serve.
             judge = policy.judge
@@ -153,16 +153,18 @@ class Guard:
             judgement = await self._explainer.run(lambda: judge(observation), HANGS_S)
             if _sound(observation, judgement):
                 return judgement
-            reason, why = Basis.FAILED, NO_NUMBER
+            reason, why = DecisionBasis.FAILED, NO_NUMBER
         except LateError as error:
-            reason, why = Basis.LATE, str(error)
+            reason, why = DecisionBasis.LATE, str(error)
         except AdlroError as error:
             reason, why = _reason_of(error), error.message
         except Exception as error:
-            reason, why = Basis.FAILED, f"{type(error).__name__}: {error}"
+            reason, why = DecisionBasis.FAILED, f"{type(error).__name__}: {error}"
         return self._looked_at_fallback(policy, observation, reason, why)
 
-    def _looked_at_fallback(self, policy: Policy, observation: Observation, reason: Basis, why: str) -> Judgement:
+    def _looked_at_fallback(
+        self, policy: Policy, observation: Observation, reason: DecisionBasis, why: str
+    ) -> Judgement:
         return Judgement(self._fallback_of(policy).judge(observation).scores, {0: reason}, notes={0: why})
 
     def close(self) -> None:
@@ -193,7 +195,7 @@ class Guard:
         return judgement
 
     def _instead(
-        self, reason: Basis, policy: Policy, observation: Observation, why: str, error: Exception | None = None
+        self, reason: DecisionBasis, policy: Policy, observation: Observation, why: str, error: Exception | None = None
     ) -> Judgement:
         self._note(reason, policy, why, error)
         judgement = self._fallback_of(policy).judge(observation)
@@ -205,7 +207,7 @@ class Guard:
         self._fallback.wait_ratio = policy.wait_ratio
         return self._fallback
 
-    def _note(self, reason: Basis, policy: Policy, why: str, error: Exception | None = None) -> None:
+    def _note(self, reason: DecisionBasis, policy: Policy, why: str, error: Exception | None = None) -> None:
         self.counts[reason] += 1
         self._decisions[reason] += 1
         self.basis = reason
@@ -225,8 +227,8 @@ class Guard:
             )
 
 
-def _reason_of(error: AdlroError) -> Basis:
-    return Basis.MISSING if error.reason == CHECKPOINT_MISSING else Basis.FAILED
+def _reason_of(error: AdlroError) -> DecisionBasis:
+    return DecisionBasis.MISSING if error.reason == CHECKPOINT_MISSING else DecisionBasis.FAILED
 
 
 def _sound(observation: Observation, judgement: Judgement) -> bool:

@@ -11,19 +11,19 @@ import pytest
 
 from adlro.lab.evaluate.measure import METRICS
 from adlro.lab.evaluate.tally import BASES
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from benchmarks import learned_policy, learned_tables
 from benchmarks.learned_tables import Change, Lists, change, read, show
 
 COLUMNS = ("mean JCT", "p95 JCT", "longest wait", "throughput", "overdue, %", "fallback, %")
 
 
-def lists(count: int = 6, bases: dict[Basis, int] | None = None, **figures: float) -> Lists:
+def lists(count: int = 6, bases: dict[DecisionBasis, int] | None = None, **figures: float) -> Lists:
     """Lists of figures that are 100 where not given, a little more from list to list."""
     metrics = np.array(
         [[figures.get(name, 100.0) * (1 + 0.01 * number) for name in METRICS] for number in range(count)]
     )
-    counts = np.array([[(bases or {Basis.POLICY: 10}).get(basis, 0) for basis in BASES]] * count)
+    counts = np.array([[(bases or {DecisionBasis.POLICY: 10}).get(basis, 0) for basis in BASES]] * count)
     return Lists(metrics, counts)
 
 
@@ -94,7 +94,13 @@ def test_what_breaks_a_limit_with_guessed_runtimes_stands_first(tmp_path: Path) 
 
 
 def test_every_table_has_the_tails_throughput_and_who_decided(tmp_path: Path) -> None:
-    of_dqn = {Basis.POLICY: 85, Basis.MARGIN: 10, Basis.OVERDUE: 2, Basis.OUT_OF_RANGE: 2, Basis.FAILED: 1}
+    of_dqn = {
+        DecisionBasis.POLICY: 85,
+        DecisionBasis.MARGIN: 10,
+        DecisionBasis.OVERDUE: 2,
+        DecisionBasis.OUT_OF_RANGE: 2,
+        DecisionBasis.FAILED: 1,
+    }
     for group, others in {
         "main": ("hold_greedy_fixed", "fcfs", "static", "seed2"),
         "short": ("hold_greedy_fixed", "fcfs"),

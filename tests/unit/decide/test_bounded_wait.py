@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from adlro.decide.policies import POLICIES, Policy
 from adlro.decide.policies.bounded_wait import DEFAULT_RATIO, bound, overdue
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.records.jobs import JobType
 from adlro.sim.batch import BatchSimulator, simulate
 from adlro.state.job_arrays import JobArrays, pack_jobs
@@ -107,7 +107,7 @@ def test_an_overdue_job_that_the_policy_would_hold_starts_where_it_is_fastest() 
     assert bounded(Holding(), 2.0).act(point)[0].tolist() == [0, 1]
     assert bounded(Holding(), np.inf).act(point)[0].tolist() == [-1, -1]
     judgement = bounded(Holding(), 2.0).judge(point)
-    assert judgement.basis_of(0) is Basis.OVERDUE
+    assert judgement.basis_of(0) is DecisionBasis.OVERDUE
 
 
 def test_one_that_does_not_fit_keeps_its_nodes_free_and_no_others() -> None:
@@ -162,7 +162,7 @@ def test_an_overdue_job_does_not_take_what_an_earlier_one_waits_for() -> None:
 
 def test_a_decision_that_the_bound_does_not_change_rests_on_the_policy() -> None:
     point = decision([Waiting((9.0, 5.0))], [0.0, 0.0], time_s=1000.0)
-    assert bounded(POLICIES["sjf"](), 2.0).judge(point).basis_of(0) is Basis.POLICY
+    assert bounded(POLICIES["sjf"](), 2.0).judge(point).basis_of(0) is DecisionBasis.POLICY
 
 
 # ---- the bound, tried

@@ -20,7 +20,7 @@ from adlro.decide.planes.ranges import ranges_of
 from adlro.decide.policies.dqn import CHECKPOINT_MISSING, Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import InvalidInput, Unsupported
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.records.jobs import JobType
 from adlro.sim.batch import simulate
 from adlro.state.job_arrays import pack_jobs
@@ -58,8 +58,8 @@ def test_it_decides_as_the_network_and_its_margins_say(tmp_path: Path) -> None:
             base = HoldGreedyFixed().act(point)[0]
             held += bool(action[0] < 0 <= base[0])
             left += action.tolist() != base.tolist()
-            kept += judgement.basis_of(0) is Basis.MARGIN
-            if judgement.basis_of(0) is Basis.MARGIN:
+            kept += judgement.basis_of(0) is DecisionBasis.MARGIN
+            if judgement.basis_of(0) is DecisionBasis.MARGIN:
                 assert action.tolist() == base.tolist()
     assert min(held, left, kept) > 5
 
@@ -83,7 +83,7 @@ def test_one_decision_shows_q_of_each_pair_that_was_looked_at(tmp_path: Path) ->
     assert np.isfinite(values).tolist() == [[True, False, True], [True, False, True]]  # of twins the first
     assert values[1, 0] > values[0, 0] > values[0, 2]
     assert judgement.hold_value[0] == pytest.approx(-7.0)
-    assert judgement.basis_of(0) in (Basis.POLICY, Basis.MARGIN)
+    assert judgement.basis_of(0) in (DecisionBasis.POLICY, DecisionBasis.MARGIN)
 
 
 def test_of_equal_values_the_bases_choice_then_the_earlier_job_and_the_lower_gpu(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_of_equal_values_the_bases_choice_then_the_earlier_job_and_the_lower_gpu
 def test_an_overdue_job_goes_first_though_the_margin_would_have_kept_the_bases_choice(tmp_path: Path) -> None:
     policy = dqn(tmp_path, {"duration": 1.0}, hold=-1e6, margins=Margins(1e6, 1e6))
     jobs = [Waiting((60.0, 60.0)), Waiting((2.0, 2.0), submit_s=99.0)]
-    for ratio, first, basis in ((np.inf, 1, Basis.MARGIN), (1.0, 0, Basis.OVERDUE)):
+    for ratio, first, basis in ((np.inf, 1, DecisionBasis.MARGIN), (1.0, 0, DecisionBasis.OVERDUE)):
         policy.wait_ratio = ratio
         point = decision(jobs, [0.0, 3.0], time_s=100.0)
         assert policy.act(point)[0].tolist() == [first, 0]
@@ -118,7 +118,7 @@ def test_what_is_out_of_range_is_the_bases_and_says_so(tmp_path: Path) -> None:
     for jobs, fallen in ((usual, False), (strange, True)):
         point = decision(jobs, [0.0, 0.0, 3.0], memory_free_mib=[1 << 41] * 3)
         judgement = policy.judge(point)
-        assert (judgement.basis_of(0) is Basis.OUT_OF_RANGE) == fallen
+        assert (judgement.basis_of(0) is DecisionBasis.OUT_OF_RANGE) == fallen
         if fallen:
             np.testing.assert_array_equal(judgement.scores, HoldGreedyFixed().scores(point))
             assert "outside the range of its training" in judgement.notes[0]
@@ -131,16 +131,16 @@ def test_the_range_is_that_of_its_training_where_the_checkpoint_says_it(tmp_path
     known = ranges_of(filler.fill(each) for each in small)
     policy = dqn(tmp_path, SHORTEST, hold=-1e6, training={"ranges": known.to_json()})
     bases = [policy.judge(each).basis_of(0) for each in (*small, large)]
-    assert bases == [Basis.POLICY, Basis.POLICY, Basis.OUT_OF_RANGE]
+    assert bases == [DecisionBasis.POLICY, DecisionBasis.POLICY, DecisionBasis.OUT_OF_RANGE]
     known.see(filler.fill(large))
     policy = dqn(tmp_path, SHORTEST, hold=-1e6, training={"ranges": known.to_json()})
-    assert policy.judge(large).basis_of(0) is Basis.POLICY
+    assert policy.judge(large).basis_of(0) is DecisionBasis.POLICY
     # At the edge of a plane in training: what lies beyond looks the same, and is known.
     slow = decision([Waiting((5.0, 5e9, 7.0))], [3.0, 0.0, 3.0])
-    assert policy.judge(slow).basis_of(0) is Basis.OUT_OF_RANGE
+    assert policy.judge(slow).basis_of(0) is DecisionBasis.OUT_OF_RANGE
     known.see(filler.fill(slow))
     policy = dqn(tmp_path, SHORTEST, hold=-1e6, training={"ranges": known.to_json()})
-    assert policy.judge(slow).basis_of(0) is Basis.POLICY
+    assert policy.judge(slow).basis_of(0) is DecisionBasis.POLICY
 
 
 def test_a_longer_queue_than_ever_and_longer_waits_are_no_news(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_longer_queue_than_ever_and_longer_waits_are_no_news(tmp_path: Path) -
     known = ranges_of([PlaneFiller(RULE).fill(point(jobs, 1.0)) for jobs in (3, 40)])
     policy = dqn(tmp_path, SHORTEST, hold=-1e6, training={"ranges": known.to_json()})
     policy.wait_ratio = np.inf
-    assert policy.judge(point(3000, 1e6)).basis_of(0) is Basis.POLICY
+    assert policy.judge(point(3000, 1e6)).basis_of(0) is DecisionBasis.POLICY
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_sizes_and_weights_that_nobody_asked_for_before_are_no_news(tmp_path: Pa
 
     known = ranges_of([PlaneFiller(RULE).fill(point())])
     policy = dqn(tmp_path, SHORTEST, hold=-1e6, training={"ranges": known.to_json()})
-    assert policy.judge(point(**unusual)).basis_of(0) is Basis.POLICY
+    assert policy.judge(point(**unusual)).basis_of(0) is DecisionBasis.POLICY
 
 
 def test_an_odd_job_takes_the_network_from_itself_alone(tmp_path: Path) -> None:
@@ -182,12 +182,14 @@ def test_an_odd_job_takes_the_network_from_itself_alone(tmp_path: Path) -> None:
         point = decision([*usual, odd], [0.0, 0.0, 3.0])
         judgement = policy.judge(point)
         assert policy.choose(point, judgement).tolist() == expected.tolist()
-        assert judgement.basis_of(0) is Basis.POLICY
+        assert judgement.basis_of(0) is DecisionBasis.POLICY
         assert judgement.values is not None
         assert np.isnan(judgement.values[point.table.job == 3]).all()
     point = decision([usual[0], replace(unknown, duration_s=(3.0, 3.0, 3.0))], [0.0, 0.0, 3.0])
     assert HoldGreedyFixed().act(point)[0, 0] == 1
-    assert policy.judge(point).basis_of(0) is Basis.OUT_OF_RANGE, "the base would start the odd one: its choice stands"
+    assert policy.judge(point).basis_of(0) is DecisionBasis.OUT_OF_RANGE, (
+        "the base would start the odd one: its choice stands"
+    )
 
 
 @pytest.mark.parametrize("ranges", [{}, "all", {"gpus": {"present": [0, 1]}}, {"jobs": {"spread": ["a", "b"]}}])
@@ -200,7 +202,7 @@ def test_an_answer_that_is_no_number_is_not_used(tmp_path: Path) -> None:
     policy = dqn(tmp_path, {"duration": np.nan})
     point = decision([Waiting((5.0, 9.0, 7.0)), Waiting((8.0, 13.0, 20.0))], [0.0, 0.0, 3.0])
     judgement = policy.judge(merged([point, point]))
-    assert [judgement.basis_of(row) for row in (0, 1)] == [Basis.FAILED] * 2
+    assert [judgement.basis_of(row) for row in (0, 1)] == [DecisionBasis.FAILED] * 2
     np.testing.assert_array_equal(np.split(judgement.scores, 2)[1], HoldGreedyFixed().scores(point))
 
 

@@ -8,7 +8,7 @@ import pytest
 from adlro.decide.policies.base import Judgement
 from adlro.decide.policies.sjf import Sjf
 from adlro.records.cluster import Cluster
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from tests.ledgers import queue
@@ -16,7 +16,9 @@ from tests.ledgers import queue
 NO = -np.inf
 
 
-def made(cluster: Cluster, basis: Basis, scores: list[float], values: list[float] | None, chosen: int = -1) -> Made:
+def made(
+    cluster: Cluster, basis: DecisionBasis, scores: list[float], values: list[float] | None, chosen: int = -1
+) -> Made:
     """Of one job on the five idle GPUs of volta-0, two, turing-0, two, and radeon-0: three groups."""
     ledger = Ledger(cluster)
     entry = queue(ledger, 1, (1.0, 2.0, 3.0))
@@ -29,7 +31,7 @@ def made(cluster: Cluster, basis: Basis, scores: list[float], values: list[float
 
 
 def test_pairs_that_the_limit_on_waits_keeps_from_a_waiting_job_are_no_candidates(cluster: Cluster) -> None:
-    found = made(cluster, Basis.OVERDUE, [NO] * 3, [3.0, 2.0, NO]).explained()
+    found = made(cluster, DecisionBasis.OVERDUE, [NO] * 3, [3.0, 2.0, NO]).explained()
     assert found.candidates == ()
     assert {each.reason for each in found.masked} == {"a job that has waited too long goes first"}
     assert found.basis_text.startswith("the limit on waits decided in place of sjf")
@@ -37,7 +39,7 @@ def test_pairs_that_the_limit_on_waits_keeps_from_a_waiting_job_are_no_candidate
 
 
 def test_a_job_that_went_first_is_not_told_that_another_does(cluster: Cluster) -> None:
-    decision = made(cluster, Basis.OVERDUE, [1.0, NO, 0.5], [3.0, 2.0, 4.0], chosen=0)
+    decision = made(cluster, DecisionBasis.OVERDUE, [1.0, NO, 0.5], [3.0, 2.0, 4.0], chosen=0)
     found = decision.explained()
     assert [each.gpu_id for each in found.candidates] == ["volta-0/0", "radeon-0/0"]
     assert {each.gpu_id: each.reason for each in found.masked} == {
@@ -49,9 +51,14 @@ def test_a_job_that_went_first_is_not_told_that_another_does(cluster: Cluster) -
 
 
 @pytest.mark.parametrize(
-    ("basis", "who"), [(Basis.POLICY, "sjf"), (Basis.LATE, "hold_greedy_fixed"), (Basis.MISSING, "hold_greedy_fixed")]
+    ("basis", "who"),
+    [
+        (DecisionBasis.POLICY, "sjf"),
+        (DecisionBasis.LATE, "hold_greedy_fixed"),
+        (DecisionBasis.MISSING, "hold_greedy_fixed"),
+    ],
 )
-def test_who_decided_is_who_takes_pairs_or_does_not(cluster: Cluster, basis: Basis, who: str) -> None:
+def test_who_decided_is_who_takes_pairs_or_does_not(cluster: Cluster, basis: DecisionBasis, who: str) -> None:
     found = made(cluster, basis, [1.0, 0.5, NO], None, chosen=0).explained()
     assert found.summary.startswith(f"{who} starts job-1 on volta-0/0")
     assert (found.policy, found.deciding_policy, found.basis) == ("sjf", who, basis)

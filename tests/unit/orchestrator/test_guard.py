@@ -17,7 +17,7 @@ from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.dqn import Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.decide.policies.sjf import Sjf
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.services.orchestrator.deciding import guard as guard_module
 from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.deciding.decisions import DecisionLog, holds_back
@@ -103,12 +103,12 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def seen() -> Counter[Basis]:
+def seen() -> Counter[DecisionBasis]:
     return Counter()
 
 
 @pytest.fixture
-def guard(seen: Counter[Basis]) -> Iterator[Guard]:
+def guard(seen: Counter[DecisionBasis]) -> Iterator[Guard]:
     made = Guard(DEADLINE_S, structlog.get_logger(), lambda reason: seen.update([reason]))
     yield made
     made.close()
@@ -130,13 +130,13 @@ class Rule(Made):
     ("kind", "virtual", "on_the_loop"), [(Rule, False, True), (Made, True, True), (Made, False, False)]
 )
 async def test_a_policy_that_is_well_decides(
-    guard: Guard, seen: Counter[Basis], kind: type[Made], virtual: bool, on_the_loop: bool
+    guard: Guard, seen: Counter[DecisionBasis], kind: type[Made], virtual: bool, on_the_loop: bool
 ) -> None:
     policy = kind(sjf)
     for _ in range(4):
         judgement = await guard.judge(policy, POINT, virtual=virtual)
         np.testing.assert_array_equal(judgement.scores, Sjf().scores(POINT))
-        assert judgement.basis_of(0) is Basis.POLICY
+        assert judgement.basis_of(0) is DecisionBasis.POLICY
     assert not seen
     assert guard.problem == ""
     # The first beside the loop, since nobody knew how long it takes.
@@ -146,17 +146,17 @@ async def test_a_policy_that_is_well_decides(
 
 
 @pytest.mark.usefixtures("any_time_is_quick")
-async def test_one_that_was_quick_and_hangs_hangs_alone(guard: Guard, seen: Counter[Basis], hang: Hang) -> None:
+async def test_one_that_was_quick_and_hangs_hangs_alone(guard: Guard, seen: Counter[DecisionBasis], hang: Hang) -> None:
     policy = Made(sjf)
     for _ in range(4):
-        assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is Basis.POLICY
+        assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is DecisionBasis.POLICY
     policy.does, guard._deadline_s = hang, SHORT_S
     judgement = await guard.judge(policy, POINT, virtual=False)
     assert hang.begun.is_set()
     assert not hang.released.is_set()
-    assert judgement.basis_of(0) is Basis.LATE
+    assert judgement.basis_of(0) is DecisionBasis.LATE
     np.testing.assert_array_equal(judgement.scores, THE_BASES)
-    assert seen == {Basis.LATE: 1}
+    assert seen == {DecisionBasis.LATE: 1}
 
 
 @pytest.mark.parametrize(
@@ -170,77 +170,77 @@ async def test_one_that_was_quick_and_hangs_hangs_alone(guard: Guard, seen: Coun
     ],
 )
 async def test_one_that_fails_is_replaced_and_told(
-    guard: Guard, seen: Counter[Basis], does: Callable[[Observation], Floats], says: str
+    guard: Guard, seen: Counter[DecisionBasis], does: Callable[[Observation], Floats], says: str
 ) -> None:
     for count in (1, 2, 3):
         judgement = await guard.judge(Made(does), POINT, virtual=count == 2)
         np.testing.assert_array_equal(judgement.scores, THE_BASES)
-        assert judgement.basis_of(0) is Basis.FAILED
+        assert judgement.basis_of(0) is DecisionBasis.FAILED
         assert says in judgement.notes[0]
-        assert guard.counts == seen == {Basis.FAILED: count}
+        assert guard.counts == seen == {DecisionBasis.FAILED: count}
         assert says in guard.problem
     await guard.judge(Made(sjf), POINT, virtual=False)
     assert guard.problem == ""
 
 
-async def test_one_without_a_checkpoint_is_replaced(guard: Guard, seen: Counter[Basis]) -> None:
+async def test_one_without_a_checkpoint_is_replaced(guard: Guard, seen: Counter[DecisionBasis]) -> None:
     judgement = await guard.judge(Dqn(NO_CHECKPOINT), POINT, virtual=False)
-    assert judgement.basis_of(0) is Basis.MISSING
+    assert judgement.basis_of(0) is DecisionBasis.MISSING
     np.testing.assert_array_equal(judgement.scores, THE_BASES)
-    assert seen == {Basis.MISSING: 1}
+    assert seen == {DecisionBasis.MISSING: 1}
 
 
-async def test_one_that_says_that_it_is_out_of_range_is_counted(guard: Guard, seen: Counter[Basis]) -> None:
+async def test_one_that_says_that_it_is_out_of_range_is_counted(guard: Guard, seen: Counter[DecisionBasis]) -> None:
     class Modest(Policy):
         name = "modest"
 
         def weigh(self, observation: Observation) -> Judgement:
-            return Judgement(THE_BASES.copy(), {0: Basis.OUT_OF_RANGE}, notes={0: "never seen such a thing"})
+            return Judgement(THE_BASES.copy(), {0: DecisionBasis.OUT_OF_RANGE}, notes={0: "never seen such a thing"})
 
     judgement = await guard.judge(Modest(), POINT, virtual=False)
-    assert judgement.basis_of(0) is Basis.OUT_OF_RANGE
-    assert seen == {Basis.OUT_OF_RANGE: 1}
+    assert judgement.basis_of(0) is DecisionBasis.OUT_OF_RANGE
+    assert seen == {DecisionBasis.OUT_OF_RANGE: 1}
     assert "never seen" in guard.problem
 
 
 async def test_one_that_is_late_is_replaced_in_time_and_the_loop_goes_on(
-    guard: Guard, seen: Counter[Basis], hang: Hang
+    guard: Guard, seen: Counter[DecisionBasis], hang: Hang
 ) -> None:
     policy, guard._deadline_s = Made(hang), SHORT_S
     deciding = asyncio.create_task(guard.judge(policy, POINT, virtual=False))
     await until(hang.begun.is_set)
     judgement = await deciding
     assert not hang.released.is_set()
-    assert judgement.basis_of(0) is Basis.LATE
+    assert judgement.basis_of(0) is DecisionBasis.LATE
     # It is still at it: nobody waits for it again.
     guard._deadline_s = 3600.0
     async with asyncio.timeout(20.0):
         await guard.judge(policy, POINT, virtual=False)
-    assert seen == {Basis.LATE: 2}
+    assert seen == {DecisionBasis.LATE: 2}
     hang.released.set()
     await until(lambda: not guard._worker.busy)
     policy.does = sjf
-    assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is Basis.POLICY
+    assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is DecisionBasis.POLICY
 
 
 async def test_after_one_that_hangs_the_next_policy_is_not_late(guard: Guard, hang: Hang) -> None:
     guard._deadline_s = SHORT_S
-    assert (await guard.judge(Made(hang), POINT, virtual=False)).basis_of(0) is Basis.LATE
-    assert (await guard.judge(Made(sjf), POINT, virtual=True)).basis_of(0) is Basis.POLICY
+    assert (await guard.judge(Made(hang), POINT, virtual=False)).basis_of(0) is DecisionBasis.LATE
+    assert (await guard.judge(Made(sjf), POINT, virtual=True)).basis_of(0) is DecisionBasis.POLICY
     assert not hang.released.is_set()
 
 
-async def test_in_virtual_time_it_may_take_its_time(guard: Guard, seen: Counter[Basis]) -> None:
+async def test_in_virtual_time_it_may_take_its_time(guard: Guard, seen: Counter[DecisionBasis]) -> None:
     guard._deadline_s = SHORT_S
     judgement = await guard.judge(Made(sleep_s(3 * SHORT_S)), POINT, virtual=True)
-    assert judgement.basis_of(0) is Basis.POLICY
+    assert judgement.basis_of(0) is DecisionBasis.POLICY
     assert not seen
 
 
 async def test_a_policy_that_was_slow_decides_beside_the_loop(guard: Guard) -> None:
     policy = Made(sleep_s(0.02))
     for _ in range(3):
-        assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is Basis.POLICY
+        assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is DecisionBasis.POLICY
     assert threading.get_ident() not in policy.threads
 
 
@@ -266,20 +266,22 @@ async def test_the_replacement_lets_no_job_wait_longer_than_the_policy_would(gua
     assert (patient.act(point) == -1).all()
     judgement = await guard.judge(policy, point, virtual=False)
     assert Policy.choose(point, judgement)[0].tolist() == [0, 1]
-    assert judgement.basis_of(0) is Basis.FAILED
+    assert judgement.basis_of(0) is DecisionBasis.FAILED
 
 
-async def test_looking_counts_nothing_and_holds_up_no_decision(guard: Guard, seen: Counter[Basis], hang: Hang) -> None:
+async def test_looking_counts_nothing_and_holds_up_no_decision(
+    guard: Guard, seen: Counter[DecisionBasis], hang: Hang
+) -> None:
     decides = Made(sjf)
     await guard.judge(decides, POINT, virtual=False)
     looking = asyncio.create_task(guard.look(Made(hang), POINT))
     await until(hang.begun.is_set)
-    assert (await guard.judge(decides, POINT, virtual=False)).basis_of(0) is Basis.POLICY
+    assert (await guard.judge(decides, POINT, virtual=False)).basis_of(0) is DecisionBasis.POLICY
     assert not looking.done()
     hang.released.set()
-    assert (await looking).basis_of(0) is Basis.POLICY
+    assert (await looking).basis_of(0) is DecisionBasis.POLICY
     looked = await guard.look(Made(fail), POINT)
-    assert looked.basis_of(0) is Basis.FAILED
+    assert looked.basis_of(0) is DecisionBasis.FAILED
     np.testing.assert_array_equal(looked.scores, THE_BASES)
     assert not seen
     assert guard.problem == ""
@@ -288,40 +290,40 @@ async def test_looking_counts_nothing_and_holds_up_no_decision(guard: Guard, see
 async def test_decisions_are_counted_by_what_they_rest_on_since_the_session_began_or_the_policy_was_set(
     guard: Guard,
 ) -> None:
-    async def decided(policy: Policy) -> dict[Basis, int]:
+    async def decided(policy: Policy) -> dict[DecisionBasis, int]:
         await guard.judge(policy, POINT, virtual=True)
         return dict(guard.decisions_of(policy))
 
     policy, other = Made(sjf), Rule(sjf)
     other.name = "other"  # type: ignore[misc]
     assert guard.decisions_of(policy) == {}
-    assert await decided(policy) == {Basis.POLICY: 1}
+    assert await decided(policy) == {DecisionBasis.POLICY: 1}
     policy.does = fail
-    assert await decided(policy) == {Basis.POLICY: 1, Basis.FAILED: 1}
+    assert await decided(policy) == {DecisionBasis.POLICY: 1, DecisionBasis.FAILED: 1}
     # The same policy with another checkpoint goes on; another policy begins at 0.
-    assert await decided(Made(sjf)) == {Basis.POLICY: 2, Basis.FAILED: 1}
+    assert await decided(Made(sjf)) == {DecisionBasis.POLICY: 2, DecisionBasis.FAILED: 1}
     assert guard.decisions_of(other) == {}
-    assert await decided(other) == {Basis.POLICY: 1}
+    assert await decided(other) == {DecisionBasis.POLICY: 1}
     assert guard.decisions_of(policy) == {}
     other.does, other.wait_ratio = sjf_last, 1.0
     await guard.judge(other, LATE_POINT, virtual=True)
-    assert guard.decisions_of(other) == {Basis.POLICY: 1, Basis.OVERDUE: 1}
+    assert guard.decisions_of(other) == {DecisionBasis.POLICY: 1, DecisionBasis.OVERDUE: 1}
     guard.begin_session()
     assert guard.decisions_of(other) == {}
-    assert guard.counts == {Basis.FAILED: 1}, "what metrics show goes on"
+    assert guard.counts == {DecisionBasis.FAILED: 1}, "what metrics show goes on"
 
 
 async def test_looking_at_one_that_was_late_shows_who_decided_and_asks_it_nothing(guard: Guard, hang: Hang) -> None:
     policy, guard._deadline_s = Made(hang), SHORT_S
-    assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is Basis.LATE
+    assert (await guard.judge(policy, POINT, virtual=False)).basis_of(0) is DecisionBasis.LATE
     async with asyncio.timeout(20.0):  # less than a look at what hangs would take
         looked = await guard.look(policy, POINT)
     assert not hang.released.is_set()
-    assert looked.basis_of(0) is Basis.LATE
+    assert looked.basis_of(0) is DecisionBasis.LATE
     assert "no decision within 0.1 s" in looked.notes[0]
     np.testing.assert_array_equal(looked.scores, THE_BASES)
     # Of another policy that says nothing.
-    assert (await guard.look(Made(sjf), POINT)).basis_of(0) is Basis.POLICY
+    assert (await guard.look(Made(sjf), POINT)).basis_of(0) is DecisionBasis.POLICY
 
 
 def said(acting: Acting) -> str:
@@ -336,11 +338,11 @@ async def test_who_decided_last_is_told_in_words(guard: Guard) -> None:
     assert said(acting) == "made holds it back"
     policy.does = fail
     await guard.judge(policy, POINT, virtual=True)
-    assert acting.deciding == ("hold_greedy_fixed", Basis.FAILED)
+    assert acting.deciding == ("hold_greedy_fixed", DecisionBasis.FAILED)
     assert said(acting) == "hold_greedy_fixed (in place of made: failed) holds it back"
     policy.does, policy.wait_ratio = sjf_last, 1.0
     await guard.judge(policy, LATE_POINT, virtual=True)
-    assert acting.deciding == ("made", Basis.OVERDUE)
+    assert acting.deciding == ("made", DecisionBasis.OVERDUE)
     assert said(acting) == "the limit on waits keeps GPUs for a job that has waited too long"
     acting.policy = Rule(sjf)
     acting.policy.name = "other"  # type: ignore[misc]

@@ -18,8 +18,7 @@ from adlro.decide.policies import POLICIES, Policy
 from adlro.decide.policies.sjf import Sjf
 from adlro.errors import InvalidInput
 from adlro.records.cluster import Cluster
-from adlro.records.decisions import Decision
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import Decision, DecisionBasis
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import Job, JobSpec, JobState, PendingReason
 from adlro.services.orchestrator.deciding import checkpoint as checkpoint_module
@@ -68,15 +67,15 @@ async def test_without_a_checkpoint_the_fallback_decides_until_there_is_one(hous
     await house.until_acting()
     status = await house.orchestrator.status()
     assert (status.policy, status.policy_version) == ("dqn", "")
-    assert (status.deciding_policy, status.deciding_basis) == ("hold_greedy_fixed", Basis.MISSING)
+    assert (status.deciding_policy, status.deciding_basis) == ("hold_greedy_fixed", DecisionBasis.MISSING)
     assert "there is no checkpoint" in status.policy_problem
     await house.submit(5.0)
     (job,) = await ended(house, 1)
     decision = await house.orchestrator.explain_job(job.job_id)
-    assert (decision.policy, decision.basis) == ("dqn", Basis.MISSING)
+    assert (decision.policy, decision.basis) == ("dqn", DecisionBasis.MISSING)
     assert "hold_greedy_fixed starts job-1" in decision.summary
     assert "no checkpoint" in decision.basis_text
-    assert (await house.orchestrator.status()).fallbacks == {Basis.MISSING: 1}
+    assert (await house.orchestrator.status()).fallbacks == {DecisionBasis.MISSING: 1}
 
     put(path, network(SHORTEST, hold=-1e6))
     await house.until(there(lambda: bool(house.orchestrator.acting.policy.version)))
@@ -84,9 +83,13 @@ async def test_without_a_checkpoint_the_fallback_decides_until_there_is_one(hous
     await ended(house, 2)
     decision = await house.orchestrator.explain_job("job-2")
     status = await house.orchestrator.status()
-    assert decision.basis in (Basis.POLICY, Basis.MARGIN)
+    assert decision.basis in (DecisionBasis.POLICY, DecisionBasis.MARGIN)
     assert decision.policy_version == status.policy_version != ""
-    assert (status.policy_problem, status.fallbacks, status.checkpoints_loaded_count) == ("", {Basis.MISSING: 1}, 1)
+    assert (status.policy_problem, status.fallbacks, status.checkpoints_loaded_count) == (
+        "",
+        {DecisionBasis.MISSING: 1},
+        1,
+    )
 
 
 class Broken(Policy):
@@ -135,8 +138,8 @@ async def test_under_a_policy_that_fails_every_job_ends(house: House, monkeypatc
         await house.submit(3.0 + number)
     await ended(house, 12)
     status = await house.orchestrator.status()
-    assert status.fallbacks == {Basis.FAILED: status.decision_count}
-    assert status.decisions_by_basis == {Basis.FAILED: status.decision_count}
+    assert status.fallbacks == {DecisionBasis.FAILED: status.decision_count}
+    assert status.decisions_by_basis == {DecisionBasis.FAILED: status.decision_count}
     assert "RuntimeError: out of order" in status.policy_problem
     assert house.registry.get_sample_value("adlro_orchestrator_guard_fallbacks_total", {"reason": "failed"}) == 12
     assert house.registry.get_sample_value("adlro_orchestrator_sessions_total") == 1
@@ -153,12 +156,12 @@ class SlowElsewhere(Declared):
 @pytest.mark.parametrize(
     ("policy", "decides", "basis", "text"),
     [
-        ("hold_greedy", "hold_greedy", Basis.POLICY, "hold_greedy"),
-        ("broken", "hold_greedy_fixed", Basis.FAILED, "hold_greedy_fixed (in place of broken: failed)"),
+        ("hold_greedy", "hold_greedy", DecisionBasis.POLICY, "hold_greedy"),
+        ("broken", "hold_greedy_fixed", DecisionBasis.FAILED, "hold_greedy_fixed (in place of broken: failed)"),
     ],
 )
 async def test_a_job_that_is_held_is_told_who_holds_it(
-    house: House, monkeypatch: pytest.MonkeyPatch, policy: str, decides: str, basis: Basis, text: str
+    house: House, monkeypatch: pytest.MonkeyPatch, policy: str, decides: str, basis: DecisionBasis, text: str
 ) -> None:
     monkeypatch.setitem(POLICIES, "broken", Broken)
     house.predictor = SlowElsewhere()
@@ -166,7 +169,7 @@ async def test_a_job_that_is_held_is_told_who_holds_it(
     house.start(policy, lease_s=5.0)
     await house.until_acting()
     status = await house.orchestrator.status()
-    assert (status.deciding_policy, status.deciding_basis) == (policy, Basis.POLICY), "nobody has decided yet"
+    assert (status.deciding_policy, status.deciding_basis) == (policy, DecisionBasis.POLICY), "nobody has decided yet"
     for _ in range(3):
         await house.submit(100.0)
 
@@ -193,7 +196,7 @@ async def test_a_late_policy_holds_nothing_up_where_time_goes_on(house: House, r
     await house.submit(3.0)
     await ended(house, 1)
     assert not released.is_set()
-    assert (await house.orchestrator.explain_job("job-1")).basis is Basis.LATE
+    assert (await house.orchestrator.explain_job("job-1")).basis is DecisionBasis.LATE
 
 
 async def test_in_virtual_time_a_slow_policy_decides_itself(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,15 +354,17 @@ async def test_an_overdue_job_that_no_network_looked_at_is_its_decisions_first_c
     await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
     await ended(house, 60)
     found = [each.explained() for each in house.orchestrator.acting.decisions.last(100)]
-    assert Basis.OVERDUE in {each.basis for each in found}
+    assert DecisionBasis.OVERDUE in {each.basis for each in found}
     for each in found:
         assert each.candidates[0].gpu_id == each.gpu_id
         assert np.isfinite(each.candidates[0].score)
     status = await house.orchestrator.status()
     counted = status.decisions_by_basis
-    assert counted[Basis.OVERDUE] == house.registry.get_sample_value("adlro_orchestrator_overdue_decisions_total")
+    assert counted[DecisionBasis.OVERDUE] == house.registry.get_sample_value(
+        "adlro_orchestrator_overdue_decisions_total"
+    )
     assert sum(counted.values()) >= status.decision_count, "to start nothing is a decision too"
-    (first, *_) = [each for each in found if each.basis is Basis.OVERDUE]
+    (first, *_) = [each for each in found if each.basis is DecisionBasis.OVERDUE]
     assert first.summary.startswith(f"the limit on waits starts {first.job_id} on {first.gpu_id}")
     assert first.basis_text.startswith("the limit on waits decided in place of dqn: a job has waited too long")
     assert (first.policy, first.deciding_policy) == ("dqn", "dqn")
@@ -369,7 +374,7 @@ async def test_an_overdue_job_that_no_network_looked_at_is_its_decisions_first_c
     await house.until_acting()
     await house.submit(1.0)
     await ended(house, 61)
-    assert Basis.OVERDUE not in (await house.orchestrator.status()).decisions_by_basis
+    assert DecisionBasis.OVERDUE not in (await house.orchestrator.status()).decisions_by_basis
     assert sum((await house.orchestrator.status()).decisions_by_basis.values()) >= 1
     await house.orchestrator.set_policy("fcfs")
     assert (await house.orchestrator.status()).decisions_by_basis == {}

@@ -15,7 +15,7 @@ from adlro.decide.policies.dqn import Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.decide.rollouts.policy import DqnLookahead
 from adlro.errors import InvalidInput, Unsupported
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.services.orchestrator.deciding.guard import Guard
 from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
 from adlro.services.orchestrator.metrics import OrchestratorMetrics
@@ -102,7 +102,7 @@ async def test_without_the_checkpoint_that_is_set_no_other_weights_decide(
     with pytest.raises(Unsupported, match=r"none\.onnx"):
         policy.load()
     judgement = await choosing.acting.guard.judge(policy, POINT, virtual=True)
-    assert judgement.basis_of(0) is Basis.MISSING
+    assert judgement.basis_of(0) is DecisionBasis.MISSING
     np.testing.assert_array_equal(judgement.scores, HoldGreedyFixed().scores(POINT))
 
 

@@ -22,7 +22,7 @@ from adlro.decide.policies.dqn import Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import InvalidInput, Unavailable
 from adlro.kit.testing import spawn_service
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.services.orchestrator.deciding import checkpoint as checkpoint_module
 from adlro.services.orchestrator.deciding import trial as trial_module
 from adlro.services.orchestrator.deciding.checkpoint import Checkpoint
@@ -195,13 +195,13 @@ from pathlib import Path
 import structlog
 from adlro.services.orchestrator.deciding import checkpoint
 from adlro.services.orchestrator.deciding.guard import Guard
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.decide.policies.dqn import Dqn
 
 async def main():
     guard = Guard(0.05, structlog.get_logger())
     judgement = await guard.judge(Dqn(Path(sys.argv[1])), checkpoint._decision(), virtual=False)
-    assert judgement.basis_of(0) is Basis.LATE, judgement.basis_of(0)
+    assert judgement.basis_of(0) is DecisionBasis.LATE, judgement.basis_of(0)
 
 checkpoint.warm()
 asyncio.run(main())
@@ -222,7 +222,7 @@ async def test_a_network_that_hangs_is_ended_when_another_policy_takes_its_place
     path = put(tmp_path / "net.onnx", network(SHORTEST, endless_but_for=(PROBE_PAIRS,)))
     guard = Guard(0.05, structlog.get_logger())
     observation = checkpoint_module._decision()
-    assert (await guard.judge(Dqn(path).load(), observation, virtual=False)).basis_of(0) is Basis.LATE
+    assert (await guard.judge(Dqn(path).load(), observation, virtual=False)).basis_of(0) is DecisionBasis.LATE
     assert session_module._ALL
     await guard.judge(HoldGreedyFixed(), observation, virtual=False)
     async with asyncio.timeout(60):

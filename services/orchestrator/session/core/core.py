@@ -13,7 +13,7 @@ from typing import Any
 
 from adlro.decide.policies.base import Policy
 from adlro.errors import Stale
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.records.events import NOT_BLOCKING, Clock, ClockMode, ClusterEvent, EventBatch, EventKind
 from adlro.records.jobs import JobState
 from adlro.services.orchestrator.ledger import transitions
@@ -61,7 +61,7 @@ class Core:
         clock: Clock,
         holding: Holding,
         policy: Policy,
-        basis: Basis = Basis.POLICY,
+        basis: DecisionBasis = DecisionBasis.POLICY,
         *,
         decided: int = 0,
         predictor: Standing | None = None,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from adlro.decide.policies.base import Judgement, Policy
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.records.events import AttemptState, EventBatch
 from adlro.records.jobs import Job
 from adlro.services.orchestrator.runtimes.predictions import Expected, Standing
@@ -163,7 +163,7 @@ class PolicyChanged:
     """Another policy decides, or another version of it; `basis`: what its last decision rests on."""
 
     policy: Policy
-    basis: Basis
+    basis: DecisionBasis
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 from adlro.decide.policies.base import Policy
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import Job
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
@@ -57,7 +57,7 @@ class SessionState:
         now_s: float,
         clock: Clock,
         policy: Policy,
-        basis: Basis,
+        basis: DecisionBasis,
     ) -> None:
         self.book = book
         self.holding = holding

@@ -21,7 +21,7 @@ from adlro.lab.evaluate import tasks as tasks_module
 from adlro.lab.evaluate.cases import build_cases
 from adlro.lab.evaluate.document import build_document
 from adlro.lab.evaluate.tables import print_tables
-from adlro.records.decisions import DecisionBasis as Basis
+from adlro.records.decisions import DecisionBasis
 from adlro.state.observation import Floats, Ints, Observation
 
 TIGHT = 1e-6
@@ -39,7 +39,7 @@ class Modest(Fcfs):
         many = np.flatnonzero(observation.job_waiting.sum(axis=1) > 1)
         self.asked += len(observation.time_s)
         self.left += len(many)
-        judgement.basis = dict.fromkeys(many.tolist(), Basis.OUT_OF_RANGE)
+        judgement.basis = dict.fromkeys(many.tolist(), DecisionBasis.OUT_OF_RANGE)
         return judgement
 
 
