@@ -17,12 +17,12 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from adlro.services.decompose.algebra import bind, similarity
-from adlro.services.decompose.codebook import default_codebook
-from adlro.services.decompose.kernel import Floats
-from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.hypervectors.algebra import bind, similarity
+from adlro.services.decompose.hypervectors.codebook import default_codebook
+from adlro.services.decompose.hypervectors.kernel import Floats
+from adlro.services.decompose.outcomes.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.outcomes.speeds import Speeds
+from adlro.services.decompose.variables.variables import Variables
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
 

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adlro.records.jobs import JobSpec, JobType
-from adlro.services.decompose.columns import REAL_COUNT, Category
-from adlro.services.decompose.kernel import Columns, Term
-from adlro.services.decompose.learned import NOVEL, LearnedPredictor
-from adlro.services.decompose.learner import Learner, Settings
-from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.regression import NOISES, Regression, log_evidence, make_cells
-from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.hypervectors.kernel import Columns, Term
+from adlro.services.decompose.outcomes.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.outcomes.speeds import Speeds
+from adlro.services.decompose.regression.learner import Learner, Settings
+from adlro.services.decompose.regression.regression import NOISES, Regression, log_evidence, make_cells
+from adlro.services.decompose.runtimes.learned import NOVEL, LearnedPredictor
+from adlro.services.decompose.variables.columns import REAL_COUNT, Category
+from adlro.services.decompose.variables.variables import Variables
 from adlro.workload.job_lists import draw_groups, draw_jobs
 from adlro.workload.scenario import load_scenario
 from benchmarks.decompose_baselines import Floats, boosting, hypervector_ridge, nearest_neighbours

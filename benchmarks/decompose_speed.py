@@ -13,18 +13,18 @@ from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec
 from adlro.records.matrices import MetricColumn, TelemetryBlock
 from adlro.records.telemetry import Metric
-from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
-from adlro.services.decompose.codebook import Codebook
-from adlro.services.decompose.kernel import Columns
-from adlro.services.decompose.learned import LearnedPredictor
-from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.packed import PackedIndex
-from adlro.services.decompose.record_code import similarity
+from adlro.services.decompose.clusters.cluster_memory import ClusterMemory, GpuRecordCode
+from adlro.services.decompose.clusters.state import METRIC_UNITS, ClusterMatrix
+from adlro.services.decompose.hypervectors.codebook import Codebook
+from adlro.services.decompose.hypervectors.kernel import Columns
+from adlro.services.decompose.hypervectors.packed import PackedIndex
+from adlro.services.decompose.outcomes.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.outcomes.record_code import similarity
+from adlro.services.decompose.outcomes.speeds import Speeds
+from adlro.services.decompose.runtimes.learned import LearnedPredictor
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
-from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.state import METRIC_UNITS, ClusterMatrix
-from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.variables.variables import Variables
 from adlro.workload.job_lists import draw_groups, draw_jobs
 from adlro.workload.scenario import load_scenario
 from benchmarks.decompose_recovery import SIZES

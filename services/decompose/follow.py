@@ -24,10 +24,10 @@ from adlro.services.decompose.clients import (
     decode_outcome,
     decode_telemetry_entry,
 )
-from adlro.services.decompose.memory import DEFAULT_CLUSTER
+from adlro.services.decompose.clusters.state import ClusterMatrix, Clusters
 from adlro.services.decompose.metrics import DecomposeMetrics
-from adlro.services.decompose.predict import Predictor
-from adlro.services.decompose.state import ClusterMatrix, Clusters
+from adlro.services.decompose.outcomes.memory import DEFAULT_CLUSTER
+from adlro.services.decompose.runtimes.predict import Predictor
 from adlro.store.keys import OUTCOMES, telemetry_key
 
 START = "0-0"

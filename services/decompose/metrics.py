@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from adlro.kit.metrics import WhenScraped
 from adlro.records.predictions import PredictionBasis
-from adlro.services.decompose.coverage import Calibration, Kind
+from adlro.services.decompose.runtimes.coverage import Calibration, Kind
 
 
 class DecomposeMetrics:

@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any
 
-from adlro.services.decompose.learned import LearnedPredictor
 from adlro.services.decompose.metrics import DecomposeMetrics
+from adlro.services.decompose.runtimes.learned import LearnedPredictor
 
 
 class Refits:

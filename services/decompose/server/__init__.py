@@ -17,22 +17,22 @@ from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
 from adlro.records.matrices import ClusterState, GpuState
 from adlro.records.predictions import PredictionBasis
-from adlro.services.decompose.bundle import ClusterBundle
 from adlro.services.decompose.clients import RedisReader
-from adlro.services.decompose.drift import Drift
+from adlro.services.decompose.clusters.bundle import ClusterBundle
+from adlro.services.decompose.clusters.gpu_figures import GpuFigures, show_gpu_figures
+from adlro.services.decompose.clusters.state import Clusters, Snapshot
 from adlro.services.decompose.follow import START, Followers
-from adlro.services.decompose.gpu_figures import GpuFigures, show_gpu_figures
-from adlro.services.decompose.learned import LearnedPredictor
-from adlro.services.decompose.memory import GpuKey, OutcomeMemory
 from adlro.services.decompose.memory_file import MemoryFile
 from adlro.services.decompose.metrics import CoverageFigures, DecomposeMetrics, show_coverage
-from adlro.services.decompose.predict import PlainPredictor, Predictor
+from adlro.services.decompose.outcomes.memory import GpuKey, OutcomeMemory
+from adlro.services.decompose.outcomes.speeds import Speeds
 from adlro.services.decompose.refits import Refits
+from adlro.services.decompose.runtimes.drift import Drift
+from adlro.services.decompose.runtimes.learned import LearnedPredictor
+from adlro.services.decompose.runtimes.predict import PlainPredictor, Predictor
 from adlro.services.decompose.server import messages
 from adlro.services.decompose.settings import DecomposeSettings
-from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.state import Clusters, Snapshot
-from adlro.services.decompose.variables import VOCABULARY_VERSION, Variables
+from adlro.services.decompose.variables.variables import VOCABULARY_VERSION, Variables
 from adlro.store.format import checked, claim_at_start
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc

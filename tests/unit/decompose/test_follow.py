@@ -17,13 +17,13 @@ from adlro.records.jobs import JobSpec, JobType
 from adlro.records.telemetry import Metric
 from adlro.services.decompose import follow
 from adlro.services.decompose.clients import StreamEntry, StreamInfo, decode_outcome
+from adlro.services.decompose.clusters.state import Clusters
 from adlro.services.decompose.follow import Followers
-from adlro.services.decompose.memory import OutcomeMemory
 from adlro.services.decompose.metrics import DecomposeMetrics
-from adlro.services.decompose.predict import PlainPredictor
-from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.state import Clusters
-from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.outcomes.memory import OutcomeMemory
+from adlro.services.decompose.outcomes.speeds import Speeds
+from adlro.services.decompose.runtimes.predict import PlainPredictor
+from adlro.services.decompose.variables.variables import Variables
 from adlro.store.keys import OUTCOMES, telemetry_key
 from adlro.v1 import stream_pb2, telemetry_pb2
 from adlro.wire import cluster_to_proto, spec_to_proto

@@ -17,11 +17,11 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
-from adlro.services.decompose.fit import Fit, Refit
-from adlro.services.decompose.learner import CELL_LIMIT
-from adlro.services.decompose.memory import FinishedJob
 from adlro.services.decompose.metrics import DecomposeMetrics
+from adlro.services.decompose.outcomes.memory import FinishedJob
 from adlro.services.decompose.refits import Refits
+from adlro.services.decompose.regression.learner import CELL_LIMIT
+from adlro.services.decompose.runtimes.fit import Fit, Refit
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
 from adlro.v1 import decompose_service_pb2 as pb
@@ -186,7 +186,7 @@ async def test_more_configurations_than_the_regression_holds_are_fitted_beside_t
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_its_matrices_take_one_thread() -> None:
     # In a process of its own: here numpy has been imported long ago.
-    script = "import os, adlro.services.decompose.regression; print(len(os.listdir('/proc/self/task')))"
+    script = "import os, adlro.services.decompose.regression.regression; print(len(os.listdir('/proc/self/task')))"
     clean = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     ended = subprocess.run([sys.executable, "-c", script], env=clean, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "1"
