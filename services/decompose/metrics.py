@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from adlro.kit.metrics import WhenScraped
 from adlro.records.predictions import PredictionBasis
-from adlro.services.decompose.runtimes.coverage import Calibration, Kind
+from adlro.services.decompose.runtimes.interval_coverage import Calibration, PredictionKind
 
 
 class DecomposeMetrics:
@@ -83,7 +83,7 @@ class CoverageFigures(NamedTuple):
     """
 
     counts: Mapping[PredictionBasis, tuple[int, int]]
-    calibrations: Mapping[Kind, Calibration]
+    calibrations: Mapping[PredictionKind, Calibration]
 
 
 def show_coverage(take: Callable[[], CoverageFigures], registry: CollectorRegistry) -> None:

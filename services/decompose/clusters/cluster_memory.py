@@ -32,7 +32,7 @@ _KEPT_BYTES = 64 * 2**20  # a product codebook up to this size is kept as floats
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedRecords:
     """What was read of N slots.
 
     values: N x V numbers of values. similarity: N, the dot product with the record found over the components that were
@@ -78,7 +78,7 @@ class GpuRecordCode:
         first, *others = (factor[numbers[:, column]] for column, factor in enumerate(self.factors))
         return bind(first, *others)
 
-    def decode(self, noisy: NDArray[Any], keys: NDArray[np.float32] | None = None) -> Decoded:
+    def decode(self, noisy: NDArray[Any], keys: NDArray[np.float32] | None = None) -> DecodedRecords:
         """The values in noisy records.
 
         Args:
@@ -88,16 +88,16 @@ class GpuRecordCode:
         held = np.asarray(noisy, dtype=np.float32)
         if self.exhaustive and self._kept_halves is not None:
             which, similarity = self._by_halves(held, keys, *self._kept_halves)
-            return Decoded(np.stack(np.unravel_index(which, tuple(self.sizes.values())), axis=1), similarity)
+            return DecodedRecords(np.stack(np.unravel_index(which, tuple(self.sizes.values())), axis=1), similarity)
         vectors = held if keys is None else unbind(held, keys)
         if not self.exhaustive:
             found = [resonate(vector, self.factors) for vector in vectors]
             numbers = np.array([each.values for each in found], dtype=np.intp).reshape(len(vectors), len(self.factors))
-            return Decoded(numbers, np.array([each.similarity for each in found]))
+            return DecodedRecords(numbers, np.array([each.similarity for each in found]))
         which = self._in_blocks(vectors)
         numbers = np.stack(np.unravel_index(which, tuple(self.sizes.values())), axis=1)
         similarity = (vectors * self.encode(numbers)).sum(axis=1).astype(np.float64) / self.codebook.dimension
-        return Decoded(numbers, similarity)
+        return DecodedRecords(numbers, similarity)
 
     def _by_halves(
         self,
@@ -203,7 +203,7 @@ class ClusterMemory:
         self.bundle += _sum(products)
         self._values[rows] = wanted
 
-    def decode(self, slots: Sequence[str] | None = None, bundle: NDArray[Any] | None = None) -> Decoded:
+    def decode(self, slots: Sequence[str] | None = None, bundle: NDArray[Any] | None = None) -> DecodedRecords:
         """The values that slots hold, read from the bundle alone.
 
         Args:

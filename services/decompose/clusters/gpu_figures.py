@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from adlro.kit.metrics import WhenScraped
 from adlro.records.matrices import GpuDrift
 from adlro.records.telemetry import Metric as Telemetry
-from adlro.services.decompose.clusters.state import Snapshot
+from adlro.services.decompose.clusters.gpu_matrix import GpuMatrixSnapshot
 
 # A GPU that has not reported for longer shows no values: it may be lost, or its exporter.
 SHOWN_FOR_S = 60.0
@@ -38,7 +38,7 @@ class GpuFigures(NamedTuple):
         now_unix_s: wall time.
     """
 
-    snapshots: Sequence[Snapshot]
+    snapshots: Sequence[GpuMatrixSnapshot]
     drifts: Mapping[Hashable, GpuDrift]
     now_unix_s: float
 

@@ -5,7 +5,7 @@ made from its name by BLAKE2b: no Python hash, no order of appearance, nothing s
 
 - random codes (`atom`, `atoms`): nearly orthogonal, for exact recovery;
 - level codes (`levels`): neighbours alike, ends unlike, for ordered values in a closed range;
-- fractional-power codes (`Fractional`): alike by distance, for real values without bounds.
+- fractional-power codes (`FractionalPowerCode`): alike by distance, for real values without bounds.
 
 Level and fractional-power codes are for retrieval alone: bundled for recovery they mistake neighbours for each other
 (tests/unit/decompose/hypervectors/test_codebook.py shows by how much). Names keep the kinds apart.
@@ -80,9 +80,9 @@ class Codebook:
         return codes
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - the same
-    def fractional(self, name: str, length_scale: float = 1.0) -> Fractional:
+    def fractional(self, name: str, length_scale: float = 1.0) -> FractionalPowerCode:
         """Fractional-power codes of a real variable; values a `length_scale` apart are half as alike as can be."""
-        return Fractional(self, name, length_scale)
+        return FractionalPowerCode(self, name, length_scale)
 
     def uniform(self, name: str) -> NDArray[np.float64]:
         """D numbers in (0, 1) that belong to a name."""
@@ -107,7 +107,7 @@ def default_codebook() -> Codebook:
     return Codebook()
 
 
-class Fractional:
+class FractionalPowerCode:
     """Codes whose similarity depends on the distance of two values alone: sign(cos(x w + b)), one random w and b each.
 
     A fractional power of a unitary phasor hypervector (Plate 1994; Frady et al. 2021, "Computing on functions") read as

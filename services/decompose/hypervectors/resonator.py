@@ -24,7 +24,7 @@ RESTARTS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Factors:
+class Factorization:
     """The number of each factor's atom, and the product's dot product with the input over d."""
 
     values: tuple[int, ...]
@@ -33,7 +33,7 @@ class Factors:
 
 def resonate(
     vector: NDArray[Any], codebooks: Sequence[Signs], *, max_steps: int = MAX_STEPS, restarts: int = RESTARTS
-) -> Factors:
+) -> Factorization:
     """Takes a (noisy) product of one atom of each codebook apart.
 
     Args:
@@ -50,7 +50,7 @@ def resonate(
     dimension = len(noisy)
     # By how much a right answer stands out: the norm of what is not signal is at most that of the whole input.
     believed = 0.5 if float(noisy @ noisy) < 4 * dimension else 0.7
-    best = Factors(tuple(0 for _ in atoms), -np.inf)
+    best = Factorization(tuple(0 for _ in atoms), -np.inf)
     # The same input takes the same way in every process.
     rng = np.random.Generator(np.random.Philox(key=np.array([dimension, len(atoms)], dtype=np.uint64)))
     for start in range(max(1, restarts)):
@@ -62,7 +62,7 @@ def resonate(
         product = np.prod([codebook[value] for codebook, value in zip(atoms, found, strict=True)], axis=0)
         similarity = float(product @ noisy) / dimension
         if similarity > best.similarity:
-            best = Factors(found, similarity)
+            best = Factorization(found, similarity)
         if best.similarity >= believed:
             break
     return best

@@ -254,7 +254,7 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
     return 1.0 - _NORMAL.cdf(((statistic / degrees) ** (1 / 3) - (1 - scale)) / math.sqrt(scale))
 
 
-class Drift:
+class DriftDetectors:
     """Both: of each GPU, and of the mix of job types, applications and users."""
 
     def __init__(self) -> None:

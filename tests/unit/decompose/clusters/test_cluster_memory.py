@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adlro.services.decompose.clusters.bundle import ClusterBundle
+from adlro.services.decompose.clusters.cluster_bundle import ClusterBundle
 from adlro.services.decompose.clusters.cluster_memory import ClusterMemory, GpuRecordCode
-from adlro.services.decompose.clusters.state import Snapshot
+from adlro.services.decompose.clusters.gpu_matrix import GpuMatrixSnapshot
 from adlro.services.decompose.hypervectors.algebra import bind
 from adlro.services.decompose.hypervectors.codebook import Codebook
 from adlro.services.decompose.hypervectors.resonator import resonate
@@ -121,8 +121,8 @@ def test_what_is_no_product_is_not_believed():
 
 
 def test_a_clusters_bundle_follows_its_matrix():
-    def snapshot(levels, gpus) -> Snapshot:
-        return Snapshot("default", 1, gpus, {}, np.zeros(len(gpus)), np.array(levels, dtype=np.int32), None)
+    def snapshot(levels, gpus) -> GpuMatrixSnapshot:
+        return GpuMatrixSnapshot("default", 1, gpus, {}, np.zeros(len(gpus)), np.array(levels, dtype=np.int32), None)
 
     gpus = (("n/0", "n", "v100_sxm2"), ("n/1", "n", "radeon_vii"))
     bundle = ClusterBundle()

@@ -12,14 +12,14 @@ from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.matrices import GpuDrift, MetricColumn, TelemetryBlock
 from adlro.records.telemetry import Metric
 from adlro.services.decompose.clusters.gpu_figures import SHOWN_FOR_S, GpuFigures, show_gpu_figures
-from adlro.services.decompose.clusters.state import METRIC_UNITS, ClusterMatrix
+from adlro.services.decompose.clusters.gpu_matrix import METRIC_UNITS, GpuMatrix
 
 VOLTA = {"cluster": "lab", "node_id": "n0", "gpu_model": "v100_sxm2"}
 
 
-def matrix(gpu_count: int, values: dict[Metric, float], times: dict[str, float]) -> ClusterMatrix:
+def matrix(gpu_count: int, values: dict[Metric, float], times: dict[str, float]) -> GpuMatrix:
     gpus = tuple(Gpu(f"n0/{number}", "v100_sxm2", 16160) for number in range(gpu_count))
-    made = ClusterMatrix(Cluster("lab", (Node("n0", 8, 1024, gpus),)))
+    made = GpuMatrix(Cluster("lab", (Node("n0", 8, 1024, gpus),)))
     for gpu_id, time_s in times.items():
         columns = {
             metric: MetricColumn(

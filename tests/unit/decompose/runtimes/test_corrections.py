@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
-from adlro.services.decompose.outcomes.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.outcomes.speeds import Speeds
-from adlro.services.decompose.runtimes.learned import NOVEL, LearnedPredictor
-from adlro.services.decompose.runtimes.predict import Predictions
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.runtimes.learned_predictor import NOVEL, LearnedPredictor
+from adlro.services.decompose.runtimes.predictor import Predictions
 from adlro.services.decompose.variables.variables import Variables
 
 MODEL = "v100_sxm2"
@@ -29,7 +29,7 @@ class House:
     """A predictor and the jobs that finished."""
 
     def __init__(self) -> None:
-        variables, speeds = Variables(), Speeds()
+        variables, speeds = Variables(), ModelSpeeds()
         self.predictor = LearnedPredictor(OutcomeMemory(variables, speeds), variables, speeds, lambda: ())
         self.count = 0
 

@@ -13,7 +13,7 @@ from adlro.services.decompose.runtimes.drift import (
     HEALTHY,
     MIX_WINDOW,
     UNCHANGED,
-    Drift,
+    DriftDetectors,
     GpuDriftDetector,
     MixDriftDetector,
     chi_square_tail,
@@ -129,7 +129,7 @@ def test_values_that_never_were_are_a_change():
 
 
 def test_starting_over_forgets():
-    drift = Drift()
+    drift = DriftDetectors()
     for _ in range(600):
         drift.mix.observe((1, "a", "u"))
     for _ in range(30):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from adlro.records.jobs import JobSpec, JobType
-from adlro.services.decompose.regression.learner import Learner, Settings
-from adlro.services.decompose.runtimes.learned import LearnedPredictor
+from adlro.services.decompose.regression.tuned_regression import Hyperparameters, TunedRegression
+from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
 from adlro.tables import csv_rows
 from benchmarks.decompose_prediction import Row, gavel_spec, learned_predictor
 
@@ -126,5 +126,5 @@ def test_a_size_that_was_the_same_in_all_jobs_is_less_sure_where_it_is_another()
 
 
 def test_before_anything_is_learned_nothing_is_known():
-    learner = Learner(Settings())
+    learner = TunedRegression(Hyperparameters())
     assert (learner.centre, learner.share) == (0.0, 0.0)

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from adlro.records.jobs import JobSpec, JobType
-from adlro.services.decompose.outcomes.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.outcomes.speeds import Speeds
-from adlro.services.decompose.runtimes.learned import LearnedPredictor
-from adlro.services.decompose.variables.columns import Category, JobRows, Real
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
+from adlro.services.decompose.variables.job_features import Category, FeatureExtractor, Real
 from adlro.services.decompose.variables.labels import LABEL_LIMIT, RECENT_JOBS, LabelUse
 from adlro.services.decompose.variables.variables import Variables
 
@@ -60,8 +60,8 @@ def test_invented_keys_do_not_keep_columns_from_those_in_use():
 
 def test_a_column_that_went_to_another_key_holds_nothing_of_the_first():
     variables = Variables()
-    memory = OutcomeMemory(variables, Speeds())
-    predictor = LearnedPredictor(memory, variables, Speeds(), lambda: ())
+    memory = OutcomeMemory(variables, ModelSpeeds())
+    predictor = LearnedPredictor(memory, variables, ModelSpeeds(), lambda: ())
 
     def learn(number: int, **labels: str) -> None:
         predictor.learn(FinishedJob(f"job-{number}", spec(**labels), "v100_sxm2", 10.0, float(number)))
@@ -87,7 +87,7 @@ def test_a_column_that_went_to_another_key_holds_nothing_of_the_first():
 
 def test_rows_are_made_of_what_counts():
     variables = Variables()
-    rows = JobRows(variables)
+    rows = FeatureExtractor(variables)
     for number in range(64):
         job = spec(run=f"run-{number}", dataset="a", size="3")
         rows.note(job)
@@ -100,7 +100,7 @@ def test_rows_are_made_of_what_counts():
 def test_jobs_with_a_name_each_are_predicted_as_well_as_without():
     medians, rows = [], []
     for labelled in (False, True):
-        variables, speeds, rng = Variables(), Speeds(), random.Random(3)
+        variables, speeds, rng = Variables(), ModelSpeeds(), random.Random(3)
         memory = OutcomeMemory(variables, speeds)
         predictor = LearnedPredictor(memory, variables, speeds, lambda: ())
         for number in range(400):

@@ -13,22 +13,28 @@ from prometheus_client import CollectorRegistry
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
 from adlro.records.predictions import PredictionBasis
 from adlro.services.decompose.metrics import CoverageFigures, show_coverage
-from adlro.services.decompose.outcomes.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.outcomes.speeds import Speeds
-from adlro.services.decompose.runtimes.coverage import CALIBRATE_FROM, Calibration, Compared, Coverage, Kind
-from adlro.services.decompose.runtimes.learned import LearnedPredictor
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.runtimes.interval_coverage import (
+    CALIBRATE_FROM,
+    Calibration,
+    IntervalCoverage,
+    PredictionKind,
+    PredictionResidual,
+)
+from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
 from adlro.services.decompose.variables.variables import Variables
 
-KIND = Kind(PredictionBasis.APPLICATION, False)
+KIND = PredictionKind(PredictionBasis.APPLICATION, False)
 HALF_WIDTH = 1.2816 * 0.3
 SPEC = JobSpec("a", "ann", JobType.SIMULATION, "tealeaf")
 
 
-def compared(residuals, prior_residuals=None, *, known_count=100) -> Coverage:
-    coverage = Coverage()
+def compared(residuals, prior_residuals=None, *, known_count=100) -> IntervalCoverage:
+    coverage = IntervalCoverage()
     others = residuals if prior_residuals is None else prior_residuals
     for residual, prior_residual in zip(residuals, others, strict=True):
-        one = Compared(residual, prior_residual, -HALF_WIDTH, HALF_WIDTH, known_count)
+        one = PredictionResidual(residual, prior_residual, -HALF_WIDTH, HALF_WIDTH, known_count)
         coverage.observe(KIND, one, hit=abs(residual) <= HALF_WIDTH)
     return coverage
 
@@ -53,9 +59,9 @@ def test_intervals_that_do_not_cover_are_widened_until_they_do(times):
 
 
 def test_residuals_to_one_side_are_compared_with_the_end_on_that_side():
-    coverage = Coverage()
+    coverage = IntervalCoverage()
     for residual in normal(0.6):
-        coverage.observe(KIND, Compared(abs(residual), 1.0, -9.0, 0.3, 100), hit=abs(residual) <= 0.3)
+        coverage.observe(KIND, PredictionResidual(abs(residual), 1.0, -9.0, 0.3, 100), hit=abs(residual) <= 0.3)
     [calibration] = coverage.calibrations(100).values()
     assert 0.3 + math.log(calibration.widening_ratio) == pytest.approx(0.6 * 1.2816, rel=0.2)
 
@@ -83,7 +89,7 @@ def test_the_newest_count():
     total, hits = coverage.counts()[KIND.basis]
     assert (total, hits) == (856, hits)
     assert 0.05 * 600 + 0.7 * 256 < hits < 0.2 * 600 + 0.9 * 256
-    coverage.observe(KIND, Compared(math.inf, 0.0, -1.0, 1.0, 1), hit=False)  # no number: left out
+    coverage.observe(KIND, PredictionResidual(math.inf, 0.0, -1.0, 1.0, 1), hit=False)  # no number: left out
     assert coverage.counts()[KIND.basis] == (total, hits)
     coverage.start_over()
     assert not coverage.counts()
@@ -93,7 +99,7 @@ class Service:
     """A predictor that finished jobs come to, and what was given for each before."""
 
     def __init__(self) -> None:
-        variables, speeds = Variables(), Speeds()
+        variables, speeds = Variables(), ModelSpeeds()
         self.predictor = LearnedPredictor(OutcomeMemory(variables, speeds), variables, speeds, lambda: ())
         self.count = 0
         self.covered: list[bool] = []

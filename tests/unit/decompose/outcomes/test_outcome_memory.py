@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
-from adlro.services.decompose.outcomes.groups import (
+from adlro.services.decompose.outcomes.job_groups import (
     ALL_DECLARED,
     GROUP_WINDOW,
     JobGroup,
@@ -19,8 +19,8 @@ from adlro.services.decompose.outcomes.groups import (
     quantile,
     user_application_key,
 )
-from adlro.services.decompose.outcomes.memory import CROWDED, FinishedJob, OutcomeMemory
-from adlro.services.decompose.outcomes.speeds import Speeds
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import CROWDED, FinishedJob, OutcomeMemory
 from adlro.services.decompose.variables.variables import Variables
 from adlro.services.decompose.variables.vocabulary import UNKNOWN, Vocabulary
 
@@ -35,7 +35,7 @@ def finished(number: int, job: JobSpec | None = None, gpu_model="v100_sxm2", run
 
 def memory_of(*jobs: FinishedJob, capacity=1000) -> tuple[OutcomeMemory, Variables]:
     variables = Variables()
-    memory = OutcomeMemory(variables, Speeds(), capacity)
+    memory = OutcomeMemory(variables, ModelSpeeds(), capacity)
     for job in jobs:
         assert memory.add(job)
     return memory, variables
@@ -147,7 +147,7 @@ def similarity_by_hand(query: FinishedJob, job: FinishedJob) -> float:
     def declared_log(spec: JobSpec) -> float | None:
         if spec.expected_runtime is None:
             return None
-        ratio = Speeds().of(spec, spec.expected_runtime.gpu_model).ratio
+        ratio = ModelSpeeds().of(spec, spec.expected_runtime.gpu_model).ratio
         return round(math.log2(spec.expected_runtime.runtime_s * ratio) * 4) / 4
 
     def memory_log(spec: JobSpec) -> float | None:
@@ -205,7 +205,7 @@ def test_a_crowded_row_is_forgotten_first():
 
 def test_old_jobs_are_forgotten():
     variables = Variables()
-    memory = OutcomeMemory(variables, Speeds(), max_age_s=100.0)
+    memory = OutcomeMemory(variables, ModelSpeeds(), max_age_s=100.0)
     for number in range(0, 300, 10):
         assert memory.add(finished(number))
     assert [job.end_s for job in memory.jobs()] == [float(end) for end in range(190, 300, 10)]
@@ -214,7 +214,7 @@ def test_old_jobs_are_forgotten():
 
 
 def test_each_cluster_has_a_clock_of_its_own():
-    memory = OutcomeMemory(Variables(), Speeds(), max_age_s=100.0)
+    memory = OutcomeMemory(Variables(), ModelSpeeds(), max_age_s=100.0)
 
     def end(number: int, end_s: float, cluster: str) -> bool:
         return memory.add(FinishedJob(f"job-{number}", spec(), "v100_sxm2", 10.0, end_s, "n/0", cluster))
@@ -232,7 +232,7 @@ def test_each_cluster_has_a_clock_of_its_own():
 def test_names_of_forgotten_jobs_give_way_and_those_of_kept_ones_stay():
     variables = Variables()
     variables.user = Vocabulary("user", [""], grows=True, limit=6)
-    memory = OutcomeMemory(variables, Speeds(), capacity=4)
+    memory = OutcomeMemory(variables, ModelSpeeds(), capacity=4)
     for number in range(30):
         memory.add(finished(number, spec(user=f"user-{number}")))
         for invented in range(10):

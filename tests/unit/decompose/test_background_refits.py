@@ -17,11 +17,11 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.services.decompose.background_refits import BackgroundRefits
 from adlro.services.decompose.metrics import DecomposeMetrics
-from adlro.services.decompose.outcomes.memory import FinishedJob
-from adlro.services.decompose.refits import Refits
-from adlro.services.decompose.regression.learner import CELL_LIMIT
-from adlro.services.decompose.runtimes.fit import Fit, Refit
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob
+from adlro.services.decompose.regression.tuned_regression import CELL_LIMIT
+from adlro.services.decompose.runtimes.runtime_fit import Refit, RuntimeFit
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
 from adlro.v1 import decompose_service_pb2 as pb
@@ -39,12 +39,12 @@ class Server:
         self.metrics = DecomposeMetrics(CollectorRegistry())
         self.server._metrics = self.metrics
         self.predictor = self.server._learned
-        self.refits = self.server._refits = Refits(self.predictor, self.metrics, structlog.get_logger())
+        self.refits = self.server._refits = BackgroundRefits(self.predictor, self.metrics, structlog.get_logger())
         self.server._followers = SimpleNamespace()
         self.let_go, self.began, self.running, self.most_running = threading.Event(), threading.Event(), 0, 0
         make = Refit.make
 
-        def slowly(refit: Refit) -> Fit:
+        def slowly(refit: Refit) -> RuntimeFit:
             self.running += 1
             self.most_running = max(self.most_running, self.running)
             self.began.set()
@@ -157,7 +157,7 @@ async def test_a_fit_that_fails_leaves_the_last_one(server, monkeypatch):
     await server.refits.for_learning()
     made = Refit.make
 
-    def failing(refit: Refit) -> Fit:
+    def failing(refit: Refit) -> RuntimeFit:
         raise np.linalg.LinAlgError("singular")
 
     monkeypatch.setattr(Refit, "make", failing)
@@ -186,7 +186,9 @@ async def test_more_configurations_than_the_regression_holds_are_fitted_beside_t
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_its_matrices_take_one_thread() -> None:
     # In a process of its own: here numpy has been imported long ago.
-    script = "import os, adlro.services.decompose.regression.regression; print(len(os.listdir('/proc/self/task')))"
+    script = (
+        "import os, adlro.services.decompose.regression.kernel_regression; print(len(os.listdir('/proc/self/task')))"
+    )
     clean = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     ended = subprocess.run([sys.executable, "-c", script], env=clean, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "1"

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-class Term(NamedTuple):
-    """A product of variables: columns of categories and of reals, by number. None at all: the constant."""
+class KernelTerm(NamedTuple):
+    """A product of variables: categories and reals, by number. None at all: the constant."""
 
     weight: float
     categories: tuple[int, ...] = ()
     reals: tuple[int, ...] = ()
 
 
-class Columns(NamedTuple):
+class Features(NamedTuple):
     """N records: categories N x C (numbers of values), reals N x R (NaN: not stated, like no other value)."""
 
     categories: NDArray[np.int32]
@@ -38,12 +38,12 @@ class Columns(NamedTuple):
     def __len__(self) -> int:
         return len(self.categories)
 
-    def rows(self, which: NDArray[np.intp] | slice) -> Columns:
+    def rows(self, which: NDArray[np.intp] | slice) -> Features:
         """Some of the records."""
-        return Columns(self.categories[which], self.reals[which])
+        return Features(self.categories[which], self.reals[which])
 
 
-def kernel(first: Columns, second: Columns, terms: Sequence[Term], length: float) -> Floats:
+def kernel(first: Features, second: Features, terms: Sequence[KernelTerm], length: float) -> Floats:
     """The similarity of each of N records to each of M: N x M.
 
     Args:
@@ -93,7 +93,7 @@ def kernel(first: Columns, second: Columns, terms: Sequence[Term], length: float
 
 
 def kernel_by_value(
-    first: Columns, second: Columns, terms: Sequence[Term], length: float, column: int, values: Sequence[int]
+    first: Features, second: Features, terms: Sequence[KernelTerm], length: float, column: int, values: Sequence[int]
 ) -> Floats:
     """The similarity of N records, with each of V values in one column of categories, to each of M: N V x M.
 
@@ -112,6 +112,6 @@ def kernel_by_value(
     return total.reshape(-1, len(second))
 
 
-def self_similarity(terms: Sequence[Term]) -> float:
+def self_similarity(terms: Sequence[KernelTerm]) -> float:
     """The similarity of every record to itself."""
     return sum(term.weight for term in terms)

@@ -1,8 +1,8 @@
-"""A regression over similarity that follows a window of observations: settings, calibration, residuals. Arrays only.
+"""A regression over similarity that follows a window of observations: tuning, calibration, residuals. Arrays only.
 
-Settings (prior variances, noise, which reals count) are those by which the observations are most probable; they are
-looked for again as the observations grow. The regression holds at most CELL_LIMIT cells; what a user and application
-add beyond them is retrieved from the residuals of the others.
+Hyperparameters (prior variances, noise, which reals count) are those by which the observations are most probable; they
+are looked for again as the observations grow. The regression holds at most CELL_LIMIT cells; what a user and
+application add beyond them is retrieved from the residuals of the others.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.services.decompose.hypervectors.kernel import Columns, Floats, Term, self_similarity
-from adlro.services.decompose.regression.novel import (
+from adlro.services.decompose.hypervectors.similarity_kernel import Features, Floats, KernelTerm, self_similarity
+from adlro.services.decompose.regression.kernel_regression import (
+    NOISES,
+    Cells,
+    KernelRegression,
+    LeaveOneOut,
+    Residuals,
+    log_evidence,
+    make_cells,
+)
+from adlro.services.decompose.regression.unseen_values import (
     GROUP_PRIOR_COUNT,
-    Size,
-    Standing,
+    Familiarity,
+    SeenValues,
     best_share,
     evenly,
     numbered,
     sizes_of,
 )
-from adlro.services.decompose.regression.regression import (
-    NOISES,
-    Cells,
-    LeftOut,
-    Regression,
-    Residuals,
-    log_evidence,
-    make_cells,
-)
-from adlro.services.decompose.variables.columns import REAL_COUNT, Category, Real
+from adlro.services.decompose.variables.job_features import REAL_COUNT, Category, Real
 
 CELL_LIMIT = 512
 TUNING_CELL_LIMIT = 192
@@ -46,7 +46,7 @@ GAIN = {0: 0.1, 1: 4.0, -1: -2.0}
 fall a little: the fewer count, the fewer cells there are)."""
 CENTRE_PRIOR_COUNT = 0.36
 """Observations that the target 0 weighs as much as: (0.9 / 1.5)^2, by the assumed spread of applications and of the
-prior (`predict.PRIOR_LOG_SIGMA`)."""
+prior (`predictor.PRIOR_LOG_SIGMA`)."""
 UNTOLD_VARIANCE = 0.3
 """Of the logarithm, where a real that was the same in all observations is another: as of jobs before any tuning."""
 FloatOrFloats = TypeVar("FloatOrFloats", float, Floats)
@@ -54,7 +54,7 @@ _CONFIGURATION = (Category.JOB_TYPE, Category.APPLICATION, Category.USER, Catego
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Hyperparameters:
     """Prior variance of jobs and of what GPU models change, length of reals, noise, reals that count.
 
     fixed: the reals always count, also where they tell no two records apart; their new values get no residuals of their
@@ -72,36 +72,36 @@ class Settings:
         """The reals that count and tell any two records apart."""
         return self.reals if self.fixed else tuple(real for real in self.reals if real in present)
 
-    def terms(self, present: Collection[int]) -> list[Term]:
+    def terms(self, present: Collection[int]) -> list[KernelTerm]:
         """The similarity of records: of their kinds, their sizes, and on which GPU model."""
         kind, application, user, gpu = Category.JOB_TYPE, Category.APPLICATION, Category.USER, Category.GPU_MODEL
         s, g = self.jobs, self.gpus
         terms = [
-            Term(s),
-            Term(0.5 * s, (kind,)),
-            Term(s, (application,)),
-            Term(0.3 * s, (user,)),
-            Term(s, (application, user)),
-            Term(0.5 * s, (application, Category.LABELS)),
-            Term(0.5 * g, (gpu,)),
-            Term(0.3 * g, (kind, gpu)),
-            Term(0.5 * g, (application, gpu)),
+            KernelTerm(s),
+            KernelTerm(0.5 * s, (kind,)),
+            KernelTerm(s, (application,)),
+            KernelTerm(0.3 * s, (user,)),
+            KernelTerm(s, (application, user)),
+            KernelTerm(0.5 * s, (application, Category.LABELS)),
+            KernelTerm(0.5 * g, (gpu,)),
+            KernelTerm(0.3 * g, (kind, gpu)),
+            KernelTerm(0.5 * g, (application, gpu)),
         ]
         reals = self.counting(present)
         for real in reals:
             terms += [
-                Term(0.5 * s, (), (real,)),
-                Term(s, (application,), (real,)),
-                Term(0.3 * s, (application, user), (real,)),
-                Term(0.3 * g, (gpu,), (real,)),
-                Term(0.3 * g, (application, gpu), (real,)),
+                KernelTerm(0.5 * s, (), (real,)),
+                KernelTerm(s, (application,), (real,)),
+                KernelTerm(0.3 * s, (application, user), (real,)),
+                KernelTerm(0.3 * g, (gpu,), (real,)),
+                KernelTerm(0.3 * g, (application, gpu), (real,)),
             ]
         if len(reals) > 1:
-            terms += [Term(0.3 * s, (application,), reals), Term(0.1 * g, (application, gpu), reals)]
+            terms += [KernelTerm(0.3 * s, (application,), reals), KernelTerm(0.1 * g, (application, gpu), reals)]
         return terms
 
-    def neighbours(self, present: Collection[int]) -> list[Settings]:
-        """Settings one step away. `present` are the reals that tell any two records apart."""
+    def neighbours(self, present: Collection[int]) -> list[Hyperparameters]:
+        """Hyperparameters one step away. `present` are the reals that tell any two records apart."""
         at = NOISES.index(self.noise)
         steps = [replace(self, noise=NOISES[i]) for i in (at - 2, at - 1, at + 1, at + 2) if 0 <= i < len(NOISES)]
         steps += [replace(self, jobs=self.jobs * f) for f in (1 / 3, 3.0) if 0.003 < self.jobs * f < 30]
@@ -113,30 +113,30 @@ class Settings:
         return steps
 
 
-class Learner:
-    """A regression that follows a window of observations, with its settings and calibration.
+class TunedRegression:
+    """A regression that follows a window of observations, with its hyperparameters and calibration.
 
     Args:
-        settings: to begin with.
-        make_terms: the similarity by settings and the reals that tell records apart.
+        hyperparameters: to begin with.
+        make_terms: the similarity by hyperparameters and the reals that tell records apart.
         centred: differences from the mean of what was observed are learned, not from 0: of what was never seen, that
             mean is expected. Without it 0 means something, such as that a declaration holds.
     """
 
     def __init__(
         self,
-        settings: Settings,
-        make_terms: Callable[[Settings, Collection[int]], list[Term]] = Settings.terms,
+        hyperparameters: Hyperparameters,
+        make_terms: Callable[[Hyperparameters, Collection[int]], list[KernelTerm]] = Hyperparameters.terms,
         *,
         centred: bool = True,
     ) -> None:
         self._make_terms = make_terms
         self._centred = centred
-        self.settings = settings
-        self.model: Regression | None = None
+        self.hyperparameters = hyperparameters
+        self.model: KernelRegression | None = None
         self.known, self.unseen, self.new_user, self.novel = (Residuals(np.empty(0)) for _ in range(4))
         """By what intervals are made: the configuration was seen; was not; nor was its user; nor its application."""
-        self.sizes: list[Size] = []
+        self.sizes: list[SeenValues] = []
         """The same of values of reals that were not seen."""
         self.unexplained = np.empty(0)
         self.left_out_residual = self.left_out_spread = np.empty(0)
@@ -153,31 +153,34 @@ class Learner:
         self._rest: dict[tuple[int, int], tuple[float, float]] = {}
         self._next_tuning = FIRST_TUNING
 
-    def fit(self, columns: Columns, targets: Floats, observed_count: int | None = None) -> None:
+    def fit(self, features: Features, targets: Floats, observed_count: int | None = None) -> None:
         """Learns N observations, oldest first, in place of those learned before.
 
         Args:
-            columns: N rows.
+            features: N rows.
             targets: N.
             observed_count: observations that there were so far, those that gave way to newer ones too; None: N.
         """
-        self.present = _telling(columns.reals)
-        self._applications = set(columns.categories[:, Category.APPLICATION].tolist())
-        self._users = set(columns.categories[:, Category.USER].tolist())
+        self.present = _telling(features.reals)
+        self._applications = set(features.categories[:, Category.APPLICATION].tolist())
+        self._users = set(features.categories[:, Category.USER].tolist())
         self._count = len(targets)
         self.centre = self._pooled(float(targets.mean()))
         targets = targets - self.centre
         observed_count = len(targets) if observed_count is None else observed_count
         if observed_count >= self._next_tuning:
-            self._tune(columns, targets)
+            self._tune(features, targets)
             self._next_tuning = observed_count + math.ceil(0.25 * len(targets))
-        settings = self.settings
-        active = settings.counting(self.present)
-        cells, cell = make_cells(columns, targets, _CONFIGURATION, active)
-        self._configurations = set(self._configuration_keys(cells.columns))
+        hyperparameters = self.hyperparameters
+        active = hyperparameters.counting(self.present)
+        cells, cell = make_cells(features, targets, _CONFIGURATION, active)
+        self._configurations = set(self._configuration_keys(cells.features))
         held = _most_telling(cells, cell, CELL_LIMIT)
-        self.model = Regression(
-            cells.rows(held), self._make_terms(settings, self.present), settings.length, settings.noise
+        self.model = KernelRegression(
+            cells.rows(held),
+            self._make_terms(hyperparameters, self.present),
+            hyperparameters.length,
+            hyperparameters.noise,
         )
         number = np.full(len(cells), -1, dtype=np.intp)
         number[held] = np.arange(len(held))
@@ -186,7 +189,7 @@ class Learner:
         out = self.model.left_out(observed, cell_of)
         self.known = Residuals((out.residual / out.spread)[out.known])
         self.unseen = Residuals(out.unseen_residual / out.unseen_spread)
-        self._calibrate_novel(columns.reals[inside], observed, cell_of, out)
+        self._calibrate_novel(features.reals[inside], observed, cell_of, out)
         # Each configuration counts once, however many jobs it had.
         self.unexplained = np.sort(out.unexplained[_first_of(cell_of)])
         self.left_out_residual, self.left_out_spread = np.full((2, len(targets)), np.nan)
@@ -199,24 +202,24 @@ class Learner:
 
     def estimate(
         self,
-        columns: Columns,
+        features: Features,
         by_value: tuple[int, Sequence[int]] | None = None,
-        standing: Standing | None = None,
+        familiarity: Familiarity | None = None,
     ) -> tuple[Floats, Floats, Floats]:
-        """Mean, variance of an observation, and unexplained share, of N records; see `Regression.estimate`.
+        """Mean, variance of an observation, and unexplained share, of N records; see `KernelRegression.estimate`.
 
-        Before anything is learned: 0, the prior's, 1. `standing` is that of the records, where it is known.
+        Before anything is learned: 0, the prior's, 1. `familiarity` is that of the records, where it is known.
         """
         values = 1 if by_value is None else len(by_value[1])
         if self.model is None:
-            prior = self_similarity(self._make_terms(self.settings, ())) + self.settings.noise**2
-            count = values * len(columns)
+            prior = self_similarity(self._make_terms(self.hyperparameters, ())) + self.hyperparameters.noise**2
+            count = values * len(features)
             return np.zeros(count), np.full(count, prior), np.ones(count)
-        found = self.model.estimate(columns, by_value)
+        found = self.model.estimate(features, by_value)
         mean, variance, unexplained = found.mean, found.variance, found.unexplained
         if self._rest:
-            noise = self.settings.noise**2
-            keys = columns.categories[:, [Category.APPLICATION, Category.USER]].tolist()
+            noise = self.hyperparameters.noise**2
+            keys = features.categories[:, [Category.APPLICATION, Category.USER]].tolist()
             rest = np.repeat(
                 [self._rest.get((key[0], key[1]), (0.0, 0.0)) for key in keys], values, axis=0
             )  # count, mean
@@ -224,44 +227,44 @@ class Learner:
             share = latent * rest[:, 0] / (latent * rest[:, 0] + noise)
             mean = mean + share * rest[:, 1]
             variance, unexplained = noise + latent * (1 - share), unexplained * (1 - share)
-        standing = standing or self.standing(columns)
-        if self._centred and self.share < 1.0 and not standing.knows_application.all():
-            mean = np.where(np.repeat(standing.knows_application, values), mean, self.share * mean)
-        if standing.untold.any():  # of what another value changes nothing could be learned
-            variance = variance + UNTOLD_VARIANCE * np.repeat(standing.untold, values)
+        familiarity = familiarity or self.familiarity(features)
+        if self._centred and self.share < 1.0 and not familiarity.knows_application.all():
+            mean = np.where(np.repeat(familiarity.knows_application, values), mean, self.share * mean)
+        if familiarity.untold.any():  # of what another value changes nothing could be learned
+            variance = variance + UNTOLD_VARIANCE * np.repeat(familiarity.untold, values)
         return self.centre + mean, variance, unexplained
 
     def ends(
-        self, columns: Columns, low: float, high: float, z: float, standing: Standing | None = None
+        self, features: Features, low: float, high: float, z: float, familiarity: Familiarity | None = None
     ) -> tuple[Floats, NDArray[np.bool_]]:
         """The ends of N records' intervals in predicted standard deviations: N x 2. And which are of a new kind.
 
         What is new in several ways has the widest interval of these.
 
         Args:
-            columns: the records.
+            features: the records.
             low: a quantile.
             high: another.
             z: the quantile `high` of the normal distribution.
-            standing: of the records, where it is known.
+            familiarity: of the records, where it is known.
 
         Returns:
             N x 2; and of the N records, whether their application, user or a size of theirs was never seen.
         """
-        standing = standing or self.standing(columns)
+        familiarity = familiarity or self.familiarity(features)
         found = np.array([kind.ends(low, high, -z, z) for kind in (self.unseen, self.known)])[
-            standing.seen.astype(np.intp)
+            familiarity.seen.astype(np.intp)
         ]
-        common = standing.knows_application & standing.knows_user
-        strange = [(self.novel, ~standing.knows_application), (self.new_user, ~standing.knows_user)]
+        common = familiarity.knows_application & familiarity.knows_user
+        strange = [(self.novel, ~familiarity.knows_application), (self.new_user, ~familiarity.knows_user)]
         # Residuals of their own: applications and users that were left out had sizes of their own too.
         found[~common] = 0.0
         for size in self.sizes:
-            values = columns.reals[:, size.real]
+            values = features.reals[:, size.real]
             unlike = size.is_new(values) & common
             if unlike.any():
                 strange += [(size.inside, unlike), (size.outside, size.is_outside(values) & common)]
-        new = standing.untold.copy()
+        new = familiarity.untold.copy()
         for kind, rows in strange:
             if rows.any():
                 new |= rows
@@ -269,27 +272,27 @@ class Learner:
                 found[rows, 0], found[rows, 1] = np.minimum(found[rows, 0], lowest), np.maximum(found[rows, 1], highest)
         return found, new
 
-    def standing(self, columns: Columns) -> Standing:
+    def familiarity(self, features: Features) -> Familiarity:
         """How N records stand to what was learned from."""
         same, value = self._same
-        reals = columns.reals[:, same]
-        return Standing(
-            self.seen(columns),
-            self.knows_application(columns),
-            np.array([user in self._users for user in columns.categories[:, Category.USER].tolist()], dtype=bool),
+        reals = features.reals[:, same]
+        return Familiarity(
+            self.seen(features),
+            self.knows_application(features),
+            np.array([user in self._users for user in features.categories[:, Category.USER].tolist()], dtype=bool),
             np.asarray(((reals != value) & ~(np.isnan(reals) & np.isnan(value))).any(axis=1)),
         )
 
-    def seen(self, columns: Columns) -> NDArray[np.bool_]:
+    def seen(self, features: Features) -> NDArray[np.bool_]:
         """Of N records, whether observations of their configuration were learned from."""
-        return np.array([key in self._configurations for key in self._configuration_keys(columns)], dtype=bool)
+        return np.array([key in self._configurations for key in self._configuration_keys(features)], dtype=bool)
 
-    def knows_application(self, columns: Columns) -> NDArray[np.bool_]:
+    def knows_application(self, features: Features) -> NDArray[np.bool_]:
         """Of N records, whether observations of their application were learned from."""
-        applications = columns.categories[:, Category.APPLICATION].tolist()
+        applications = features.categories[:, Category.APPLICATION].tolist()
         return np.array([application in self._applications for application in applications], dtype=bool)
 
-    def _calibrate_novel(self, reals: Floats, targets: Floats, cell: NDArray[np.intp], out: LeftOut) -> None:
+    def _calibrate_novel(self, reals: Floats, targets: Floats, cell: NDArray[np.intp], out: LeaveOneOut) -> None:
         """Intervals, and how much the regression counts, for what was never seen: from leaving out what was.
 
         Args:
@@ -299,16 +302,16 @@ class Learner:
             out: how they would have been predicted without them.
         """
         assert self.model is not None
-        columns = self.model.cells.columns
+        features = self.model.cells.features
         self.share = 0.0
-        applications, users = (numbered(columns.categories[:, each]) for each in (Category.APPLICATION, Category.USER))
+        applications, users = (numbered(features.categories[:, each]) for each in (Category.APPLICATION, Category.USER))
         [self.novel] = self._of_groups(applications, targets, cell, share=True)
         [self.new_user] = self._of_groups(users, targets, cell)
         self.sizes = []
-        if self.settings.fixed:
+        if self.hyperparameters.fixed:
             return  # whoever holds the reals to count knows what a new value of theirs means
-        counting = self.settings.counting(self.present)
-        self.sizes = [self._of_size(columns.reals[:, real], real, targets, cell) for real in counting]
+        counting = self.hyperparameters.counting(self.present)
+        self.sizes = [self._of_size(features.reals[:, real], real, targets, cell) for real in counting]
         # Of those that do not count, a value more or less in what was learned from changes next to nothing.
         alone = out.residual / out.spread
         for real in sorted(set(self.present) - set(counting)):
@@ -318,7 +321,7 @@ class Learner:
                 Residuals(values[rows].ravel(), len(rows), GROUP_PRIOR_COUNT, scaled=True)
                 for rows in (np.arange(len(values)), ends)
             )
-            self.sizes.append(Size(real, distinct, inside, outside))
+            self.sizes.append(SeenValues(real, distinct, inside, outside))
         same = sorted(set(range(reals.shape[1])) - {size.real for size in self.sizes})
         self._same = np.array(same, dtype=np.intp), reals[0, same]
 
@@ -378,45 +381,47 @@ class Learner:
         if self._centred:
             # The regression would have learned other differences: those from the moved centre.
             mean = mean - moved * self.model.without(group, np.ones(len(group)))[0]
-        return moved[cell], mean[cell], np.sqrt(latent[cell] + self.settings.noise**2)
+        return moved[cell], mean[cell], np.sqrt(latent[cell] + self.hyperparameters.noise**2)
 
-    def _of_size(self, values: Floats, real: int, targets: Floats, cell: NDArray[np.intp]) -> Size:
+    def _of_size(self, values: Floats, real: int, targets: Floats, cell: NDArray[np.intp]) -> SeenValues:
         distinct, group, ends = sizes_of(values)
         inside, outside = self._of_groups(group, targets, cell, [ends])
-        return Size(real, distinct, inside, outside)
+        return SeenValues(real, distinct, inside, outside)
 
-    def _configuration_keys(self, columns: Columns) -> list[tuple[float, ...]]:
-        reals = columns.reals[:, list(self.settings.counting(self.present))]
+    def _configuration_keys(self, features: Features) -> list[tuple[float, ...]]:
+        reals = features.reals[:, list(self.hyperparameters.counting(self.present))]
         # NaN is unequal to itself; no logarithm is this far off.
-        keys = np.concatenate([columns.categories[:, _CONFIGURATION], np.where(np.isnan(reals), 1e9, reals)], axis=1)
+        keys = np.concatenate([features.categories[:, _CONFIGURATION], np.where(np.isnan(reals), 1e9, reals)], axis=1)
         return [tuple(key) for key in keys.tolist()]
 
-    def _tune(self, columns: Columns, targets: Floats) -> None:
-        """Climbs to settings by which the observations are more probable, one step of one setting at a time."""
-        columns, targets = columns.rows(slice(-TUNING_WINDOW, None)), targets[-TUNING_WINDOW:]
-        best = self._evidence(self.settings, columns, targets)
+    def _tune(self, features: Features, targets: Floats) -> None:
+        """Climbs to hyperparameters by which the observations are more probable, one step of one of them at a time."""
+        features, targets = features.rows(slice(-TUNING_WINDOW, None)), targets[-TUNING_WINDOW:]
+        best = self._evidence(self.hyperparameters, features, targets)
         for _ in range(MOST_PASSES):
-            before = self.settings
+            before = self.hyperparameters
             for number in range(len(before.neighbours(self.present))):
-                around = self.settings.neighbours(self.present)
+                around = self.hyperparameters.neighbours(self.present)
                 if number >= len(around):
                     break
-                found = self._evidence(around[number], columns, targets)
-                more = len(around[number].counting(self.present)) - len(self.settings.counting(self.present))
+                found = self._evidence(around[number], features, targets)
+                more = len(around[number].counting(self.present)) - len(self.hyperparameters.counting(self.present))
                 if found > best + GAIN[more]:
-                    best, self.settings = found, around[number]
-            if self.settings == before:
+                    best, self.hyperparameters = found, around[number]
+            if self.hyperparameters == before:
                 break
 
-    def _evidence(self, settings: Settings, columns: Columns, targets: Floats) -> float:
-        cells, _ = make_cells(columns, targets, _CONFIGURATION, settings.counting(self.present))
+    def _evidence(self, hyperparameters: Hyperparameters, features: Features, targets: Floats) -> float:
+        cells, _ = make_cells(features, targets, _CONFIGURATION, hyperparameters.counting(self.present))
         if len(cells) > TUNING_CELL_LIMIT:
-            # Settings are compared by the same observations, or not at all: the newest.
+            # Hyperparameters are compared by the same observations, or not at all: the newest.
             newest = slice(-TUNING_CELL_LIMIT, None)
             cells, _ = make_cells(
-                columns.rows(newest), targets[newest], _CONFIGURATION, settings.counting(self.present)
+                features.rows(newest), targets[newest], _CONFIGURATION, hyperparameters.counting(self.present)
             )
-        return log_evidence(cells, self._make_terms(settings, self.present), settings.length, settings.noise)
+        return log_evidence(
+            cells, self._make_terms(hyperparameters, self.present), hyperparameters.length, hyperparameters.noise
+        )
 
     def _keep_rest(self, cells: Cells, rest: NDArray[np.intp]) -> None:
         """Residuals of what the regression does not hold, by application and user."""
@@ -425,9 +430,9 @@ class Learner:
             return
         assert self.model is not None
         others = cells.rows(rest)
-        residual = others.mean - self.model.means(others.columns)
+        residual = others.mean - self.model.means(others.features)
         for row, count, value in zip(
-            others.columns.categories[:, [Category.APPLICATION, Category.USER]].tolist(),
+            others.features.categories[:, [Category.APPLICATION, Category.USER]].tolist(),
             others.count.tolist(),
             residual.tolist(),
             strict=True,
@@ -437,7 +442,7 @@ class Learner:
 
 
 def _telling(reals: Floats) -> tuple[int, ...]:
-    """The numbers of the columns that tell any two of N records apart."""
+    """The numbers of the reals that tell any two of N records apart."""
     if not len(reals):
         return ()
     differs = (reals != reals[0]) & ~(np.isnan(reals) & np.isnan(reals[0]))

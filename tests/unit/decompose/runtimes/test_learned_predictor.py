@@ -12,14 +12,14 @@ from adlro.errors import InvalidInput
 from adlro.hardware.speeds import APPLICATIONS, JOB_TYPE_OF, speed
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
 from adlro.records.predictions import PredictionBasis
-from adlro.services.decompose.hypervectors.kernel import Columns, kernel_by_value
-from adlro.services.decompose.outcomes.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.outcomes.speeds import Speeds
-from adlro.services.decompose.regression.learner import CELL_LIMIT, Learner, Settings
-from adlro.services.decompose.regression.window import Window
-from adlro.services.decompose.runtimes.fit import Refit
-from adlro.services.decompose.runtimes.learned import NOVEL, LearnedPredictor
-from adlro.services.decompose.variables.columns import REAL_COUNT, Category
+from adlro.services.decompose.hypervectors.similarity_kernel import Features, kernel_by_value
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.regression.observation_window import ObservationWindow
+from adlro.services.decompose.regression.tuned_regression import CELL_LIMIT, Hyperparameters, TunedRegression
+from adlro.services.decompose.runtimes.learned_predictor import NOVEL, LearnedPredictor
+from adlro.services.decompose.runtimes.runtime_fit import Refit
+from adlro.services.decompose.variables.job_features import REAL_COUNT, Category
 from adlro.services.decompose.variables.variables import Variables
 
 MODELS = ["v100_sxm2", "rtx_2080_ti", "radeon_vii"]
@@ -33,7 +33,7 @@ class World:
     """A predictor and what runs: work by user and application, noise, GPUs at speeds of their own."""
 
     def __init__(self, seed: int = 0, in_clusters=()) -> None:
-        variables, speeds = Variables(), Speeds()
+        variables, speeds = Variables(), ModelSpeeds()
         self.predictor = LearnedPredictor(OutcomeMemory(variables, speeds), variables, speeds, lambda: in_clusters)
         self.rng = random.Random(seed)
         self.count = 0
@@ -287,7 +287,7 @@ def test_an_arrival_costs_a_comparison_with_what_the_regression_holds_and_no_fit
         compared.append((len(first), len(second)))
         return kernel_by_value(first, second, *others)
 
-    monkeypatch.setattr("adlro.services.decompose.regression.regression.kernel_by_value", counting)
+    monkeypatch.setattr("adlro.services.decompose.regression.kernel_regression.kernel_by_value", counting)
     for _ in range(10):
         world.predictor.predict([spec()], MODELS)
     assert not fits
@@ -296,28 +296,28 @@ def test_an_arrival_costs_a_comparison_with_what_the_regression_holds_and_no_fit
 
 
 def test_a_window_keeps_the_newest():
-    window = Window(capacity=5)
+    window = ObservationWindow(capacity=5)
     for number in range(23):
         window.add([number] * 5, [0.0] * 12, float(number), math.nan)
-        columns, outcomes, _ = window.view()
+        features, outcomes, _ = window.view()
         assert outcomes.tolist() == [float(each) for each in range(max(0, number - 4), number + 1)]
-        assert columns.categories[:, 0].tolist() == outcomes.tolist()
+        assert features.categories[:, 0].tolist() == outcomes.tolist()
     window.clear()
     assert len(window) == 0
 
 
 def test_settings_are_looked_for_again_once_the_window_is_full():
-    settings, tuned = Settings(), []
+    settings, tuned = Hyperparameters(), []
 
-    class Counting(Learner):
-        def _tune(self, columns, targets):
+    class Counting(TunedRegression):
+        def _tune(self, features, targets):
             tuned.append(len(targets))
 
-    learner, window = Counting(settings), Window(40)
+    learner, window = Counting(settings), ObservationWindow(40)
     for number in range(200):
         window.add((0, 1, 1, 0, 0), [1.0] * REAL_COUNT, 0.1 * (number % 7), math.nan)
-        columns, outcomes, _ = window.view()
-        learner.fit(columns, outcomes, window.added_count)
+        features, outcomes, _ = window.view()
+        learner.fit(features, outcomes, window.added_count)
     assert window.declared_count == 0
     # Every quarter of the window: 10 jobs.
     assert tuned[-10:] == [40] * 10
@@ -333,8 +333,8 @@ def test_a_gpu_whose_jobs_no_other_ran_is_not_taken_to_be_slow(others):
             for gpu in range(3):
                 world.run(others, 20 * math.exp(world.rng.gauss(0, 0.1)), gpu_id=f"n/{gpu}")
             world.run(spec(), 20 * longer * math.exp(world.rng.gauss(0, 0.1)), gpu_id="n/9")
-    columns, outcomes, _ = world.predictor._window.view()
-    own = columns.categories == world.predictor._rows.row(spec(), learn=False)[0]
+    features, outcomes, _ = world.predictor._window.view()
+    own = features.categories == world.predictor._features.row(spec(), learn=False)[0]
     own = own[:, Category.USER] & own[:, Category.APPLICATION]
     assert math.exp(np.median(outcomes[own][-60:])) * 18.0 == pytest.approx(40, rel=0.05)
 
@@ -361,16 +361,16 @@ def test_intervals_of_an_unseen_application_are_as_wide_as_applications_differ()
         of_application = np.where(rng.random(13) < 0.3, 4.0, 0.0) + 0.3 * rng.standard_normal(13)
         categories = np.zeros((72, len(Category)), dtype=np.int32)
         categories[:, Category.APPLICATION], categories[:, Category.USER] = application, user
-        learner = Learner(Settings())
+        learner = TunedRegression(Hyperparameters())
         learner.fit(
-            Columns(categories, np.zeros((72, REAL_COUNT))),
+            Features(categories, np.zeros((72, REAL_COUNT))),
             of_application[application] + 0.1 * rng.standard_normal(72),
         )
         new = np.zeros((1, len(Category)), dtype=np.int32)
         new[0, Category.APPLICATION], new[0, Category.USER] = 99, 1
-        columns = Columns(new, np.zeros((1, REAL_COUNT)))
-        assert not learner.knows_application(columns)[0]
-        mean, variance, _ = learner.estimate(columns)
+        features = Features(new, np.zeros((1, REAL_COUNT)))
+        assert not learner.knows_application(features)[0]
+        mean, variance, _ = learner.estimate(features)
         low, high = learner.novel.ends(0.1, 0.9, -1.2816, 1.2816)
         true = of_application[0] + 0.1 * rng.standard_normal(20)
         z = (true - mean) / np.sqrt(variance)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.services.decompose.hypervectors.kernel import Floats
-from adlro.services.decompose.regression.regression import Residuals
+from adlro.services.decompose.hypervectors.similarity_kernel import Floats
+from adlro.services.decompose.regression.kernel_regression import Residuals
 
 GROUP_PRIOR_COUNT = 4
 """The normal distribution weighs as much as so many applications (users, sizes): less than elsewhere, since these are
@@ -24,7 +24,7 @@ _SURE = 1.645  # the 0.95 quantile of the normal distribution
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class SeenValues:
     """One of the reals that tell records apart: the values seen, and residuals as if those of a value had not been.
 
     real: its number. values: those seen, sorted, NaN last. inside: by what intervals are made of a new value; outside:
@@ -50,7 +50,7 @@ class Size:
         return np.asarray((values < stated[0]) | (values > stated[-1]))
 
 
-class Standing(NamedTuple):
+class Familiarity(NamedTuple):
     """How N records stand to what was learned from; N each.
 
     seen: their configuration was. knows_application, knows_user: theirs was. untold: they differ in a real that was the

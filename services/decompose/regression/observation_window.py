@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.services.decompose.hypervectors.kernel import Columns, Floats
-from adlro.services.decompose.variables.columns import REAL_COUNT, Category
+from adlro.services.decompose.hypervectors.similarity_kernel import Features, Floats
+from adlro.services.decompose.variables.job_features import REAL_COUNT, Category
 
 WINDOW = 4096
 """Newest finished jobs that the regressions look at."""
@@ -20,12 +20,12 @@ _TARGET_COUNT = 4  # behind the reals: outcome, correction, declared, seen corre
 class Observations(NamedTuple):
     """N observations, oldest first.
 
-    columns: N rows. outcomes: N. corrections: N, NaN where nothing was declared. added_count, declared_count: of those
+    features: N rows. outcomes: N. corrections: N, NaN where nothing was declared. added_count, declared_count: of those
     that were taken so far, which gave way to newer ones too. declared: N, log2 of the declared seconds.
     seen_corrections: N, as they were observed, whatever is known of the GPU that the job ran on.
     """
 
-    columns: Columns
+    features: Features
     outcomes: Floats
     corrections: Floats
     added_count: int
@@ -34,7 +34,7 @@ class Observations(NamedTuple):
     seen_corrections: Floats
 
 
-class Window:
+class ObservationWindow:
     """The newest observations, as arrays.
 
     Args:
@@ -91,12 +91,12 @@ class Window:
         self.declared_count += not math.isnan(correction)
         self._start = max(self._start, self._end - self._capacity)
 
-    def view(self) -> tuple[Columns, Floats, Floats]:
+    def view(self) -> tuple[Features, Floats, Floats]:
         """Columns, outcomes, corrections (NaN where nothing was declared), oldest first."""
         rows = slice(self._start, self._end)
         values = self._values[rows]
         outcomes, corrections = values[:, -_TARGET_COUNT], values[:, -_TARGET_COUNT + 1]
-        return Columns(self._categories[rows], values[:, :-_TARGET_COUNT]), outcomes, corrections
+        return Features(self._categories[rows], values[:, :-_TARGET_COUNT]), outcomes, corrections
 
     def copy(self) -> Observations:
         """All observations, in arrays that stay as they are."""
@@ -104,7 +104,7 @@ class Window:
         categories, values = self._categories[rows].copy(), self._values[rows].copy()
         outcomes, corrections, declared, seen = values[:, -_TARGET_COUNT:].T
         return Observations(
-            Columns(categories, values[:, :-_TARGET_COUNT]),
+            Features(categories, values[:, :-_TARGET_COUNT]),
             outcomes,
             corrections,
             self.added_count,

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 from adlro.services.decompose.metrics import DecomposeMetrics
-from adlro.services.decompose.runtimes.learned import LearnedPredictor
+from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
 
 
-class Refits:
+class BackgroundRefits:
     """See the module.
 
     Args:

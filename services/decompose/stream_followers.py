@@ -24,10 +24,10 @@ from adlro.services.decompose.clients import (
     decode_outcome,
     decode_telemetry_entry,
 )
-from adlro.services.decompose.clusters.state import ClusterMatrix, Clusters
+from adlro.services.decompose.clusters.gpu_matrix import GpuMatrices, GpuMatrix
 from adlro.services.decompose.metrics import DecomposeMetrics
-from adlro.services.decompose.outcomes.memory import DEFAULT_CLUSTER
-from adlro.services.decompose.runtimes.predict import Predictor
+from adlro.services.decompose.outcomes.outcome_memory import DEFAULT_CLUSTER
+from adlro.services.decompose.runtimes.predictor import Predictor
 from adlro.store.keys import OUTCOMES, telemetry_key
 
 START = "0-0"
@@ -43,7 +43,7 @@ _FOLD_TIMEOUT_S = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
-class Reader(Protocol):
+class StreamSource(Protocol):
     """Reads streams and descriptions; `clients.RedisReader` is one. Everything raises Unavailable where it can't."""
 
     async def read(self, stream: str, after: str, count: int, block_ms: int | None = None) -> list[StreamEntry]:
@@ -81,7 +81,7 @@ class StreamFollower:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: StreamSource,
         stream: str,
         fold: Callable[[Sequence[StreamEntry]], None],
         start_over: Callable[[], None],
@@ -185,7 +185,7 @@ def entry_order(entry_id: str) -> tuple[int, int]:
     return int(ms), int(number or 0)
 
 
-class Followers:
+class FollowedStreams:
     """Everything that decompose follows: outcomes, clusters' descriptions, and each cluster's telemetry.
 
     Args:
@@ -204,9 +204,9 @@ class Followers:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: StreamSource,
         predictor: Predictor,
-        clusters: Clusters,
+        clusters: GpuMatrices,
         *,
         poll_s: float,
         telemetry_tail_count: int,
@@ -274,7 +274,7 @@ class Followers:
             await self.refresh_descriptions()
         return name or self._current
 
-    async def matrix(self, name: str) -> ClusterMatrix:
+    async def matrix(self, name: str) -> GpuMatrix:
         """The matrix of a cluster, folded as far as its telemetry goes; one described just now is found.
 
         Raises:
@@ -350,7 +350,7 @@ class Followers:
             elif old.get(name) != bodies.get(name):
                 self._telemetry[name][0].seed_again()
 
-    def _telemetry_follower(self, name: str, matrix: ClusterMatrix) -> StreamFollower:
+    def _telemetry_follower(self, name: str, matrix: GpuMatrix) -> StreamFollower:
         stream = telemetry_key(name)
 
         def fold(entries: Sequence[StreamEntry]) -> None:

@@ -1,7 +1,7 @@
 """A ridge read-out over records' similarity, with its uncertainty. Knows arrays only.
 
 Ridge regression on hypervectors is, in the dual form, a linear combination of similarities to the records learned from;
-with the expected similarity (`hypervectors.kernel`) it is Gaussian-process regression (Rasmussen, Williams
+with the expected similarity (`hypervectors.similarity_kernel`) it is Gaussian-process regression (Rasmussen, Williams
 2006, ch. 2). Records with the same values are one *cell*, its mean known the better the more they are, so that the work
 grows with distinct records and not with all.
 
@@ -20,7 +20,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.services.decompose.hypervectors.kernel import Columns, Floats, Term, kernel, kernel_by_value, self_similarity
+from adlro.services.decompose.hypervectors.similarity_kernel import (
+    Features,
+    Floats,
+    KernelTerm,
+    kernel,
+    kernel_by_value,
+    self_similarity,
+)
 
 NOISES = tuple(np.geomspace(0.01, 2.0, 16).tolist())
 """Standard deviations of a target about its record's mean that are considered."""
@@ -30,11 +37,11 @@ NOISES = tuple(np.geomspace(0.01, 2.0, 16).tolist())
 class Cells:
     """Distinct records with what was observed of each.
 
-    columns: N. configuration: N numbers; cells with equal numbers are left out together. count, mean: N.
+    features: N. configuration: N numbers; cells with equal numbers are left out together. count, mean: N.
     deviation: N; sum of squared deviations from the mean.
     """
 
-    columns: Columns
+    features: Features
     configuration: NDArray[np.intp]
     count: Floats
     mean: Floats
@@ -46,7 +53,7 @@ class Cells:
     def rows(self, which: NDArray[np.intp]) -> Cells:
         """Some of the cells."""
         return Cells(
-            self.columns.rows(which),
+            self.features.rows(which),
             self.configuration[which],
             self.count[which],
             self.mean[which],
@@ -55,12 +62,12 @@ class Cells:
 
 
 def make_cells(
-    columns: Columns, targets: Floats, configuration_columns: Sequence[int], active: Sequence[int]
+    features: Features, targets: Floats, configuration_columns: Sequence[int], active: Sequence[int]
 ) -> tuple[Cells, NDArray[np.intp]]:
     """Brings N records together that are equal in all categories and in the `active` reals.
 
     Args:
-        columns: the records.
+        features: the records.
         targets: N.
         configuration_columns: the categories that, with the active reals, make a configuration.
         active: numbers of the reals that count; the others become 0.
@@ -68,23 +75,23 @@ def make_cells(
     Returns:
         The cells, and of each record which is its own.
     """
-    reals = np.zeros_like(columns.reals)
-    reals[:, list(active)] = columns.reals[:, list(active)]
+    reals = np.zeros_like(features.reals)
+    reals[:, list(active)] = features.reals[:, list(active)]
     # NaN equals itself here: compared as bits. Adding 0 makes one zero of the two.
     bits = np.where(np.isnan(reals), np.nan, reals + 0.0).view(np.int64)
-    rows = np.concatenate([columns.categories.astype(np.int64), bits], axis=1)
+    rows = np.concatenate([features.categories.astype(np.int64), bits], axis=1)
     first, cell = _unique_rows(rows)
-    shared = [*configuration_columns, *(columns.categories.shape[1] + number for number in active)]
+    shared = [*configuration_columns, *(features.categories.shape[1] + number for number in active)]
     _, configuration = _unique_rows(np.ascontiguousarray(rows[first][:, shared]))
     count = np.bincount(cell).astype(np.float64)
     mean = np.bincount(cell, targets) / count
     deviation: Floats = np.bincount(cell, (targets - mean[cell]) ** 2).astype(np.float64)
-    return Cells(Columns(columns.categories[first], reals[first]), configuration, count, mean, deviation), cell
+    return Cells(Features(features.categories[first], reals[first]), configuration, count, mean, deviation), cell
 
 
-def log_evidence(cells: Cells, terms: Sequence[Term], length: float, noise: float) -> float:
+def log_evidence(cells: Cells, terms: Sequence[KernelTerm], length: float, noise: float) -> float:
     """How probable the observations are by these settings (ibid. eq. 2.30), those within cells included."""
-    covariance = kernel(cells.columns, cells.columns, terms, length)
+    covariance = kernel(cells.features, cells.features, terms, length)
     covariance[np.diag_indices_from(covariance)] += noise**2 / cells.count
     try:
         lower = np.linalg.cholesky(covariance)
@@ -144,7 +151,7 @@ class Residuals:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimates:
+class RegressionEstimates:
     """Of N records: mean and variance of what would be observed; the share of the prior's variance that is left."""
 
     mean: Floats
@@ -152,7 +159,7 @@ class Estimates:
     unexplained: Floats
 
 
-class LeftOut(NamedTuple):
+class LeaveOneOut(NamedTuple):
     """N observations predicted without them; spread is the predicted standard deviation of the residual.
 
     known: whether others of the observation's configuration were seen. residual, spread: as they are predicted from all
@@ -168,7 +175,7 @@ class LeftOut(NamedTuple):
     unexplained: Floats
 
 
-class Regression:
+class KernelRegression:
     """A read-out learned from cells.
 
     Args:
@@ -178,35 +185,35 @@ class Regression:
         noise: standard deviation of an observation about its cell's mean.
     """
 
-    def __init__(self, cells: Cells, terms: Sequence[Term], length: float, noise: float) -> None:
+    def __init__(self, cells: Cells, terms: Sequence[KernelTerm], length: float, noise: float) -> None:
         self.cells = cells
         self.terms = tuple(terms)
         self.length = length
         self.noise = noise
         self._prior = self_similarity(terms)
-        covariance = kernel(cells.columns, cells.columns, terms, length)
+        covariance = kernel(cells.features, cells.features, terms, length)
         covariance[np.diag_indices_from(covariance)] += noise**2 / cells.count
         self._inverse = np.linalg.inv(covariance)
         self._weights = self._inverse @ cells.mean
 
-    def estimate(self, columns: Columns, by_value: tuple[int, Sequence[int]] | None = None) -> Estimates:
+    def estimate(self, features: Features, by_value: tuple[int, Sequence[int]] | None = None) -> RegressionEstimates:
         """What is expected of N records.
 
         Args:
-            columns: the records.
+            features: the records.
             by_value: a column of categories and V values: the answer is for each record with each value, N V.
         """
         if by_value is None:
-            similar = kernel(columns, self.cells.columns, self.terms, self.length)
+            similar = kernel(features, self.cells.features, self.terms, self.length)
         else:
-            similar = kernel_by_value(columns, self.cells.columns, self.terms, self.length, *by_value)
+            similar = kernel_by_value(features, self.cells.features, self.terms, self.length, *by_value)
         explained = ((similar @ self._inverse) * similar).sum(axis=1)
         latent = np.clip(self._prior - explained, 1e-12, self._prior)
-        return Estimates(similar @ self._weights, latent + self.noise**2, latent / self._prior)
+        return RegressionEstimates(similar @ self._weights, latent + self.noise**2, latent / self._prior)
 
-    def means(self, columns: Columns) -> Floats:
+    def means(self, features: Features) -> Floats:
         """What is expected of N records, without how sure that is, which takes most of the work of `estimate`."""
-        return kernel(columns, self.cells.columns, self.terms, self.length) @ self._weights
+        return kernel(features, self.cells.features, self.terms, self.length) @ self._weights
 
     def without(self, group: NDArray[np.intp], means: Floats | None = None) -> tuple[Floats, Floats]:
         """Mean and latent variance of each of N cells, as the cells of all other groups give them.
@@ -231,7 +238,7 @@ class Regression:
             latent[members] = np.diag(covariance) - variance[members]
         return mean, np.clip(latent, 1e-12, self._prior)
 
-    def left_out(self, targets: Floats, cell: NDArray[np.intp]) -> LeftOut:
+    def left_out(self, targets: Floats, cell: NDArray[np.intp]) -> LeaveOneOut:
         """How N observations would have been predicted without them.
 
         Args:
@@ -247,7 +254,7 @@ class Regression:
         precision = 1.0 / alone_latent[cell] + others / variance
         of_others = np.where(others > 0, cells.count[cell] * cells.mean[cell] - targets, 0.0)
         mean = (alone_mean[cell] / alone_latent[cell] + of_others / variance) / precision
-        return LeftOut(
+        return LeaveOneOut(
             known=(others > 0) | with_others[cell],
             residual=targets - mean,
             spread=np.sqrt(1.0 / precision + variance),

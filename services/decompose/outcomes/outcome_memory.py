@@ -1,15 +1,15 @@
 """The memory of finished jobs: what ran, where, how long; bounded. Knows plain records and arrays only.
 
-Jobs that hardly differ in what they asked for (`record_code`) are one *row*, with one packed hypervector: the search
-for what is like a job goes through rows, of which there are fewer than jobs. What is like it by the signs of the
-hypervectors is ranked by the similarity that they stand for.
+Jobs that hardly differ in what they asked for (`job_record_code`) are one *row*, with one packed hypervector: the
+search for what is like a job goes through rows, of which there are fewer than jobs. What is like it by the signs of
+the hypervectors is ranked by the similarity that they stand for.
 
 The memory forgets: jobs that ended `max_age_s` before the newest of their cluster, whose clock is its own; and when it
 is full, the oldest job of the most crowded row (by redundancy), or the oldest of all where no row has more than
 `CROWDED`.
 
 Beside the rows stand *groups*: for each (user, application), application, job type and declaring user the newest log
-runtimes on the reference GPU, from which `predict.PlainPredictor` takes medians and intervals.
+runtimes on the reference GPU, from which `runtimes.PlainPredictor` takes medians and intervals.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from adlro.records.jobs import JobSpec
 from adlro.records.predictions import Evidence, Recollection
 from adlro.services.decompose.hypervectors.algebra import WORD_BITS
 from adlro.services.decompose.hypervectors.codebook import Codebook, default_codebook
-from adlro.services.decompose.hypervectors.kernel import Columns
-from adlro.services.decompose.hypervectors.packed import PackedIndex
-from adlro.services.decompose.outcomes.groups import (
+from adlro.services.decompose.hypervectors.packed_index import PackedIndex
+from adlro.services.decompose.hypervectors.similarity_kernel import Features
+from adlro.services.decompose.outcomes.job_groups import (
     ALL_DECLARED,
     GroupKey,
     JobGroup,
@@ -37,9 +37,9 @@ from adlro.services.decompose.outcomes.groups import (
     job_type_key,
     user_application_key,
 )
-from adlro.services.decompose.outcomes.record_code import RecordCode, rounded, similarity
-from adlro.services.decompose.outcomes.speeds import Speeds
-from adlro.services.decompose.variables.columns import REAL_COUNT, Category, JobRows
+from adlro.services.decompose.outcomes.job_record_code import JobRecordCode, rounded, similarity
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.variables.job_features import REAL_COUNT, Category, FeatureExtractor
 from adlro.services.decompose.variables.variables import Variables
 from adlro.services.decompose.variables.vocabulary import NOT_STATED
 
@@ -91,7 +91,7 @@ class SimilarJob(NamedTuple):
         return Recollection(self.job.job_id, self.similarity, self.job.spec, self.job.gpu_model, self.job.runtime_s)
 
 
-class _Kept(NamedTuple):
+class _KeptJob(NamedTuple):
     sequence: int
     job: FinishedJob
     row: int
@@ -112,7 +112,7 @@ class OutcomeMemory:
     def __init__(
         self,
         variables: Variables,
-        speeds: Speeds,
+        speeds: ModelSpeeds,
         capacity: int = 100_000,
         *,
         max_age_s: float = math.inf,
@@ -121,27 +121,27 @@ class OutcomeMemory:
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, not {capacity}")
         self.revision = 0
-        self.rows = JobRows(variables)
+        self.features = FeatureExtractor(variables)
         self._variables = variables
         self._speeds = speeds
         self._capacity = capacity
         self._max_age_s = max_age_s
-        self._code = RecordCode(codebook or default_codebook(), self.rows)
+        self._code = JobRecordCode(codebook or default_codebook(), self.features)
         self._row_of: dict[tuple[float | None, ...], int] = {}
-        self.rows.on_cleared.append(self._clear_real)
+        self.features.on_cleared.append(self._clear_real)
         self._empty()
 
     def _empty(self) -> None:
         for key in self._row_of:
             self._release(key)
-        self._kept: dict[int, _Kept] = {}  # by sequence, oldest first
+        self._kept: dict[int, _KeptJob] = {}  # by sequence, oldest first
         self._job_ids: set[str] = set()
         self._next_sequence = 0
         self._newest_end_s: dict[str, float] = {}  # by cluster
-        self._of_cluster: dict[str, dict[int, _Kept]] = {}  # by sequence, oldest first
+        self._of_cluster: dict[str, dict[int, _KeptJob]] = {}  # by sequence, oldest first
         self._groups: dict[GroupKey, JobGroup] = {}
         self._row_of = {}
-        self._members: list[deque[_Kept]] = []  # by row, oldest first
+        self._members: list[deque[_KeptJob]] = []  # by row, oldest first
         self._keys: list[tuple[float | None, ...]] = []
         self._free_rows: list[int] = []
         self._crowded: set[int] = set()
@@ -199,8 +199,8 @@ class OutcomeMemory:
         self._next_sequence += 1
         # Groups first: a runtime of which no logarithm can be taken raises before anything is changed.
         groups = self._add_to_groups(sequence, job)
-        self.rows.note(job.spec)
-        kept = _Kept(sequence, job, self._row(job), groups)
+        self.features.note(job.spec)
+        kept = _KeptJob(sequence, job, self._row(job), groups)
         self._kept[sequence] = kept
         self._of_cluster.setdefault(job.cluster, {})[sequence] = kept
         self._job_ids.add(job.job_id)
@@ -221,7 +221,7 @@ class OutcomeMemory:
     def nearest(self, job: JobSpec, k: int, gpu_model: str = "", *, without: str = "") -> list[SimilarJob]:
         """The k finished jobs most like a job, most similar first, newer before older.
 
-        Similarity is the share of the weight of what the job states that is alike (`record_code.similarity`).
+        Similarity is the share of the weight of what the job states that is alike (`job_record_code.similarity`).
 
         Args:
             job: what was asked for.
@@ -237,7 +237,7 @@ class OutcomeMemory:
         query = self._query(job, gpu_model)
         packed = self._code.packed(query.categories[0].tolist(), query.reals[0].tolist())
         rows = self._index.nearest(packed, max(SHORTLIST, 4 * k))
-        alike = similarity(query, Columns(self._categories[rows], self._reals[rows]))
+        alike = similarity(query, Features(self._categories[rows], self._reals[rows]))
         # The k nearest jobs lie in the k rows that are best by similarity and newest job.
         newest = np.array([self._members[row][-1].sequence for row in rows.tolist()])
         best = np.lexsort((-newest, -alike))[:k]
@@ -249,15 +249,15 @@ class OutcomeMemory:
         found.sort(key=lambda each: each[:2], reverse=True)
         return [SimilarJob(job, score) for score, _, job in found[:k]]
 
-    def _query(self, job: JobSpec, gpu_model: str) -> Columns:
+    def _query(self, job: JobSpec, gpu_model: str) -> Features:
         categories, reals = self._numbers(job, learn=False)
         categories[Category.GPU_MODEL] = NOT_STATED
         if gpu_model:
             categories[Category.GPU_MODEL] = self._variables.gpu_model.number(gpu_model)
-        return Columns(np.array([categories], dtype=np.int32), np.array([reals]))
+        return Features(np.array([categories], dtype=np.int32), np.array([reals]))
 
     def _numbers(self, job: JobSpec, *, learn: bool) -> tuple[list[int], list[float]]:
-        categories, reals = self.rows.row(job, learn=learn)
+        categories, reals = self.features.row(job, learn=learn)
         declared = math.nan
         if job.expected_runtime is not None and 0 < job.expected_runtime.runtime_s < math.inf:
             ratio = self._speeds.of(job, job.expected_runtime.gpu_model).ratio
@@ -282,7 +282,7 @@ class OutcomeMemory:
                 self._reals = np.concatenate([self._reals, np.zeros_like(self._reals)])
         self._row_of[key] = row
         self._keys[row] = key
-        self.rows.hold(categories)
+        self.features.hold(categories)
         self._categories[row], self._reals[row] = categories, reals
         self._index.put(row, self._code.packed(categories, reals))
         return row
@@ -301,7 +301,7 @@ class OutcomeMemory:
         return tuple(values)
 
     def _release(self, key: tuple[float | None, ...]) -> None:
-        self.rows.release([int(number or 0) for number in key[: len(Category)]])
+        self.features.release([int(number or 0) for number in key[: len(Category)]])
 
     def _clear_real(self, column: int) -> None:
         self._reals[:, column] = math.nan
@@ -312,7 +312,7 @@ class OutcomeMemory:
             self._keys[row] = (*key, float(row), float(self._next_sequence))  # longer than keys of jobs, so like none
             self._row_of[self._keys[row]] = row
 
-    def _most_redundant(self) -> _Kept:
+    def _most_redundant(self) -> _KeptJob:
         if self._crowded:
             return self._members[max(self._crowded, key=lambda row: len(self._members[row]))][0]
         return next(iter(self._kept.values()))
@@ -326,7 +326,7 @@ class OutcomeMemory:
                 break
             self._forget(oldest)
 
-    def _forget(self, kept: _Kept) -> None:
+    def _forget(self, kept: _KeptJob) -> None:
         del self._kept[kept.sequence]
         del self._of_cluster[kept.job.cluster][kept.sequence]
         self._job_ids.discard(kept.job.job_id)
@@ -349,5 +349,5 @@ class OutcomeMemory:
             self._free_rows.append(kept.row)
 
 
-def _last(members: deque[_Kept], count: int) -> list[_Kept]:
+def _last(members: deque[_KeptJob], count: int) -> list[_KeptJob]:
     return list(members) if len(members) <= count else [members[-i] for i in range(1, count + 1)]

@@ -12,7 +12,7 @@ from adlro.errors import NotFound
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.matrices import MetricColumn, TelemetryBlock
 from adlro.records.telemetry import Metric
-from adlro.services.decompose.clusters.state import METRIC_UNITS, ClusterMatrix, Clusters
+from adlro.services.decompose.clusters.gpu_matrix import METRIC_UNITS, GpuMatrices, GpuMatrix
 
 NAN = float("nan")
 
@@ -32,12 +32,12 @@ def block(gpu_ids: list[str], times: list[float], **raw: list[list[float]]) -> T
     return TelemetryBlock("lab", tuple(gpu_ids), tuple(times), (), columns)
 
 
-def raw_of(matrix: ClusterMatrix, metric: Metric) -> list[float]:
+def raw_of(matrix: GpuMatrix, metric: Metric) -> list[float]:
     return [float(value) for value in matrix.snapshot().planes[metric].raw]
 
 
 def test_before_any_sample_nothing_is_known():
-    snapshot = ClusterMatrix(cluster("a", "b")).snapshot()
+    snapshot = GpuMatrix(cluster("a", "b")).snapshot()
     assert snapshot.gpus == (("n-0/0", "n-0", "a"), ("n-0/1", "n-0", "b"))
     assert list(snapshot.planes) == list(Metric)
     assert all(np.isnan(plane.raw).all() and np.isnan(plane.normalized).all() for plane in snapshot.planes.values())
@@ -47,7 +47,7 @@ def test_before_any_sample_nothing_is_known():
 
 
 def test_of_each_gpu_and_metric_the_last_reported_value_counts():
-    matrix = ClusterMatrix(cluster("a", "a", "a"))
+    matrix = GpuMatrix(cluster("a", "a", "a"))
     # Columns come in an order of their own; n-0/1 does not report at the last time, n-0/2 never.
     ids = ["n-0/2", "n-0/0", "n-0/1"]
     assert not matrix.fold(
@@ -63,7 +63,7 @@ def test_of_each_gpu_and_metric_the_last_reported_value_counts():
 
 
 def test_an_older_block_changes_only_what_was_not_known():
-    matrix = ClusterMatrix(cluster("a", "a"))
+    matrix = GpuMatrix(cluster("a", "a"))
     matrix.fold(block(["n-0/0"], [10.0], temperature=[[50]]))
     matrix.fold(block(["n-0/0", "n-0/1"], [9.0], temperature=[[40, 41]], power=[[80, 81]]))
     assert raw_of(matrix, Metric.TEMPERATURE) == [50, 41]
@@ -79,7 +79,7 @@ def test_folding_again_or_in_another_order_gives_the_same():
     ]
     seen = set()
     for order in itertools.permutations([*blocks, blocks[1]]):
-        matrix = ClusterMatrix(cluster("a", "a"))
+        matrix = GpuMatrix(cluster("a", "a"))
         for each in order:
             matrix.fold(each)
         seen.add((tuple(raw_of(matrix, Metric.TEMPERATURE)), tuple(raw_of(matrix, Metric.POWER))))
@@ -87,14 +87,14 @@ def test_folding_again_or_in_another_order_gives_the_same():
 
 
 def test_gpus_that_the_description_does_not_name_are_counted_and_left_out():
-    matrix = ClusterMatrix(cluster("a"))
+    matrix = GpuMatrix(cluster("a"))
     assert matrix.fold(block(["n-9/0", "n-0/0"], [1.0], temperature=[[99, 50]]))
     assert raw_of(matrix, Metric.TEMPERATURE) == [50]
     assert matrix.unknown_gpu_count == 1
 
 
 def test_the_revision_grows_with_changes_only():
-    matrix = ClusterMatrix(cluster("a"))
+    matrix = GpuMatrix(cluster("a"))
     revisions = [matrix.revision]
     for each in (
         block(["n-0/0"], [1.0], temperature=[[50]]),
@@ -109,7 +109,7 @@ def test_the_revision_grows_with_changes_only():
 
 
 def test_a_snapshot_does_not_change_afterwards():
-    matrix = ClusterMatrix(cluster("a"))
+    matrix = GpuMatrix(cluster("a"))
     matrix.fold(block(["n-0/0"], [1.0], temperature=[[50]]))
     before = matrix.snapshot()
     assert matrix.snapshot() is before
@@ -119,7 +119,7 @@ def test_a_snapshot_does_not_change_afterwards():
 
 
 def test_a_new_description_keeps_the_values_of_gpus_that_stay_what_they_were():
-    matrix = ClusterMatrix(cluster("a", "a", "a"))
+    matrix = GpuMatrix(cluster("a", "a", "a"))
     matrix.fold(block(["n-0/0", "n-0/1", "n-0/2"], [1.0], temperature=[[50, 51, 52]]))
     described = Cluster(
         "default",
@@ -142,7 +142,7 @@ def test_a_new_description_keeps_the_values_of_gpus_that_stay_what_they_were():
 
 
 async def test_waiting_for_a_change_ends_with_the_next_one():
-    matrix = ClusterMatrix(cluster("a"))
+    matrix = GpuMatrix(cluster("a"))
     await asyncio.wait_for(matrix.changed(matrix.revision - 1), 60)  # has changed already
     waiting = [asyncio.create_task(matrix.changed(matrix.revision)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -152,7 +152,7 @@ async def test_waiting_for_a_change_ends_with_the_next_one():
 
 
 async def test_a_cluster_that_goes_wakes_those_who_wait_and_comes_back_with_a_higher_revision():
-    clusters = Clusters()
+    clusters = GpuMatrices()
     clusters.describe([cluster("a"), cluster("b", name="other")])
     matrix = clusters.find("default")
     waiting = asyncio.create_task(matrix.changed(matrix.revision))
@@ -166,7 +166,7 @@ async def test_a_cluster_that_goes_wakes_those_who_wait_and_comes_back_with_a_hi
 
 
 def test_the_models_of_all_clusters():
-    clusters = Clusters()
+    clusters = GpuMatrices()
     assert clusters.gpu_models() is None
     clusters.describe([])
     assert clusters.gpu_models() == set()

@@ -1,4 +1,4 @@
-"""Jobs as rows of numbers, from which similarity is computed. Knows plain records and arrays only.
+"""The features of jobs: rows of numbers, from which similarity is computed. Knows plain records and arrays only.
 
 Categories are numbers of values in growing vocabularies, reals logarithms of what a job asks for and of numeric labels
 (such as batch_size=64); labels that are not numbers count together as one category, without those that are another for
@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 
 from adlro.records.jobs import JobSpec
-from adlro.services.decompose.hypervectors.kernel import Columns
+from adlro.services.decompose.hypervectors.similarity_kernel import Features
 from adlro.services.decompose.variables.labels import LABEL_LIMIT, as_number
 from adlro.services.decompose.variables.variables import Variables
 from adlro.services.decompose.variables.vocabulary import UNKNOWN, Vocabulary
@@ -42,8 +42,8 @@ class Real(IntEnum):
 REAL_COUNT = len(Real) + LABEL_LIMIT
 
 
-class JobRows:
-    """Makes rows of jobs.
+class FeatureExtractor:
+    """Makes the features of jobs, a row of numbers each.
 
     Args:
         variables: the vocabularies.
@@ -124,13 +124,13 @@ class JobRows:
             else f"label/{self._variables.labels.key(column - len(Real))}"
         )
 
-    def rows(self, jobs: Sequence[JobSpec]) -> Columns:
+    def rows(self, jobs: Sequence[JobSpec]) -> Features:
         """J jobs as rows; values that were not seen equal nothing."""
         made = [self.row(job, learn=False) for job in jobs]
         categories = np.array([each[0] for each in made], dtype=np.int32).reshape(-1, len(Category))
         # An unknown value equals no known one, but must not equal what a full vocabulary left UNKNOWN either.
         categories[categories == UNKNOWN] = UNKNOWN - 1
-        return Columns(categories, np.array([each[1] for each in made]).reshape(-1, REAL_COUNT))
+        return Features(categories, np.array([each[1] for each in made]).reshape(-1, REAL_COUNT))
 
 
 def _number(vocabulary: Vocabulary, value: str, learn: bool) -> int:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from adlro.errors import InvalidInput, Unavailable
 from adlro.records.jobs import JobSpec
 from adlro.records.predictions import PredictionBasis
-from adlro.services.decompose.outcomes.groups import (
+from adlro.services.decompose.outcomes.job_groups import (
     ALL_DECLARED,
     GroupKey,
     application_key,
@@ -27,8 +27,8 @@ from adlro.services.decompose.outcomes.groups import (
     job_type_key,
     user_application_key,
 )
-from adlro.services.decompose.outcomes.memory import FinishedJob, OutcomeMemory, SimilarJob
-from adlro.services.decompose.outcomes.speeds import Speeds
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory, SimilarJob
 from adlro.workload.estimates import PRIOR_WORK_S
 
 INTERVAL_COVERAGE = 0.8
@@ -132,7 +132,7 @@ class PlainPredictor:
     def __init__(
         self,
         memory: OutcomeMemory,
-        speeds: Speeds,
+        speeds: ModelSpeeds,
         cluster_gpu_models: Callable[[], Collection[str] | None],
     ) -> None:
         self._memory = memory
@@ -266,7 +266,7 @@ def evidence(
     ]
 
 
-def require_known(gpu_models: Sequence[str], speeds: Speeds, in_clusters: Collection[str] | None) -> None:
+def require_known(gpu_models: Sequence[str], speeds: ModelSpeeds, in_clusters: Collection[str] | None) -> None:
     """Checks GPU models that a caller names.
 
     Args:

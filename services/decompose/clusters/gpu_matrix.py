@@ -31,7 +31,7 @@ METRIC_UNITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class GpuMatrixSnapshot:
     """A cluster's GPU matrix at one revision; never changed after it is made.
 
     gpus: (gpu_id, node_id, gpu_model) in the order of the description. sample_times_unix_s: G, NaN: never reported.
@@ -47,7 +47,7 @@ class Snapshot:
     newest_sample_unix_s: float | None
 
 
-class ClusterMatrix:
+class GpuMatrix:
     """One cluster's matrix, and a signal for every change.
 
     Args:
@@ -60,7 +60,7 @@ class ClusterMatrix:
         self.revision = next(self._revisions)
         self.unknown_gpu_count = 0
         self._changed = asyncio.Event()
-        self._snapshot: Snapshot | None = None
+        self._snapshot: GpuMatrixSnapshot | None = None
         self._raw: NDArray[np.float32]
         self._normalized: NDArray[np.float32]
         self._times: NDArray[np.float64]
@@ -128,13 +128,13 @@ class ClusterMatrix:
             self._touch()
         return strangers > 0
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> GpuMatrixSnapshot:
         """The matrix as it is; computed once a revision."""
         if self._snapshot is None:
             reported = ~np.isnan(self._times)
             newest = np.where(reported, self._times, -np.inf).max(axis=0, initial=-np.inf)  # G
             raw, normalized = self._raw.copy(), self._normalized.copy()
-            self._snapshot = Snapshot(
+            self._snapshot = GpuMatrixSnapshot(
                 cluster=self.cluster.name,
                 revision=self.revision,
                 gpus=self._gpus,
@@ -183,10 +183,10 @@ class ClusterMatrix:
 
 
 @dataclass(slots=True)
-class Clusters:
+class GpuMatrices:
     """The matrices of all described clusters. `read` is whether the descriptions have been read at all."""
 
-    matrices: dict[str, ClusterMatrix] = field(default_factory=dict)
+    matrices: dict[str, GpuMatrix] = field(default_factory=dict)
     read: bool = False
     _revisions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -198,7 +198,7 @@ class Clusters:
         for cluster in clusters:
             matrix = self.matrices.get(cluster.name)
             if matrix is None:
-                self.matrices[cluster.name] = ClusterMatrix(cluster, self._revisions)
+                self.matrices[cluster.name] = GpuMatrix(cluster, self._revisions)
             else:
                 matrix.describe(cluster)
 
@@ -208,7 +208,7 @@ class Clusters:
             return None
         return {model for matrix in self.matrices.values() for model in matrix.cluster.gpu_models}
 
-    def find(self, name: str) -> ClusterMatrix:
+    def find(self, name: str) -> GpuMatrix:
         """The matrix of a cluster.
 
         Raises:

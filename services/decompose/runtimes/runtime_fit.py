@@ -1,7 +1,7 @@
 """What is learned from the newest finished jobs, made in one go from a copy of them. Knows arrays only.
 
-A `Refit` holds all that it needs and a `Fit` is never changed once it is made, so the work may be done in another
-thread while questions are answered from the fit before.
+A `Refit` holds all that it needs and a `RuntimeFit` is never changed once it is made, so the work may be done in
+another thread while questions are answered from the fit before.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from adlro.services.decompose.hypervectors.kernel import Columns, Floats, Term
-from adlro.services.decompose.regression.learner import Learner, Settings
-from adlro.services.decompose.regression.regression import Residuals
-from adlro.services.decompose.regression.window import Observations
-from adlro.services.decompose.runtimes.coverage import Calibration, Kind
-from adlro.services.decompose.variables.columns import Category
+from adlro.services.decompose.hypervectors.similarity_kernel import Features, Floats, KernelTerm
+from adlro.services.decompose.regression.kernel_regression import Residuals
+from adlro.services.decompose.regression.observation_window import Observations
+from adlro.services.decompose.regression.tuned_regression import Hyperparameters, TunedRegression
+from adlro.services.decompose.runtimes.interval_coverage import Calibration, PredictionKind
+from adlro.services.decompose.variables.job_features import Category
 
 EXACT = 1e-3
 """Declarations off by less than this, in root mean square of the logarithm, are taken as they stand."""
@@ -35,15 +35,15 @@ NEAR_PRIOR_COUNT = 4
 NO_CORRECTIONS = (-math.inf, math.inf)
 
 
-def correction_terms(settings: Settings, present: Collection[int]) -> list[Term]:
+def correction_terms(hyperparameters: Hyperparameters, present: Collection[int]) -> list[KernelTerm]:
     """How alike two declarations' errors are: by everyone's, the user's and the application's; half of it by size.
 
     Who is wrong by a factor about minutes may be so about hours, or not: what is learned of the one counts less there.
     """
     del present  # what else a job asks for says little about how well its user estimates
-    s, application, user = 0.5 * settings.jobs, Category.APPLICATION, Category.USER
+    s, application, user = 0.5 * hyperparameters.jobs, Category.APPLICATION, Category.USER
     return [
-        Term(weight * s, categories, reals)
+        KernelTerm(weight * s, categories, reals)
         for weight, categories in (
             (1.0, ()),
             (0.3, (Category.JOB_TYPE,)),
@@ -55,57 +55,57 @@ def correction_terms(settings: Settings, present: Collection[int]) -> list[Term]
     ]
 
 
-def declaration_columns(columns: Columns, declared: Floats) -> Columns:
+def declaration_features(features: Features, declared: Floats) -> Features:
     """The rows of N jobs as the corrections of their declarations are compared: `declared` is the only real.
 
     Args:
-        columns: N rows.
+        features: N rows.
         declared: N; log2 of the declared seconds.
     """
-    categories = columns.categories.copy()
+    categories = features.categories.copy()
     categories[:, [Category.GPU_MODEL, Category.LABELS]] = 0  # these tell nothing about a declaration
-    return Columns(categories, (np.round(declared / STEP_OCTAVES) * STEP_OCTAVES)[:, None])
+    return Features(categories, (np.round(declared / STEP_OCTAVES) * STEP_OCTAVES)[:, None])
 
 
-class Declared:
+class DeclaredSizes:
     """Sizes of the declarations that were learned from, by user and application.
 
     Args:
-        columns: N rows, as `declaration_columns` makes them.
+        features: N rows, as `declaration_features` makes them.
     """
 
-    def __init__(self, columns: Columns | None = None) -> None:
+    def __init__(self, features: Features | None = None) -> None:
         self._sizes: dict[tuple[int, int], tuple[Floats, Floats]] = {}
         self.least, self.greatest = math.inf, -math.inf
-        if columns is None or not len(columns):
+        if features is None or not len(features):
             return
-        self.least, self.greatest = float(columns.reals.min()), float(columns.reals.max())
+        self.least, self.greatest = float(features.reals.min()), float(features.reals.max())
         of_pair: dict[tuple[int, int], list[float]] = {}
-        for pair, size in zip(self._pairs(columns), columns.reals[:, 0].tolist(), strict=True):
+        for pair, size in zip(self._pairs(features), features.reals[:, 0].tolist(), strict=True):
             of_pair.setdefault(pair, []).append(size)
         for pair, sizes in of_pair.items():
             values, counts = np.unique(np.array(sizes), return_counts=True)
             self._sizes[pair] = values, counts.astype(np.float64)
 
     @staticmethod
-    def _pairs(columns: Columns) -> list[tuple[int, int]]:
-        rows = columns.categories[:, [Category.APPLICATION, Category.USER]].tolist()
+    def _pairs(features: Features) -> list[tuple[int, int]]:
+        rows = features.categories[:, [Category.APPLICATION, Category.USER]].tolist()
         return [(application, user) for application, user in rows]
 
-    def near(self, columns: Columns) -> Floats:
+    def near(self, features: Features) -> Floats:
         """Of N declarations: how many of their user and application there were, each counted by how near it is."""
         none = np.empty(0), np.empty(0)
         found = []
-        for pair, size in zip(self._pairs(columns), columns.reals[:, 0].tolist(), strict=True):
+        for pair, size in zip(self._pairs(features), features.reals[:, 0].tolist(), strict=True):
             sizes, counts = self._sizes.get(pair, none)
             found.append(float((np.exp(-np.abs(sizes - size)) * counts).sum()))
         return np.array(found)
 
-    def strangeness(self, columns: Columns) -> Floats:
+    def strangeness(self, features: Features) -> Floats:
         """Of N declarations: 0 within the sizes learned from and a step beyond, towards 1 the farther from them."""
         if self.least > self.greatest:
-            return np.zeros(len(columns))
-        sizes = columns.reals[:, 0]
+            return np.zeros(len(features))
+        sizes = features.reals[:, 0]
         beyond = np.maximum(self.least - sizes, sizes - self.greatest) - STEP_OCTAVES
         return np.asarray(1.0 - np.exp(np.minimum(0.0, -beyond / FADE_OCTAVES)))
 
@@ -115,13 +115,13 @@ def of_outcomes(share: float, near: Floats) -> Floats:
 
     Args:
         share: of the corrected declaration where there were many.
-        near: N; see `Declared.near`.
+        near: N; see `DeclaredSizes.near`.
     """
     return (1.0 - share) * near / (near + NEAR_PRIOR_COUNT)
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class RuntimeFit:
     """Regressions and what they are calibrated by. As it is made without arguments, nothing is learned yet.
 
     outcomes: of log runtimes. corrections: of log(observed / declared). exact: whether declarations were exact so far.
@@ -130,27 +130,29 @@ class Fit:
     declared) that was observed. calibrations: of kinds of predictions.
     """
 
-    outcomes: Learner = field(default_factory=lambda: Learner(Settings()))
-    corrections: Learner = field(
-        default_factory=lambda: Learner(Settings(jobs=0.1, reals=(0,), fixed=True), correction_terms, centred=False)
+    outcomes: TunedRegression = field(default_factory=lambda: TunedRegression(Hyperparameters()))
+    corrections: TunedRegression = field(
+        default_factory=lambda: TunedRegression(
+            Hyperparameters(jobs=0.1, reals=(0,), fixed=True), correction_terms, centred=False
+        )
     )
     exact: bool = True
     share: float = 1.0
     declared_residuals: Residuals = field(default_factory=lambda: Residuals(np.empty(0)))
-    declared: Declared = field(default_factory=Declared)
+    declared: DeclaredSizes = field(default_factory=DeclaredSizes)
     correction_range: tuple[float, float] = NO_CORRECTIONS
-    calibrations: Mapping[Kind, Calibration] = field(default_factory=dict)
+    calibrations: Mapping[PredictionKind, Calibration] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Refit:
-    """The work of making a fit anew, from the one before (whose settings it goes on from) and what was seen."""
+    """The work of making a fit anew, from the one before (whose hyperparameters it goes on from) and what was seen."""
 
-    previous: Fit
+    previous: RuntimeFit
     seen: Observations
-    calibrations: Mapping[Kind, Calibration] = field(default_factory=dict)
+    calibrations: Mapping[PredictionKind, Calibration] = field(default_factory=dict)
 
-    def make(self) -> Fit:
+    def make(self) -> RuntimeFit:
         """The new fit; the one before is left as it is.
 
         Raises:
@@ -158,7 +160,7 @@ class Refit:
         """
         seen = self.seen
         outcomes = copy.copy(self.previous.outcomes)
-        outcomes.fit(seen.columns, seen.outcomes, seen.added_count)
+        outcomes.fit(seen.features, seen.outcomes, seen.added_count)
         fit = replace(self.previous, outcomes=outcomes, calibrations=self.calibrations)
         declared = np.flatnonzero(~np.isnan(seen.corrections))
         if not len(declared):
@@ -167,14 +169,14 @@ class Refit:
         fit = replace(fit, correction_range=(float(seen_corrections.min()), float(seen_corrections.max())))
         if np.sqrt(np.mean(observed**2)) < EXACT:
             return replace(fit, exact=True, share=1.0, declared_residuals=Residuals(observed))
-        columns = declaration_columns(seen.columns.rows(declared), seen.declared[declared])
-        sizes = Declared(columns)
+        features = declaration_features(seen.features.rows(declared), seen.declared[declared])
+        sizes = DeclaredSizes(features)
         corrections = copy.copy(self.previous.corrections)
-        corrections.fit(columns, observed, seen.declared_count)
+        corrections.fit(features, observed, seen.declared_count)
         by_declared = corrections.left_out_residual
         by_outcomes = outcomes.left_out_residual[declared]
         both = ~(np.isnan(by_declared) | np.isnan(by_outcomes))
-        near = sizes.near(columns) - 1.0  # without the job itself
+        near = sizes.near(features) - 1.0  # without the job itself
         share = 1.0
         if both.sum() >= MIX_FROM:
             shares = np.linspace(0, 1, 11)

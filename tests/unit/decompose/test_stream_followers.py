@@ -15,14 +15,14 @@ from adlro.errors import NotFound, Unavailable
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec, JobType
 from adlro.records.telemetry import Metric
-from adlro.services.decompose import follow
+from adlro.services.decompose import stream_followers
 from adlro.services.decompose.clients import StreamEntry, StreamInfo, decode_outcome
-from adlro.services.decompose.clusters.state import Clusters
-from adlro.services.decompose.follow import Followers
+from adlro.services.decompose.clusters.gpu_matrix import GpuMatrices
 from adlro.services.decompose.metrics import DecomposeMetrics
-from adlro.services.decompose.outcomes.memory import OutcomeMemory
-from adlro.services.decompose.outcomes.speeds import Speeds
-from adlro.services.decompose.runtimes.predict import PlainPredictor
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import OutcomeMemory
+from adlro.services.decompose.runtimes.predictor import PlainPredictor
+from adlro.services.decompose.stream_followers import FollowedStreams
 from adlro.services.decompose.variables.variables import Variables
 from adlro.store.keys import OUTCOMES, telemetry_key
 from adlro.v1 import stream_pb2, telemetry_pb2
@@ -103,12 +103,12 @@ class Suite:
     def __init__(self, tail_count: int = 4, **followers) -> None:
         self.redis = FakeRedis()
         self.states: list[str] = []
-        self.clusters = Clusters()
-        variables, speeds = Variables(), Speeds()
+        self.clusters = GpuMatrices()
+        variables, speeds = Variables(), ModelSpeeds()
         self.memory = OutcomeMemory(variables, speeds)
         predictor = PlainPredictor(self.memory, speeds, self.clusters.gpu_models)
         self.registry = CollectorRegistry()
-        self.followers = Followers(
+        self.followers = FollowedStreams(
             self.redis,
             predictor,
             self.clusters,
@@ -140,9 +140,9 @@ class Suite:
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
-    monkeypatch.setattr(follow, "BLOCK_MS", 20)
-    monkeypatch.setattr(follow, "_LONGEST_PAUSE_S", 0.05)
-    monkeypatch.setattr(follow, "_FOLD_TIMEOUT_S", 60.0)  # no test waits for its end
+    monkeypatch.setattr(stream_followers, "BLOCK_MS", 20)
+    monkeypatch.setattr(stream_followers, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(stream_followers, "_FOLD_TIMEOUT_S", 60.0)  # no test waits for its end
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
@@ -372,14 +372,14 @@ async def test_a_job_that_cannot_be_learned_is_left_out_and_the_rest_goes_on(err
 
 async def test_other_work_has_its_turn_while_many_outcomes_are_folded():
     suite = Suite()
-    for number in range(follow.OUTCOMES_BATCH_COUNT):
+    for number in range(stream_followers.OUTCOMES_BATCH_COUNT):
         suite.redis.add(OUTCOMES, outcome(number))
     seen = [0]
     async with suite.running():
-        while len(suite.memory) < follow.OUTCOMES_BATCH_COUNT:
+        while len(suite.memory) < stream_followers.OUTCOMES_BATCH_COUNT:
             await asyncio.sleep(0)
             seen.append(len(suite.memory))
-            assert suite.followers.outcomes_cursor in {follow.START, f"{seen[-1]}-0"}
+            assert suite.followers.outcomes_cursor in {stream_followers.START, f"{seen[-1]}-0"}
     assert max(np.diff(seen)) <= 20
 
 
@@ -390,7 +390,7 @@ async def test_what_a_file_holds_is_kept_though_the_stream_is_empty_or_began_ane
     suite.memory.add(job)
     async with suite.running():
         await until(lambda: not suite.followers.waiting_for())
-        await until(lambda: suite.followers.outcomes_cursor == follow.START)
+        await until(lambda: suite.followers.outcomes_cursor == stream_followers.START)
         assert len(suite.memory) == 1
         suite.redis.add(OUTCOMES, outcome(1))
         suite.redis.add(OUTCOMES, outcome(2))

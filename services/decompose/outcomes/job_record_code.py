@@ -16,16 +16,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from adlro.services.decompose.hypervectors.algebra import Words, pack, signs
-from adlro.services.decompose.hypervectors.codebook import Codebook, Fractional
-from adlro.services.decompose.hypervectors.kernel import Columns, Floats, Term, kernel
-from adlro.services.decompose.variables.columns import REAL_COUNT, Category, JobRows, Real
+from adlro.services.decompose.hypervectors.codebook import Codebook, FractionalPowerCode
+from adlro.services.decompose.hypervectors.similarity_kernel import Features, Floats, KernelTerm, kernel
+from adlro.services.decompose.variables.job_features import REAL_COUNT, Category, FeatureExtractor, Real
 from adlro.services.decompose.variables.vocabulary import NOT_STATED, UNKNOWN
 
 CATEGORY_WEIGHTS = {Category.APPLICATION: 40, Category.USER: 25, Category.JOB_TYPE: 15, Category.LABELS: 10}
 GPU_MODEL_WEIGHT = 20
 """Where the model that a job ran on is asked for."""
 DECLARED = REAL_COUNT
-"""Column of the declared runtime, beyond the reals of `columns`."""
+"""Column of the declared runtime, beyond the reals of `job_features`."""
 REAL_WEIGHTS = {
     Real.PRIORITY: 8,
     Real.GPU_MEMORY: 4,
@@ -45,19 +45,18 @@ def rounded(reals: Sequence[float]) -> list[float]:
     return [round(value / STEP) * STEP if math.isfinite(value) else math.nan for value in reals]
 
 
-class RecordCode:
+class JobRecordCode:
     """Hypervectors of rows of numbers.
 
     Args:
         codebook: gives the atoms.
-        rows: knows the names behind the numbers of categories and labels: atoms are made from names, so that
-        hypervectors
-            are the same in every process, whatever it saw first.
+        features: knows the names behind the numbers of categories and labels: atoms are made from names, so that
+            hypervectors are the same in every process, whatever it saw first.
     """
 
-    def __init__(self, codebook: Codebook, rows: JobRows) -> None:
+    def __init__(self, codebook: Codebook, features: FeatureExtractor) -> None:
         self.codebook = codebook
-        self._rows = rows
+        self._features = features
         self._ties = codebook.atom("ties")
         self._category = functools.lru_cache(maxsize=16_384)(self._make_category)
         self._fractional = functools.lru_cache(maxsize=64)(self._make_fractional)
@@ -67,8 +66,8 @@ class RecordCode:
         """A record's hypervector, d real components.
 
         Args:
-            categories: as in `columns.Category`; UNKNOWN and NOT_STATED ones are left out.
-            reals: those of `columns`, then the declared runtime; NaN ones are left out.
+            categories: as in `job_features.Category`; UNKNOWN and NOT_STATED ones are left out.
+            reals: those of `job_features`, then the declared runtime; NaN ones are left out.
         """
         total = np.zeros(self.codebook.dimension, dtype=np.float32)
         for column, weight in (*CATEGORY_WEIGHTS.items(), (Category.GPU_MODEL, GPU_MODEL_WEIGHT)):
@@ -76,7 +75,7 @@ class RecordCode:
                 total += np.float32(math.sqrt(weight)) * self._category(int(column), int(categories[column]))
         for real, weight in REAL_WEIGHTS.items():
             if not math.isnan(reals[real]):
-                name = "declared_runtime" if real == DECLARED else self._rows.real_name(int(real))
+                name = "declared_runtime" if real == DECLARED else self._features.real_name(int(real))
                 total += np.float32(math.sqrt(weight)) * self._real(name, float(reals[real]))
         return total.astype(np.float64)
 
@@ -85,12 +84,12 @@ class RecordCode:
         return pack(signs(self.sum(categories, reals), self._ties))
 
     def _make_category(self, column: int, value: int) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
-        return self.codebook.atom(f"category/{Category(column).name}/{self._rows.category_name(column, value)}")
+        return self.codebook.atom(f"category/{Category(column).name}/{self._features.category_name(column, value)}")
 
     def _make_real(self, name: str, value: float) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
         return self._fractional(name).code_of(value)
 
-    def _make_fractional(self, name: str) -> Fractional:
+    def _make_fractional(self, name: str) -> FractionalPowerCode:
         return self.codebook.fractional(f"real/{name}", LENGTH)
 
 
@@ -101,7 +100,7 @@ def stated(column: int, value: int) -> bool:
     return value not in {UNKNOWN, NOT_STATED}
 
 
-def similarity(query: Columns, records: Columns) -> Floats:
+def similarity(query: Features, records: Features) -> Floats:
     """The share, 0..1, of the weight of what the query states that N records have alike: N.
 
     Args:
@@ -109,12 +108,14 @@ def similarity(query: Columns, records: Columns) -> Floats:
         records: N rows.
     """
     terms = [
-        Term(float(weight), (column,))
+        KernelTerm(float(weight), (column,))
         for column, weight in (*CATEGORY_WEIGHTS.items(), (Category.GPU_MODEL, GPU_MODEL_WEIGHT))
         if column == Category.JOB_TYPE or query.categories[0, column] != NOT_STATED
     ]
     terms += [
-        Term(float(weight), (), (real,)) for real, weight in REAL_WEIGHTS.items() if not np.isnan(query.reals[0, real])
+        KernelTerm(float(weight), (), (real,))
+        for real, weight in REAL_WEIGHTS.items()
+        if not np.isnan(query.reals[0, real])
     ]
     total = sum(term.weight for term in terms)
     return kernel(query, records, terms, LENGTH)[0] / total if total else np.zeros(len(records))

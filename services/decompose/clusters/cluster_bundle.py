@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.services.decompose.clusters.cluster_memory import ClusterMemory, GpuRecordCode
-from adlro.services.decompose.clusters.state import Snapshot
+from adlro.services.decompose.clusters.gpu_matrix import GpuMatrixSnapshot
 from adlro.services.decompose.hypervectors.codebook import Codebook, default_codebook
 from adlro.services.decompose.variables.variables import Variables
 from adlro.services.decompose.variables.vocabulary import UNKNOWN
@@ -40,7 +40,7 @@ class ClusterBundle:
             "memory_level": [*variables.memory_level.values(), NOT_KNOWN],
         }
 
-    def fold(self, snapshot: Snapshot) -> NDArray[np.int32]:
+    def fold(self, snapshot: GpuMatrixSnapshot) -> NDArray[np.int32]:
         """Brings the bundle up to a snapshot. Returns it: d."""
         if self._memory is None or snapshot.gpus != self._gpus:
             self._gpus = snapshot.gpus

@@ -30,7 +30,7 @@ from pydantic import AllowInfNan, Field, TypeAdapter, ValidationError
 
 from adlro.errors import InvalidInput
 from adlro.records.jobs import JobSpec
-from adlro.services.decompose.outcomes.memory import DEFAULT_CLUSTER, FinishedJob
+from adlro.services.decompose.outcomes.outcome_memory import DEFAULT_CLUSTER, FinishedJob
 from adlro.services.decompose.variables.variables import VOCABULARY_VERSION
 
 FORMAT, VERSION = "adlro-outcomes", 2

@@ -2,14 +2,14 @@
 
 Knows plain records and arrays only. Three parts, all learned from the newest finished jobs:
 
-- *outcomes*: log runtime on the reference GPU, by a regression over similarity (`learner`);
+- *outcomes*: log runtime on the reference GPU, by a regression over similarity (`tuned_regression`);
 - *declarations*: log(observed / declared), by a regression over users and applications. A declared runtime is
   corrected by it, and mixed with what outcomes say in the share that would have predicted the finished jobs best;
   It is learned by the size of declarations too, and never leaves the corrections that were observed;
 - *calibration*: residuals of finished jobs predicted without them, and without all of their user, application or size,
   make the intervals of what is as new; how little was known of those whose configuration was left out makes novelty a
   rank: at or above NOVEL are at most 5 % of configurations of known kinds. How runtimes lay in the intervals that were
-  given widens them, or brings the answer back to the prior (`coverage`).
+  given widens them, or brings the answer back to the prior (`interval_coverage`).
 """
 
 from __future__ import annotations
@@ -23,26 +23,37 @@ from numpy.typing import NDArray
 
 from adlro.records.jobs import JobSpec
 from adlro.records.predictions import PredictionBasis
-from adlro.services.decompose.hypervectors.kernel import Columns, Floats
-from adlro.services.decompose.outcomes.groups import (
+from adlro.services.decompose.hypervectors.similarity_kernel import Features, Floats
+from adlro.services.decompose.outcomes.job_groups import (
     application_key,
     job_type_key,
     user_application_key,
 )
-from adlro.services.decompose.outcomes.memory import FinishedJob, GpuKey, OutcomeMemory, SimilarJob
-from adlro.services.decompose.outcomes.speeds import Speeds
-from adlro.services.decompose.regression.window import Window
-from adlro.services.decompose.runtimes.coverage import Calibration, Compared, Coverage, Kind
-from adlro.services.decompose.runtimes.drift import Drift
-from adlro.services.decompose.runtimes.fit import NO_CORRECTIONS, Fit, Refit, declaration_columns, of_outcomes
-from adlro.services.decompose.runtimes.predict import (
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, GpuKey, OutcomeMemory, SimilarJob
+from adlro.services.decompose.regression.observation_window import ObservationWindow
+from adlro.services.decompose.runtimes.drift import DriftDetectors
+from adlro.services.decompose.runtimes.interval_coverage import (
+    Calibration,
+    IntervalCoverage,
+    PredictionKind,
+    PredictionResidual,
+)
+from adlro.services.decompose.runtimes.predictor import (
     INTERVAL_COVERAGE,
     PRIOR_LOG_SIGMA,
     Predictions,
     evidence,
     require_known,
 )
-from adlro.services.decompose.variables.columns import Category
+from adlro.services.decompose.runtimes.runtime_fit import (
+    NO_CORRECTIONS,
+    Refit,
+    RuntimeFit,
+    declaration_features,
+    of_outcomes,
+)
+from adlro.services.decompose.variables.job_features import Category
 from adlro.services.decompose.variables.variables import Variables
 from adlro.workload.estimates import PRIOR_WORK_S
 
@@ -66,7 +77,7 @@ _MOST_LOG = 700.0  # of which the exponential is a number
 _AS_LEARNED = Calibration()
 
 
-class _Learned(NamedTuple):
+class _LearnedRuntimes(NamedTuple):
     """What the fit says of J jobs on M models before it is put right by how earlier jobs went; J x M each.
 
     median_s. prior_s: the median where nothing is known of the job. low, high: the ends of the interval as logarithms
@@ -103,9 +114,9 @@ class LearnedPredictor:
         self,
         memory: OutcomeMemory,
         variables: Variables,
-        speeds: Speeds,
+        speeds: ModelSpeeds,
         cluster_gpu_models: Callable[[], Collection[str] | None],
-        drift: Drift | None = None,
+        drift: DriftDetectors | None = None,
         *,
         refits_itself: bool = True,
     ) -> None:
@@ -115,12 +126,12 @@ class LearnedPredictor:
         self._variables = variables
         self._speeds = speeds
         self._cluster_gpu_models = cluster_gpu_models
-        self.drift = drift or Drift()
-        self._rows = memory.rows
-        self._window = Window()
-        self._rows.on_cleared.append(self._window.clear_real)
-        self._fit = Fit()
-        self.coverage = Coverage()
+        self.drift = drift or DriftDetectors()
+        self._features = memory.features
+        self._window = ObservationWindow()
+        self._features.on_cleared.append(self._window.clear_real)
+        self._fit = RuntimeFit()
+        self.coverage = IntervalCoverage()
         self.start_over(forget_memory=False)
 
     @property
@@ -134,7 +145,7 @@ class LearnedPredictor:
         return self._fit_count + int(self._refits_itself and self.due)
 
     @property
-    def calibrations(self) -> Mapping[Kind, Calibration]:
+    def calibrations(self) -> Mapping[PredictionKind, Calibration]:
         """Of kinds of predictions, how they are put right at present."""
         return self._fit.calibrations
 
@@ -155,7 +166,7 @@ class LearnedPredictor:
         self._pending = 0
         return Refit(self._fit, self._window.copy(), self.coverage.calibrations(self._window.added_count))
 
-    def adopt(self, refit: Refit, fit: Fit) -> None:
+    def adopt(self, refit: Refit, fit: RuntimeFit) -> None:
         """Answers from a fit from now on, unless what it was made from was forgotten meanwhile."""
         if refit.previous is self._fit:
             self._fit = fit
@@ -172,7 +183,7 @@ class LearnedPredictor:
         self._window.clear()
         self.drift.start_over()
         self.coverage.start_over()
-        self._fit = Fit()
+        self._fit = RuntimeFit()
         self._pending = 0
         self.all_exact = True
         """Every declared runtime was exact so far: those that are declared are predicted to be, whatever the fit."""
@@ -188,7 +199,7 @@ class LearnedPredictor:
         if not self._memory.add(job):
             return False
         spec = job.spec
-        categories, reals = self._rows.row(spec, learn=True)
+        categories, reals = self._features.row(spec, learn=True)
         categories[Category.GPU_MODEL] = self._variables.gpu_model.learn(job.gpu_model)
         log_s = math.log(job.runtime_s) + math.log(self._speeds.of(spec, job.gpu_model).ratio)
         correction = math.nan
@@ -247,18 +258,20 @@ class LearnedPredictor:
                 slowdown = self.drift.gpus.log_slowdown(job.gpu)
                 residual, prior_residual = residual - slowdown, prior_residual - slowdown
                 runtime_s *= math.exp(-slowdown)
-        kind = Kind(self._basis(spec), bool(learned.is_new[0, 0]))
+        kind = PredictionKind(self._basis(spec), bool(learned.is_new[0, 0]))
         given = self._given(learned, [kind.basis])
         hit = float(given[1][0, 0]) <= runtime_s <= float(given[2][0, 0])
-        self.coverage.observe(kind, Compared(residual, prior_residual, low, high, self._window.added_count), hit=hit)
+        self.coverage.observe(
+            kind, PredictionResidual(residual, prior_residual, low, high, self._window.added_count), hit=hit
+        )
 
-    def _expected(self, spec: JobSpec, gpu_model: str) -> _Learned:
+    def _expected(self, spec: JobSpec, gpu_model: str) -> _LearnedRuntimes:
         """A job on a model, as `_learned` has it."""
         if self._fit.exact and self._declared_s(spec) is not None:
             # Outcomes have no say, and asking them is most of the work.
             speeds, _ = self._model_speeds([spec], [gpu_model])
-            return self._correct([spec], self._rows.rows([spec]), [gpu_model], np.full((1, 1), np.nan), speeds)
-        return self._learned([spec], self._rows.rows([spec]), [gpu_model])[0]
+            return self._correct([spec], self._features.rows([spec]), [gpu_model], np.full((1, 1), np.nan), speeds)
+        return self._learned([spec], self._features.rows([spec]), [gpu_model])[0]
 
     def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
         """Predicts each job on each model; see `Predictor.predict`."""
@@ -278,29 +291,31 @@ class LearnedPredictor:
         return self._memory.nearest(job, k)
 
     def _predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
-        columns = self._rows.rows(jobs)
-        learned, unexplained = self._learned(jobs, columns, gpu_models)
+        features = self._features.rows(jobs)
+        learned, unexplained = self._learned(jobs, features, gpu_models)
         basis = [self._basis(job) for job in jobs]
         median_s, low_s, high_s = self._given(learned, basis)
         novelty = self._novelty(jobs, unexplained.min(axis=1), learned.strangeness[:, 0])
         return Predictions(median_s, low_s, high_s, INTERVAL_COVERAGE, basis, novelty)
 
-    def _learned(self, jobs: Sequence[JobSpec], columns: Columns, gpu_models: Sequence[str]) -> tuple[_Learned, Floats]:
+    def _learned(
+        self, jobs: Sequence[JobSpec], features: Features, gpu_models: Sequence[str]
+    ) -> tuple[_LearnedRuntimes, Floats]:
         """What the fit says, and the share J x M of the prior's variance that is left of each outcome."""
         shape = len(jobs), len(gpu_models)
         outcomes = self._fit.outcomes
         models = [self._variables.gpu_model.number(model) for model in gpu_models]
-        standing = outcomes.standing(columns)
-        estimates = outcomes.estimate(columns, (Category.GPU_MODEL, models), standing)
+        familiarity = outcomes.familiarity(features)
+        estimates = outcomes.estimate(features, (Category.GPU_MODEL, models), familiarity)
         mean, variance, unexplained = (each.reshape(shape) for each in estimates)
         assumed = np.log([PRIOR_WORK_S[job.job_type] for job in jobs])[:, None]
         mean = mean + assumed
         if outcomes.model is None:
             variance = np.full(shape, PRIOR_LOG_SIGMA[PredictionBasis.PRIOR] ** 2)
         speeds, speed_variance = self._model_speeds(jobs, gpu_models)  # J x M
-        ends, new = outcomes.ends(columns, _LOW, _HIGH, _Z, standing)
+        ends, new = outcomes.ends(features, _LOW, _HIGH, _Z, familiarity)
         spread = np.sqrt(variance + speed_variance)
-        learned = _Learned(
+        learned = _LearnedRuntimes(
             np.exp(mean) / speeds,
             np.exp(assumed + outcomes.centre) / speeds,
             ends[:, :1] * spread,
@@ -314,20 +329,20 @@ class LearnedPredictor:
         if declared:
             rows = np.array(declared, dtype=np.intp)
             chosen = [jobs[number] for number in declared]
-            outcome = np.where(standing.seen[rows, None], mean[rows], np.nan)
-            corrected = self._correct(chosen, columns.rows(rows), gpu_models, outcome, speeds[rows])
+            outcome = np.where(familiarity.seen[rows, None], mean[rows], np.nan)
+            corrected = self._correct(chosen, features.rows(rows), gpu_models, outcome, speeds[rows])
             for values, of_declared in zip(learned, corrected, strict=True):
                 values[rows] = of_declared
         return learned, unexplained
 
-    def _given(self, learned: _Learned, basis: Sequence[PredictionBasis]) -> tuple[Floats, Floats, Floats]:
+    def _given(self, learned: _LearnedRuntimes, basis: Sequence[PredictionBasis]) -> tuple[Floats, Floats, Floats]:
         """Median, low and high end in seconds, J x M, put right by how earlier jobs of each kind went.
 
         Args:
             learned: of J jobs on M models.
             basis: J.
         """
-        kinds = [Kind(each, new) for each, new in zip(basis, learned.is_new[:, 0].tolist(), strict=True)]
+        kinds = [PredictionKind(each, new) for each, new in zip(basis, learned.is_new[:, 0].tolist(), strict=True)]
         calibrations = [self._fit.calibrations.get(kind, _AS_LEARNED) for kind in kinds]
         share, widening = np.array([(each.share, each.widening_ratio) for each in calibrations]).T[:, :, None]
         median_s = learned.median_s
@@ -339,13 +354,13 @@ class LearnedPredictor:
         return kept_s, np.minimum(low_s, kept_s), np.maximum(high_s, kept_s)
 
     def _correct(
-        self, jobs: Sequence[JobSpec], columns: Columns, gpu_models: Sequence[str], outcome: Floats, speeds: Floats
-    ) -> _Learned:
+        self, jobs: Sequence[JobSpec], features: Features, gpu_models: Sequence[str], outcome: Floats, speeds: Floats
+    ) -> _LearnedRuntimes:
         """What the fit says of jobs with a declared runtime.
 
         Args:
             jobs: J.
-            columns: their rows.
+            features: their rows.
             gpu_models: M.
             outcome: J x M; log reference seconds by outcomes, NaN where the job's configuration was not seen.
             speeds: J x M.
@@ -365,10 +380,10 @@ class LearnedPredictor:
             )
             ends = np.array([[low, high]])
         else:
-            declarations = declaration_columns(columns, np.log2(declared_s[:, 0]))
-            standing = fit.corrections.standing(declarations)
-            mean, of_correction, _ = fit.corrections.estimate(declarations, standing=standing)
-            ends, new = fit.corrections.ends(declarations, _LOW, _HIGH, _Z, standing)
+            declarations = declaration_features(features, np.log2(declared_s[:, 0]))
+            familiarity = fit.corrections.familiarity(declarations)
+            mean, of_correction, _ = fit.corrections.estimate(declarations, familiarity=familiarity)
+            ends, new = fit.corrections.ends(declarations, _LOW, _HIGH, _Z, familiarity)
             ends *= np.sqrt(of_correction)[:, None]
             strange = fit.declared.strangeness(declarations)[:, None]
             variance = variance + (strange * PRIOR_LOG_SIGMA[PredictionBasis.PRIOR]) ** 2
@@ -381,7 +396,7 @@ class LearnedPredictor:
         prior_s = declared_s / speeds
         with np.errstate(over="ignore"):  # beyond any number: no bound
             least_s, greatest_s = (prior_s * math.exp(min(each, _MOST_LOG)) for each in fit.correction_range)
-        return _Learned(
+        return _LearnedRuntimes(
             declared_s * np.exp(correction) / speeds,
             prior_s,
             -np.sqrt(ends[:, :1] ** 2 + _Z**2 * variance),

@@ -13,10 +13,10 @@ from adlro.errors import InvalidInput, Unavailable
 from adlro.hardware.speeds import APPLICATIONS, JOB_TYPE_OF, speed
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
 from adlro.records.predictions import PredictionBasis
-from adlro.services.decompose.outcomes.groups import quantile
-from adlro.services.decompose.outcomes.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.outcomes.speeds import Speeds
-from adlro.services.decompose.runtimes.predict import PlainPredictor
+from adlro.services.decompose.outcomes.job_groups import quantile
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.runtimes.predictor import PlainPredictor
 from adlro.services.decompose.variables.variables import Variables
 
 MODELS = ["v100_sxm2", "rtx_2080_ti", "radeon_vii"]
@@ -28,7 +28,7 @@ def spec(user="ann", application="tealeaf", **changes) -> JobSpec:
 
 
 def predictor(*runs: tuple[JobSpec, str, float], in_clusters: Collection[str] | None = ()) -> PlainPredictor:
-    variables, speeds = Variables(), Speeds()
+    variables, speeds = Variables(), ModelSpeeds()
     plain = PlainPredictor(OutcomeMemory(variables, speeds), speeds, lambda: in_clusters)
     for number, (job, gpu_model, runtime_s) in enumerate(runs):
         assert plain.learn(FinishedJob(f"job-{number}", job, gpu_model, runtime_s, float(number)))
@@ -244,7 +244,7 @@ def test_quantiles_are_made_once_a_group_however_many_ask(monkeypatch):
         counted.append(share)
         return quantile(ordered, share)
 
-    monkeypatch.setattr("adlro.services.decompose.outcomes.groups.quantile", counting)
+    monkeypatch.setattr("adlro.services.decompose.outcomes.job_groups.quantile", counting)
     users = [f"user-{number}" for number in range(4)]
     plain = predictor(*[(spec(rng.choice(users)), "v100_sxm2", rng.uniform(1, 100)) for _ in range(300)])
     counted.clear()

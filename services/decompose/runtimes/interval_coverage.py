@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.records.predictions import PredictionBasis
-from adlro.services.decompose.runtimes.predict import INTERVAL_COVERAGE
+from adlro.services.decompose.runtimes.predictor import INTERVAL_COVERAGE
 
 COVERAGE_WINDOW = 256
 """Newest finished jobs of a kind that its calibration looks at."""
@@ -34,7 +34,7 @@ _SURE = 1.645  # the 0.95 quantile of the normal distribution
 _MOST_LOG = 100.0
 
 
-class Kind(NamedTuple):
+class PredictionKind(NamedTuple):
     """Predictions that are calibrated together.
 
     basis: what they rest on. is_new: application, user or a size was never seen: their intervals are made otherwise.
@@ -44,7 +44,7 @@ class Kind(NamedTuple):
     is_new: bool
 
 
-class Compared(NamedTuple):
+class PredictionResidual(NamedTuple):
     """A finished job beside its prediction; all in logarithms of seconds.
 
     residual: observed less the regression's median. prior_residual: observed less the prior's. low, high: ends of the
@@ -73,23 +73,23 @@ class Calibration:
 
 
 @dataclass(slots=True)
-class _OfKind:
-    compared: deque[Compared]
+class _KindCoverage:
+    compared: deque[PredictionResidual]
     total: int = 0
     hits: int = 0
 
 
-class Coverage:
+class IntervalCoverage:
     """The comparisons by kind, and what follows from them."""
 
     def __init__(self) -> None:
-        self._of: dict[Kind, _OfKind] = {}
+        self._of: dict[PredictionKind, _KindCoverage] = {}
 
     def start_over(self) -> None:
         """Forgets everything."""
         self._of.clear()
 
-    def observe(self, kind: Kind, compared: Compared, *, hit: bool) -> None:
+    def observe(self, kind: PredictionKind, compared: PredictionResidual, *, hit: bool) -> None:
         """Takes a finished job; one whose logarithms are no numbers is left out.
 
         Args:
@@ -99,7 +99,7 @@ class Coverage:
         """
         if not all(map(math.isfinite, compared)):
             return
-        of_kind = self._of.setdefault(kind, _OfKind(deque(maxlen=COVERAGE_WINDOW)))
+        of_kind = self._of.setdefault(kind, _KindCoverage(deque(maxlen=COVERAGE_WINDOW)))
         of_kind.compared.append(compared)
         of_kind.total += 1
         of_kind.hits += hit
@@ -112,7 +112,7 @@ class Coverage:
             found[kind.basis] = total + each.total, hits + each.hits
         return found
 
-    def calibrations(self, known_count: int) -> dict[Kind, Calibration]:
+    def calibrations(self, known_count: int) -> dict[PredictionKind, Calibration]:
         """By kind, what follows from the newest comparisons; a kind with few is left out.
 
         Args:

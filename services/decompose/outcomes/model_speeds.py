@@ -19,14 +19,14 @@ reference GPU, give or take a factor of 2.5 at 80 %."""
 _REFERENCES = (table.REFERENCE_GPU_MODEL, table.GAVEL_REFERENCE_GPU_MODEL)
 
 
-class Speed(NamedTuple):
+class ModelSpeed(NamedTuple):
     """Speed relative to the reference GPU, and the standard deviation of its logarithm; 0 where the table lists it."""
 
     ratio: float
     log_sigma: float
 
 
-class Speeds:
+class ModelSpeeds:
     """Speeds by application, or job type where the application is not listed; 1, unsure, for models without figures."""
 
     @property
@@ -34,14 +34,16 @@ class Speeds:
         """The models that the table lists."""
         return table.SHIPPED.gpu_models
 
-    def of(self, spec: JobSpec, gpu_model: str) -> Speed:
+    def of(self, spec: JobSpec, gpu_model: str) -> ModelSpeed:
         """The speed of a job on a GPU model."""
         return _speed(spec.application, spec.job_type, gpu_model)
 
 
 @functools.lru_cache(maxsize=65_536)
-def _speed(application: str, job_type: JobType, gpu_model: str) -> Speed:
+def _speed(application: str, job_type: JobType, gpu_model: str) -> ModelSpeed:
     if gpu_model not in table.SHIPPED.gpu_models:
-        return Speed(1.0, MODEL_NOT_LISTED_LOG_SIGMA)
+        return ModelSpeed(1.0, MODEL_NOT_LISTED_LOG_SIGMA)
     listed = table.SHIPPED.lists(application, gpu_model) or gpu_model in _REFERENCES
-    return Speed(table.speed(application, job_type, gpu_model), 0.0 if listed else APPLICATION_NOT_LISTED_LOG_SIGMA)
+    return ModelSpeed(
+        table.speed(application, job_type, gpu_model), 0.0 if listed else APPLICATION_NOT_LISTED_LOG_SIGMA
+    )

@@ -11,9 +11,9 @@ import pytest
 
 from adlro.errors import InvalidInput
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
-from adlro.services.decompose.outcomes.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.outcomes.snapshot import MemorySnapshot, load, save
-from adlro.services.decompose.outcomes.speeds import Speeds
+from adlro.services.decompose.outcomes.memory_snapshot import MemorySnapshot, load, save
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
 from adlro.services.decompose.variables.variables import Variables
 
 
@@ -45,7 +45,7 @@ def test_it_comes_back_as_it_was(path, tmp_path):
     assert found.vocabularies == {"user": ["", "user-0"]}
     assert found.cursor == "17-3"
     assert [each.name for each in tmp_path.iterdir()] == ["memory"]
-    memory = OutcomeMemory(Variables(), Speeds())
+    memory = OutcomeMemory(Variables(), ModelSpeeds())
     for job in found.jobs:
         assert memory.add(job)
 
@@ -142,7 +142,7 @@ def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
     def full(_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("adlro.services.decompose.outcomes.snapshot.os.fsync", full)
+    monkeypatch.setattr("adlro.services.decompose.outcomes.memory_snapshot.os.fsync", full)
     with pytest.raises(OSError, match="no space"):
         save(path, MemorySnapshot([], {}, "18-0"))
     assert path.read_bytes() == before
@@ -185,7 +185,7 @@ def test_two_that_write_at_once_leave_one_whole_file(path, monkeypatch):
             inner[0] = save(path, MemorySnapshot(JOBS[:5], {}, "40-0")).bytes
         fsync(number)
 
-    monkeypatch.setattr("adlro.services.decompose.outcomes.snapshot.os.fsync", meanwhile)
+    monkeypatch.setattr("adlro.services.decompose.outcomes.memory_snapshot.os.fsync", meanwhile)
     written = save(path, MemorySnapshot(JOBS[:9], {}, "30-0")).bytes
     assert (written > 0, inner) == (True, [0])  # the other one comes again when it has learned more
     assert list(load(path).jobs) == JOBS[:9]
