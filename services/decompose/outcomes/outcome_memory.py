@@ -9,7 +9,7 @@ is full, the oldest job of the most crowded row (by redundancy), or the oldest o
 `CROWDED`.
 
 Beside the rows stand *groups*: for each (user, application), application, job type and declaring user the newest log
-runtimes on the reference GPU, from which `runtimes.PlainPredictor` takes medians and intervals.
+runtimes on the reference GPU, from which `runtimes.plain_predictor` takes medians and intervals.
 """
 
 from __future__ import annotations

@@ -17,18 +17,20 @@ from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
 from adlro.records.matrices import ClusterState, GpuState
 from adlro.records.predictions import PredictionBasis
-from adlro.services.decompose.background_refits import BackgroundRefits
 from adlro.services.decompose.clients import RedisReader
 from adlro.services.decompose.clusters.cluster_bundle import ClusterBundle
 from adlro.services.decompose.clusters.gpu_figures import GpuFigures, show_gpu_figures
 from adlro.services.decompose.clusters.gpu_matrix import GpuMatrices, GpuMatrixSnapshot
 from adlro.services.decompose.memory_file import MemoryFile
-from adlro.services.decompose.metrics import CoverageFigures, DecomposeMetrics, show_coverage
+from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
 from adlro.services.decompose.outcomes.outcome_memory import GpuKey, OutcomeMemory
+from adlro.services.decompose.runtimes.background_refits import BackgroundRefits
+from adlro.services.decompose.runtimes.coverage_figures import CoverageFigures, show_coverage
 from adlro.services.decompose.runtimes.drift import DriftDetectors
 from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
-from adlro.services.decompose.runtimes.predictor import PlainPredictor, Predictor
+from adlro.services.decompose.runtimes.plain_predictor import PlainPredictor
+from adlro.services.decompose.runtimes.predictor import Predictor
 from adlro.services.decompose.server import messages
 from adlro.services.decompose.settings import DecomposeSettings
 from adlro.services.decompose.stream_followers import START, FollowedStreams

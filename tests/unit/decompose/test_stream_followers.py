@@ -21,7 +21,7 @@ from adlro.services.decompose.clusters.gpu_matrix import GpuMatrices
 from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
 from adlro.services.decompose.outcomes.outcome_memory import OutcomeMemory
-from adlro.services.decompose.runtimes.predictor import PlainPredictor
+from adlro.services.decompose.runtimes.plain_predictor import PlainPredictor
 from adlro.services.decompose.stream_followers import FollowedStreams
 from adlro.services.decompose.variables.variables import Variables
 from adlro.store.keys import OUTCOMES, telemetry_key

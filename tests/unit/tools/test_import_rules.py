@@ -28,6 +28,8 @@ PLANTED = [
     ("decompose-rooms", "adlro.services.decompose.hypervectors.planted_22", "adlro.services.decompose.outcomes"),
     ("decompose-rooms", "adlro.services.decompose.outcomes.planted_23", "adlro.services.decompose.runtimes.predictor"),
     ("decompose-rooms", "adlro.services.decompose.clusters.planted_24", "adlro.services.decompose.runtimes.drift"),
+    ("decompose-rooms", "adlro.services.decompose.regression.planted_25", "adlro.services.decompose.outcomes"),
+    ("decompose-hypervectors-arrays-only", "adlro.services.decompose.hypervectors.planted_26", "adlro.records.jobs"),
     ("simcluster-rooms", "adlro.services.simcluster.clock", "adlro.services.simcluster.driver"),
     ("clusterside-rooms", "adlro.clusterside.wake_ups", "adlro.clusterside.cluster_side"),
     ("no-circles", "adlro.kit.addresses", "adlro.kit.channel"),

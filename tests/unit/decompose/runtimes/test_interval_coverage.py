@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
 from adlro.records.predictions import PredictionBasis
-from adlro.services.decompose.metrics import CoverageFigures, show_coverage
 from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
 from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.runtimes.coverage_figures import CoverageFigures, show_coverage
 from adlro.services.decompose.runtimes.interval_coverage import (
     CALIBRATE_FROM,
     Calibration,

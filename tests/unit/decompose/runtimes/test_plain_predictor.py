@@ -16,7 +16,7 @@ from adlro.records.predictions import PredictionBasis
 from adlro.services.decompose.outcomes.job_groups import quantile
 from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
 from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.runtimes.predictor import PlainPredictor
+from adlro.services.decompose.runtimes.plain_predictor import PlainPredictor
 from adlro.services.decompose.variables.variables import Variables
 
 MODELS = ["v100_sxm2", "rtx_2080_ti", "radeon_vii"]

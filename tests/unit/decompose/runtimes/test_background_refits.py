@@ -17,10 +17,10 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
-from adlro.services.decompose.background_refits import BackgroundRefits
 from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.outcomes.outcome_memory import FinishedJob
 from adlro.services.decompose.regression.tuned_regression import CELL_LIMIT
+from adlro.services.decompose.runtimes.background_refits import BackgroundRefits
 from adlro.services.decompose.runtimes.runtime_fit import Refit, RuntimeFit
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
