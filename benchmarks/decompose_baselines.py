@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.records.jobs import JobSpec
-from adlro.services.decompose.algebra import bind
-from adlro.services.decompose.codebook import Codebook
+from adlro.services.decompose.hypervectors.algebra import bind
+from adlro.services.decompose.hypervectors.codebook import Codebook
 
 Floats = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.decide.policies import POLICIES
-from adlro.services.decompose.drift import GPU_WINDOW, MIX_WINDOW, GpuDriftDetector, MixDriftDetector
+from adlro.services.decompose.runtimes.drift import GPU_WINDOW, MIX_WINDOW, GpuDriftDetector, MixDriftDetector
 from adlro.sim.batch import BatchSimulator
 from adlro.state.candidate_table import with_new_table
 from adlro.state.job_arrays import pack_jobs

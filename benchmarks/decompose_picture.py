@@ -17,12 +17,12 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from adlro.services.decompose.algebra import bind, similarity
-from adlro.services.decompose.codebook import default_codebook
-from adlro.services.decompose.kernel import Floats
-from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.hypervectors.algebra import bind, similarity
+from adlro.services.decompose.hypervectors.codebook import default_codebook
+from adlro.services.decompose.hypervectors.similarity_kernel import Floats
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.variables.variables import Variables
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
 
@@ -32,7 +32,7 @@ CELL, LEFT, TOP = 30, 150, 150
 def finished(count: int, seed: int) -> list[FinishedJob]:
     """Finished jobs of the scenario."""
     rng = np.random.default_rng(seed)
-    memory, speeds = OutcomeMemory(Variables(), Speeds(), count), Speeds()
+    memory, speeds = OutcomeMemory(Variables(), ModelSpeeds(), count), ModelSpeeds()
     scenario = load_scenario("paper")
     for number, job in enumerate(draw_jobs(scenario, load=0.9, rng=rng, count=count)):
         model = scenario.cluster.gpu_models[int(rng.integers(len(scenario.cluster.gpu_models)))]

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adlro.records.jobs import JobSpec, JobType
-from adlro.services.decompose.columns import REAL_COUNT, Category
-from adlro.services.decompose.kernel import Columns, Term
-from adlro.services.decompose.learned import NOVEL, LearnedPredictor
-from adlro.services.decompose.learner import Learner, Settings
-from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.regression import NOISES, Regression, log_evidence, make_cells
-from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.hypervectors.similarity_kernel import Features, KernelTerm
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.regression.kernel_regression import NOISES, KernelRegression, log_evidence, make_cells
+from adlro.services.decompose.regression.tuned_regression import Hyperparameters, TunedRegression
+from adlro.services.decompose.runtimes.learned_predictor import NOVEL, LearnedPredictor
+from adlro.services.decompose.variables.job_features import REAL_COUNT, Category
+from adlro.services.decompose.variables.variables import Variables
 from adlro.workload.job_lists import draw_groups, draw_jobs
 from adlro.workload.scenario import load_scenario
 from benchmarks.decompose_baselines import Floats, boosting, hypervector_ridge, nearest_neighbours
@@ -80,7 +80,7 @@ def learned_predictor(rows: Sequence[Row], gpu_count: int = 0) -> LearnedPredict
         gpu_count: GPUs on which they ran in turn, as in a service, where each is compared with its prediction; 0: it is
             not known where they ran.
     """
-    variables, speeds = Variables(), Speeds()
+    variables, speeds = Variables(), ModelSpeeds()
     predictor = LearnedPredictor(OutcomeMemory(variables, speeds), variables, speeds, lambda: GAVEL_MODELS)
     for number, row in enumerate(rows):
         gpu_id = f"{row.gpu_model}/{number % gpu_count}" if gpu_count else ""
@@ -186,8 +186,8 @@ def unseen_applications(seed: int, lists: int = 40) -> dict[str, float]:
                 categories = np.zeros((6 * count + 1, len(Category)), dtype=np.int32)
                 categories[:, Category.APPLICATION] = np.append(np.repeat(np.arange(1, count + 1), 6), 0)
                 categories[:-1, Category.USER] = np.tile(np.arange(1, 4), 2 * count)
-                rows = Columns(categories, np.zeros((len(categories), REAL_COUNT)))
-                learner = Learner(Settings())
+                rows = Features(categories, np.zeros((len(categories), REAL_COUNT)))
+                learner = TunedRegression(Hyperparameters())
                 learner.fit(rows.rows(slice(-1)), np.repeat(log_s[1:], 6) + 0.1 * rng.standard_normal(6 * count))
                 mean, variance, _ = learner.estimate(rows.rows(slice(-1, None)))
                 low, high = learner.novel.ends(0.1, 0.9, -1.2816, 1.2816)
@@ -220,7 +220,7 @@ def gavel_pairs(folder: Path, seed: int) -> dict[str, float]:
                 reals.append([math.log2(float(spec.labels.get("batch_size", 1))) for spec in pair])
                 slowdown.append(float(rates[0]) / alone)
                 pair_of.append((number, *sorted((one, other))))
-    columns = Columns(np.array(categories, dtype=np.int32), np.array(reals))
+    features = Features(np.array(categories, dtype=np.int32), np.array(reals))
     y = np.array(slowdown)
     pairs = sorted(set(pair_of))
     errors: dict[str, list[float]] = {}
@@ -231,19 +231,19 @@ def gavel_pairs(folder: Path, seed: int) -> dict[str, float]:
         train = np.flatnonzero(~test)
         test_rows = np.flatnonzero(test)
         mean = y[train].mean()
-        cells, _ = make_cells(columns.rows(train), y[train] - mean, range(5), (0, 1))
+        cells, _ = make_cells(features.rows(train), y[train] - mean, range(5), (0, 1))
         some = cells.rows(np.random.default_rng(split).permutation(len(cells))[:400])
         scale, noise = max(
             ((s, n) for s in (0.003, 0.01, 0.03) for n in (NOISES[0], NOISES[2], NOISES[4])),
             key=lambda each: log_evidence(some, pair_terms(each[0]), 4.0, each[1]),
         )
-        fitted = Regression(cells, pair_terms(scale), 4.0, noise)
+        fitted = KernelRegression(cells, pair_terms(scale), 4.0, noise)
         predicted = {
-            "adlro": fitted.estimate(columns.rows(test_rows)).mean + mean,
+            "adlro": fitted.estimate(features.rows(test_rows)).mean + mean,
             "mean": np.full(len(test_rows), mean),
         }
         x = np.concatenate(
-            [np.eye(3)[columns.categories[:, 0]], columns.categories[:, 1:].astype(float), columns.reals], axis=1
+            [np.eye(3)[features.categories[:, 0]], features.categories[:, 1:].astype(float), features.reals], axis=1
         )
         boosted = boosting(x[train], y[train], x[test_rows])
         if boosted is not None:
@@ -255,23 +255,23 @@ def gavel_pairs(folder: Path, seed: int) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in errors.items()}
 
 
-def pair_terms(scale: float) -> list[Term]:
+def pair_terms(scale: float) -> list[KernelTerm]:
     """Similarity of ordered pairs: GPU model x (family, configuration, batch size) of the one and of the other."""
     gpu, family, other_family, exact, other_exact = range(5)
     terms = []
     for shared in ((), (gpu,)):
         terms += [
-            Term(scale, shared),
-            Term(scale, (*shared, family)),
-            Term(scale, (*shared, other_family)),
-            Term(scale, (*shared, family, other_family)),
-            Term(scale, (*shared, exact)),
-            Term(scale, (*shared, other_exact)),
-            Term(scale, (*shared, family), (0,)),
-            Term(scale, (*shared, other_family), (1,)),
-            Term(scale, (*shared, family, other_family), (0,)),
-            Term(scale, (*shared, family, other_family), (1,)),
-            Term(scale, (*shared, family, other_family), (0, 1)),
+            KernelTerm(scale, shared),
+            KernelTerm(scale, (*shared, family)),
+            KernelTerm(scale, (*shared, other_family)),
+            KernelTerm(scale, (*shared, family, other_family)),
+            KernelTerm(scale, (*shared, exact)),
+            KernelTerm(scale, (*shared, other_exact)),
+            KernelTerm(scale, (*shared, family), (0,)),
+            KernelTerm(scale, (*shared, other_family), (1,)),
+            KernelTerm(scale, (*shared, family, other_family), (0,)),
+            KernelTerm(scale, (*shared, family, other_family), (1,)),
+            KernelTerm(scale, (*shared, family, other_family), (0, 1)),
         ]
     return terms
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.services.decompose.algebra import recovery_probability
-from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
-from adlro.services.decompose.codebook import Codebook
+from adlro.services.decompose.clusters.cluster_memory import ClusterMemory, GpuRecordCode
+from adlro.services.decompose.hypervectors.algebra import recovery_probability
+from adlro.services.decompose.hypervectors.codebook import Codebook
 
 SIZES = {"gpu_model": 3, "utilization_level": 21, "priority_class": 3}
 """The paper's variables on its cluster: three models, 20 levels and "not known", three classes; 189 combinations."""

@@ -13,18 +13,18 @@ from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec
 from adlro.records.matrices import MetricColumn, TelemetryBlock
 from adlro.records.telemetry import Metric
-from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
-from adlro.services.decompose.codebook import Codebook
-from adlro.services.decompose.kernel import Columns
-from adlro.services.decompose.learned import LearnedPredictor
-from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
-from adlro.services.decompose.packed import PackedIndex
-from adlro.services.decompose.record_code import similarity
+from adlro.services.decompose.clusters.cluster_memory import ClusterMemory, GpuRecordCode
+from adlro.services.decompose.clusters.gpu_matrix import METRIC_UNITS, GpuMatrix
+from adlro.services.decompose.hypervectors.codebook import Codebook
+from adlro.services.decompose.hypervectors.packed_index import PackedIndex
+from adlro.services.decompose.hypervectors.similarity_kernel import Features
+from adlro.services.decompose.outcomes.job_record_code import similarity
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
-from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.state import METRIC_UNITS, ClusterMatrix
-from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.variables.variables import Variables
 from adlro.workload.job_lists import draw_groups, draw_jobs
 from adlro.workload.scenario import load_scenario
 from benchmarks.decompose_recovery import SIZES
@@ -105,22 +105,22 @@ def some_jobs(count: int, seed: int) -> list[JobSpec]:
 def recall(seed: int) -> dict[str, float]:
     """Recall of 8 of 10,000 records, and how many of the exact ones are found."""
     rng = np.random.default_rng(seed)
-    memory = OutcomeMemory(Variables(), Speeds(), 2 * RECORDS)
+    memory = OutcomeMemory(Variables(), ModelSpeeds(), 2 * RECORDS)
     for number, spec in enumerate(some_jobs(RECORDS, seed)):
         model = MODELS[int(rng.integers(3))]
         memory.add(FinishedJob(f"job-{number}", spec, model, float(rng.uniform(1, 100)), float(number)))
     queries = some_jobs(100, seed + 1)
     found = []
     rows = memory.row_count
-    columns = Columns(memory._categories[:rows], memory._reals[:rows])
+    features = Features(memory._categories[:rows], memory._reals[:rows])
     by_float_vectors = []
     floats = np.array(
-        [memory._code.sum(c.tolist(), r.tolist()) for c, r in zip(*columns, strict=True)], dtype=np.float32
+        [memory._code.sum(c.tolist(), r.tolist()) for c, r in zip(*features, strict=True)], dtype=np.float32
     )
     lengths = np.linalg.norm(floats, axis=1)
     for spec in queries:
         query = memory._query(spec, "")
-        exact = np.sort(similarity(query, columns))[::-1]
+        exact = np.sort(similarity(query, features))[::-1]
         counts = np.sort([each.similarity for each in memory.nearest(spec, K)])[::-1]
         # Records as alike as the eighth are as good as the eighth.
         found.append(float((counts >= exact[K - 1] - 1e-9).mean()))
@@ -172,7 +172,7 @@ def state(gpus: int = 1000) -> dict[str, float]:
         for number in range(gpus // 8)
     )
     server = DecomposeServer(DecomposeSettings())
-    matrix = ClusterMatrix(Cluster("default", nodes))
+    matrix = GpuMatrix(Cluster("default", nodes))
     ids = tuple(gpu.gpu_id for node in nodes for gpu in node.gpus)
     rng = np.random.default_rng(0)
     clock = [0.0]
@@ -193,7 +193,7 @@ def state(gpus: int = 1000) -> dict[str, float]:
 def predict(seed: int) -> dict[str, Any]:
     """PredictRuntime at 10,000 records."""
     rng = np.random.default_rng(seed)
-    variables, speeds = Variables(), Speeds()
+    variables, speeds = Variables(), ModelSpeeds()
     predictor = LearnedPredictor(OutcomeMemory(variables, speeds, 2 * RECORDS), variables, speeds, lambda: ())
     scenario = load_scenario("paper")
     jobs = draw_jobs(scenario, load=0.9, rng=rng, count=RECORDS, groups=draw_groups(scenario, rng))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
-from adlro.services.decompose.learned import NOVEL
+from adlro.services.decompose.runtimes.learned_predictor import NOVEL
 from adlro.workload.job_lists import draw_groups, draw_jobs
 from adlro.workload.scenario import load_scenario
 from benchmarks.decompose_baselines import Floats

@@ -16,7 +16,7 @@ from adlro.kit.redis_errors import store_problem
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobType
 from adlro.records.matrices import TelemetryBlock
-from adlro.services.decompose.memory import DEFAULT_CLUSTER, FinishedJob
+from adlro.services.decompose.outcomes.outcome_memory import DEFAULT_CLUSTER, FinishedJob
 from adlro.store.keys import CLUSTERS, CURRENT_CLUSTER, telemetry_latest_key
 from adlro.v1 import cluster_pb2, stream_pb2, telemetry_pb2
 from adlro.wire import block_from_proto, check_format, cluster_from_proto, spec_from_proto

@@ -1,4 +1,4 @@
-"""Keeps the memory of finished jobs in a file (services/decompose/snapshot.py): at start, now and then, at the end."""
+"""Keeps the memory of finished jobs in a file (`outcomes.memory_snapshot`): at start, now and then, at the end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from adlro.errors import InvalidInput
-from adlro.services.decompose.follow import START, UNLEARNABLE
-from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
 from adlro.services.decompose.metrics import DecomposeMetrics
-from adlro.services.decompose.predict import Predictor
-from adlro.services.decompose.snapshot import MemorySnapshot, load, put_aside, save
-from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.outcomes.memory_snapshot import MemorySnapshot, load, put_aside, save
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.runtimes.predictor import Predictor
+from adlro.services.decompose.stream_followers import START, UNLEARNABLE
+from adlro.services.decompose.variables.variables import Variables
 
 _OUTCOMES_AT_A_TIME = 20
 """Between two looks at other work."""

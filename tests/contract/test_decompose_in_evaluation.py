@@ -23,12 +23,12 @@ from adlro.lab.evaluate.decompose import RunningDecompose
 from adlro.lab.evaluate.learning import Decompose, simulate_learned, specs_of
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobSpec, NormalizedJob
-from adlro.services.decompose.learned import LearnedPredictor
-from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
-from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.variables import Variables
+from adlro.services.decompose.variables.variables import Variables
 from adlro.services.orchestrator.ports import Predicted
 from adlro.state.job_arrays import pack_jobs
 from adlro.state.observation import Floats
@@ -44,7 +44,7 @@ class InProcess:
     """Decompose's predictor without a store, streams and gRPC."""
 
     def __init__(self) -> None:
-        variables, speeds = Variables(), Speeds()
+        variables, speeds = Variables(), ModelSpeeds()
         self.predictor = LearnedPredictor(OutcomeMemory(variables, speeds), variables, speeds, lambda: ())
 
     async def begin(self, cluster: Cluster, specs: Sequence[JobSpec]) -> list[str]:

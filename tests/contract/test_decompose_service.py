@@ -17,8 +17,8 @@ from adlro.errors import AdlroError, InvalidInput, NotFound
 from adlro.kit.testing import spawn_service
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import ExpectedRuntime, JobType
-from adlro.services.decompose.cluster_memory import ClusterMemory, GpuRecordCode
-from adlro.services.decompose.codebook import Codebook
+from adlro.services.decompose.clusters.cluster_memory import ClusterMemory, GpuRecordCode
+from adlro.services.decompose.hypervectors.codebook import Codebook
 from adlro.store.keys import CLUSTERS, OUTCOMES, telemetry_key
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import job_pb2, telemetry_pb2

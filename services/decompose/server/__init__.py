@@ -17,22 +17,24 @@ from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
 from adlro.records.matrices import ClusterState, GpuState
 from adlro.records.predictions import PredictionBasis
-from adlro.services.decompose.bundle import ClusterBundle
 from adlro.services.decompose.clients import RedisReader
-from adlro.services.decompose.drift import Drift
-from adlro.services.decompose.follow import START, Followers
-from adlro.services.decompose.gpu_figures import GpuFigures, show_gpu_figures
-from adlro.services.decompose.learned import LearnedPredictor
-from adlro.services.decompose.memory import GpuKey, OutcomeMemory
+from adlro.services.decompose.clusters.cluster_bundle import ClusterBundle
+from adlro.services.decompose.clusters.gpu_figures import GpuFigures, show_gpu_figures
+from adlro.services.decompose.clusters.gpu_matrix import GpuMatrices, GpuMatrixSnapshot
 from adlro.services.decompose.memory_file import MemoryFile
-from adlro.services.decompose.metrics import CoverageFigures, DecomposeMetrics, show_coverage
-from adlro.services.decompose.predict import PlainPredictor, Predictor
-from adlro.services.decompose.refits import Refits
+from adlro.services.decompose.metrics import DecomposeMetrics
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import GpuKey, OutcomeMemory
+from adlro.services.decompose.runtimes.background_refits import BackgroundRefits
+from adlro.services.decompose.runtimes.coverage_figures import CoverageFigures, show_coverage
+from adlro.services.decompose.runtimes.drift import DriftDetectors
+from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
+from adlro.services.decompose.runtimes.plain_predictor import PlainPredictor
+from adlro.services.decompose.runtimes.predictor import Predictor
 from adlro.services.decompose.server import messages
 from adlro.services.decompose.settings import DecomposeSettings
-from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.state import Clusters, Snapshot
-from adlro.services.decompose.variables import VOCABULARY_VERSION, Variables
+from adlro.services.decompose.stream_followers import START, FollowedStreams
+from adlro.services.decompose.variables.variables import VOCABULARY_VERSION, Variables
 from adlro.store.format import checked, claim_at_start
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
@@ -65,25 +67,25 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
     def __init__(self, settings: DecomposeSettings) -> None:
         self._settings = settings
         self._variables = Variables()
-        self._clusters = Clusters()
-        speeds = Speeds()
+        self._clusters = GpuMatrices()
+        speeds = ModelSpeeds()
         self._memory = OutcomeMemory(
             self._variables, speeds, settings.memory_capacity, max_age_s=settings.memory_max_age_s
         )
-        self._drift = Drift()
+        self._drift = DriftDetectors()
         self._predictor: Predictor
         self._learned: LearnedPredictor | None = None
-        self._refits: Refits | None = None
+        self._refits: BackgroundRefits | None = None
         if settings.predictor == "plain":
             self._predictor = PlainPredictor(self._memory, speeds, self._clusters.gpu_models)
         else:
             self._predictor = self._learned = LearnedPredictor(
                 self._memory, self._variables, speeds, self._clusters.gpu_models, self._drift, refits_itself=False
             )
-        self._states: dict[str, tuple[Snapshot, int, pb.ClusterState]] = {}
+        self._states: dict[str, tuple[GpuMatrixSnapshot, int, pb.ClusterState]] = {}
         self._bundles: dict[str, ClusterBundle] = {}
         self._memory_file: MemoryFile | None = None
-        self._followers: Followers
+        self._followers: FollowedStreams
         self._metrics: DecomposeMetrics
         self._draining: asyncio.Event
 
@@ -105,7 +107,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         show_gpu_figures(OnLoop(self._gpu_figures), context.registry)
         show_coverage(OnLoop(self._coverage_figures), context.registry)
         if self._learned is not None:
-            self._refits = Refits(self._learned, self._metrics, self._log)
+            self._refits = BackgroundRefits(self._learned, self._metrics, self._log)
         outcomes_after = START
         if settings.memory_path is not None:
             self._memory_file = MemoryFile(
@@ -115,7 +117,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             outcomes_after = await self._memory_file.load(refitted)
         redis = connect(settings.redis_url)
         self._reader = RedisReader(redis, connect_blocking(settings.redis_url))
-        self._followers = Followers(
+        self._followers = FollowedStreams(
             self._reader,
             self._predictor,
             self._clusters,
@@ -316,7 +318,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             gpus.append((gpu_id, number_of[model], self._drift.gpus.state(GpuKey(name, gpu_id)).speed_ratio))
         return gpus
 
-    def _state(self, snapshot: Snapshot) -> pb.ClusterState:
+    def _state(self, snapshot: GpuMatrixSnapshot) -> pb.ClusterState:
         """The message of a snapshot; made once for all callers, until the next change."""
         made = self._states.get(snapshot.cluster)
         if made is None or made[0] is not snapshot or made[1] != self._predictor.revision:
@@ -324,7 +326,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             self._states[snapshot.cluster] = made
         return made[2]
 
-    def _state_of(self, snapshot: Snapshot) -> ClusterState:
+    def _state_of(self, snapshot: GpuMatrixSnapshot) -> ClusterState:
         """The record of a snapshot, with what is known of drift."""
         times, levels = snapshot.sample_times_unix_s.tolist(), snapshot.levels.T.tolist()
         return ClusterState(

@@ -18,21 +18,21 @@ from prometheus_client import CollectorRegistry
 
 from adlro.errors import InvalidInput
 from adlro.records.jobs import JobSpec, JobType
-from adlro.services.decompose.follow import START, entry_order
-from adlro.services.decompose.learned import LearnedPredictor
-from adlro.services.decompose.memory import FinishedJob, OutcomeMemory
 from adlro.services.decompose.memory_file import MemoryFile
 from adlro.services.decompose.metrics import DecomposeMetrics
-from adlro.services.decompose.snapshot import FORMAT, VERSION
-from adlro.services.decompose.speeds import Speeds
-from adlro.services.decompose.variables import VOCABULARY_VERSION, Variables
-from adlro.services.decompose.vocabulary import UNKNOWN
+from adlro.services.decompose.outcomes.memory_snapshot import FORMAT, VERSION
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
+from adlro.services.decompose.stream_followers import START, entry_order
+from adlro.services.decompose.variables.variables import VOCABULARY_VERSION, Variables
+from adlro.services.decompose.variables.vocabulary import UNKNOWN
 
 SPEC = JobSpec("a", "ann", JobType.SIMULATION, "tealeaf")
 
 
 def file(path) -> Any:
-    variables, speeds = Variables(), Speeds()
+    variables, speeds = Variables(), ModelSpeeds()
     memory = OutcomeMemory(variables, speeds)
     predictor = LearnedPredictor(memory, variables, speeds, lambda: (), refits_itself=False)
     return cast(
@@ -197,7 +197,7 @@ async def test_a_file_of_anything_is_put_aside_and_the_service_begins_anew(tmp_p
 
 
 async def test_a_file_that_unpacks_to_far_more_than_a_memory_is_put_aside(tmp_path, monkeypatch):
-    monkeypatch.setattr("adlro.services.decompose.snapshot.MOST_CONTENT_BYTES", 2**16)
+    monkeypatch.setattr("adlro.services.decompose.outcomes.memory_snapshot.MOST_CONTENT_BYTES", 2**16)
     path = tmp_path / "memory"
     path.write_bytes(sealed_text(" " * 2**16 + json.dumps(content())))
     assert await file(path).load(None) == START

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from adlro.errors import InvalidInput
 from adlro.kit.settings import load_settings
 from adlro.records.jobs import JobSpec, JobType
-from adlro.services.decompose.memory import FinishedJob
 from adlro.services.decompose.metrics import DecomposeMetrics
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
 from adlro.v1 import decompose_service_pb2 as pb

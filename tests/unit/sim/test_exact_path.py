@@ -24,7 +24,7 @@ ROOMS = (
     "adlro/lab/learn",
     "adlro/decide",
     "services/orchestrator/clients.py",
-    "services/decompose/codebook.py",
+    "services/decompose/hypervectors/codebook.py",
 )
 
 
@@ -67,7 +67,7 @@ EXCEPTIONS: dict[tuple[str, str, str], str] = {
     ("adlro/numeric/draws.py", "standard_normals", "standard_normal"): TAIL,
     ("adlro/numeric/exact.py", "", "**"): TABLES,
     ("adlro/numeric/exact.py", "_pieces", "**"): TABLES,
-    ("services/decompose/codebook.py", "__init__", "uniform"): "a method of its own, of whole numbers",
+    ("services/decompose/hypervectors/codebook.py", "__init__", "uniform"): "a method of its own, of whole numbers",
     ("adlro/lab/evaluate/evaluation.py", "evaluate", "sum"): WHOLE,
     ("adlro/lab/evaluate/resampling.py", "_counts", "multinomial"): ONLY_COMPARED,
     ("adlro/lab/evaluate/resampling.py", "paired_p_value", "scipy.stats"): STATISTIC,

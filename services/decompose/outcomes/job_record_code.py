@@ -1,0 +1,121 @@
+"""Jobs as hypervectors for retrieval, and the similarity that these approximate. Knows plain records and arrays only.
+
+    job = sum over variables of  sqrt(weight) * role * code(value)
+
+with random codes for categories and fractional-power codes for reals, so that the dot product of two jobs is about the
+weighted similarity of their variables. A variable that a job does not state is left out of the sum: it says nothing
+either way. Signs of the sum are packed for the search; the best are ranked by the similarity itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from adlro.services.decompose.hypervectors.algebra import Words, pack, signs
+from adlro.services.decompose.hypervectors.codebook import Codebook, FractionalPowerCode
+from adlro.services.decompose.hypervectors.similarity_kernel import Features, Floats, KernelTerm, kernel
+from adlro.services.decompose.variables.job_features import REAL_COUNT, Category, FeatureExtractor, Real
+from adlro.services.decompose.variables.vocabulary import NOT_STATED, UNKNOWN
+
+CATEGORY_WEIGHTS = {Category.APPLICATION: 40, Category.USER: 25, Category.JOB_TYPE: 15, Category.LABELS: 10}
+GPU_MODEL_WEIGHT = 20
+"""Where the model that a job ran on is asked for."""
+DECLARED = REAL_COUNT
+"""Column of the declared runtime, beyond the reals of `job_features`."""
+REAL_WEIGHTS = {
+    Real.PRIORITY: 8,
+    Real.GPU_MEMORY: 4,
+    Real.GPU_COUNT: 2,
+    Real.CPU_CORES: 2,
+    DECLARED: 4,
+    **dict.fromkeys(range(len(Real), REAL_COUNT), 10),
+}
+LENGTH = 2.0
+"""Distance at which two reals (logarithms to the base 2) are a third as alike."""
+STEP = 0.25
+"""Reals are rounded to steps of so much, so that jobs that hardly differ are one row of the memory."""
+
+
+def rounded(reals: Sequence[float]) -> list[float]:
+    """Reals to the steps by which rows differ."""
+    return [round(value / STEP) * STEP if math.isfinite(value) else math.nan for value in reals]
+
+
+class JobRecordCode:
+    """Hypervectors of rows of numbers.
+
+    Args:
+        codebook: gives the atoms.
+        features: knows the names behind the numbers of categories and labels: atoms are made from names, so that
+            hypervectors are the same in every process, whatever it saw first.
+    """
+
+    def __init__(self, codebook: Codebook, features: FeatureExtractor) -> None:
+        self.codebook = codebook
+        self._features = features
+        self._ties = codebook.atom("ties")
+        self._category = functools.lru_cache(maxsize=16_384)(self._make_category)
+        self._fractional = functools.lru_cache(maxsize=64)(self._make_fractional)
+        self._real = functools.lru_cache(maxsize=16_384)(self._make_real)
+
+    def sum(self, categories: Sequence[int], reals: Sequence[float]) -> Floats:
+        """A record's hypervector, d real components.
+
+        Args:
+            categories: as in `job_features.Category`; UNKNOWN and NOT_STATED ones are left out.
+            reals: those of `job_features`, then the declared runtime; NaN ones are left out.
+        """
+        total = np.zeros(self.codebook.dimension, dtype=np.float32)
+        for column, weight in (*CATEGORY_WEIGHTS.items(), (Category.GPU_MODEL, GPU_MODEL_WEIGHT)):
+            if stated(column, categories[column]):
+                total += np.float32(math.sqrt(weight)) * self._category(int(column), int(categories[column]))
+        for real, weight in REAL_WEIGHTS.items():
+            if not math.isnan(reals[real]):
+                name = "declared_runtime" if real == DECLARED else self._features.real_name(int(real))
+                total += np.float32(math.sqrt(weight)) * self._real(name, float(reals[real]))
+        return total.astype(np.float64)
+
+    def packed(self, categories: Sequence[int], reals: Sequence[float]) -> Words:
+        """The signs of a record's hypervector, packed."""
+        return pack(signs(self.sum(categories, reals), self._ties))
+
+    def _make_category(self, column: int, value: int) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
+        return self.codebook.atom(f"category/{Category(column).name}/{self._features.category_name(column, value)}")
+
+    def _make_real(self, name: str, value: float) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
+        return self._fractional(name).code_of(value)
+
+    def _make_fractional(self, name: str) -> FractionalPowerCode:
+        return self.codebook.fractional(f"real/{name}", LENGTH)
+
+
+def stated(column: int, value: int) -> bool:
+    """Whether a category says anything: an empty application, user or set of labels does not."""
+    if column == Category.JOB_TYPE:
+        return value >= 0
+    return value not in {UNKNOWN, NOT_STATED}
+
+
+def similarity(query: Features, records: Features) -> Floats:
+    """The share, 0..1, of the weight of what the query states that N records have alike: N.
+
+    Args:
+        query: one row; a category below 0 is a value that equals none, and counts.
+        records: N rows.
+    """
+    terms = [
+        KernelTerm(float(weight), (column,))
+        for column, weight in (*CATEGORY_WEIGHTS.items(), (Category.GPU_MODEL, GPU_MODEL_WEIGHT))
+        if column == Category.JOB_TYPE or query.categories[0, column] != NOT_STATED
+    ]
+    terms += [
+        KernelTerm(float(weight), (), (real,))
+        for real, weight in REAL_WEIGHTS.items()
+        if not np.isnan(query.reals[0, real])
+    ]
+    total = sum(term.weight for term in terms)
+    return kernel(query, records, terms, LENGTH)[0] / total if total else np.zeros(len(records))

@@ -1,0 +1,268 @@
+"""The memory of finished jobs as a file: written whole or not at all, read only when whole and of this version.
+
+    {"format": "adlro-outcomes", "version": 2, "vocabulary": "1", "cursor": ..., "bytes": ..., "blake2b": ...}
+    <zlib: JSON of {"vocabularies": {name: {value: number}}, "jobs": [...]}>
+
+It carries the place in the stream of outcomes up to which it was folded, so that a process goes on from there. Of what
+is read every type is checked before it is used (pydantic, strict), so that a file can't end the service by what it
+holds.
+
+Replicas fold the same stream, so they may share a file: one writes at a time, and what reaches less far into the stream
+never replaces what reaches further.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AllowInfNan, Field, TypeAdapter, ValidationError
+
+from adlro.errors import InvalidInput
+from adlro.records.jobs import JobSpec
+from adlro.services.decompose.outcomes.outcome_memory import DEFAULT_CLUSTER, FinishedJob
+from adlro.services.decompose.variables.variables import VOCABULARY_VERSION
+
+FORMAT, VERSION = "adlro-outcomes", 2
+READABLE_VERSIONS = (1, 2)
+"""Version 1 had lists of values as vocabularies, and jobs without their clusters."""
+MOST_CONTENT_BYTES = 2**30
+"""Unpacked; a million jobs are about so much."""
+ANOTHER_VERSION = "ANOTHER_VERSION"
+_ENTRY = re.compile("[0-9]{1,20}-[0-9]{1,20}")
+_NO_ENTRY = (-1, 0)
+_MOST_HEADER_BYTES = 4096
+_MOST_NUMBER = 2**30
+"""Numbers of values stand in arrays of int32, and grow with each value that is new."""
+
+_Figure = Annotated[float, AllowInfNan(False)]
+_Vocabulary = list[str] | dict[str, Annotated[int, Field(ge=0, le=_MOST_NUMBER)]]
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainJob:
+    id: str
+    spec: JobSpec
+    gpu_model: str
+    gpu_id: str
+    runtime_s: _Figure
+    end_s: _Figure
+    cluster: str = DEFAULT_CLUSTER
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    vocabularies: dict[str, _Vocabulary]
+    jobs: list[_PlainJob]
+
+
+_CONTENT = TypeAdapter(_Content)
+
+
+class WrittenSnapshot(NamedTuple):
+    """What became of a file that was to be written.
+
+    bytes: of it; 0 where another process is writing it just now, or its file reaches further into the stream.
+    put_aside: where what was in its place, and no release could read, is now.
+    """
+
+    bytes: int
+    put_aside: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """What a file holds: finished jobs, oldest first; the growing vocabularies; the id of the last entry folded."""
+
+    jobs: Sequence[FinishedJob]
+    vocabularies: Mapping[str, Sequence[str] | Mapping[str, int]]
+    cursor: str
+
+
+def save(path: Path, snapshot: MemorySnapshot) -> WrittenSnapshot:
+    """Writes a file in place of the one that may be there, by way of a temporary one beside it.
+
+    One that can't be read is put aside first. One of another version is replaced: replicas of two releases that share
+    a file would put aside each other's without end.
+
+    Raises:
+        OSError: it can't be written, or what is there can't be put aside.
+    """
+    with _alone(path.parent) as alone:
+        if not alone:
+            return WrittenSnapshot(0)
+        aside = None
+        try:
+            if _reach(_header_on_disk(path)["cursor"]) > _reach(snapshot.cursor):
+                return WrittenSnapshot(0)
+        except FileNotFoundError:
+            pass
+        except InvalidInput as error:
+            aside = put_aside(path) if error.reason != ANOTHER_VERSION else None
+        return WrittenSnapshot(_write(path, snapshot), aside)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[bool]:
+    """Whether no other process is in here: by a lock on the directory, which a killed process leaves free."""
+    held = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(held)
+
+
+def _header_on_disk(path: Path) -> Mapping[str, Any]:
+    """Of a file that this release reads.
+
+    Raises:
+        OSError: there is none, or it can't be read.
+        InvalidInput: as `load`.
+    """
+    with path.open("rb") as file:
+        return _header(path, file.readline(_MOST_HEADER_BYTES))
+
+
+def _header(path: Path, line: bytes) -> Mapping[str, Any]:
+    try:
+        header = json.loads(line)
+    except (ValueError, RecursionError):
+        header = None
+    if not (isinstance(header, dict) and header.get("format") == FORMAT and line.endswith(b"\n")):
+        raise _unreadable(path, "is not a memory of finished jobs", "NOT_A_MEMORY_FILE")
+    if header.get("version") not in READABLE_VERSIONS or header.get("vocabulary") != VOCABULARY_VERSION:
+        raise _unreadable(
+            path,
+            f"is of version {header.get('version')} with vocabulary {header.get('vocabulary')}; this release reads "
+            f"versions {READABLE_VERSIONS[0]} to {VERSION} with vocabulary {VOCABULARY_VERSION}",
+            ANOTHER_VERSION,
+        )
+    if _reach(header.get("cursor")) == _NO_ENTRY:
+        raise _unreadable(path, "is damaged: its cursor is no entry of a stream", "DAMAGED")
+    return header
+
+
+def _reach(cursor: object) -> tuple[int, int]:
+    """Orders entry ids ("<ms>-<n>", 64 bits each); what is none comes first."""
+    if not isinstance(cursor, str) or not _ENTRY.fullmatch(cursor):
+        return _NO_ENTRY
+    ms, number = (int(each) for each in cursor.split("-"))
+    return (ms, number) if max(ms, number) < 2**64 else _NO_ENTRY
+
+
+def _write(path: Path, snapshot: MemorySnapshot) -> int:
+    content = {"vocabularies": dict(snapshot.vocabularies), "jobs": [_plain(job) for job in snapshot.jobs]}
+    body = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), level=1)
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "vocabulary": VOCABULARY_VERSION,
+        "cursor": snapshot.cursor,
+        "bytes": len(body),
+        "blake2b": hashlib.blake2b(body, digest_size=16).hexdigest(),
+    }
+    beside = path.with_name(f"{path.name}.tmp")  # nobody else is writing; what a killed process left is written over
+    try:
+        with beside.open("wb") as file:
+            file.write(json.dumps(header).encode() + b"\n" + body)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path.stat().st_size
+
+
+def load(path: Path) -> MemorySnapshot:
+    """Reads a file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        InvalidInput: it is no such file, of another version, cut short or damaged; says which and what to do.
+    """
+    with path.open("rb") as file:
+        header = _header(path, file.readline(_MOST_HEADER_BYTES))
+        body = file.read()
+    if len(body) != header.get("bytes"):
+        raise _unreadable(path, f"has {len(body)} of {header.get('bytes')} bytes: it is truncated", "CUT_SHORT")
+    if hashlib.blake2b(body, digest_size=16).hexdigest() != header.get("blake2b"):
+        raise _unreadable(path, "is damaged: its checksum does not fit", "DAMAGED")
+    try:
+        unpacked = zlib.decompressobj()
+        text = unpacked.decompress(body, MOST_CONTENT_BYTES)
+        if unpacked.unconsumed_tail or not unpacked.eof:
+            raise _unreadable(
+                path, f"is damaged: it is no complete document of up to {MOST_CONTENT_BYTES} bytes", "DAMAGED"
+            )
+        content = _CONTENT.validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise _unreadable(path, f"is damaged: {where and where + ': '}{first['msg']}", "DAMAGED") from error
+    except zlib.error as error:
+        raise _unreadable(path, f"is damaged: {error}", "DAMAGED") from error
+    return MemorySnapshot([_job(each) for each in content.jobs], content.vocabularies, header["cursor"])
+
+
+def put_aside(path: Path) -> Path:
+    """Renames a file that can't be read to `.unreadable`, or `.unreadable.2`, ... where files are put aside already.
+
+    Returns:
+        Where it is now.
+
+    Raises:
+        OSError: it can't be renamed.
+    """
+    aside = path.with_name(f"{path.name}.unreadable")
+    number = 1
+    while os.path.lexists(aside):
+        number += 1
+        aside = path.with_name(f"{path.name}.unreadable.{number}")
+    path.rename(aside)
+    return aside
+
+
+def _unreadable(path: Path, problem: str, reason: str) -> InvalidInput:
+    way_out = "move the file away: decompose learns its content again from the stream of outcomes"
+    return InvalidInput(f"{path}: {problem}; {way_out}", field="memory_path", reason=reason)
+
+
+def _plain(job: FinishedJob) -> dict[str, Any]:
+    spec = dataclasses.asdict(dataclasses.replace(job.spec, simulated_work=None))
+    defaults = _SPEC_DEFAULTS
+    spec = {name: value for name, value in spec.items() if name not in defaults or value != defaults[name]}
+    return {
+        "id": job.job_id,
+        "spec": spec,
+        "gpu_model": job.gpu_model,
+        "gpu_id": job.gpu_id,
+        "cluster": job.cluster,
+        "runtime_s": job.runtime_s,
+        "end_s": job.end_s,
+    }
+
+
+def _job(plain: _PlainJob) -> FinishedJob:
+    return FinishedJob(plain.id, plain.spec, plain.gpu_model, plain.runtime_s, plain.end_s, plain.gpu_id, plain.cluster)
+
+
+_SPEC_DEFAULTS: dict[str, Any] = {
+    field.name: {} if field.name == "labels" else field.default
+    for field in dataclasses.fields(JobSpec)
+    if field.default is not dataclasses.MISSING or field.name == "labels"
+}

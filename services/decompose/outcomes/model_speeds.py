@@ -1,0 +1,49 @@
+"""Speeds of GPU models as the predictor uses them: a ratio and how sure it is. Knows plain records and the table."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from adlro.hardware import speeds as table
+from adlro.records.jobs import JobSpec, JobType
+
+APPLICATION_NOT_LISTED_LOG_SIGMA = 0.3
+"""Assumed standard deviation of the log speed where the job type's mean stands in for the application (the table's own
+spread within a type is 0.2 to 0.4)."""
+MODEL_NOT_LISTED_LOG_SIGMA = 0.7
+"""Assumed standard deviation of the log speed of a GPU model that the table does not list: taken to be as fast as the
+reference GPU, give or take a factor of 2.5 at 80 %."""
+
+# Both tables' V100: 1 by definition, whatever runs.
+_REFERENCES = (table.REFERENCE_GPU_MODEL, table.GAVEL_REFERENCE_GPU_MODEL)
+
+
+class ModelSpeed(NamedTuple):
+    """Speed relative to the reference GPU, and the standard deviation of its logarithm; 0 where the table lists it."""
+
+    ratio: float
+    log_sigma: float
+
+
+class ModelSpeeds:
+    """Speeds by application, or job type where the application is not listed; 1, unsure, for models without figures."""
+
+    @property
+    def gpu_models(self) -> tuple[str, ...]:
+        """The models that the table lists."""
+        return table.SHIPPED.gpu_models
+
+    def of(self, spec: JobSpec, gpu_model: str) -> ModelSpeed:
+        """The speed of a job on a GPU model."""
+        return _speed(spec.application, spec.job_type, gpu_model)
+
+
+@functools.lru_cache(maxsize=65_536)
+def _speed(application: str, job_type: JobType, gpu_model: str) -> ModelSpeed:
+    if gpu_model not in table.SHIPPED.gpu_models:
+        return ModelSpeed(1.0, MODEL_NOT_LISTED_LOG_SIGMA)
+    listed = table.SHIPPED.lists(application, gpu_model) or gpu_model in _REFERENCES
+    return ModelSpeed(
+        table.speed(application, job_type, gpu_model), 0.0 if listed else APPLICATION_NOT_LISTED_LOG_SIGMA
+    )

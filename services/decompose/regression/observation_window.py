@@ -1,0 +1,123 @@
+"""The newest observations of finished jobs as arrays, for the regressions. Arrays only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from adlro.services.decompose.hypervectors.similarity_kernel import Features, Floats
+from adlro.services.decompose.variables.job_features import REAL_COUNT, Category
+
+WINDOW = 4096
+"""Newest finished jobs that the regressions look at."""
+
+_TARGET_COUNT = 4  # behind the reals: outcome, correction, declared, seen correction
+
+
+class Observations(NamedTuple):
+    """N observations, oldest first.
+
+    features: N rows. outcomes: N. corrections: N, NaN where nothing was declared. added_count, declared_count: of those
+    that were taken so far, which gave way to newer ones too. declared: N, log2 of the declared seconds.
+    seen_corrections: N, as they were observed, whatever is known of the GPU that the job ran on.
+    """
+
+    features: Features
+    outcomes: Floats
+    corrections: Floats
+    added_count: int
+    declared_count: int
+    declared: Floats
+    seen_corrections: Floats
+
+
+class ObservationWindow:
+    """The newest observations, as arrays.
+
+    Args:
+        capacity: how many.
+    """
+
+    def __init__(self, capacity: int = WINDOW) -> None:
+        self._capacity = capacity
+        self._categories = np.zeros((2 * capacity, len(Category)), dtype=np.int32)
+        self._values = np.zeros((2 * capacity, REAL_COUNT + _TARGET_COUNT))
+        self._start = self._end = 0
+        self.added_count = 0
+        """Observations taken so far, those that gave way too."""
+        self.declared_count = 0
+        """Those of them with a correction."""
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def add(
+        self,
+        categories: Sequence[int],
+        reals: Sequence[float],
+        outcome: float,
+        correction: float,
+        declared: float = math.nan,
+        seen_correction: float | None = None,
+    ) -> None:
+        """Takes an observation; the oldest gives way. See `Observations`.
+
+        Args:
+            categories: of the job.
+            reals: of the job.
+            outcome: log runtime, relative to the prior's.
+            correction: log(observed / declared); NaN where nothing was declared.
+            declared: log2 of the declared seconds.
+            seen_correction: None: the correction.
+        """
+        if self._end == len(self._values):
+            # The newest to the front: once in `capacity` observations, so that all of them always lie in one piece.
+            self._categories[: len(self)] = self._categories[self._start :].copy()
+            self._values[: len(self)] = self._values[self._start :].copy()
+            self._start, self._end = 0, len(self)
+        self._categories[self._end] = categories
+        self._values[self._end] = (
+            *reals,
+            outcome,
+            correction,
+            declared,
+            correction if seen_correction is None else seen_correction,
+        )
+        self._end += 1
+        self.added_count += 1
+        self.declared_count += not math.isnan(correction)
+        self._start = max(self._start, self._end - self._capacity)
+
+    def view(self) -> tuple[Features, Floats, Floats]:
+        """Columns, outcomes, corrections (NaN where nothing was declared), oldest first."""
+        rows = slice(self._start, self._end)
+        values = self._values[rows]
+        outcomes, corrections = values[:, -_TARGET_COUNT], values[:, -_TARGET_COUNT + 1]
+        return Features(self._categories[rows], values[:, :-_TARGET_COUNT]), outcomes, corrections
+
+    def copy(self) -> Observations:
+        """All observations, in arrays that stay as they are."""
+        rows = slice(self._start, self._end)
+        categories, values = self._categories[rows].copy(), self._values[rows].copy()
+        outcomes, corrections, declared, seen = values[:, -_TARGET_COUNT:].T
+        return Observations(
+            Features(categories, values[:, :-_TARGET_COUNT]),
+            outcomes,
+            corrections,
+            self.added_count,
+            self.declared_count,
+            declared,
+            seen,
+        )
+
+    def clear_real(self, column: int) -> None:
+        """Forgets what a column of reals held."""
+        self._values[:, column] = math.nan
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._start = self._end = 0
+        self.added_count = self.declared_count = 0

@@ -1,0 +1,1 @@
+"""Runtimes of jobs on GPU models: predictors, and how well what they said held."""

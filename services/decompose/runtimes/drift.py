@@ -1,0 +1,267 @@
+"""Tests for slower GPUs and for a changed mix of jobs: scores with a false-alarm rate. Arrays only.
+
+Both scores are 1 - p: the share of healthy looks that would show less. At FLAGGED and above something is flagged, so
+at any one look at most 1 % of healthy GPUs (or of unchanged mixes) are. Looks at one GPU follow each other with 19 of
+20 jobs in common: over 20 jobs about 5 % of healthy GPUs are flagged at some time (benchmarks/decompose.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Hashable, Mapping, Sequence
+from statistics import NormalDist
+
+import numpy as np
+
+from adlro.records.matrices import GpuDrift, MixDrift
+
+FLAGGED = 0.99
+"""Score from which a GPU or the mix is flagged: a false-alarm rate of 1 % a look."""
+
+GPU_WINDOW = 20
+"""Newest jobs of a GPU that its score is made from."""
+SPEED_WINDOW = 60
+"""Newest jobs of a GPU that its speed may be estimated from, since it changed."""
+_LEAST_JOBS = 5
+_CLIP = 3.0  # a job that went wrong by more standard deviations than this counts as if it were this many
+_PEER_PRIOR = 20.0  # jobs; as many that say that a model's residuals are 0 on average
+# Before any job: one GPU in four runs at a speed of its own, slower by exp(N(0.15, 0.2)). Generous, since taking a
+# healthy GPU for 2 % slower costs a scheduler less than not knowing of a slow one.
+_PRIOR_CHANGED, _PRIOR_MEAN, _PRIOR_SIGMA = 0.25, 0.15, 0.2
+
+MIX_WINDOW = 256
+"""Newest jobs whose mix is compared with that of the jobs before them."""
+REFERENCE_WINDOW = 4096
+_REFERENCE_LEAST = 256
+_LEAST_EXPECTED = 5.0  # jobs of a value that the window should have; rarer values count as one
+_HIGHEST = 0.99  # p above this count as this
+
+_NORMAL = NormalDist()
+
+
+HEALTHY = GpuDrift()
+
+
+class GpuDriftDetector:
+    """Compares each GPU's jobs with what was predicted for its model, and with how its peers' jobs went."""
+
+    def __init__(self) -> None:
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forgets everything."""
+        self._jobs: dict[Hashable, deque[tuple[float, float]]] = {}  # by GPU: residual, spread; oldest first
+        self._model: dict[Hashable, str] = {}
+        self._states: dict[Hashable, GpuDrift] = {}
+        self._sums: dict[Hashable, tuple[float, float]] = {}  # by GPU: of clipped residuals by precision, of precisions
+        self._unit: deque[float] = deque(maxlen=512)  # |residual| / spread of all GPUs' newest jobs
+        self._unit_count = 0  # taken so far; the deque's length stands still once it is full
+        self._scale = 1.0
+
+    def observe(self, gpu: Hashable, gpu_model: str, residual: float, spread: float) -> None:
+        """Takes a finished job.
+
+        Args:
+            gpu: names where it ran.
+            gpu_model: its model.
+            residual: log(observed runtime / median predicted for the model before it ran).
+            spread: standard deviation that was predicted for the residual.
+        """
+        if not (math.isfinite(residual) and spread > 0):
+            return
+        if self._model.get(gpu) != gpu_model:
+            self._jobs[gpu] = deque(maxlen=SPEED_WINDOW)  # another card under the same name
+            self._model[gpu] = gpu_model
+        self._jobs[gpu].append((residual, spread))
+        self._unit.append(abs(residual) / spread)
+        self._unit_count += 1
+        if self._unit_count >= 30 and self._unit_count % 10 == 0:
+            # The predicted spread may be off by a factor: the median of |N(0, 1)| is 0.6745.
+            self._scale = float(np.clip(np.median(self._unit) / 0.6745, 0.3, 3.0))
+        jobs = np.array(self._jobs[gpu])
+        precision = 1 / (jobs[:, 1] * self._scale) ** 2
+        clip = _CLIP * jobs[:, 1] * self._scale
+        self._sums[gpu] = float((np.clip(jobs[:, 0], -clip, clip) * precision).sum()), float(precision.sum())
+        self._states.pop(gpu, None)
+
+    def state(self, gpu: Hashable) -> GpuDrift:
+        """What is known of a GPU."""
+        if gpu not in self._jobs:
+            return HEALTHY
+        found = self._states.get(gpu)
+        if found is None:
+            found = self._states[gpu] = self._judge(gpu)
+        return found
+
+    def states(self) -> Mapping[Hashable, GpuDrift]:
+        """What is known of every GPU that ran jobs."""
+        return {gpu: self.state(gpu) for gpu in self._jobs}
+
+    def log_slowdown(self, gpu: Hashable) -> float:
+        """The logarithm of the slowdown of jobs on this GPU relative to its model."""
+        return -math.log(self.state(gpu).speed_ratio)
+
+    def _judge(self, gpu: Hashable) -> GpuDrift:
+        jobs = np.array(self._jobs[gpu])  # n x (residual, spread)
+        count = len(jobs)
+        if count < _LEAST_JOBS:
+            return GpuDrift(job_count=count)
+        peers, peers_variance = self._peers(gpu)
+        spread = jobs[:, 1] * self._scale
+        residual = np.clip((jobs[:, 0] - peers) / spread, -_CLIP, _CLIP) * spread
+        precision = 1 / spread**2
+        # Sums over the newest 1, 2, ... n jobs.
+        weights = np.cumsum(precision[::-1])
+        sums = np.cumsum((residual * precision)[::-1])
+        at = min(count, GPU_WINDOW) - 1
+        z = sums[at] / math.sqrt(weights[at] * (1 + peers_variance * weights[at]))
+        score = _NORMAL.cdf(float(z))
+        return GpuDrift(score, score >= FLAGGED, self._speed(sums, weights, peers_variance), count)
+
+    def _speed(
+        self,
+        sums: np.ndarray[tuple[int], np.dtype[np.float64]],
+        weights: np.ndarray[tuple[int], np.dtype[np.float64]],
+        peers_variance: float,
+    ) -> float:
+        """The speed since the most probable moment of change, drawn to 1 by how probable a change is at all."""
+        starts = np.arange(_LEAST_JOBS - 1, len(sums))
+        variance = 1 / weights[starts] + peers_variance
+        mean = sums[starts] / weights[starts]
+        # How much more probable the mean is if the speed changed then than if it never did.
+        both = variance + _PRIOR_SIGMA**2
+        log_factor = 0.5 * np.log(variance / both) - (mean - _PRIOR_MEAN) ** 2 / (2 * both) + mean**2 / (2 * variance)
+        factor = _PRIOR_CHANGED / (1 - _PRIOR_CHANGED) * np.exp(np.minimum(log_factor, 50)) / len(starts)
+        changed = factor / (1 + factor.sum())
+        slowdown = (mean * _PRIOR_SIGMA**2 + _PRIOR_MEAN * variance) / both
+        return math.exp(-max(0.0, float((changed * slowdown).sum())))
+
+    def _peers(self, gpu: Hashable) -> tuple[float, float]:
+        """Mean log residual of the other GPUs of the model that are not slow themselves, and its variance."""
+        total = weight = 0.0
+        for other, model in self._model.items():
+            if model != self._model[gpu] or other == gpu:
+                continue
+            known = self._states.get(other)
+            if known is not None and known.flagged:
+                continue
+            of_other = self._sums[other]
+            total += of_other[0]
+            weight += of_other[1]
+        if not weight:
+            return 0.0, 0.0
+        weight += _PEER_PRIOR / (self._jobs[gpu][-1][1] * self._scale) ** 2
+        return total / weight, 1 / weight
+
+
+UNCHANGED = MixDrift()
+
+
+class MixDriftDetector:
+    """Compares the mix of the newest jobs with that of those before, variable by variable.
+
+    A test of two samples (chi-square of homogeneity) for each variable. Their p are brought together by Cauchy
+    combination (Liu, Xie 2020), which keeps its rate though the variables hang together, and loses less than taking
+    the least p.
+
+    Args:
+        variables: weights by name, in the order of the values that `observe` takes.
+    """
+
+    def __init__(self, variables: Mapping[str, float]) -> None:
+        self.variables = tuple(variables)
+        self._weights = [weight / sum(variables.values()) for weight in variables.values()]
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forgets everything."""
+        self._window: deque[tuple[Hashable, ...]] = deque()
+        self._reference: deque[tuple[Hashable, ...]] = deque()
+        self._new: list[Counter[Hashable]] = [Counter() for _ in self.variables]
+        self._old: list[Counter[Hashable]] = [Counter() for _ in self.variables]
+
+    def observe(self, values: Sequence[Hashable]) -> None:
+        """Takes a job's values, one for each variable."""
+        job = tuple(values)
+        self._window.append(job)
+        _count(self._new, job, 1)
+        if len(self._window) > MIX_WINDOW:
+            moved = self._window.popleft()
+            _count(self._new, moved, -1)
+            self._reference.append(moved)
+            _count(self._old, moved, 1)
+            if len(self._reference) > REFERENCE_WINDOW:
+                _count(self._old, self._reference.popleft(), -1)
+
+    def state(self) -> MixDrift:
+        """The state of the mix; unchanged while there are too few jobs."""
+        if len(self._window) < MIX_WINDOW or len(self._reference) < _REFERENCE_LEAST:
+            return UNCHANGED
+        compared = [_compare(new, old) for new, old in zip(self._new, self._old, strict=True)]
+        # A variable of one value says nothing either way, and must not outweigh those that do.
+        told = [
+            (p, weight, name, variation)
+            for (p, variation), weight, name in zip(compared, self._weights, self.variables, strict=True)
+            if p is not None
+        ]
+        if not told:
+            return UNCHANGED
+        _, _, variable, variation = min(told, key=lambda each: each[0])
+        total = sum(weight for _, weight, _, _ in told)
+        combined = _combined([p for p, _, _, _ in told], [weight / total for _, weight, _, _ in told])
+        score = 1.0 - combined
+        return MixDrift(score, score >= FLAGGED, variable, variation)
+
+
+def _count(counters: Sequence[Counter[Hashable]], job: tuple[Hashable, ...], by: int) -> None:
+    for counter, value in zip(counters, job, strict=True):
+        counter[value] += by
+        if not counter[value]:
+            del counter[value]
+
+
+def _compare(new: Counter[Hashable], old: Counter[Hashable]) -> tuple[float | None, float]:
+    """The p of two samples' being of one mix, None where there is nothing to compare, and their total variation."""
+    values = list(new.keys() | old.keys())
+    counts = np.array([[new[value] for value in values], [old[value] for value in values]], dtype=np.float64)
+    totals = counts.sum(axis=1)
+    variation = 0.5 * float(np.abs(counts[0] / totals[0] - counts[1] / totals[1]).sum())
+    expected = counts.sum(axis=0) * totals[0] / totals.sum()
+    rare = expected < _LEAST_EXPECTED
+    if rare.any():
+        counts = np.concatenate([counts[:, ~rare], counts[:, rare].sum(axis=1, keepdims=True)], axis=1)
+    if counts.shape[1] < 2:
+        return None, variation
+    ratio = math.sqrt(totals[1] / totals[0])
+    statistic = float(((counts[0] * ratio - counts[1] / ratio) ** 2 / counts.sum(axis=0)).sum())
+    return chi_square_tail(statistic, counts.shape[1] - 1), variation
+
+
+def _combined(probabilities: Sequence[float], weights: Sequence[float]) -> float:
+    """One p of several that may depend on each other; weights sum to 1."""
+    # Not above _HIGHEST: one p next to 1 would outweigh, as Cauchy variables do, any number of small ones.
+    clipped = [min(max(each, 1e-15), _HIGHEST) for each in probabilities]
+    mean = sum(weight * math.tan((0.5 - each) * math.pi) for each, weight in zip(clipped, weights, strict=True))
+    return 0.5 - math.atan(mean) / math.pi
+
+
+def chi_square_tail(statistic: float, degrees: int) -> float:
+    """The probability of a greater chi-square: Wilson and Hilferty's cube root, good to a few percent of itself."""
+    if statistic <= 0:
+        return 1.0
+    scale = 2.0 / (9.0 * degrees)
+    return 1.0 - _NORMAL.cdf(((statistic / degrees) ** (1 / 3) - (1 - scale)) / math.sqrt(scale))
+
+
+class DriftDetectors:
+    """Both: of each GPU, and of the mix of job types, applications and users."""
+
+    def __init__(self) -> None:
+        self.gpus = GpuDriftDetector()
+        self.mix = MixDriftDetector({"job_type": 0.2, "application": 0.6, "user": 0.2})
+
+    def start_over(self) -> None:
+        """Forgets everything."""
+        self.gpus.start_over()
+        self.mix.start_over()

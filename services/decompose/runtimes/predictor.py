@@ -1,0 +1,136 @@
+"""How long jobs would take on GPU models: the predictors' interface, and what they share. Plain records and arrays.
+
+Two stand behind it: `plain_predictor`, medians of groups, and `learned_predictor`, the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.errors import InvalidInput, Unavailable
+from adlro.records.jobs import JobSpec
+from adlro.records.predictions import PredictionBasis
+from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
+from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory, SimilarJob
+
+INTERVAL_COVERAGE = 0.8
+"""Intervals reach from the 0.1 to the 0.9 quantile."""
+
+
+PRIOR_LOG_SIGMA = {
+    PredictionBasis.DECLARED: 0.5,
+    PredictionBasis.USER_APPLICATION: 0.4,
+    PredictionBasis.APPLICATION: 0.9,
+    PredictionBasis.JOB_TYPE: 0.9,
+    PredictionBasis.PRIOR: 1.5,
+}
+"""Assumed standard deviation of the log runtime about the median, by basis: 0.4 within and 0.9 across users and
+applications are the scenario's; users' own estimates are taken to be within a factor of 1.9 in 80 % of cases; the prior
+alone within a factor of 6.8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Predicted runtimes of J jobs on M GPU models, in seconds.
+
+    median_s, low_s, high_s: J x M; the runtime lies in low_s..high_s with probability `coverage`.
+    basis: J. novelty: J; 0 much like what was seen, 1 unlike anything.
+    """
+
+    median_s: NDArray[np.float64]
+    low_s: NDArray[np.float64]
+    high_s: NDArray[np.float64]
+    coverage: float
+    basis: list[PredictionBasis]
+    novelty: NDArray[np.float64]
+
+
+class Predictor(Protocol):
+    """Learns from finished jobs and predicts. One of several stands behind the service."""
+
+    @property
+    def revision(self) -> int:
+        """Grows as finished jobs are learned from."""
+
+    @property
+    def prediction_revision(self) -> int:
+        """Grows when predictions may have become others: those asked for before are worth asking for again."""
+
+    def learn(self, job: FinishedJob) -> bool:
+        """Learns from a finished job. Returns whether it was new."""
+
+    def start_over(self) -> None:
+        """Forgets all finished jobs."""
+
+    def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
+        """Predicts each job on each model.
+
+        Raises:
+            InvalidInput: a GPU model is not known; names it and those that are.
+            Unavailable: a GPU model may be known, but the clusters' descriptions are not read yet.
+        """
+
+    def evidence(
+        self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
+    ) -> list[list[list[SimilarJob]]]:
+        """For each job and model the k finished jobs that speak most for the prediction; never the job itself.
+
+        Args:
+            jobs: J.
+            gpu_models: M.
+            k: at most so many.
+            job_ids: J, empty where a job has none; none at all: no job has one.
+        """
+
+    def recall(self, job: JobSpec, k: int) -> list[SimilarJob]:
+        """The k finished jobs most like a job, whatever they ran on."""
+
+
+def evidence(
+    memory: OutcomeMemory, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str]
+) -> list[list[list[SimilarJob]]]:
+    """The memory's nearest finished jobs; see `Predictor.evidence`."""
+    ids = job_ids or [""] * len(jobs)
+    return [
+        [memory.nearest(job, k, model, without=job_id) for model in gpu_models]
+        for job, job_id in zip(jobs, ids, strict=True)
+    ]
+
+
+def require_known(gpu_models: Sequence[str], speeds: ModelSpeeds, in_clusters: Collection[str] | None) -> None:
+    """Checks GPU models that a caller names.
+
+    Args:
+        gpu_models: as asked for.
+        speeds: lists the models with figures.
+        in_clusters: the models of all clusters; None while their descriptions are not read.
+
+    Raises:
+        InvalidInput: a model is not known; names it and those that are.
+        Unavailable: a model may be known, but the clusters' descriptions are not read yet.
+    """
+    for number, model in enumerate(gpu_models):
+        if model in speeds.gpu_models or (in_clusters is not None and model in in_clusters):
+            continue
+        field = f"gpu_models[{number}]"
+        if in_clusters is None:
+            raise Unavailable(
+                f"{field}: the speed table does not list the GPU model {model!r}, and the clusters' descriptions "
+                "are not read yet, so it can't be told whether one has it; try again",
+                reason="CLUSTERS_NOT_READ",
+                metadata={"gpu_model": model},
+                retry_after_s=1.0,
+            )
+        known = list(dict.fromkeys([*speeds.gpu_models, *sorted(in_clusters)]))
+        raise InvalidInput(
+            f"{field}: no GPU model {model!r} is known; known are {', '.join(known)}. A model without speed "
+            "figures is taken once a cluster that has it is described (UpsertCluster)",
+            field=field,
+            reason="UNKNOWN_GPU_MODEL",
+            metadata={"gpu_model": model},
+        )

@@ -1,0 +1,190 @@
+"""A fit to the newest finished jobs, computed in one step from a copy of them. Uses arrays only.
+
+A `Refit` holds all that it needs and a `RuntimeFit` is never changed once it is made, so the work may be done in
+another thread while questions are answered from the fit before.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from adlro.services.decompose.hypervectors.similarity_kernel import Features, Floats, KernelTerm
+from adlro.services.decompose.regression.kernel_regression import Residuals
+from adlro.services.decompose.regression.observation_window import Observations
+from adlro.services.decompose.regression.tuned_regression import Hyperparameters, TunedRegression
+from adlro.services.decompose.runtimes.interval_coverage import Calibration, PredictionKind
+from adlro.services.decompose.variables.job_features import Category
+
+EXACT = 1e-3
+"""Declarations off by less than this, in root mean square of the logarithm, are taken as they stand."""
+MIX_FROM = 16
+"""Finished jobs with a declared runtime from which it is mixed with what outcomes say."""
+
+
+STEP_OCTAVES = 1.0
+"""Declared runtimes this close count as one size."""
+FADE_OCTAVES = 3.0
+"""Beyond the sizes learned from, after which what was learned counts for a third."""
+NEAR_PRIOR_COUNT = 4
+"""The declared runtime weighs as much as so many finished jobs, near to it in size, beside what outcomes say."""
+NO_CORRECTIONS = (-math.inf, math.inf)
+
+
+def correction_terms(hyperparameters: Hyperparameters, present: Collection[int]) -> list[KernelTerm]:
+    """How alike two declarations' errors are: by everyone's, the user's and the application's; half of it by size.
+
+    Who is wrong by a factor about minutes may be so about hours, or not: what is learned of the one counts less there.
+    """
+    del present  # what else a job asks for says little about how well its user estimates
+    s, application, user = 0.5 * hyperparameters.jobs, Category.APPLICATION, Category.USER
+    return [
+        KernelTerm(weight * s, categories, reals)
+        for weight, categories in (
+            (1.0, ()),
+            (0.3, (Category.JOB_TYPE,)),
+            (0.5, (application,)),
+            (1.0, (user,)),
+            (0.5, (application, user)),
+        )
+        for reals in ((), (0,))
+    ]
+
+
+def declaration_features(features: Features, declared: Floats) -> Features:
+    """The rows of N jobs as the corrections of their declarations are compared: `declared` is the only real.
+
+    Args:
+        features: N rows.
+        declared: N; log2 of the declared seconds.
+    """
+    categories = features.categories.copy()
+    categories[:, [Category.GPU_MODEL, Category.LABELS]] = 0  # these tell nothing about a declaration
+    return Features(categories, (np.round(declared / STEP_OCTAVES) * STEP_OCTAVES)[:, None])
+
+
+class DeclaredSizes:
+    """Sizes of the declarations that were learned from, by user and application.
+
+    Args:
+        features: N rows, as `declaration_features` makes them.
+    """
+
+    def __init__(self, features: Features | None = None) -> None:
+        self._sizes: dict[tuple[int, int], tuple[Floats, Floats]] = {}
+        self.least, self.greatest = math.inf, -math.inf
+        if features is None or not len(features):
+            return
+        self.least, self.greatest = float(features.reals.min()), float(features.reals.max())
+        of_pair: dict[tuple[int, int], list[float]] = {}
+        for pair, size in zip(self._pairs(features), features.reals[:, 0].tolist(), strict=True):
+            of_pair.setdefault(pair, []).append(size)
+        for pair, sizes in of_pair.items():
+            values, counts = np.unique(np.array(sizes), return_counts=True)
+            self._sizes[pair] = values, counts.astype(np.float64)
+
+    @staticmethod
+    def _pairs(features: Features) -> list[tuple[int, int]]:
+        rows = features.categories[:, [Category.APPLICATION, Category.USER]].tolist()
+        return [(application, user) for application, user in rows]
+
+    def near(self, features: Features) -> Floats:
+        """Of N declarations: how many of their user and application there were, each counted by how near it is."""
+        none = np.empty(0), np.empty(0)
+        found = []
+        for pair, size in zip(self._pairs(features), features.reals[:, 0].tolist(), strict=True):
+            sizes, counts = self._sizes.get(pair, none)
+            found.append(float((np.exp(-np.abs(sizes - size)) * counts).sum()))
+        return np.array(found)
+
+    def strangeness(self, features: Features) -> Floats:
+        """Of N declarations: 0 within the sizes learned from and a step beyond, towards 1 the farther from them."""
+        if self.least > self.greatest:
+            return np.zeros(len(features))
+        sizes = features.reals[:, 0]
+        beyond = np.maximum(self.least - sizes, sizes - self.greatest) - STEP_OCTAVES
+        return np.asarray(1.0 - np.exp(np.minimum(0.0, -beyond / FADE_OCTAVES)))
+
+
+def of_outcomes(share: float, near: Floats) -> Floats:
+    """How much outcomes count beside a corrected declaration: the less, the fewer such declarations were learned from.
+
+    Args:
+        share: of the corrected declaration where there were many.
+        near: N; see `DeclaredSizes.near`.
+    """
+    return (1.0 - share) * near / (near + NEAR_PRIOR_COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFit:
+    """Regressions and what they are calibrated by. As it is made without arguments, nothing is learned yet.
+
+    outcomes: of log runtimes. corrections: of log(observed / declared). exact: whether declarations were exact so far.
+    share: of the corrected declaration, beside what outcomes say. declared_residuals: of jobs with a declared runtime,
+    while these are exact. declared: the sizes of declarations. correction_range: least and greatest log(observed /
+    declared) that was observed. calibrations: of kinds of predictions.
+    """
+
+    outcomes: TunedRegression = field(default_factory=lambda: TunedRegression(Hyperparameters()))
+    corrections: TunedRegression = field(
+        default_factory=lambda: TunedRegression(
+            Hyperparameters(jobs=0.1, reals=(0,), fixed=True), correction_terms, centred=False
+        )
+    )
+    exact: bool = True
+    share: float = 1.0
+    declared_residuals: Residuals = field(default_factory=lambda: Residuals(np.empty(0)))
+    declared: DeclaredSizes = field(default_factory=DeclaredSizes)
+    correction_range: tuple[float, float] = NO_CORRECTIONS
+    calibrations: Mapping[PredictionKind, Calibration] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """A refit, from the previous fit (with its hyperparameters as a start) and the observations."""
+
+    previous: RuntimeFit
+    seen: Observations
+    calibrations: Mapping[PredictionKind, Calibration] = field(default_factory=dict)
+
+    def make(self) -> RuntimeFit:
+        """The new fit; the one before is left as it is.
+
+        Raises:
+            LinAlgError: the observations are such that no regression can be made of them.
+        """
+        seen = self.seen
+        outcomes = copy.copy(self.previous.outcomes)
+        outcomes.fit(seen.features, seen.outcomes, seen.added_count)
+        fit = replace(self.previous, outcomes=outcomes, calibrations=self.calibrations)
+        declared = np.flatnonzero(~np.isnan(seen.corrections))
+        if not len(declared):
+            return fit
+        observed, seen_corrections = seen.corrections[declared], seen.seen_corrections[declared]
+        fit = replace(fit, correction_range=(float(seen_corrections.min()), float(seen_corrections.max())))
+        if np.sqrt(np.mean(observed**2)) < EXACT:
+            return replace(fit, exact=True, share=1.0, declared_residuals=Residuals(observed))
+        features = declaration_features(seen.features.rows(declared), seen.declared[declared])
+        sizes = DeclaredSizes(features)
+        corrections = copy.copy(self.previous.corrections)
+        corrections.fit(features, observed, seen.declared_count)
+        by_declared = corrections.left_out_residual
+        by_outcomes = outcomes.left_out_residual[declared]
+        both = ~(np.isnan(by_declared) | np.isnan(by_outcomes))
+        near = sizes.near(features) - 1.0  # without the job itself
+        share = 1.0
+        if both.sum() >= MIX_FROM:
+            shares = np.linspace(0, 1, 11)
+            counted = np.array([of_outcomes(each, near[both]) for each in shares])
+            mixed = by_declared[both] + counted * (by_outcomes[both] - by_declared[both])
+            share = float(shares[np.abs(mixed).mean(axis=1).argmin()])
+        counted_all = np.where(both, of_outcomes(share, near), 0.0)
+        mixed_all = by_declared + counted_all * np.where(both, by_outcomes - by_declared, 0.0)
+        known = ~np.isnan(by_declared) & (near > 0)
+        corrections.known = Residuals((mixed_all / corrections.left_out_spread)[known])
+        return replace(fit, corrections=corrections, exact=False, share=share, declared=sizes)

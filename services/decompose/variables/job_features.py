@@ -1,0 +1,137 @@
+"""The features of jobs: rows of numbers, from which similarity is computed. Knows plain records and arrays only.
+
+Categories are numbers of values in growing vocabularies, reals logarithms of what a job asks for and of numeric labels
+(such as batch_size=64); labels that are not numbers count together as one category, without those that are another for
+each job (`labels`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from adlro.records.jobs import JobSpec
+from adlro.services.decompose.hypervectors.similarity_kernel import Features
+from adlro.services.decompose.variables.labels import LABEL_LIMIT, as_number
+from adlro.services.decompose.variables.variables import Variables
+from adlro.services.decompose.variables.vocabulary import UNKNOWN, Vocabulary
+
+
+class Category(IntEnum):
+    """Columns of categories."""
+
+    JOB_TYPE = 0
+    APPLICATION = 1
+    USER = 2
+    GPU_MODEL = 3
+    LABELS = 4
+
+
+class Real(IntEnum):
+    """The first columns of reals; numeric labels follow."""
+
+    GPU_COUNT = 0
+    GPU_MEMORY = 1
+    CPU_CORES = 2
+    PRIORITY = 3
+
+
+REAL_COUNT = len(Real) + LABEL_LIMIT
+
+
+class FeatureExtractor:
+    """Makes the features of jobs, a row of numbers each.
+
+    Args:
+        variables: the vocabularies.
+    """
+
+    def __init__(self, variables: Variables) -> None:
+        self._variables = variables
+        self._labels = Vocabulary("labels", [""], grows=True)
+        self.on_cleared: list[Callable[[int], None]] = []
+        """Called with a column of reals whose label is another from now on."""
+
+    def note(self, job: JobSpec) -> None:
+        """Learns from a finished job, once, which labels count."""
+        for column in self._variables.labels.note(job.labels):
+            for cleared in self.on_cleared:
+                cleared(len(Real) + column)
+
+    def row(self, job: JobSpec, *, learn: bool) -> tuple[list[int], list[float]]:
+        """A job's categories (GPU_MODEL left UNKNOWN) and reals.
+
+        Args:
+            job: what was asked for.
+            learn: take values that were not seen into the vocabularies; otherwise they are UNKNOWN, like nothing.
+        """
+        reals = [math.nan] * REAL_COUNT
+        reals[Real.GPU_COUNT] = math.log2(max(1, job.gpu_count))
+        reals[Real.GPU_MEMORY] = math.log2(job.gpu_memory_mib) if job.gpu_memory_mib > 0 else math.nan
+        reals[Real.CPU_CORES] = math.log2(max(1, job.cpu_cores))
+        reals[Real.PRIORITY] = 4.0 * job.priority
+        texts = []
+        for key, value in sorted(job.labels.items()):
+            number = as_number(value)
+            if number is None:
+                if not self._variables.labels.is_left_out(key):
+                    texts.append(f"{key}={value}")
+                continue
+            column = self._variables.labels.column(key)
+            if column is not None:
+                reals[len(Real) + column] = math.copysign(math.log2(1.0 + abs(number)), number)
+        variables = self._variables
+        categories = [
+            int(job.job_type) - 1,
+            _number(variables.application, job.application, learn),
+            _number(variables.user, job.user, learn),
+            UNKNOWN,
+            _number(self._labels, "\0".join(texts), learn),
+        ]
+        return categories, reals
+
+    def hold(self, categories: Sequence[int]) -> None:
+        """Keeps the values of a row's categories from giving way to others."""
+        for vocabulary, number in zip(self._vocabularies, categories, strict=True):
+            vocabulary.hold(number)
+
+    def release(self, categories: Sequence[int]) -> None:
+        """Lets go of values that are held."""
+        for vocabulary, number in zip(self._vocabularies, categories, strict=True):
+            vocabulary.release(number)
+
+    @property
+    def _vocabularies(self) -> tuple[Vocabulary, ...]:
+        variables = self._variables
+        return variables.job_type, variables.application, variables.user, variables.gpu_model, self._labels
+
+    def category_name(self, column: int, number: int) -> str:
+        """The value behind a category's number.
+
+        Raises:
+            IndexError: no value has this number.
+        """
+        return self._vocabularies[column].value(number)
+
+    def real_name(self, column: int) -> str:
+        """What a column of reals holds; a label is `label/<key>`."""
+        return (
+            Real(column).name.lower()
+            if column < len(Real)
+            else f"label/{self._variables.labels.key(column - len(Real))}"
+        )
+
+    def rows(self, jobs: Sequence[JobSpec]) -> Features:
+        """J jobs as rows; values that were not seen equal nothing."""
+        made = [self.row(job, learn=False) for job in jobs]
+        categories = np.array([each[0] for each in made], dtype=np.int32).reshape(-1, len(Category))
+        # An unknown value equals no known one, but must not equal what a full vocabulary left UNKNOWN either.
+        categories[categories == UNKNOWN] = UNKNOWN - 1
+        return Features(categories, np.array([each[1] for each in made]).reshape(-1, REAL_COUNT))
+
+
+def _number(vocabulary: Vocabulary, value: str, learn: bool) -> int:
+    return vocabulary.learn(value) if learn else vocabulary.number(value)
