@@ -169,7 +169,7 @@ class JobStore(JobReads):
             outcome = b"" if move.outcome is None else outcome_entry(move.job, move.outcome)
             body = job_to_proto(dataclasses.replace(move.job, revision=0)).SerializeToString()
             args += [move.job.job_id, move.version, int(move.job.state), body, outcome]
-            args += [move.job.spec.user, _text(move.attained_s)]
+            args += [move.job.spec.user, _text(move.user_service_s)]
         try:
             return cast(list[int], await self._move(args=args))
         except ResponseError as error:

@@ -99,15 +99,15 @@ class JobReads:
         """The last issued fencing token; 0 before the first."""
         return int(await self._redis.get(TOKEN) or 0)
 
-    async def attained_s(self) -> dict[str, float]:
+    async def user_service_s(self) -> dict[str, float]:
         """By user, the GPU seconds of all ended attempts; users without any are not in it."""
-        attained_s = {}
+        user_service_s = {}
         for user, had_s in (await self._redis.hgetall(ATTAINED)).items():
             try:
-                attained_s[user.decode()] = float(had_s)
+                user_service_s[user.decode()] = float(had_s)
             except ValueError as error:
                 self.unreadable.add(f"{ATTAINED} {user!r}", error)
-        return attained_s
+        return user_service_s
 
     async def get(self, job_id: str) -> Job:
         """One job.

@@ -84,13 +84,13 @@ class Outcome:
 class Move:
     """The orchestrator's next record of a job; `version` is the one it replaces.
 
-    `attained_s`: if an attempt ends with it, the GPU time of all ended attempts of the job's user.
+    `user_service_s`: if an attempt ends with it, the GPU time of all ended attempts of the job's user.
     """
 
     job: Job
     version: int
     outcome: Outcome | None = None
-    attained_s: float | None = None
+    user_service_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

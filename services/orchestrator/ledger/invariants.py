@@ -54,7 +54,7 @@ def _check_occupancy(ledger: Ledger) -> None:
         assert occupancy.holder[gpu] == entry.job.job_id, f"{occupancy.holder[gpu]} holds {layout.gpu_ids[gpu]}"
         assert occupancy.cores_held[gpu] == spec.cpu_cores
         assert occupancy.memory_held_mib[gpu] == spec.memory_mib
-        assert ledger._holder_user[gpu] == ledger.attained.number_of(spec.user)
+        assert ledger._holder_user[gpu] == ledger.user_service.number_of(spec.user)
         cores[node] -= spec.cpu_cores
         memory_mib[node] -= spec.memory_mib
     assert np.array_equal(cores, occupancy.cores_free), "free cores and what is held do not add up"

@@ -76,11 +76,11 @@ class Ledger:
     Args:
         cluster: what there is; GPUs are numbered in its order.
         drained: nodes on which nothing more is started; a mapping says why.
-        attained_s: by user, the GPU time that ended attempts took so far.
+        user_service_s: by user, the GPU time that ended attempts took so far.
     """
 
     def __init__(
-        self, cluster: Cluster, drained: Iterable[str] = (), attained_s: Mapping[str, float] | None = None
+        self, cluster: Cluster, drained: Iterable[str] = (), user_service_s: Mapping[str, float] | None = None
     ) -> None:
         self.layout = Layout(cluster)
         self.occupancy = Occupancy.empty(self.layout)
@@ -92,7 +92,7 @@ class Ledger:
         self._waiting: list[Entry] = []
         self._places: list[tuple[float, int]] = []
         self._rows = array("q")
-        self.attained = UserService(attained_s or {})
+        self.user_service = UserService(user_service_s or {})
         self._columns = QueueColumns(len(self.layout.gpu_models))
         # Who holds each GPU (-1: nobody), since when, and when that job was submitted.
         self._holder_user: Ints = np.full(len(self.layout.gpu_ids), -1, dtype=np.int64)
@@ -130,7 +130,7 @@ class Ledger:
     def enqueue(self, entry: Entry) -> None:
         """Puts a job into the queue, at its place by `Entry.order`."""
         entry.phase = Phase.QUEUED
-        user = self.attained.number_of(entry.job.spec.user)
+        user = self.user_service.number_of(entry.job.spec.user)
         entry.row = self._columns.add(entry.job.spec, entry.job.submit_s or 0.0, user, entry.expected_s, entry.spread)
         place, at = entry.order, len(self._places)
         if self._places and place < self._places[-1]:  # hardly ever, and never where a session loads
@@ -145,7 +145,7 @@ class Ledger:
         self.occupancy.take(gpu, entry.job.job_id, entry.job.spec, time_s + duration_s)
         self._leave_queue(entry)
         entry.phase, entry.gpu = Phase.PLACED, gpu
-        self._holder_user[gpu] = self.attained.number_of(entry.job.spec.user)
+        self._holder_user[gpu] = self.user_service.number_of(entry.job.spec.user)
         self._since_s[gpu] = time_s
         self._holder_submit_s[gpu] = entry.job.submit_s or 0.0
 
@@ -257,7 +257,7 @@ class Ledger:
             rows[None],
             np.array([len(rows)]),
             gpu_submit_s=self._holder_submit_s[None],
-            user_service_s=self.attained.at(time_s, self._holder_user[held], self._since_s[held])[None],
+            user_service_s=self.user_service.at(time_s, self._holder_user[held], self._since_s[held])[None],
             hold_allowed=np.array([self.hold_allowed]),
             gpu_models=self.layout.gpu_models,
         )

@@ -69,8 +69,8 @@ class RecordChanges:
 
     def _note(self, before: Job, version: int, job: Job, outcome: Outcome | None = None) -> None:
         took_s = transitions.attempt_took_s(before, job)
-        attained_s = self.ledger.attained.add(job.spec.user, took_s) if took_s else None
-        self.moves.append(Move(job, version, outcome, attained_s))
+        user_service_s = self.ledger.user_service.add(job.spec.user, took_s) if took_s else None
+        self.moves.append(Move(job, version, outcome, user_service_s))
 
     def _put_back(self, entry: Entry, job: Job, *, paused: bool = False) -> None:
         self.record(entry, job)

@@ -90,7 +90,7 @@ async def _load(
 ) -> Loaded:
     # Before the records: what changes while they are read is followed.
     job_revision = await store.revision()
-    cursor, attained_s = await store.cursor(), await store.attained_s()
+    cursor, user_service_s = await store.cursor(), await store.user_service_s()
     models = description.cluster.gpu_models
     questions: asyncio.Queue[list[JobSpec]] = asyncio.Queue()
     async with asyncio.TaskGroup() as group:
@@ -99,7 +99,7 @@ async def _load(
         questions.put_nowait([])
     answers = iter(asking.result())
     known_s = max((newest_time_s(job) for _, job, _ in read.records), default=0.0)
-    found = begin(description, cursor, known_s, drained, max_attempts, attained_s)
+    found = begin(description, cursor, known_s, drained, max_attempts, user_service_s)
     generation = predictions.generation
     for number, (version, job, said) in enumerate(read.records, start=1):
         if not number % RECONCILED_AT_ONCE:

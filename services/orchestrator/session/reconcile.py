@@ -19,7 +19,7 @@ class Reconciled:
     """Where a session begins.
 
     Attributes:
-        book: the ledger, and the records that bring what is written down up to date.
+        record_changes: the ledger, and the records that bring what is written down up to date.
         same: the cluster is the one whose events were followed before, and its log goes on from there.
         applied: the revision of the cluster's events to follow from.
         now_s: cluster time of that.
@@ -31,7 +31,7 @@ class Reconciled:
         arriving: jobs that were never taken up: (record, version, expected).
     """
 
-    book: RecordChanges
+    record_changes: RecordChanges
     same: bool
     applied: int
     now_s: float
@@ -49,7 +49,7 @@ def begin(
     known_s: float,
     drained: Iterable[str],
     max_attempts: int,
-    attained_s: Mapping[str, float],
+    user_service_s: Mapping[str, float],
 ) -> Reconciled:
     """An empty ledger of the cluster; `take` each record that is not final, in order.
 
@@ -59,10 +59,10 @@ def begin(
         known_s: the newest cluster time in a record.
         drained: nodes on which nothing more is started.
         max_attempts: lost attempts after which a job fails.
-        attained_s: by user, the GPU time that ended attempts took so far.
+        user_service_s: by user, the GPU time that ended attempts took so far.
     """
-    book = RecordChanges(Ledger(description.cluster, drained, attained_s), max_attempts)
-    book.ledger.set_lost(description.lost_gpu_ids, True)
+    record_changes = RecordChanges(Ledger(description.cluster, drained, user_service_s), max_attempts)
+    record_changes.ledger.set_lost(description.lost_gpu_ids, True)
     runs = {(each.job_id, each.attempt): each for each in description.running}
     same = (
         cursor is not None
@@ -70,10 +70,10 @@ def begin(
         and description.oldest_revision - 1 <= cursor.revision <= description.revision
     )
     if cursor is not None and same:
-        return Reconciled(book, True, cursor.revision, cursor.time_s, max_attempts, runs)
+        return Reconciled(record_changes, True, cursor.revision, cursor.time_s, max_attempts, runs)
     # Records may be newer than the cursor: a start is written without it.
     now_s = max(description.clock.time_s, known_s, cursor.time_s if cursor else 0.0)
-    return Reconciled(book, False, description.revision, now_s, max_attempts, runs)
+    return Reconciled(record_changes, False, description.revision, now_s, max_attempts, runs)
 
 
 def newest_time_s(job: Job) -> float:
@@ -98,14 +98,19 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
         record: of a job that is not final.
         expected: of it.
     """
-    book, ledger, layout, runs = found.book, found.book.ledger, found.book.ledger.layout, found.unclaimed
+    record_changes, ledger, layout, runs = (
+        found.record_changes,
+        found.record_changes.ledger,
+        found.record_changes.ledger.layout,
+        found.unclaimed,
+    )
     job, launched = record, is_launched(record)
     unknown = None if launched else runs.get((job.job_id, job.attempt_count + 1))
     if unknown is not None:
         # Redis came back without its last changes. It will be stopped, so the next attempt must be another one.
         model = layout.model_of(layout.gpu_number[unknown.gpu_id])
         job = transitions.forgotten(record, unknown.placement, model, unknown.start_s, found.now_s, found.max_attempts)
-        book.record_untracked(record, version, job)
+        record_changes.record_untracked(record, version, job)
         version += 1
         if job.state.final:
             return
@@ -122,17 +127,17 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
 
 
 def _reconcile_launched(found: Reconciled, entry: Entry, running: RunningJob | None) -> None:
-    job, book = entry.job, found.book
-    gpu = book.ledger.layout.gpu_number.get(job.gpu_id)
+    job, record_changes = entry.job, found.record_changes
+    gpu = record_changes.ledger.layout.gpu_number.get(job.gpu_id)
     if gpu is None and found.same:
         # The events that follow tell how it ended, or that it was lost with its GPU, which left after that.
-        book.ledger.place_elsewhere(entry)
+        record_changes.ledger.place_elsewhere(entry)
         found.vanished.append((entry, job.attempt_count))
         return
     if gpu is None:
-        book.lose(entry, f"{job.gpu_id} is no longer part of the cluster", found.now_s, excused=True)
+        record_changes.lose(entry, f"{job.gpu_id} is no longer part of the cluster", found.now_s, excused=True)
         return
-    book.ledger.place(entry, gpu, job.start_s or found.now_s)
+    record_changes.ledger.place(entry, gpu, job.start_s or found.now_s)
     if found.same:
         # The events that follow tell what became of it. Launching again is idempotent, also where it ran and ended.
         if running is None and job.state is JobState.PENDING:
@@ -140,7 +145,7 @@ def _reconcile_launched(found: Reconciled, entry: Entry, running: RunningJob | N
         elif running is None:
             found.vanished.append((entry, job.attempt_count))
     elif running is None:
-        book.lose(entry, "the cluster was restarted", found.now_s, excused=True)  # nobody's failure
+        record_changes.lose(entry, "the cluster was restarted", found.now_s, excused=True)  # nobody's failure
     elif job.state is JobState.PENDING:
-        book.record(entry, transitions.started(job, running.start_s))
-        book.ledger.runs_since(entry, running.start_s)
+        record_changes.record(entry, transitions.started(job, running.start_s))
+        record_changes.ledger.runs_since(entry, running.start_s)

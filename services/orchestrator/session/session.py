@@ -155,7 +155,7 @@ class Session:
         acting, found, cursor = self.acting, loaded.found, loaded.cursor
         holding = Holding(found.now_s)
         if cursor is not None and found.same:
-            held = not (acting.ask_again or found.book.moves)
+            held = not (acting.ask_again or found.record_changes.moves)
             holding = Holding(cursor.last_event_s, cursor.hold_until_s if held else None)
         acting.ask_again = False
         self._policy = acting.policy

@@ -288,13 +288,13 @@ class CoreHouse:
         models = description.cluster.gpu_models
         records = [(version, job) for version, job in self.store.records.values() if not job.state.final]
         expected = self.predictor.expected([job.spec for _, job in records], models)
-        cursor, attained_s, drained = self.store.cursor, dict(self.store.attained_s), dict(self.drained)
+        cursor, user_service_s, drained = self.store.cursor, dict(self.store.user_service_s), dict(self.drained)
         known_s = max((reconcile.newest_time_s(job) for _, job in records), default=0.0)
         token, policy, standing, decided = self.token, self.policy, self.predictor.standing, len(self.decided)
         clock = description.clock
 
         def found() -> reconcile.Reconciled:
-            made = reconcile.begin(description, cursor, known_s, drained, self._max_attempts, attained_s)
+            made = reconcile.begin(description, cursor, known_s, drained, self._max_attempts, user_service_s)
             for (version, job), row in zip(records, expected, strict=True):
                 reconcile.take(made, version, job, row)
             return made
@@ -307,7 +307,7 @@ class CoreHouse:
             made = found()
             holding = Holding(made.now_s)
             if cursor is not None and made.same:
-                holding = Holding(cursor.last_event_s, None if made.book.moves else cursor.hold_until_s)
+                holding = Holding(cursor.last_event_s, None if made.record_changes.moves else cursor.hold_until_s)
             return Core(
                 made,
                 description.revision,

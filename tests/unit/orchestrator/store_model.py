@@ -17,7 +17,7 @@ class StoreModel:
         self.records: dict[str, tuple[int, Job]] = {}
         self.history: dict[str, list[Job]] = {}
         self.cursor: Cursor | None = None
-        self.attained_s: dict[str, float] = {}
+        self.user_service_s: dict[str, float] = {}
         self.scripts: list[int] = []  # moves of each
         self.final_count = 0
 
@@ -36,8 +36,8 @@ class StoreModel:
                 raise Stale(f"{move.job.job_id} is at version {version}, not {move.version}")
             self.final_count += move.job.state.final
             self._put(version + 1, replace(move.job, cancel_requested=before.cancel_requested))
-            if move.attained_s is not None:
-                self.attained_s[move.job.spec.user] = move.attained_s
+            if move.user_service_s is not None:
+                self.user_service_s[move.job.spec.user] = move.user_service_s
         if cursor is not None:
             before_it = self.cursor
             same = before_it is not None and before_it.incarnation == cursor.incarnation

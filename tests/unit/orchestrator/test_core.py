@@ -126,7 +126,7 @@ def forget_a_launch(house: CoreHouse) -> None:
 
 def skip_a_version(house: CoreHouse) -> None:
     (entry, *_) = house.core.ledger.entries.values()
-    house.core._state.book.record(entry, entry.job)
+    house.core._state.record_changes.record(entry, entry.job)
     entry.version += 1
 
 

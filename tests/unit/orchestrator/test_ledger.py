@@ -111,7 +111,7 @@ def test_a_hold_is_allowed_where_something_runs_or_is_known_to_come(cluster: Clu
 
 
 def test_users_have_had_what_ended_and_what_runs(cluster: Cluster) -> None:
-    ledger = Ledger(cluster, attained_s={"bob": 100.0, "eve": 7.0})
+    ledger = Ledger(cluster, user_service_s={"bob": 100.0, "eve": 7.0})
     for number, user in enumerate(("ann", "bob", "cid", "ann")):
         queue(ledger, number, (1, 2, 3), user=user)
     running = queue(ledger, 10, (4, 5, 6), user="ann")
@@ -122,12 +122,12 @@ def test_users_have_had_what_ended_and_what_runs(cluster: Cluster) -> None:
     ledger.runs_since(other, 21.5)
     assert ledger.observe(22.0).job_user_service_s[0].tolist() == [2.5, 100.0, 0.0, 2.5]
     ledger.release(running)
-    assert ledger.attained.add("ann", 3.0) == 3.0
+    assert ledger.user_service.add("ann", 3.0) == 3.0
     assert ledger.observe(23.0).job_user_service_s[0].tolist() == [4.5, 100.0, 0.0, 4.5]
 
 
 def test_many_users_keep_apart(cluster: Cluster) -> None:
-    ledger = Ledger(cluster, attained_s={f"user-{n}": float(n) for n in range(100)})
+    ledger = Ledger(cluster, user_service_s={f"user-{n}": float(n) for n in range(100)})
     for number in range(100):
         queue(ledger, number, (1, 2, 3), user=f"user-{number}")
     assert ledger.observe(0.0).job_user_service_s[0].tolist() == [float(n) for n in range(100)]
@@ -161,7 +161,7 @@ def test_no_decision_waits_for_the_compiler(cluster: Cluster) -> None:
     warm()
     functions: list[Any] = [observe._fill, candidate_table._fill_kinds, candidate_table._fill_table]
     compiled = [list(function.signatures) for function in functions]
-    ledger = Ledger(cluster, drained=["turing-0"], attained_s={"ann": 3.0})
+    ledger = Ledger(cluster, drained=["turing-0"], user_service_s={"ann": 3.0})
     ledger.place(queue(ledger, 0, (1, 2, 3)), 0, 0.0)
     ledger.set_lost(["volta-0/1"], True)
     ledger.observe(1.0)

@@ -35,7 +35,7 @@ async def test_every_ended_attempt_counts_once_whoever_is_killed(house: House, s
         for attempt in job.attempts:
             assert attempt.end_s is not None
             had_s[job.spec.user] += attempt.end_s - (attempt.start_s if attempt.start_s is not None else attempt.end_s)
-    assert await house.store.attained_s() == had_s
+    assert await house.store.user_service_s() == had_s
 
 
 async def test_a_new_orchestrator_knows_what_users_have_had(house: House) -> None:

@@ -150,18 +150,18 @@ async def test_what_is_learned_is_written_with_the_end(store: JobStore, redis: a
 
 
 async def test_what_a_user_has_had_is_written_with_the_end(store: JobStore) -> None:
-    assert await store.attained_s() == {}
+    assert await store.user_service_s() == {}
     jobs = [(await create(store)).job for _ in range(3)]
     users = ("ann", "bob", "ann")
     moves = [
-        Move(replace(job, spec=replace(job.spec, user=user)), 0, attained_s=had_s)
+        Move(replace(job, spec=replace(job.spec, user=user)), 0, user_service_s=had_s)
         for job, user, had_s in zip(jobs, users, (0.1, None, 0.1 + 0.2), strict=True)
     ]
     await store.move(1, moves)
-    assert await store.attained_s() == {"ann": 0.1 + 0.2}, "to the last bit"
+    assert await store.user_service_s() == {"ann": 0.1 + 0.2}, "to the last bit"
     with pytest.raises(Stale):
-        await store.move(1, [Move(moves[0].job, 1, attained_s=9.0), Move(moves[1].job, 7)])
-    assert await store.attained_s() == {"ann": 0.1 + 0.2}
+        await store.move(1, [Move(moves[0].job, 1, user_service_s=9.0), Move(moves[1].job, 7)])
+    assert await store.user_service_s() == {"ann": 0.1 + 0.2}
 
 
 async def test_the_cursor_keeps_the_hold(store: JobStore) -> None:

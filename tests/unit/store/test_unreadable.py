@@ -204,7 +204,7 @@ async def test_what_the_orchestrator_kept_and_cannot_read_is_left_out(
     store: CountingStore, client: aioredis.Redis
 ) -> None:
     await client.hset(ATTAINED, mapping={"ann": "3.5", "bob": "much", b"\xff": "1"})
-    assert await store.attained_s() == {"ann": 3.5}
+    assert await store.user_service_s() == {"ann": 3.5}
     for field, damage in (("revision", b"x"), ("time_s", b""), ("incarnation", b"\xff")):
         await client.hset(CURSOR, mapping={"incarnation": b"a", "revision": b"1", "time_s": b"2.0", field: damage})
         assert await store.cursor() is None

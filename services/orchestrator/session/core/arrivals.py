@@ -90,7 +90,7 @@ class Arrivals:
             cancelled = state.ledger.entries.get(job_id)
             if cancelled is not None and cancelled.phase is not Phase.PLACED:
                 job = transitions.cancelled_while_waiting(cancelled.job, state.now_s)
-                state.book.end(cancelled, job, learn=False)
+                state.record_changes.end(cancelled, job, learn=False)
                 state.holding.ask_again()  # perhaps it was what the policy held for
         return fresh, [entry for entry in begun if entry.phase is Phase.QUEUED]
 

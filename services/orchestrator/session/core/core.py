@@ -68,7 +68,9 @@ class Core:
         caught_up: int | None = None,
         learns_first: bool = False,
     ) -> None:
-        state = SessionState(found.book, holding, incarnation, token, found.applied, found.now_s, clock, policy, basis)
+        state = SessionState(
+            found.record_changes, holding, incarnation, token, found.applied, found.now_s, clock, policy, basis
+        )
         self._state = state
         self._found: Reconciled | None = found
         self._described = described
@@ -262,23 +264,23 @@ class Core:
             if event.kind is EventKind.STARTED and event.revision > self._described:
                 self._strays.append((event.job_id, event.attempt))
             return  # of an attempt that was given up
-        book, job = self._state.book, entry.job
+        record_changes, job = self._state.record_changes, entry.job
         match event.kind:
             case EventKind.STARTED:
                 if job.state is JobState.PENDING:
-                    book.record(entry, transitions.started(job, event.time_s))
+                    record_changes.record(entry, transitions.started(job, event.time_s))
                     self.ledger.runs_since(entry, event.time_s)
             case EventKind.FINISHED:
-                book.end(entry, transitions.succeeded(job, event.time_s), learn=True)
+                record_changes.end(entry, transitions.succeeded(job, event.time_s), learn=True)
                 self._expectations.ended()
             case EventKind.FAILED:
-                book.end(entry, transitions.failed(job, event.time_s, event.message), learn=True)
+                record_changes.end(entry, transitions.failed(job, event.time_s, event.message), learn=True)
             case EventKind.STOPPED if transitions.is_given_up(job) and not job.cancel_requested:
                 self._stopped.append(entry)  # by this orchestrator, which had no answer to its launch
             case EventKind.STOPPED:
-                book.end(entry, transitions.stopped(job, event.time_s), learn=False)
+                record_changes.end(entry, transitions.stopped(job, event.time_s), learn=False)
             case EventKind.LOST:
-                book.lose(entry, event.message or "its GPU was lost", event.time_s)
+                record_changes.lose(entry, event.message or "its GPU was lost", event.time_s)
 
     def _stop_strays(self) -> None:
         """What started after it was given up holds a GPU that counts as idle here."""
@@ -297,4 +299,4 @@ class Core:
                 self._state.holding.ask_again()
                 gone = entry.job.gpu_id not in self.ledger.layout.gpu_number
                 why = "its GPU left the cluster" if gone else "it ended while its record could not be read"
-                self._state.book.lose(entry, why, self._state.now_s, excused=True)
+                self._state.record_changes.lose(entry, why, self._state.now_s, excused=True)

@@ -36,7 +36,7 @@ def check(state: SessionState, arrivals: Arrivals, launches: Launches, *, betwee
 
 def _check_moves(state: SessionState) -> None:
     newest: dict[str, Move] = {}
-    for move in state.book.moves:
+    for move in state.record_changes.moves:
         before = newest.get(move.job.job_id)
         assert before is None or move.version == before.version + 1, f"{move.job.job_id}: a version is left out"
         newest[move.job.job_id] = move

@@ -216,7 +216,7 @@ class Launches:
         present_s = yield from state.wake([0.0])  # its GPU may be what others waited for
         pause_s = REFUSAL_PAUSES_S[min(transitions.refusals_in_a_row(job), len(REFUSAL_PAUSES_S) - 1)]
         retry_s = present_s + max(pause_s, retry_after_s)
-        if state.book.refuse(entry, why, present_s, retry_s, final=final):
+        if state.record_changes.refuse(entry, why, present_s, retry_s, final=final):
             self._arrivals.wait_until(retry_s, entry)
             yield from state.wake([retry_s])
         state.holding.ask_again()

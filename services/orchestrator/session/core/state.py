@@ -33,7 +33,7 @@ class SessionState:
     """How a session stands.
 
     Args:
-        book: the ledger, and what is not written yet.
+        record_changes: the ledger, and what is not written yet.
         holding: whether a hold is in force.
         incarnation: of the cluster.
         token: the fencing token of the session's lease.
@@ -49,7 +49,7 @@ class SessionState:
 
     def __init__(
         self,
-        book: RecordChanges,
+        record_changes: RecordChanges,
         holding: Holding,
         incarnation: str,
         token: int,
@@ -59,7 +59,7 @@ class SessionState:
         policy: Policy,
         basis: DecisionBasis,
     ) -> None:
-        self.book = book
+        self.record_changes = record_changes
         self.holding = holding
         self.incarnation = incarnation
         self.token = token
@@ -75,7 +75,7 @@ class SessionState:
     @property
     def ledger(self) -> Ledger:
         """Who holds what, and who waits."""
-        return self.book.ledger
+        return self.record_changes.ledger
 
     def take_effects(self) -> Effects:
         """What is to be done; it is not asked for twice."""
@@ -96,7 +96,7 @@ class SessionState:
 
     def record(self, entry: Entry, job: Job) -> None:
         """The job's next record."""
-        self.book.record(entry, job)
+        self.record_changes.record(entry, job)
 
     def wake(self, times_s: Iterable[float]) -> Steps[float]:
         """Asks for wake-ups; returns the cluster time at which they were asked for."""
@@ -115,7 +115,7 @@ class SessionState:
 
     def write(self, cursor: Cursor | None = None, *, always: bool = False) -> Steps[None]:
         """Writes what is new, and how far the cluster's log is applied where `always`, or that would skip something."""
-        moves = self.book.take_moves()
+        moves = self.record_changes.take_moves()
         if cursor is not None and not moves and self.applied - self.written < CURSOR_LAG and not always:
             cursor = None  # what it would skip changes nothing
         for move in moves:
