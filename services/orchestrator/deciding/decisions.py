@@ -189,14 +189,12 @@ class Made:
 
     def _unwanted(self, gpu: int) -> str:
         if self._overdue_first(gpu):
-            return (
-                "a job that has waited too long goes first" if self.chosen < 0 else f"{WAIT_LIMIT} does not take it now"
-            )
+            return "a job that has waited too long goes first" if self.chosen < 0 else f"{WAIT_LIMIT} excludes it now"
         if self.values is None:
-            return f"{self._decider} does not take this pair now"
+            return f"{self._decider} rejects this GPU for the job now"
         if np.isfinite(self.values).any():
-            return "counts as one with another idle GPU of its node"
-        return "not among the jobs that the policy looks at"
+            return "equals another idle GPU of its node, which stands for both"
+        return "the job is outside the policy's window of waiting jobs"
 
     def _basis_text(self) -> str:
         match self.basis:

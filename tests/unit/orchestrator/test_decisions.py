@@ -43,9 +43,9 @@ def test_a_job_that_went_first_is_not_told_that_another_does(cluster: Cluster) -
     found = decision.explained()
     assert [each.gpu_id for each in found.candidates] == ["volta-0/0", "radeon-0/0"]
     assert {each.gpu_id: each.reason for each in found.masked} == {
-        "volta-0/1": "counts as one with another idle GPU of its node",
-        "turing-0/0": "the limit on waits does not take it now",
-        "turing-0/1": "counts as one with another idle GPU of its node",
+        "volta-0/1": "equals another idle GPU of its node, which stands for both",
+        "turing-0/0": "the limit on waits excludes it now",
+        "turing-0/1": "equals another idle GPU of its node, which stands for both",
     }
     assert found.summary.startswith("the limit on waits starts job-1 on volta-0/0")
 
@@ -62,4 +62,4 @@ def test_who_decided_is_who_takes_pairs_or_does_not(cluster: Cluster, basis: Dec
     found = made(cluster, basis, [1.0, 0.5, NO], None, chosen=0).explained()
     assert found.summary.startswith(f"{who} starts job-1 on volta-0/0")
     assert (found.policy, found.deciding_policy, found.basis) == ("sjf", who, basis)
-    assert {each.reason for each in found.masked} == {f"{who} does not take this pair now"}
+    assert {each.reason for each in found.masked} == {f"{who} rejects this GPU for the job now"}

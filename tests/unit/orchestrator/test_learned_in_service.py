@@ -184,7 +184,7 @@ async def test_a_job_that_is_held_is_told_who_holds_it(
     explained = await house.orchestrator.explain_job(job.job_id)
     assert (explained.policy, explained.deciding_policy, explained.basis) == (policy, decides, basis)
     assert job.message in explained.summary
-    assert f"{decides} does not take this pair now" in {each.reason for each in explained.masked}
+    assert f"{decides} rejects this GPU for the job now" in {each.reason for each in explained.masked}
     await house.orchestrator.set_policy("fcfs")
     assert (await house.orchestrator.status()).deciding_policy == "fcfs"
 
@@ -469,7 +469,7 @@ async def test_a_decision_names_its_runner_up_and_what_it_rests_on(house: House,
     assert (decision.runner_up.job_id, decision.hold_score) in (("job-2", None), ("job-1", None))
     assert decision.runner_up.score <= decision.candidates[0].score
     twins = [each.reason for each in decision.masked]
-    assert twins.count("counts as one with another idle GPU of its node") == 2
+    assert twins.count("equals another idle GPU of its node, which stands for both") == 2
     assert len(decision.candidates) + len(decision.masked) == 5
 
 
