@@ -432,4 +432,4 @@ async def test_a_memory_file_is_taken_up_at_start_and_put_aside_when_it_is_cut_s
         assert (await caller.predict([spec()])).predictions
         service.terminate()
         assert service.wait() == 0  # and its log is read
-        assert any("cut short" in str(line) for line in service.log_lines())
+        assert any("truncated" in str(line) for line in service.log_lines())
