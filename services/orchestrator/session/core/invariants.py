@@ -1,4 +1,4 @@
-"""What always holds of a session's core between two steps, for tests."""
+"""Invariants of a session's core between two steps, for tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from adlro.store import Move
 
 
 def check(state: SessionState, arrivals: Arrivals, launches: Launches, *, between: bool) -> None:
-    """Checks all of it.
+    """Checks all invariants.
 
     Args:
-        between: nothing that was begun waits for an answer.
+        between: no course of steps waits for an answer.
 
     Raises:
-        AssertionError: with what does not hold.
+        AssertionError: on the first violation.
     """
     check_ledger(state.ledger)
     _check_moves(state)
