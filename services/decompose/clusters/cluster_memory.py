@@ -174,9 +174,7 @@ class ClusterMemory:
         self.slots = tuple(slots)
         self._number = {name: number for number, name in enumerate(self.slots)}
         self._atoms = record.codebook.atoms([f"slot/{name}" for name in self.slots])  # N x d
-        self._float_atoms = self._atoms.astype(
-            np.float32
-        )  # as floats, so that unbinding gives the matrix product its input
+        self._float_atoms = self._atoms.astype(np.float32)  # as floats, the input of the matrix product
         self._values = np.full((len(self.slots), len(record.factors)), -1, dtype=np.intp)
         self.bundle: NDArray[np.int32] = np.zeros(record.codebook.dimension, dtype=np.int32)
 

@@ -348,9 +348,7 @@ class TunedRegression:
         """
         count = int(group.max()) + 1
         if count < 2:
-            return [
-                Residuals(np.empty(0)) for _ in range(1 + len(only))
-            ]  # without another group there are no residuals
+            return [Residuals(np.empty(0)) for _ in range(1 + len(only))]  # no other group, so no residuals
         centre, added, spread = self._without(group, targets, cell)
         counted = 1.0
         if share and self._centred:

@@ -188,9 +188,7 @@ class LearnedPredictor:
         """Whether all declared runtimes were exact so far: then predictions are the declared ones, whatever the fit."""
         self._fit_count += 1  # earlier predictions are no longer valid
         self._seen_on: dict[tuple[str, str], int] = {}
-        self._gpus_of: dict[
-            tuple[str, str, str], set[GpuKey]
-        ] = {}  # by user, application, model: the GPUs of such jobs
+        self._gpus_of: dict[tuple[str, str, str], set[GpuKey]] = {}  # by user, application, model: their jobs' GPUs
 
     def learn(self, job: FinishedJob) -> bool:
         """Learns from a finished job. Returns whether it was new."""
