@@ -134,7 +134,7 @@ class ClusterDescription:
 
     Attributes:
         revision: revision of its newest event; `oldest_revision`: of the oldest stored one.
-        fencing_token: the newest token that the cluster has received, or a lower one that was issued; 0: none.
+        fencing_token: the newest token that was used there, or is older than an issued one; 0: none.
         capabilities: None: a service of an older version does not report them.
     """
 

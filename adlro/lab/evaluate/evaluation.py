@@ -202,7 +202,7 @@ def _results(setup: Setup, tasks: Sequence[Task], processes: int, *, kept: bool)
 
 @contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Limits spawned workers to one thread: each takes one core, so their numerical libraries should use one thread."""
+    """Limits the numerical libraries of spawned workers to one thread: each worker takes one core."""
     names = [name for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name not in os.environ]
     os.environ.update(dict.fromkeys(names, "1"))
     try:

@@ -98,16 +98,16 @@ def packed_similarity(query: Words, words: Words) -> NDArray[np.float64]:
 
 
 def recovery_probability(dimension: int, bundled: int, candidates: int, flipped_ratio: float = 0.0) -> float:
-    """The capacity formula: how often cleanup finds the right one of `candidates` in a bundle of `bundled` products.
+    """The capacity formula: the probability that cleanup selects the right one of `candidates` from a bundle.
 
     The right candidate's dot product is normal about d, every other's about 0, both with a variance of d for each
-    vector bundled (the right one's without its own); the right one must be the greatest:
+    bundled vector (the right one's without its own); the right one must be the greatest:
 
         p = E_z [ Phi((a d + sqrt((K - 1) d) z) / sqrt(K d)) ^ (C - 1) ],  a = 1 - 2 x flipped share
 
     after Frady, Kleyko, Sommer 2018, "A theory of sequence indexing and working memory in recurrent neural networks",
-    eq. 15 with unequal variances. A sum whose signs are flipped at random keeps its variance and loses 2 x the share of
-    its mean; what is lost of the right one's signal becomes noise.
+    eq. 15 with unequal variances. A sum with randomly flipped signs has the same variance, and its mean is lower by 2 x
+    the share; the lost part of the right one's signal becomes noise.
 
     Args:
         dimension: d.

@@ -201,7 +201,7 @@ class PolicySelection:
 
 
 def _known() -> dict[str, type[Policy]]:
-    """Policies by name; those with rollouts import this package's policies, so they can't be part of that package."""
+    """Policies by name; those with rollouts depend on the package of policies, so they can't be part of it."""
     return {**POLICIES, DqnLookahead.name: DqnLookahead}
 
 

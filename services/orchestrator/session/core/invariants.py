@@ -57,5 +57,5 @@ def _check_launches(state: SessionState, launches: Launches) -> None:
     assert revisions == sorted(revisions), "moments are acknowledged out of order"
     for moment in launches.moments:
         assert moment.revision <= state.applied, "a moment to come is acknowledged"
-        assert 0 <= moment.open_count - waits[id(moment)] <= 1, "a moment waits for nobody"  # one more: a wake-up
+        assert 0 <= moment.open_count - waits[id(moment)] <= 1, "a moment waits for nobody"  # one more for a wake-up
     assert not launches.moments or launches.moments[0].open_count, "nothing keeps the first moment"
