@@ -1,6 +1,6 @@
-"""The `adlro` command. It speaks to the services through `adlro.client`, and starts them as processes; it imports none.
+"""The `adlro` command. It calls the services through `adlro.client`, and starts them as processes; it imports none.
 
-One file a group of commands. A new one: write a function with typer options in the file it belongs to, add it in
+Each group of commands is a file. For a new command: write a function with typer options in its group's file, add it in
 `adlro.cli.app`, print through `adlro.cli.shell`, and give a reading command `-o json`.
 """
 

@@ -1,4 +1,4 @@
-"""The command line put together. Commands import what they need when they run, so that `adlro --help` is quick."""
+"""The assembled command line. Commands import their dependencies when they run, so that `adlro --help` is quick."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _root(
         str, typer.Option("--token-file", metavar="FILE", envvar="ADLRO_TOKEN_FILE", help="Your token.")
     ] = "",
 ) -> None:
-    # Through the environment, from which the client takes them: so that services and programs started here get them.
+    # Through the environment, where the client reads them: so services and programs started here inherit them.
     for name, path in (("TLS_CA", tls_ca), ("TLS_CERT", tls_cert), ("TLS_KEY", tls_key), ("TOKEN", token_file)):
         if path:
             os.environ[f"ADLRO_{name}_FILE"] = path

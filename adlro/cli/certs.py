@@ -1,6 +1,6 @@
 """`adlro certs`: a certificate authority for development, and certificates for each service and for clients.
 
-No authority for production: its key lies beside the certificates. There, have your own authority issue them.
+Not for production: the authority's key is stored beside the certificates. There, let your own authority issue them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SERVICES = ("ingest", "decompose", "orchestrator", "simcluster")
 CLIENT = "client"
 CA_DAYS = 365
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
-# Clocks of machines are seldom equal.
+# The clocks of machines differ.
 _BEFORE = datetime.timedelta(minutes=5)
 
 
@@ -75,14 +75,14 @@ def make_certificates(
     """Writes ca.pem, ca.key, and `<name>.pem`, `<name>.key` for each service and the client; keys with mode 0600.
 
     Args:
-        out: the directory; made where it is not there.
-        hosts: more names and addresses for every service's certificate.
-        days: how long certificates hold; the authority's holds a year, or as long as they do.
-        force: replace files.
-        now: when they begin to hold.
+        out: the directory; created if it is missing.
+        hosts: further names and addresses for every service's certificate.
+        days: validity of the certificates; the authority's is a year, or as long as theirs.
+        force: replaces files.
+        now: start of the validity.
 
     Raises:
-        Conflict: files are there already, and `force` is not set.
+        Conflict: there are files already, and `force` is not set.
         InvalidInput: a host is no name or address, or the package `cryptography` is not installed.
     """
     try:
@@ -124,7 +124,7 @@ def make_certificates(
 
     def write(name: str, key: EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         pem = serialization.Encoding.PEM
-        # The key first: a service that looks in between finds a pair that doesn't fit, and keeps what it has.
+        # The key first: a service that reads in between finds a pair that doesn't match, and keeps its previous one.
         _replace(
             out / f"{name}.key",
             key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
@@ -142,7 +142,7 @@ def make_certificates(
     write("ca", ca_key, authority)
     for name in names:
         key = ec.generate_private_key(ec.SECP256R1())
-        # A service calls others as well.
+        # A service also calls others.
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = begin(named(name), key, days)
         if name != CLIENT:
@@ -187,7 +187,7 @@ def _subject(host: str) -> str | ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    """Writes a file in one step, never readable by more than `mode` says."""
+    """Writes a file in one step, at no time with more permissions than `mode`."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -1,9 +1,9 @@
-"""`python -m adlro.cli.child MODULE PARENT_PID` runs a module as `python -m MODULE` does, and ends with its parent.
+"""`python -m adlro.cli.child MODULE PARENT_PID` runs a module as `python -m MODULE`, and ends with its parent.
 
-Its start is reported in its log from the first import on (adlro.kit.start_report).
+Its log has a report of its start from the first import on (adlro.kit.start_report).
 
-On Linux it asks the kernel for SIGTERM when its parent is gone, so that a killed `adlro up` leaves nothing behind. This
-is done here and not between fork and exec, where code that runs beside gRPC's threads may hang.
+On Linux it requests SIGTERM from the kernel for its parent's end, so that a killed `adlro up` leaves no processes. It
+does so here, not between fork and exec, where code beside gRPC's threads may hang.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent_pid: int) -> None:
-    """From now on SIGTERM comes when the parent ends; does nothing where the system does not offer it."""
+    """Requests SIGTERM for the parent's end; no effect on systems without this function."""
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent_pid:  # it ended before this process could ask
+    if os.getppid() != parent_pid:  # it ended before the request
         sys.exit(1)
 
 

@@ -102,7 +102,7 @@ def _print_status(found: dict[str, Any]) -> None:
         if decides["decisions_by_basis"]:
             console.print(f"decisions   {render.decisions_text(decides['policy'], decides['decisions_by_basis'])}")
         elif counts := ", ".join(f"{count} {reason}" for reason, count in sorted(decides["fallbacks"].items())):
-            # None in this session yet, or of a service that does not tell them apart.
+            # None in this session yet, or the service does not report the reasons.
             console.print(f"fallbacks   {counts.replace('_', ' ')} [dim](decisions of hold_greedy_fixed instead)[/]")
         if decides["shadow"] is not None:
             console.print(f"shadow      {shadow_text(decides['shadow'])}")

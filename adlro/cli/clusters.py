@@ -1,4 +1,4 @@
-"""Which cluster a suite simulates: by option or environment, checked before anything starts."""
+"""The choice of the simulated cluster: by option or environment, checked before any start."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ ScenarioOption = Annotated[
     str | None, typer.Option("--scenario", hidden=True, help="Deprecated: --cluster.", show_default=False)
 ]
 
-# Where the file says in another word, or in another place, what the contracts say.
+# Keys of the file that differ from the contracts' names.
 _FILE_KEYS = {"node_id": "name", "gpu_id": "name", "memory_mib": "gpu_memory_mib"}
 
 
 def chosen_cluster(cluster: str | None, scenario: str | None = None) -> str:
-    """What simcluster is to be told: a name, or the absolute path of a file. Warns of the deprecated option.
+    """The cluster for simcluster: a name, or the absolute path of a file. Warns of the deprecated option.
 
     Args:
-        cluster: of --cluster.
-        scenario: of --scenario.
+        cluster: value of --cluster.
+        scenario: value of --scenario.
 
     Raises:
-        InvalidInput: both options, a reserved name, no such name or file, or a file that describes no cluster that the
-            services take; names option, file and field.
+        InvalidInput: both options, a reserved name, no such name or file, or a file with a cluster that the services
+            refuse; names option, file and field.
     """
     if scenario is not None:
         if cluster is not None:
@@ -76,7 +76,7 @@ def chosen_cluster(cluster: str | None, scenario: str | None = None) -> str:
 
 
 def _check_file(path: str, cluster: Cluster) -> None:
-    """Raises InvalidInput where ingest would refuse the cluster that a file describes."""
+    """Raises InvalidInput if ingest would refuse the cluster of a file."""
     from adlro.client.clusters import check_cluster
     from adlro.hardware.specs import GPU_SPECS, known_spec
 
@@ -98,7 +98,7 @@ def _check_file(path: str, cluster: Cluster) -> None:
 
 
 def _file_key(field: str) -> str:
-    """`cluster.nodes[0].gpus[1].memory_mib` of the contracts as the file has it: `nodes[0].gpu_memory_mib`."""
+    """`cluster.nodes[0].gpus[1].memory_mib` of the contracts as the file's key: `nodes[0].gpu_memory_mib`."""
     *above, key = field.removeprefix("cluster.").split(".")
     if key == "node_id" or any(each.startswith("gpus[") for each in above):
         key = _FILE_KEYS.get(key, key)

@@ -1,4 +1,4 @@
-"""`adlro demo`: a suite of its own, a few hundred jobs of three kinds under two policies, and what came of it."""
+"""`adlro demo`: an own suite, a few hundred jobs of three kinds under two policies, and a comparison."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 REFERENCE_POLICY = "fcfs"
 
-# How long the round that is there to be watched takes, and about how much later than the last submission its jobs end.
+# Duration of the round for viewers, in seconds; its jobs end about as much later than the last submission.
 _WATCH_S = 12.0
 _TAIL_S = 80.0
-# How long a service may be away.
+# Longest outage of a service, in seconds.
 _PATIENCE_S = 30.0
-# On a loaded machine; what keeps the orchestrator from acting in a suite of its own is a bug.
+# Generous for a loaded machine; in an own suite only a bug keeps the orchestrator from acting.
 _ACTING_TIMEOUT_S = 60.0
-# Often enough to be watched when cluster time runs fast.
+# Often enough for viewers while cluster time runs fast.
 _SETTINGS = {"ADLRO_SIMCLUSTER_TELEMETRY_HZ": "8"}
-# Those whose capacity for the paper's jobs is known.
+# Scenarios with a known capacity for the paper's jobs.
 _SCENARIOS = ("paper", "paper_roomy")
 
 
@@ -83,7 +83,7 @@ def demo(
 
 
 def _scenario(cluster: str | None) -> str:
-    """The scenario whose cluster is simulated, and whose jobs are drawn."""
+    """The scenario of the simulated cluster and of the jobs."""
     chosen = chosen_cluster(cluster)
     if chosen not in _SCENARIOS:
         raise InvalidInput(
@@ -149,7 +149,7 @@ async def _in_a_suite_of_its_own(
 
 
 async def _rounds(client: AsyncClient, specs: Sequence[JobSpec], scale: float) -> list[dict[str, Any]]:
-    """The policy that acts, slowly enough to be watched; then the reference, as fast as it goes."""
+    """First the acting policy, slowly enough for viewers; then the reference, at full speed."""
     policy = (await client.status()).policy
     rounds = [(policy, scale)]
     if policy != REFERENCE_POLICY:

@@ -1,4 +1,4 @@
-"""What the demo shows while jobs run: progress, the queue by job type, every GPU. Drawn live on a terminal only."""
+"""The demo's live view: progress, the queue by job type, every GPU. Drawn on a terminal only."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class DemoView:
         self._plain = ReplayProgress(console, title)
 
     def __call__(self, board: Board) -> None:
-        """Notes where the replay stands."""
+        """Stores the replay's board."""
         self._board = board
         if not self._console.is_terminal:
             self._plain(board)
 
     async def show(self) -> None:
-        """Draws until cancelled; what was drawn is then removed, the report says it better."""
+        """Draws until cancelled, then removes the drawing: the report follows."""
         if not self._console.is_terminal:
             return
         with Live(self._drawn(), console=self._console, auto_refresh=False, transient=True) as live:

@@ -1,4 +1,4 @@
-"""`adlro describe job ID`: all that is known of one job, and why it is where it is; `describe decision ID`: why."""
+"""`adlro describe job ID`: all data of one job, with the reason of its state; `describe decision ID`: its reasons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from adlro.client import Client, Decision, RuntimePrediction
 
 _EVIDENCE = 3
-_NOVEL = 0.95  # from which decompose flags a job
+_NOVEL = 0.95  # novelty from which decompose flags a job
 
 describe = typer.Typer(help="Show one job, or one decision.", no_args_is_help=True)
 
@@ -69,7 +69,7 @@ def describe_decision(
 
 
 def _predictions(client: Client, job: Job, notes: list[str]) -> tuple[RuntimePrediction, ...]:
-    # The job is what was asked for: where another service is away, say so and show the rest.
+    # The job is the requested data: without an answer of another service, print that and the rest.
     try:
         models = client.cluster().gpu_models
         return client.predict([job.spec], models, max_evidence=_EVIDENCE, job_ids=[job.job_id])[0]
@@ -213,7 +213,7 @@ def _print_decision(console: Console, decision: Decision) -> None:
 
 
 def _reasons(decision: Decision) -> list[tuple[str, str]]:
-    """What stands behind a decision beside its scores, a line each."""
+    """The reasons of a decision in addition to its scores, one per line."""
     lines = [("rests on", decision.basis_text)]
     lines.append(("checkpoint", decision.policy_version))
     if decision.runner_up is not None:

@@ -1,4 +1,4 @@
-"""Records as JSON documents: field names are the keys, so they are as stable as the records. Pure functions."""
+"""Records as JSON documents: field names are the keys, which are as stable as the records. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from adlro.records.jobs import Job
 
 
 def document(value: Any) -> Any:
-    """What `json.dumps` takes: dataclasses as objects, enums as lower-case names, NaN and infinity as null.
+    """A value for `json.dumps`: dataclasses as objects, enums as lower-case names, NaN and infinity as null.
 
-    Jobs also get what is computed from their times: wait_s, runtime_s, jct_s, attempt_count.
+    Jobs also have figures computed from their times: wait_s, runtime_s, jct_s, attempt_count.
     """
     if isinstance(value, enum.Enum):
         return value.name.lower()
@@ -51,10 +51,10 @@ def _key(key: Any) -> str:
 
 
 def wait_s(job: Job) -> float | None:
-    """Submission (or begin time) to the last start; None while it has not started."""
+    """Submission (or begin time) to the last start; None before a start."""
     return None if job.submit_s is None or job.start_s is None else job.start_s - job.submit_s
 
 
 def runtime_s(job: Job) -> float | None:
-    """The last start to the end; None while it has not ended, or where it never ran."""
+    """The last start to the end; None before the end, or for a job that never ran."""
     return None if job.start_s is None or job.end_s is None else job.end_s - job.start_s

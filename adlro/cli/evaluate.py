@@ -1,4 +1,4 @@
-"""`adlro evaluate`: becomes the orchestrator's evaluation, with the arguments as they are."""
+"""`adlro evaluate`: replaces this process by the laboratory's evaluation, with the same arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adlro.cli.processes import import_path
 MODULE = "adlro.lab.evaluate"
 
 SETTINGS: Mapping[str, Any] = {
-    # Everything goes to the module, `--help` too.
+    # All arguments go to the module, also `--help`.
     "ignore_unknown_options": True,
     "allow_extra_args": True,
     "allow_interspersed_args": False,
@@ -26,5 +26,5 @@ def evaluate(context: typer.Context) -> None:
     """Judge policies on simulated clusters: the same job lists for each, with intervals; JSON and a page with plots."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # In this process's place, not below it: a signal to it, SIGKILL too, is one to the evaluation.
+    # Replaces this process, without a child: a signal to it, also SIGKILL, reaches the evaluation.
     os.execve(sys.executable, [sys.executable, "-m", MODULE, *context.args], {**os.environ, **import_path()})

@@ -1,4 +1,4 @@
-"""What parts of ADLRO an installation has: commands of the others say how to get them. Standard library only."""
+"""The installed parts of ADLRO: commands of the others print how to install them. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def require_suite(command: str) -> None:
     """For commands that start services.
 
     Raises:
-        Unsupported: this installation has the client and the command alone.
+        Unsupported: this installation has only the client and the command.
     """
     if missing := [package for package in _SUITE if find_spec(package) is None]:
         raise Unsupported(

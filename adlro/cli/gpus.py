@@ -1,4 +1,4 @@
-"""`adlro gpus`: every GPU with its job and what it reports; also the GPU view of the demo."""
+"""`adlro gpus`: every GPU with its job and its metrics; also the GPU view of the demo."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """One GPU as the tables show it; NaN: not reported. `state` is idle, busy, drained or lost.
+    """One GPU of the tables; NaN: not reported. `state` is idle, busy, drained or lost.
 
-    `drain_reason` says why its node is drained, whatever still runs there.
+    `drain_reason`: the reason of its node's drain, also while jobs still run there.
     """
 
     gpu_id: str
@@ -65,7 +65,7 @@ def gpu_views(
     drain_reasons: Mapping[str, str] | None = None,
     now_unix_s: float | None = None,
 ) -> list[GpuView]:
-    """The GPUs of a cluster in its order, with what runs on them and their newest sample."""
+    """The GPUs of a cluster in its order, with their jobs and newest samples."""
     from adlro.client import Metric
 
     job_of = {job.gpu_id: job for job in running}
@@ -109,10 +109,10 @@ def gpu_views(
 
 
 def read_gpus(client: Client) -> list[GpuView]:
-    """All GPUs now. Needs ingest only; what the cluster and the orchestrator add is left out where they are away.
+    """All GPUs now. Needs only ingest; without an answer, data of the cluster and the orchestrator are left out.
 
     Raises:
-        PermissionDenied: the caller sees his own jobs only, and would take other users' GPUs for idle ones.
+        PermissionDenied: the caller may read only own jobs, so other users' GPUs would look idle.
     """
     from adlro.client import JobFilter
 
@@ -140,7 +140,7 @@ _STATE_STYLE = {"idle": "dim", "busy": "cyan", "drained": "yellow", "lost": "red
 
 
 def gpu_table(views: Sequence[GpuView], width: int = render.WIDE) -> Table:
-    """One GPU a line; on a narrow screen without the jobs' names."""
+    """One GPU per line; on a narrow screen without the jobs' names."""
     wide = width >= render.WIDE
     table = plain_table("GPU", "MODEL", "JOB", "BUSY", "", "MEMORY", "TEMP", "POWER", right=("", "TEMP", "POWER"))
     for each in views:

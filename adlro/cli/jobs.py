@@ -179,7 +179,7 @@ def submit(
             if wait or output is Output.TABLE:
                 _tell_ids(job_ids, output)
         else:
-            # At once, whatever comes next: a job whose id nobody was told is one that nobody can cancel.
+            # Printed at once: no user can cancel a job with an unknown id.
             answer = client.submit_many(
                 [spec] * count, request_id, on_answer=lambda part: _tell_ids(part.accepted_ids, output)
             )
@@ -202,7 +202,7 @@ def submit(
 
 
 def _tell_ids(job_ids: Sequence[str], output: Output) -> None:
-    """Ids on stdout, a line each; on stderr where stdout is to hold one document."""
+    """Prints ids on stdout, one per line; on stderr if stdout must have one document."""
     console = stdout() if output is Output.TABLE else stderr()
     for job_id in job_ids:
         console.print(job_id)
@@ -244,7 +244,7 @@ def queue(
             emit_json({"jobs": jobs})
             return
         status, now_s = None, None
-        # The list does not need the other services: what they add is left out where they are away.
+        # The list does not need the other services: without an answer their columns are left out.
         with contextlib.suppress(AdlroError):
             status = client.status()
         with contextlib.suppress(AdlroError):
@@ -286,7 +286,7 @@ def watch(
     console = stdout()
     with connect(server) as client:
         for job_id in job or ():
-            client.get(job_id)  # one that is not there is told, and not waited for without end
+            client.get(job_id)  # a missing job is an error, not an endless wait
         events = client.watch(
             after, _filter(types=job_type, user=user, labels=label, job_ids=job or ()), patience_s=60.0
         )

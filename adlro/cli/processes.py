@@ -1,4 +1,4 @@
-"""One service as a child process: started, its log kept, its end noticed. Knows nothing of what the services are."""
+"""One service as a child process: its start, its log, its end. Knows nothing of the services' functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOGS_KEPT = 3
 
 
 def rotate(log: Path, kept: int = LOGS_KEPT) -> None:
-    """Moves `x.log` to `x.log.1`, that to `x.log.2`, and so on; the oldest is dropped."""
+    """Renames `x.log` to `x.log.1`, that to `x.log.2`, and so on; deletes the oldest."""
     if not log.exists():
         return
     for number in range(kept, 0, -1):
@@ -30,7 +30,7 @@ def rotate(log: Path, kept: int = LOGS_KEPT) -> None:
 
 
 def log_tail(log: Path, lines: int = 3) -> list[str]:
-    """The last lines of a log that say why a service ended; structured lines as their event and error."""
+    """The last lines of a log, with the cause of a service's end; structured lines as their event and error."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 64_000))
@@ -46,7 +46,7 @@ def log_tail(log: Path, lines: int = 3) -> list[str]:
                 if entry.get("level") in ("debug", "info"):
                     continue
                 parts = [str(entry[key]) for key in ("event", "problem", "error") if entry.get(key)]
-                # Of a traceback its last line; the log has the rest.
+                # Only the last line of a traceback; the log has the others.
                 parts += str(entry.get("exception", "")).splitlines()[-1:]
                 text = ": ".join(parts)
         if text:
@@ -57,14 +57,14 @@ def log_tail(log: Path, lines: int = 3) -> list[str]:
 
 
 class NewLogLines:
-    """What a log gains: each structured line once, as soon as it is whole."""
+    """The new structured lines of a log: each once, as soon as it is complete."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._read_bytes = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """The lines since the last call; those that are not structured are left out."""
+        """The lines since the last call; unstructured ones are left out."""
         try:
             with self._log.open("rb") as file:
                 file.seek(self._read_bytes)
@@ -85,10 +85,10 @@ class ServiceProcess:
     """`python -m <module>` with settings in its environment, which ends when this process ends.
 
     Args:
-        name: of the service, in messages and as the name of its log.
-        module: what to run.
+        name: name of the service, in messages and of its log.
+        module: the module to run.
         settings: added to this process's own environment.
-        log_dir: where `<name>.log` is written, and nothing but logs; closed to other users.
+        log_dir: directory of `<name>.log`, only for logs; other users have no access.
         echo: also called with each line of the log.
     """
 
@@ -110,11 +110,11 @@ class ServiceProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process; None while there is none."""
+        """Id of the running process; None without one."""
         return None if self._process is None or self._process.returncode is not None else self._process.pid
 
     async def start(self) -> None:
-        """Starts the process; a log that is there is gone on with."""
+        """Starts the process; appends to an existing log."""
         private_directory(self.log.parent)
         with open(self.log, "ab", opener=private_opener) as log:  # noqa: ASYNC230  # it is a local file, and a moment
             self._process = await asyncio.create_subprocess_exec(
@@ -127,7 +127,7 @@ class ServiceProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE if self._echo else log,
                 stderr=asyncio.subprocess.STDOUT,
-                # A session of its own: Ctrl-C in the terminal reaches `adlro up` alone, which ends them in order.
+                # A separate session: Ctrl-C in the terminal reaches only `adlro up`, which stops the services in order.
                 start_new_session=True,
                 umask=UMASK,
             )
@@ -142,12 +142,12 @@ class ServiceProcess:
             await _copy(stream, log, lambda line: echo(self.name, line))
 
     async def ended(self) -> int:
-        """Waits for the process's end; its exit code, negative for a signal."""
+        """Waits for the process's end; returns its exit code, negative for a signal."""
         assert self._process is not None
         return await self._process.wait()
 
     async def stop(self, grace_s: float) -> bool:
-        """SIGTERM, and SIGKILL after `grace_s`. True where it ended by itself in time, or was not running."""
+        """Sends SIGTERM, and SIGKILL after `grace_s`. True if it ended by itself in time, or was not running."""
         process = self._process
         in_time = True
         if process is not None and process.returncode is None:
@@ -164,7 +164,7 @@ class ServiceProcess:
         return in_time
 
     def kill(self) -> None:
-        """SIGKILL at once."""
+        """Sends SIGKILL at once."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -174,7 +174,7 @@ async def _copy(stream: asyncio.StreamReader, log: IO[bytes], echo: Callable[[st
     while True:
         try:
             line = await stream.readline()
-        except ValueError:  # a line beyond the reader's limit; what is left of it comes next
+        except ValueError:  # a line beyond the reader's limit; its rest follows
             continue
         if not line:
             return
@@ -183,7 +183,7 @@ async def _copy(stream: asyncio.StreamReader, log: IO[bytes], echo: Callable[[st
 
 
 def import_path() -> dict[str, str]:
-    """Lets the child import what this process imports, and nothing that happens to lie in the working directory."""
+    """Lets the child import this process's packages, and no files of the working directory."""
     root = str(Path(adlro.__file__).resolve().parent.parent)
     others = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": f"{root}{os.pathsep}{others}" if others else root, "PYTHONSAFEPATH": "1"}

@@ -1,4 +1,4 @@
-"""The progress of a replay, drawn live on a terminal, as plain lines elsewhere. On stderr: stdout is for the report."""
+"""The progress of a replay, drawn live on a terminal, as plain lines elsewhere. On stderr: stdout has the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN_LINE_EVERY_S = 5.0
 
 
 class ReplayProgress:
-    """A bar on a terminal; else a line every few seconds, and one for each phase. Call it with the board."""
+    """A bar on a terminal; otherwise a line every few seconds, and one for each phase. Call it with the board."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -48,11 +48,11 @@ class ReplayProgress:
             self._progress.stop()
 
     def __call__(self, board: Board) -> None:
-        """Shows where the replay stands."""
+        """Shows the replay's progress."""
         if self._progress is not None:
             if self._task is None:
                 self._task = self._progress.add_task(escape(self._title), total=None, text="")
-            # Until the clock goes there is no share that is done: a bar that was full once would stop its stopwatch.
+            # Before the clock runs there is no finished share: a bar that was full once would stop its stopwatch.
             total = board.total if board.phase == RUNNING else None
             self._progress.update(self._task, total=total, completed=board.finished, text=progress_text(board))
             return
@@ -64,7 +64,7 @@ class ReplayProgress:
 
 
 def progress_text(board: Board) -> str:
-    """One line on where a replay stands."""
+    """One line about a replay's progress."""
     if board.phase != RUNNING:
         return f"{len(board.jobs)}/{board.total} {board.phase}"
     return (

@@ -26,26 +26,26 @@ TYPE_SHORT = {
     JobType.DATA_PROCESSING: "data",
 }
 
-# Who decides where the policy that is set does not.
+# Names of who decides if the selected policy does not.
 WAIT_LIMIT, FALLBACK = "the limit on waits", "hold_greedy_fixed"
-# Names of `DecisionBasis` (not imported: gRPC would be too): decisions of the policy itself, and of the limit on waits.
-# The others are the fallback's.
+# Names of `DecisionBasis` (not imported, to avoid gRPC): decisions of the policy itself, and of the limit on waits. The
+# other decisions are the fallback's.
 OWN, OVERDUE = ("policy", "margin"), "overdue"
 
 UNKNOWN = "-"
-# Columns of a screen on which tables show all they have.
+# Width of a screen, in columns, from which tables show all columns.
 WIDE = 110
 
 
 def policy_text(policy: str, deciding: str, basis: str | None) -> str:
-    """The policy that is set and, where that is another one, who decides: `dqn (out of range: sjf decides)`.
+    """The selected policy and, if another one decides, that one: `dqn (out of range: sjf decides)`.
 
-    Where a job is overdue the limit on waits does: `dqn (overdue: the limit on waits decides)`.
+    For an overdue job the limit on waits decides: `dqn (overdue: the limit on waits decides)`.
 
     Args:
-        policy: that is set.
-        deciding: who decided last; empty: not known.
-        basis: why, by the name of a `DecisionBasis`.
+        policy: the selected policy.
+        deciding: who made the last decision; empty: unknown.
+        basis: the reason, as the name of a `DecisionBasis`.
     """
     if basis is not None and basis.lower() == OVERDUE:
         return f"{escape(policy)} [yellow](overdue: {WAIT_LIMIT} decides)[/]"
@@ -56,11 +56,11 @@ def policy_text(policy: str, deciding: str, basis: str | None) -> str:
 
 
 def decisions_text(policy: str, by_basis: Mapping[str, int]) -> str:
-    """Who made the decisions of a session: `40 by sjf in this session`, or how many each made, with shares.
+    """The deciders of a session: `40 by sjf in this session`, or the number of each one's decisions, with shares.
 
     Args:
-        policy: that is set.
-        by_basis: decisions by the name of a `DecisionBasis`; at least one.
+        policy: the selected policy.
+        by_basis: numbers of decisions by the name of a `DecisionBasis`; at least one.
     """
     total, own, overdue = sum(by_basis.values()), sum(by_basis.get(basis, 0) for basis in OWN), by_basis.get(OVERDUE, 0)
     if own == total:
@@ -79,7 +79,7 @@ def decisions_text(policy: str, by_basis: Mapping[str, int]) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    """In percent; a small one is not to look like none, nor a large one like all."""
+    """A share in percent; a small one must not look like 0, nor a large one like 100."""
     return f"{100 * part / whole:.{0 if 0.1 <= part / whole < 0.995 else 1}f}%"
 
 
@@ -109,7 +109,7 @@ def mib(value: float | None) -> str:
 
 
 def mib_of(used: float, total: float) -> str:
-    """Memory used of memory there is: `4.2/15.8 GiB`."""
+    """Used and total memory: `4.2/15.8 GiB`."""
     return f"{used / 1024:.1f}/{total / 1024:.1f} GiB" if math.isfinite(used) else f"{UNKNOWN}/{total / 1024:.1f} GiB"
 
 
@@ -119,12 +119,12 @@ def percent(ratio: float | None) -> str:
 
 
 def number(value: float, unit: str = "", digits: int = 0) -> str:
-    """A number with its unit; `-` where it is not known."""
+    """A number with its unit; `-` for an unknown one."""
     return f"{value:.{digits}f}{unit}" if math.isfinite(value) else UNKNOWN
 
 
 def bar(ratio: float, width: int = 10) -> str:
-    """A bar of `width` characters for a ratio 0..1, with eighths at its end; dim where it is not known."""
+    """A bar of `width` characters for a ratio 0..1, with eighths at its end; dim for an unknown ratio."""
     if not math.isfinite(ratio):
         return f"[dim]{'·' * width}[/]"
     eighths = round(min(max(ratio, 0.0), 1.0) * width * 8)
@@ -140,7 +140,7 @@ def state(job: Job) -> str:
 
 
 def why(job: Job) -> str:
-    """In a few words why a job stands where it stands."""
+    """The reason of a job's state, in a few words."""
     if job.state is JobState.PENDING:
         name = job.pending_reason.name.lower() if job.pending_reason is not PendingReason.NONE else ""
         return escape(f"{name}: {job.message}" if job.message else name)
@@ -150,9 +150,9 @@ def why(job: Job) -> str:
 
 
 def job_table(jobs: list[Job], now_s: float | None = None, width: int = WIDE) -> Table:
-    """Jobs, one a line; on a screen of less than `WIDE` columns only what matters most.
+    """Jobs, one per line; on a screen of less than `WIDE` columns only the most important columns.
 
-    With the cluster time, also how long the unfinished ones have waited or run so far.
+    With the cluster time, also the times that unfinished jobs have waited or run so far.
     """
     shown = ["JOB", "NAME", "USER", "TYPE", "PRIO", "STATE", "GPU", "WAIT", "RUN", "JCT", "WHY"]
     if width < WIDE:

@@ -50,7 +50,7 @@ class ReplayTime(enum.StrEnum):
 
 
 class EstimateChoice(enum.StrEnum):
-    """What the jobs state as their expected runtime."""
+    """The jobs' expected runtimes."""
 
     EXACT = "exact"
     TRACE = "trace"
@@ -155,7 +155,7 @@ async def _replay(server: str | None, specs: Sequence[JobSpec], options: ReplayO
     from adlro.cli.replaying import replay as run_replay
 
     cancel_on_sigterm()
-    # A short patience until something has answered once: a suite that is not there should be told at once.
+    # Few retries until the first answer: a missing suite should be reported at once.
     async with connect_async(server) as client:
         await client.status()
     async with connect_async(server, patience_s=options.patience_s) as client:
@@ -165,7 +165,7 @@ async def _replay(server: str | None, specs: Sequence[JobSpec], options: ReplayO
 def read_trace(
     file: Path, trace_format: TraceFormat, count: int | None, seed: int
 ) -> tuple[list[WorkloadJob], dict[str, Any], list[str]]:
-    """The jobs of a file, a document that says what was read, and notes for the report."""
+    """The jobs of a file, a document about the reading, and notes for the report."""
     from adlro.workload.traces import TRACE_FORMATS, format_of
     from adlro.workload.traces import read_trace as read_jobs
 

@@ -1,8 +1,8 @@
-"""Replays a job list through the running services: the steps, without a word to the screen. For `replay` and `demo`.
+"""Replays a job list through the running services: the steps, without output. For `replay` and `demo`.
 
-The clock is paused, all jobs are submitted with the begin times of the list, and the clock is let go once the
-orchestrator has taken up every one of them: so what happens does not depend on how fast anything was submitted. Every
-call and every watch is tried again for `patience_s`, so that services may be killed and restarted in the middle.
+The replay pauses the clock, submits all jobs with the begin times of the list, and resumes the clock once the
+orchestrator has taken up all of them: so the result does not depend on the speed of the submission. Every call and
+every watch is retried for `patience_s`, so that services may be killed and restarted meanwhile.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobState, PendingR
 from adlro.workload.job_lists import WorkloadJob
 
 LABEL = "adlro-replay"
-# On the jobs of `adlro workload`, which are there to be looked at only: a replay sets them aside.
+# Label of the jobs of `adlro workload`, which are only for demonstrations: a replay cancels them.
 WORKLOAD_LABEL = "adlro-workload"
-# The phase in which the clock goes; before it jobs are submitted and taken up.
+# The phase with a running clock; before it jobs are submitted and taken up.
 RUNNING = "running"
 
 _BEGIN_DIGITS = 6
@@ -39,14 +39,14 @@ _OPEN = JobFilter(states=(JobState.PENDING, JobState.RUNNING))
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """How to replay.
+    """The settings of a replay.
 
     Attributes:
-        policy: to act during the replay; None: the one that acts now.
+        policy: the acting policy during the replay; None: the present one.
         mode: VIRTUAL or SCALED.
-        scale: cluster seconds a second; in VIRTUAL the most, 0: no limit.
-        force: also where other jobs are queued or running.
-        patience_s: how long a service may be away, and how long nothing may move.
+        scale: cluster seconds per second; in VIRTUAL the largest, 0: no limit.
+        force: replays even if other jobs are queued or running.
+        patience_s: longest outage of a service, and longest time without progress.
         replay_id: label of the jobs, and prefix of their request ids.
     """
 
@@ -60,7 +60,7 @@ class ReplayOptions:
 
 @dataclass(slots=True)
 class Board:
-    """Where the jobs of a replay stand; changed as events come."""
+    """The states of a replay's jobs; updated with each event."""
 
     total: int
     phase: str = "submitting"
@@ -72,7 +72,7 @@ class Board:
     _stages: dict[str, str] = field(default_factory=dict)
 
     def take(self, event: JobEvent) -> None:
-        """Notes an event of the watch."""
+        """Applies an event of the watch."""
         job = event.job
         if job is None:
             return
@@ -92,32 +92,32 @@ class Board:
 
     @property
     def finished(self) -> int:
-        """Jobs in a final state."""
+        """Number of jobs in a final state."""
         return self.counts["finished"]
 
     @property
     def running(self) -> int:
-        """Jobs that run."""
+        """Number of running jobs."""
         return self.counts["running"]
 
     @property
     def waiting(self) -> int:
-        """Jobs whose begin time has come, and that wait."""
+        """Number of waiting jobs whose begin time has come."""
         return self.counts["waiting"]
 
     @property
     def to_come(self) -> int:
-        """Jobs whose begin time has not come, or that are not submitted yet."""
+        """Number of jobs whose begin time is in the future, or that are not submitted yet."""
         return self.total - self.finished - self.running - self.waiting
 
     @property
     def taken_up(self) -> bool:
-        """The orchestrator knows every job."""
+        """Whether the orchestrator has taken up every job."""
         return len(self.jobs) == self.total and self.counts["submitted"] == 0
 
     @property
     def done(self) -> bool:
-        """Every job is in a final state."""
+        """Whether every job is in a final state."""
         return self.finished == self.total
 
 
@@ -128,14 +128,14 @@ def _stage(job: Job, now_s: float) -> str:
         return "running"
     if job.pending_reason is PendingReason.SUBMITTED:
         return "submitted"
-    # While the cluster is away, that is the reason told also by jobs whose begin time has not come.
+    # During an outage of the cluster, jobs with a future begin time also have that reason.
     may_be_early = job.pending_reason in (PendingReason.BEGIN_TIME, PendingReason.CLUSTER_UNAVAILABLE)
     return "to come" if may_be_early and (job.spec.begin_time_s or 0.0) > now_s else "waiting"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """A replay that ended: its jobs in the order of the list, all final."""
+    """A finished replay: its jobs in the order of the list, all final."""
 
     replay_id: str
     policy: str
@@ -146,11 +146,11 @@ class ReplayResult:
 
 
 def replay_specs(workload: Sequence[WorkloadJob], *, exact_runtimes: bool = True) -> list[JobSpec]:
-    """What to submit for a job list; begin times count from the list's own zero.
+    """The specs of a job list; begin times count from the list's own zero.
 
     Args:
         workload: the list.
-        exact_runtimes: state the true runtime as the expected one; else what the list itself states.
+        exact_runtimes: states the true runtime as the expected one; otherwise the list's own estimate.
     """
     specs = []
     for index, job in enumerate(workload):
@@ -167,18 +167,18 @@ async def replay(
     options: ReplayOptions,
     on_change: Callable[[Board], None] = lambda _board: None,
 ) -> ReplayResult:
-    """Replays a job list, and leaves clock and policy as they were.
+    """Replays a job list, and restores clock and policy.
 
     Args:
         client: should have a patience of `options.patience_s`.
         specs: `begin_time_s` counts from the start of the replay.
-        options: how.
-        on_change: called with the board whenever it changed.
+        options: the settings.
+        on_change: called with the board after each change.
 
     Raises:
         Conflict: other jobs are queued or running, and not `force`.
         InvalidInput: a job was refused.
-        DeadlineExceeded: nothing moved for `patience_s`.
+        DeadlineExceeded: no progress for `patience_s`.
     """
     if not specs:
         raise InvalidInput("the job list is empty")
@@ -191,8 +191,8 @@ async def replay(
     try:
         if options.policy is not None and options.policy != policy_before:
             await client.set_policy(options.policy)
-        # A whole second, and begin times on whole microseconds: what belongs to one instant in the list belongs to one
-        # instant here too, whatever the clock showed.
+        # A whole second, and begin times on whole microseconds: jobs of one instant in the list are at one instant here
+        # too, at any time of the clock.
         begin_s = float(math.ceil((await client.set_clock(paused=True)).time_s))
         if not options.force:
             await _set_workload_aside(client, options.patience_s)
@@ -225,10 +225,10 @@ async def _refuse_a_busy_cluster(client: AsyncClient) -> None:
 
 
 async def _set_workload_aside(client: AsyncClient, patience_s: float) -> None:
-    """Cancels what `adlro workload` has submitted; while the clock stands still, it submits nothing more.
+    """Cancels the jobs of `adlro workload`; while the clock stands still, it submits no more.
 
     Raises:
-        DeadlineExceeded: it is not gone in that time.
+        DeadlineExceeded: they have not ended in that time.
     """
     end_s = time.monotonic() + patience_s
     while mine := [job async for job in client.list(_OPEN) if WORKLOAD_LABEL in job.spec.labels]:
@@ -263,7 +263,7 @@ async def _submit(
 
 
 async def _run(client: AsyncClient, board: Board, options: ReplayOptions, on_change: Callable[[Board], None]) -> None:
-    """Follows the jobs; lets the clock go once all are taken up, and returns when all are final."""
+    """Follows the jobs; resumes the clock once all are taken up, and returns once all are final."""
     guard: asyncio.Task[None] | None = None
     board.phase = "taken up by the orchestrator"
     try:
@@ -307,9 +307,9 @@ async def _with_ticks(events: AsyncIterator[JobEvent]) -> AsyncIterator[JobEvent
 
 
 async def _refuse_a_standstill(client: AsyncClient, board: Board, options: ReplayOptions) -> None:
-    """Raises DeadlineExceeded when nothing moved for longer than can be right."""
+    """Raises DeadlineExceeded after an implausibly long time without progress."""
     silent_s = time.monotonic() - board.last_move_s
-    # A clock with a speed limit may be silent for long while a job runs or has its begin time to come.
+    # A clock with a speed limit may give no events for long while a job runs or waits for its begin time.
     limited = board.phase == RUNNING and (options.mode is not ClockMode.VIRTUAL or options.scale > 0)
     if silent_s < options.patience_s or (limited and (board.running or board.counts["to come"])):
         return
@@ -326,17 +326,17 @@ async def _refuse_a_standstill(client: AsyncClient, board: Board, options: Repla
 
 
 async def _cancel_unplaceable(client: AsyncClient, board: Board) -> None:
-    """Jobs that no GPU of the cluster can hold would wait for ever."""
+    """Cancels jobs that no GPU of the cluster can hold, which would wait for ever."""
     for job in list(board.jobs.values()):
         if job.pending_reason is PendingReason.NO_FITTING_GPU:
             await client.cancel(job.job_id)
 
 
 async def _keep_clock(client: AsyncClient, options: ReplayOptions) -> None:
-    """Sets the clock again where it is not as it should be, as after a restart of the cluster."""
+    """Sets the clock again if it differs from the settings, as after a restart of the cluster."""
     while True:
         await asyncio.sleep(_CLOCK_LOOK_S)
-        # The watch decides when to give up; a cluster that is away comes back or the watch ends.
+        # The watch decides when to give up: the cluster returns, or the watch ends.
         with contextlib.suppress(AdlroError):
             clock = await client.clock()
             if clock.paused or clock.mode is not options.mode or clock.scale != options.scale:
@@ -350,7 +350,7 @@ async def _restore(client: AsyncClient, clock: Clock, policy: str, options: Repl
 
 
 async def _cancel_open(client: AsyncClient, replay_id: str) -> None:
-    """Cancels what is left of a replay that was given up."""
+    """Cancels the open jobs of an abandoned replay."""
     mine = JobFilter(states=(JobState.PENDING, JobState.RUNNING), labels={LABEL: replay_id})
     left = asyncio.Semaphore(_CANCELS_AT_ONCE)
 
@@ -363,7 +363,7 @@ async def _cancel_open(client: AsyncClient, replay_id: str) -> None:
 
 
 async def _within(timeout_s: float, work: Awaitable[None]) -> None:
-    """Cleans up as well as it can be done in that time; a failure must not hide the error that led here."""
+    """Cleans up as far as possible in that time; a failure must not hide the error before it."""
     with contextlib.suppress(AdlroError, TimeoutError):
         async with asyncio.timeout(timeout_s):
             await work

@@ -1,8 +1,8 @@
-"""What came out of a replay: figures from the jobs' own times, as a JSON document and as tables.
+"""The report of a replay: figures from the jobs' own times, as a JSON document and as tables.
 
 Times are cluster time in seconds. Definitions: JCT = end - submission (or begin time); wait = last start - submission;
-makespan = first submission to last end; throughput = jobs that ended / makespan; utilization of a GPU model = time that
-its GPUs were held by attempts / (its GPUs x makespan).
+makespan = first submission to last end; throughput = ended jobs / makespan; utilization of a GPU model = time that
+attempts held its GPUs / (its GPUs x makespan).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def build_report(result: ReplayResult, source: dict[str, Any], notes: Sequence[s
 
     Args:
         result: the jobs and the cluster.
-        source: what was replayed; copied into the document.
-        notes: what the reader should know about the figures.
+        source: description of the replayed list; copied into the document.
+        notes: notes about the figures, for readers.
     """
     jobs = result.jobs
-    # A job cancelled before it was taken up has no times.
+    # A job cancelled before the orchestrator took it up has no times.
     submits = [job.submit_s for job in jobs if job.submit_s is not None]
     ends = [job.end_s for job in jobs if job.end_s is not None]
     first_s, last_s = (min(submits), max(ends)) if submits and ends else (result.begin_s, result.begin_s)
@@ -68,7 +68,7 @@ def build_report(result: ReplayResult, source: dict[str, Any], notes: Sequence[s
 
 
 def placements(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Each job of the list, in its order: what it asked for by index, where and when it ran."""
+    """Each job of the list, in its order: its requested index, its GPU and its times."""
     return [
         {
             "index": index,
@@ -175,7 +175,7 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
 
 
 def comparison_table(reports: Sequence[dict[str, Any]]) -> Table:
-    """Several replays of one job list side by side, the policies as groups of columns."""
+    """A table of several replays of one job list, the policies as groups of columns."""
     names = [report["policy"] for report in reports]
     columns = [f"{kind} {name}" for kind in ("mean JCT", "p95 JCT") for name in names]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -195,7 +195,7 @@ def _jct_cells(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def whole_table(reports: Sequence[dict[str, Any]]) -> Table:
-    """What is one figure for a whole replay, a column a policy."""
+    """A table of the figures of whole replays, one column per policy."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("")
     for report in reports:

@@ -94,18 +94,18 @@ def emit_json(value: Any) -> None:
 
 
 def emit_json_line(value: Any) -> None:
-    """One JSON document on one line, for commands that go on."""
+    """One JSON document on one line, for commands with several documents."""
     sys.stdout.write(to_json(document(value), allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def plain_table(*columns: str, right: Collection[str] = (), wrapped: Collection[str] = ()) -> Table:
-    """A table without lines between its columns, as easy to read as to cut with other tools.
+    """A table without lines between its columns, readable and easy to cut with other tools.
 
     Args:
         columns: the heads.
-        right: those of numbers, which are aligned on their right.
-        wrapped: those that give way and wrap on a narrow screen.
+        right: columns of numbers, which are right-aligned.
+        wrapped: columns that may shrink and wrap on a narrow screen.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
@@ -200,6 +200,6 @@ class ReportingGroup(TyperGroup):
         except asyncio.CancelledError:
             raise typer.Exit(EXIT_TERMINATED) from None
         except BrokenPipeError:
-            # The reader went away, as with `| head`: nothing is wrong. Python would complain once more at exit.
+            # The reader has closed the pipe, as with `| head`: no error. Python would report it once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None

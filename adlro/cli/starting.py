@@ -1,4 +1,4 @@
-"""Waits for a service's start as long as it gets on: a loaded machine and a first compilation may take minutes."""
+"""Waits for a service's start while it makes progress: a loaded machine and a first compilation may take minutes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adlro.client.health import wait_until_serving
 from adlro.errors import AdlroError
 from adlro.kit import start_report
 
-# A start that gets on says so every few seconds (adlro.kit.start_report).
+# A start with progress logs it every few seconds (adlro.kit.start_report).
 SILENCE_S = 40.0
 _LOOK_S = 0.2
 _PROGRESS_LEVELS = ("debug", "info")
@@ -19,7 +19,7 @@ _COMPILING = "compiling"
 
 
 class StartFailed(AdlroError):
-    """The suite could not be started; the message says where to look further."""
+    """The suite could not be started; the message names the log."""
 
     default_reason = "START_FAILED"
 
@@ -27,16 +27,16 @@ class StartFailed(AdlroError):
 async def until_serving(
     service: ServiceProcess, address: str, notify: Callable[[str], None], silence_s: float = SILENCE_S
 ) -> None:
-    """Returns when a service that was started says that it is serving.
+    """Returns once a started service reports that it is serving.
 
     Args:
-        service: its process, whose log is read from its beginning.
-        address: where it will answer.
-        notify: called with a line for people when it takes long: it compiles, or its machine is loaded.
-        silence_s: how long its log may show no progress.
+        service: its process, whose log is read from the beginning.
+        address: its address.
+        notify: called with a line for people during a long start: it compiles, or its machine is loaded.
+        silence_s: longest time without progress in its log.
 
     Raises:
-        StartFailed: it ended, or stands still.
+        StartFailed: it has ended, or is stuck.
     """
     log = NewLogLines(service.log)
     heard_s = monotonic()
@@ -61,7 +61,7 @@ async def until_serving(
 
 
 def _tell(name: str, event: str, told: set[str], notify: Callable[[str], None]) -> None:
-    """Each thing once: what people want to know is why they wait."""
+    """Reports each reason of a wait once."""
     kind = event.partition(",")[0]
     if kind in (_COMPILING, start_report.EVENT) and kind not in told:
         told.add(kind)

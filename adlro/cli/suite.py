@@ -1,11 +1,11 @@
-"""The whole suite as processes on this machine: start, watch over, restart, drain. For `adlro up` and `adlro demo`.
+"""The whole suite as processes on this machine: start, supervise, restart, drain. For `adlro up` and `adlro demo`.
 
-data-dir/lock              held while it runs; the pid in it
+data-dir/lock              held while it runs; contains the pid
 data-dir/up.json           addresses and pids, for scripts
-data-dir/log/<name>.log    one for each service, kept from the last starts as .1, .2, .3
+data-dir/log/<name>.log    one for each service, of the last starts as .1, .2, .3
 data-dir/valkey/           the store's append-only file, and its password
 
-Other users of the machine can open none of it, whatever the umask.
+Other users of the machine have no access to these files, whatever the umask.
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ from adlro.kit.redis import connect, redacted, wait_until_up
 from adlro.kit.settings import with_password
 
 START_ORDER = (ServiceName.DECOMPOSE, ServiceName.INGEST, ServiceName.CLUSTER, ServiceName.ORCHESTRATOR)
-# First what decides, last what records.
+# Deciding services stop first, recording ones last.
 STOP_ORDER = (ServiceName.ORCHESTRATOR, ServiceName.CLUSTER, ServiceName.DECOMPOSE, ServiceName.INGEST)
 
 REDIS_TIMEOUT_S = 5.0
-# A lease that a killed orchestrator held runs out after a few seconds.
+# A killed orchestrator's lease expires after a few seconds.
 ACTING_TIMEOUT_S = 15.0
-# A service drains within 10 s; a second more for the process to go.
+# A service drains within 10 s; the process has a second more to exit.
 DRAIN_GRACE_S = 11.0
 
 _FIRST_RESTART_DELAY_S = 0.2
 _LONGEST_RESTART_DELAY_S = 15.0
-# A service that has run for so long begins with the first delay again.
+# After so many seconds of a service's run, restart delays begin with the first again.
 _STEADY_AFTER_S = 30.0
 _STORE_LOOK_S = 0.1
 
-# Free ports are looked for below the range from which the kernel takes ports for outgoing connections: a service that
-# is started again must find its own port free.
+# Free ports are searched below the kernel's range of ports for outgoing connections: a restarted service must find its
+# own port free.
 _FREE_PORTS = range(20_000, 32_000)
 
 _LOCK, _STATUS, _LOGS, _STORE = "lock", "up.json", "log", "valkey"
 _OURS = (_LOCK, _STATUS, f"{_STATUS}.new", _LOGS, _STORE)
-"""All that a data directory holds."""
+"""All entries of a data directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuitePlan:
-    """What to start.
+    """The settings of a suite.
 
     Attributes:
-        data_dir: where everything is kept.
-        base_port: ingest's; the others are at the next ones. 0: four free ports in a row.
-        redis_url: a Redis or Valkey to use; None: an own one.
-        redis_password_file: its password, where that is not in the URL.
-        settings: more environment for the services, such as `ADLRO_SIMCLUSTER_CLUSTER`.
-        echo: called with service and line for each line that a service logs.
+        data_dir: directory of all files.
+        base_port: ingest's port; the other services use the next ones. 0: four consecutive free ports.
+        redis_url: an existing Redis or Valkey; None: an own one.
+        redis_password_file: file with its password, unless the URL has it.
+        settings: further environment for the services, such as `ADLRO_SIMCLUSTER_CLUSTER`.
+        echo: called with service and line for each log line of a service.
     """
 
     data_dir: Path
@@ -82,8 +82,8 @@ class Suite:
     """Valkey and four services.
 
     Args:
-        plan: what to start.
-        notify: called with a line for people whenever something is restarted, or takes long to start.
+        plan: the settings.
+        notify: called with a line for people at each restart, and during a long start.
     """
 
     def __init__(self, plan: SuitePlan, notify: Callable[[str], None]) -> None:
@@ -101,16 +101,16 @@ class Suite:
 
     @property
     def server(self) -> str:
-        """What clients need: ingest's address."""
+        """The address for clients: ingest's."""
         return self.addresses[ServiceName.INGEST]
 
     async def start(self) -> None:
-        """Starts everything and returns when all services say that they are serving.
+        """Starts all processes and returns once all services are serving.
 
         Raises:
-            Conflict: a port or the data directory is in use, or the directory is another user's.
-            StartFailed: the data directory can't be written, or a service ended or stands still; everything is
-                stopped again.
+            Conflict: a port or the data directory is in use, or the directory belongs to another user.
+            StartFailed: the data directory can't be written, or a service ended or is stuck; all processes are stopped
+                again.
         """
         try:
             self._take_lock()
@@ -141,7 +141,7 @@ class Suite:
             raise
 
     async def problem(self, timeout_s: float = ACTING_TIMEOUT_S) -> str:
-        """Waits until the orchestrator places jobs; what keeps it from doing so after that time, else nothing."""
+        """Waits until the orchestrator places jobs; returns the obstacle after that time, otherwise an empty text."""
         end_s = time.monotonic() + timeout_s
         async with AsyncClient(self.server, patience_s=timeout_s) as client:
             while True:
@@ -153,7 +153,7 @@ class Suite:
                 await asyncio.sleep(0.1)
 
     async def stop(self) -> bool:
-        """Drains and ends everything, in order. True where all ended in time."""
+        """Drains and stops all processes, in order. True if all ended in time."""
         for watcher in self._watchers:
             watcher.cancel()
         if self._watchers:
@@ -164,26 +164,26 @@ class Suite:
                 in_time &= await self._services[name].stop(DRAIN_GRACE_S)
         if self._store is not None:
             await asyncio.to_thread(self._store.stop)
-        if self._lock is not None:  # else the data directory is another one's
+        if self._lock is not None:  # otherwise another suite uses the data directory
             self._plan.data_dir.joinpath(_STATUS).unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
         return in_time
 
     def kill(self) -> None:
-        """Ends the services at once, without draining. `stop` must still be called."""
+        """Kills the services at once, without a drain. `stop` must still be called."""
         for service in self._services.values():
             service.kill()
 
     def pids(self) -> dict[str, int | None]:
-        """The processes by name; None while one is being restarted."""
+        """The process ids by name; None during a restart."""
         found = {str(name): service.pid for name, service in self._services.items()}
         if self._store is not None:
             found["valkey"] = self._store.pid
         return found
 
     def write_status_file(self) -> None:
-        """Writes up.json anew, in one step."""
+        """Writes up.json again, in one step."""
         status: dict[str, Any] = {
             "pid": os.getpid(),
             "server": self.server,
@@ -200,10 +200,10 @@ class Suite:
         new.replace(self._plan.data_dir / _STATUS)
 
     def log_path(self, name: ServiceName) -> Path:
-        """Where a service's log is."""
+        """Path of a service's log."""
         return self._services[name].log
 
-    # Below: the parts of a start, and what watches over it
+    # Below: the parts of a start, and supervision
 
     def _take_lock(self) -> None:
         directory = self._plan.data_dir
@@ -252,14 +252,14 @@ class Suite:
         }
 
     async def _keep(self, name: ServiceName) -> None:
-        """Starts a service again whenever it ends."""
+        """Restarts a service whenever it ends."""
         service = self._services[name]
         delay_s = _FIRST_RESTART_DELAY_S
         back: asyncio.Task[None] | None = None
         while True:
             began_s = time.monotonic()
             try:
-                code = await service.ended()  # it may end again before it is back
+                code = await service.ended()  # it may end again during the restart
             finally:
                 if back is not None:
                     back.cancel()
@@ -278,7 +278,7 @@ class Suite:
         self._notify(f"{name} is back")
 
     async def _keep_store(self, store: EmbeddedRedis) -> None:
-        """Starts the store again, with its data and at its port, whenever it ends."""
+        """Restarts the store, with its data and on its port, whenever it ends."""
         delay_s = _FIRST_RESTART_DELAY_S
         while True:
             began_s = time.monotonic()
@@ -299,7 +299,7 @@ class Suite:
 
 
 async def _check_redis(url: str, password_file: str) -> None:
-    """Raises StartFailed where a Redis of the user's does not answer: services would wait for it without end."""
+    """Raises StartFailed if a user's Redis does not answer: services would wait for it for ever."""
     try:
         client = connect(with_password(url, password_file) if password_file else url)
         try:
@@ -320,7 +320,7 @@ async def _until_ended(store: EmbeddedRedis) -> None:
 
 
 def free_base_port() -> int:
-    """The first of as many free ports in a row as there are services. Raises Conflict where none are found."""
+    """The first of as many consecutive free ports as there are services. Raises Conflict if there are none."""
     for base in random.sample(_FREE_PORTS, 200):
         if all(port_is_free("127.0.0.1", base + name.port_offset) for name in ServiceName):
             return base
@@ -328,9 +328,9 @@ def free_base_port() -> int:
 
 
 def port_is_free(host: str, port: int) -> bool:
-    """Whether one can listen there."""
+    """Whether a service could listen on the port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the services do; else connections that have just ended would count as use.
+        # As in the services; otherwise connections that have just ended would count as use.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -340,7 +340,7 @@ def port_is_free(host: str, port: int) -> bool:
 
 
 def check_ports(addresses: Mapping[ServiceName, str]) -> None:
-    """Raises Conflict naming the first address that something else listens on."""
+    """Raises Conflict with the first address that is in use."""
     for name, address in addresses.items():
         host, _, port = address.rpartition(":")
         if not port_is_free(host, int(port)):

@@ -1,4 +1,4 @@
-"""`adlro token`: makes a token for a user, and the line by which services know it."""
+"""`adlro token`: creates a token for a user, and its line in the services' users' file."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _write_new(path: Path, text: str) -> None:
 
 
 def _read_users(path: Path) -> str:
-    """The lines so far; raises InvalidInput where they are not those of a users' file."""
+    """The present lines; raises InvalidInput if they are not a users' file's."""
     try:
         text = path.read_text("utf-8") if path.exists() else ""
     except OSError as error:
@@ -80,7 +80,7 @@ def _read_users(path: Path) -> str:
 
 
 def _append(path: Path, text: str) -> None:
-    """In one write to the file that is there: a container into which it is mounted sees it at once."""
+    """Writes to the existing file in one step, so that a container with the file mounted gets it at once."""
     try:
         with path.open("ab", buffering=0) as file:
             file.write(text.encode())

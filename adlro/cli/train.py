@@ -1,4 +1,4 @@
-"""`adlro train`: becomes the laboratory's training, with the arguments as they are."""
+"""`adlro train`: replaces this process by the laboratory's training, with the same arguments."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def train(context: typer.Context) -> None:
     """Train a policy on simulated clusters; stopped or killed, the same command goes on where it stood."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # In this process's place, not below it, as `adlro evaluate`.
+    # Replaces this process, without a child, as `adlro evaluate`.
     os.execve(sys.executable, [sys.executable, "-m", MODULE, *context.args], {**os.environ, **import_path()})

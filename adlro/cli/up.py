@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def default_data_dir() -> Path:
     """`$XDG_STATE_HOME/adlro`, or `~/.local/state/adlro`."""
     state_home = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG rules: a path that is not absolute counts as not set.
+    # The XDG rules: a relative path counts as not set.
     base = Path(state_home) if Path(state_home).is_absolute() else Path.home() / ".local" / "state"
     return base / "adlro"
 
@@ -117,7 +117,7 @@ async def _up(suite: Suite, data_dir: Path, clock: ClockChoice | None, scale: fl
         with contextlib.suppress(asyncio.CancelledError):
             await start
         return True
-    await start  # raises what kept it from starting
+    await start  # raises the error of its start
     try:
         await _prepare(suite, clock, scale, policy)
         problem = await suite.problem()

@@ -1,6 +1,6 @@
-"""`adlro workload`: a steady stream of a scenario's jobs into the running services, so that there is something to see.
+"""`adlro workload`: a steady stream of a scenario's jobs into the running services, for demonstrations.
 
-Jobs come in cluster time, and step aside for a replay: while the clock is paused or virtual none come.
+Jobs are submitted in cluster time, and pause for a replay: none while the clock is paused or virtual.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DRAWN_AT_ONCE = 256
 
 
 class ScenarioChoice(enum.StrEnum):
-    """Whose jobs can be drawn: their loads are known."""
+    """Scenarios with known loads."""
 
     PAPER = "paper"
     PAPER_ROOMY = "paper_roomy"
@@ -57,7 +57,7 @@ def workload(
     While the simulated cluster's clock is paused or virtual, as during a replay, it submits none. Finished jobs stay
     recorded: an endless stream fills the store.
     """
-    # Nobody waits for its end: SIGTERM is how it ends well.
+    # It has no end of its own: SIGTERM is a normal end.
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_stream(server, str(scenario), load, jobs, seed))
 
@@ -77,14 +77,14 @@ async def _stream(server: str | None, scenario: str, load: float, limit: int, se
 
 
 class JobStream:
-    """Submits jobs as their time comes.
+    """Submits jobs at their times.
 
     Args:
-        client: to the suite.
-        scenario: whose jobs.
+        client: client of the suite.
+        scenario: the jobs' scenario.
         load: share of its capacity.
-        limit: so many jobs; 0: no end.
-        seed: of the job list.
+        limit: number of jobs; 0: no end.
+        seed: seed of the job list.
     """
 
     def __init__(self, client: AsyncClient, scenario: str, load: float, limit: int, seed: int) -> None:
@@ -96,7 +96,7 @@ class JobStream:
     async def run(self) -> None:
         """Returns when all jobs are submitted."""
         last_submit_s = 0.0
-        due_s: float | None = None  # not known while the clock did not run
+        due_s: float | None = None  # unknown while the clock did not run
         for job in self._jobs:
             if self._limit and self.submitted >= self._limit:
                 return
@@ -104,12 +104,12 @@ class JobStream:
             due_s = await self._submit(job, None if due_s is None else due_s + gap_s, gap_s)
 
     async def _submit(self, job: WorkloadJob, due_s: float | None, gap_s: float) -> float:
-        """Submits a job when it is due; the cluster time at which it was due.
+        """Submits a job when it is due; returns the cluster time at which it was due.
 
         Args:
             job: the job.
-            due_s: in cluster time; None: `gap_s` after the clock is next seen to run.
-            gap_s: since the job before.
+            due_s: in cluster time; None: `gap_s` after the clock is next found to run.
+            gap_s: time since the previous job.
         """
         from adlro.cli.replaying import WORKLOAD_LABEL
 
@@ -121,8 +121,8 @@ class JobStream:
                     due_s = None
                     await asyncio.sleep(_LOOK_S)
                     continue
-                # Jobs are not caught up on. That is for the first look to say: while a job waits the clock may pass its
-                # time by more than a gap that is shorter than the time between two looks.
+                # Missed jobs are not submitted later. Only the first check decides that: during a wait the clock may
+                # pass the job's time by more than a gap that is shorter than the time between two checks.
                 if due_s is None or (first_look and due_s < clock.time_s - gap_s):
                     due_s = clock.time_s + gap_s
                 first_look = False
@@ -136,7 +136,7 @@ class JobStream:
                 )
                 submitted = await self._client.submit(spec)
                 self.submitted += 1
-                # A replay may have begun between the look at the clock and now: it does not count on this job.
+                # A replay may have begun since the check of the clock: it does not expect this job.
                 if not runs_by_itself(await self._client.clock()):
                     await self._client.cancel(submitted.job_id)
                 return due_s
@@ -146,14 +146,14 @@ class JobStream:
 
 
 def runs_by_itself(clock: Clock) -> bool:
-    """Whether cluster time passes with wall time: neither paused nor driven by a replay."""
+    """Whether cluster time passes with wall time: neither paused nor controlled by a replay."""
     from adlro.client import ClockMode
 
     return not clock.paused and clock.mode is not ClockMode.VIRTUAL
 
 
 def drawn(scenario: str, load: float, seed: int) -> Iterator[WorkloadJob]:
-    """The scenario's jobs without end, one list after the other; their `submit_s` never goes back."""
+    """The scenario's jobs in an endless stream, one list after the other; their `submit_s` never decreases."""
     import numpy as np
 
     from adlro.workload.job_lists import draw_jobs
@@ -170,7 +170,7 @@ def drawn(scenario: str, load: float, seed: int) -> Iterator[WorkloadJob]:
 
 
 async def _report(client: AsyncClient, stream: JobStream) -> None:
-    """A line every 10 s: what was submitted and placed since the last one, what runs, what waits."""
+    """A line every 10 s: jobs submitted and placed since the last one, running and waiting jobs."""
     submitted_before, placed_before = 0, 0
     while True:
         try:
@@ -178,7 +178,7 @@ async def _report(client: AsyncClient, stream: JobStream) -> None:
         except AdlroError as error:
             say(f"[yellow]{escape(error.message)}[/]")
         else:
-            # A new session of the orchestrator counts from nothing.
+            # A new session of the orchestrator counts from 0.
             placed = status.decision_count - (placed_before if status.decision_count >= placed_before else 0)
             say(
                 f"cluster time {status.cluster_time_s:,.0f} s: {stream.submitted - submitted_before} jobs submitted,"

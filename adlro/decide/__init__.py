@@ -1,4 +1,4 @@
-"""What decides: the hold rule, policies, the planes that networks see, rollouts.
+"""Decisions: the hold rule, the policies, the planes of networks, rollouts.
 
 Arrays only: no time, no threads, no I/O.
 """

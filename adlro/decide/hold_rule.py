@@ -1,12 +1,11 @@
 """The rule of the policy `hold_greedy`, compiled, on plain arrays of one cluster. numpy and numba only.
 
 The policy (adlro/decide/policies/hold_greedy.py) calls it with observations, the rollouts
-(adlro/decide/rollouts/rule.py) with the simulator's arrays. It stands here because compiled code is kept by a
-digest of this package's files and of the caller's own (adlro/numeric/compiled.py).
+(adlro/decide/rollouts/rule.py) with the simulator's arrays. The rule is in this package because numba's cache is keyed
+by a digest of this package's files and of the caller's own (adlro/numeric/compiled.py).
 
-With d the expected duration of a pair, b the job's shortest on any GPU that can hold it and is there, s = d / b the
-slowdown, c the cores asked for, f the node's free cores for each of its idle GPUs, w the time the job has waited, the
-score is minus
+With d the expected duration of a pair, b the job's shortest on any present GPU that can hold it, s = d / b the
+slowdown, c the requested cores, f the node's free cores per idle GPU, w the time the job has waited, the score is minus
 
     ln b + alpha ln s + packing |c / f - 1| - ageing ln(1 + w / b)
 
@@ -15,17 +14,17 @@ A pair is refused where d is above both
     theta min over all GPUs of (kappa wait + duration)     the job's earliest expected completion anywhere, and
     max(1, backlog (s_g / s) ^ affinity) drain             some drains of the queue.
 
-A hold leaves a GPU idle. That pays where the job is sooner done on a GPU that is busy now, and nobody else needs the
-idle one. A job that would be done there before the queue has drained takes nothing from anybody: without it the GPU
-would stand idle beside a backlog. So a long queue refuses nothing, however slow a GPU is. Jobs still arrive while a
-queue drains, which makes it last longer: so `backlog` drains count, not one, on a GPU that is as slow for the other
-waiting jobs. One that is slow for this job only is kept for those that it suits: s_g is the least slowdown of any
-waiting job on that GPU. With one fast and one slow machine and arrivals at a rate, the best rule is a threshold on the
-queue (Lin and Kumar 1984, "Optimal control of a queueing system with two heterogeneous servers").
+A hold leaves a GPU idle. A hold pays if the job ends earlier on a GPU that is busy now, and no other job needs the idle
+one. A job that would end on the idle GPU before the queue has drained delays no other job: without it the GPU would be
+idle despite a backlog. So a long queue refuses no pair, however slow its GPU. While a queue drains, more jobs arrive
+and prolong the drain: so `backlog` drains count instead of one, on a GPU that is as slow for the other waiting jobs. A
+GPU that is slow only for this job is left to the jobs that it suits: s_g is the least slowdown of any waiting job on
+that GPU. With one fast and one slow machine and a given arrival rate, the optimal rule is a threshold on the queue (Lin
+and Kumar 1984, "Optimal control of a queueing system with two heterogeneous servers").
 
 The drain is the time until the last waiting job is expected to start, by a list schedule (Graham 1969, "Bounds on
-multiprocessing timing anomalies"): each waiting job in the order of submission is planned on the GPU where it is done
-first.
+multiprocessing timing anomalies"): the rule plans each waiting job, in the order of submission, on the GPU where it
+ends first.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from adlro.state.room import node_has_room
 
 
 class HoldRule(NamedTuple):
-    """The rule's figures, floats, as in the formulas above."""
+    """The rule's parameters, floats, as in the formulas above."""
 
     alpha: float
     theta: float
@@ -54,23 +53,23 @@ class HoldRule(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What the rule looks at of one cluster beside the pair itself, the same for each job: `look_around` fills it.
+    """The rule's input about one cluster apart from the pair itself, the same for each job: `look_around` fills it.
 
-    GPUs of one kind take the same time for every job: of those on which a job does not fit now, it starts soonest on
-    that which it waits for the least.
+    GPUs of one kind take the same time for every job: among those on which a job does not fit now, it starts first on
+    the one with the shortest wait.
 
     Attributes:
         node_idle: (M,) idle GPUs of each node.
         node_next_end_s: (M,) expected time until a job of the node ends, or its GPU comes back; inf: never.
         gpu_kind: (G,) the GPU's kind.
         gpu_wait_s: (G,) expected time until the GPU could take a job that does not fit now.
-        gpu_core_share: (G,) free cores of the node for each of its idle GPUs; filled where the GPU is idle.
-        gpu_planned_s: (G,) time until the GPU has done what is planned on it (`plan_job`); at first 0 where it is idle,
-            and its remaining time elsewhere.
+        gpu_core_share: (G,) free cores of the node per idle GPU; filled for idle GPUs.
+        gpu_planned_s: (G,) time until the GPU has finished its planned jobs (`plan_job`); at first 0 for an idle GPU,
+            and the remaining time of a busy one.
         kind_wait_s: (S,) the least `gpu_wait_s` of the kind's GPUs.
-        kind_slowdown: (S,) the least slowdown there of the jobs looked at (`look_at_job`); inf: none can run there.
-        kind_fits: (S,) the job that is looked at fits on a GPU of the kind now.
-        kind_cost: (S,) what its duration there costs (`score_job`); inf: refused; filled where it fits.
+        kind_slowdown: (S,) the least slowdown there of the jobs so far (`look_at_job`); inf: none can run there.
+        kind_fits: (S,) whether the present job fits on a GPU of the kind now.
+        kind_cost: (S,) cost of the job's duration there (`score_job`); inf: refused; filled if the job fits there.
     """
 
     node_idle: Floats
@@ -86,7 +85,7 @@ class Surroundings(NamedTuple):
 
 
 def room_to_look(gpus: int, nodes: int) -> Surroundings:
-    """Room for the surroundings in a cluster of up to so many GPUs and nodes; one a thread."""
+    """Room for the surroundings in a cluster of up to this size; one per thread."""
     return Surroundings(
         node_idle=np.zeros(nodes),
         node_next_end_s=np.zeros(nodes),
@@ -94,7 +93,7 @@ def room_to_look(gpus: int, nodes: int) -> Surroundings:
         gpu_wait_s=np.zeros(gpus),
         gpu_core_share=np.zeros(gpus),
         gpu_planned_s=np.zeros(gpus),
-        # There may be as many kinds as GPUs.
+        # A cluster may have as many kinds as GPUs.
         kind_wait_s=np.zeros(gpus),
         kind_slowdown=np.zeros(gpus),
         kind_fits=np.zeros(gpus, dtype=np.bool_),
@@ -111,11 +110,11 @@ def look_around(
     node_cores_free: Ints,
     surroundings: Surroundings,
 ) -> None:
-    """Fills the surroundings; comes before `look_at_job` for each job, and that before `plan_job` and `score_job`.
+    """Fills the surroundings; call it before `look_at_job` for each job, and that before `plan_job` and `score_job`.
 
     The arguments are a row of the observation's fields.
-    A job that does not fit on an idle GPU finds too little left on its node: it waits at least until the node's next
-    job is expected to end. That may not free enough: how much each job holds is not looked at.
+    If a job does not fit on an idle GPU, its node lacks cores or memory: the job waits at least until the expected end
+    of the node's next job. That end may not free enough: the resources of single jobs are ignored.
     """
     idle, next_end_s = surroundings.node_idle, surroundings.node_next_end_s
     for node in range(node_cores_free.shape[0]):
@@ -142,12 +141,12 @@ def look_around(
 
 @compiled_part
 def best_duration_s(surroundings: Surroundings, duration_s: Floats, gpus: Ints) -> float:
-    """A job's shortest expected duration on any GPU that is there and can hold it; inf: there is none.
+    """A job's shortest expected duration on any present GPU that can hold it; inf: there is none.
 
     Args:
-        surroundings: of the cluster now; filled in: on which kinds the job fits now.
-        duration_s: (S,) expected on each kind.
-        gpus: (R,) where the job fits now: at least the lowest of each group of GPUs that are alike.
+        surroundings: of the cluster now; `kind_fits` is filled.
+        duration_s: (S,) expected duration on each kind.
+        gpus: (R,) GPUs on which the job fits now: at least the lowest of each group of identical GPUs.
     """
     best_s = np.inf
     for kind in range(duration_s.shape[0]):
@@ -155,7 +154,7 @@ def best_duration_s(surroundings: Surroundings, duration_s: Floats, gpus: Ints) 
     for i in range(gpus.shape[0]):
         surroundings.kind_fits[surroundings.gpu_kind[gpus[i]]] = True
     for kind in range(duration_s.shape[0]):
-        # What is lost is nothing to compare with, or to wait for.
+        # A lost GPU is no alternative: no job can wait for it.
         if surroundings.kind_fits[kind] or surroundings.kind_wait_s[kind] < np.inf:
             best_s = min(best_s, duration_s[kind])
     return best_s
@@ -163,10 +162,10 @@ def best_duration_s(surroundings: Surroundings, duration_s: Floats, gpus: Ints) 
 
 @compiled_part
 def look_at_job(surroundings: Surroundings, duration_s: Floats, gpus: Ints, longest_s: float) -> float:
-    """Takes in how slow each kind is for a waiting job; the arguments are those of `best_duration_s`.
+    """Adds a waiting job's slowdown on each kind; the arguments are those of `best_duration_s`.
 
     Returns:
-        The longest expected duration of the job on the GPUs where it could start now, or `longest_s`, if that is more.
+        The longest expected duration of the job on the GPUs where it could start now, or `longest_s` if that is longer.
     """
     best_s = best_duration_s(surroundings, duration_s, gpus)
     if best_s == np.inf:
@@ -189,22 +188,22 @@ def plan_job(
     cores: int,
     memory_mib: int,
 ) -> float:
-    """Plans a waiting job behind those planned before, on the GPU where it is done first; of equals the lower-numbered.
+    """Plans a waiting job after the jobs planned before, on the GPU where it ends first; on a tie the lower-numbered.
 
     Args:
         surroundings: of the cluster now.
-        duration_s: (S,) expected on each kind.
+        duration_s: (S,) expected duration on each kind.
         gpu_node, node_cores_free, node_memory_free_mib: a row of the observation's fields.
-        cores, memory_mib: that the job asks for.
+        cores, memory_mib: the job's requests.
 
     Returns:
-        The time until it starts there; 0 where no GPU that is there can hold it, which then is not planned.
+        The time until the job starts there; 0 if no present GPU can hold it: then it is not planned.
     """
     planned_s = surroundings.gpu_planned_s
     best_gpu, best_start_s, best_end_s = -1, 0.0, np.inf
     for gpu in range(gpu_node.shape[0]):
         start_s = planned_s[gpu]
-        if start_s == 0.0:  # idle; perhaps its node is too full for this job
+        if start_s == 0.0:  # idle; its node may be too full for this job
             node = gpu_node[gpu]
             if not node_has_room(cores, memory_mib, node_cores_free[node], node_memory_free_mib[node]):
                 start_s = surroundings.gpu_wait_s[gpu]
@@ -218,10 +217,10 @@ def plan_job(
 
 @compiled_part
 def queue_drain_s(surroundings: Surroundings, looked: Looked, n: int, to_the_end: bool) -> float:
-    """The drain of the queue of cluster n; looks at its jobs and plans them.
+    """The drain of the queue of cluster n; calls `look_at_job` and `plan_job` for its jobs.
 
     Args:
-        to_the_end: False: only as far as it matters to `score_job`.
+        to_the_end: False: only as far as `score_job` needs it.
     """
     longest_s, drain_s, job = 0.0, 0.0, 0
     jobs, first = looked.job_waiting.shape[1], looked.table.first[n]
@@ -249,13 +248,13 @@ def queue_drain_s(surroundings: Surroundings, looked: Looked, n: int, to_the_end
 def is_short(
     rule: HoldRule, surroundings: Surroundings, kind: int, duration_s: float, best_s: float, drain_s: float
 ) -> bool:
-    """A pair is not refused for the queue's sake: it takes no longer than so many drains as count on its GPU.
+    """Whether the queue alone justifies the pair: it takes no longer than the drains that count on its GPU.
 
     Args:
-        kind: of the pair's GPU.
-        duration_s: of the pair.
-        best_s: of the job on any GPU.
-        drain_s: of the queue.
+        kind: kind of the pair's GPU.
+        duration_s: the pair's duration.
+        best_s: the job's shortest duration on any GPU.
+        drain_s: the queue's drain.
     """
     if duration_s <= drain_s:
         return True
@@ -274,24 +273,24 @@ def score_job(
     drain_s: float,
     scores: Floats,
 ) -> None:
-    """Fills the scores of one waiting job that fits somewhere.
+    """Fills the scores of one waiting job that fits on some GPU.
 
     Args:
-        rule: figures.
+        rule: the parameters.
         surroundings: of the cluster now.
-        duration_s: (S,) expected on each kind; inf where a GPU of it, or its empty node, is too small.
-        gpus: (R,) where the job fits now: at least the lowest of each group of GPUs that are alike.
-        cores: that it asks for.
-        waited_s: since its submission.
-        drain_s: of the queue; or as much of it as the longest duration that could start now, since what takes no longer
-            than it is never refused. inf refuses nothing, as where nothing would end a hold.
-        scores: (R,) filled; -inf where the pair is refused.
+        duration_s: (S,) expected duration on each kind; inf if its GPU, or the empty node, is too small.
+        gpus: (R,) GPUs on which the job fits now: at least the lowest of each group of identical GPUs.
+        cores: the job's requested cores.
+        waited_s: time since its submission.
+        drain_s: the queue's drain, or its part up to the longest duration that could start now, since no shorter pair
+            is refused then. inf refuses no pair, as when no event would end a hold.
+        scores: (R,) filled; -inf for a refused pair.
     """
     best_s, completion_s = best_duration_s(surroundings, duration_s, gpus), np.inf
     for kind in range(duration_s.shape[0]):
         wait_s = 0.0 if surroundings.kind_fits[kind] else surroundings.kind_wait_s[kind]
         completion_s = min(completion_s, rule.kappa * wait_s + duration_s[kind])
-    # Logarithms take long: many jobs have all their pairs refused, and kinds are few.
+    # Logarithms are slow: many jobs have all their pairs refused, and kinds are few.
     length_cost, age_gain = np.nan, 0.0
     for kind in range(duration_s.shape[0]):
         length_s = duration_s[kind]
@@ -306,7 +305,7 @@ def score_job(
         surroundings.kind_cost[kind] = length_cost + rule.alpha * log(length_s / best_s)
     for i in range(gpus.shape[0]):
         gpu = gpus[i]
-        # More than a GPU's share strands idle GPUs of the node, less leaves cores that nobody can use.
+        # More cores than a GPU's share strand idle GPUs of the node; fewer leave unusable cores.
         share = surroundings.gpu_core_share[gpu]
         misfit = abs(cores - share) / max(share, 1.0)
         scores[i] = -(surroundings.kind_cost[surroundings.gpu_kind[gpu]] + rule.packing * misfit - age_gain)
@@ -314,7 +313,7 @@ def score_job(
 
 @compiled
 def score_batch(rule: HoldRule, surroundings: Surroundings, looked: Looked, scores: Floats) -> None:
-    """Fills (C,) scores of the rows of the observation's table; `surroundings` is room."""
+    """Fills (C,) scores of the rows of the observation's table; `surroundings` is scratch."""
     table = looked.table
     for n in range(looked.time_s.shape[0]):
         look_around(
@@ -327,7 +326,7 @@ def score_batch(rule: HoldRule, surroundings: Surroundings, looked: Looked, scor
         )
         drain_s = np.inf
         if looked.hold_allowed[n]:
-            to_the_end = n < 0  # False; as a constant it would compile the drain once more
+            to_the_end = n < 0  # False; as a constant it would compile the drain again
             drain_s = queue_drain_s(surroundings, looked, n, to_the_end)
         for job in range(looked.job_waiting.shape[1]):
             begin, end = table.first[n, job], table.first[n, job + 1]

@@ -1,4 +1,4 @@
-"""The fields of an observation as compiled code takes them: of one type and memory layout. numpy and numba."""
+"""The fields of an observation for compiled code: of one type and memory layout. numpy and numba."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adlro.state.observation import Bools, CandidateTable, Floats, Ints, Observa
 
 
 class Looked(NamedTuple):
-    """The fields of an observation that compiled code looks at, by their names there."""
+    """The fields of an observation that compiled code reads, with their names there."""
 
     time_s: Floats
     gpu_model: Ints
@@ -47,13 +47,13 @@ _TYPES: dict[str, np.dtype[Any]] = {
 
 
 def looked_at(observation: Observation) -> Looked:
-    """Copies only what is of another type or layout."""
+    """The fields of an observation; copies only those of another type or layout."""
     columns: dict[str, Any] = {name: as_type(getattr(observation, name), wanted) for name, wanted in _TYPES.items()}
     return Looked(**columns, table=observation.table)
 
 
 def as_type(column: NDArray[Any], wanted: np.dtype[Any] | type[np.generic]) -> NDArray[Any]:
-    """As compiled code takes it: copied only where it is of another type or layout."""
+    """The column in the wanted type and layout; copied only if it has another one."""
     flags = column.flags
     if column.dtype == wanted and flags.c_contiguous and flags.writeable:
         return column
@@ -62,6 +62,6 @@ def as_type(column: NDArray[Any], wanted: np.dtype[Any] | type[np.generic]) -> N
 
 @compiled_part
 def is_alike(looked: Looked, n: int, lowest: int, gpu: int) -> bool:
-    """A GPU is idle, and on the same node and of the same kind as another idle one."""
+    """Whether a GPU is idle, and on the same node and of the same kind as another idle one."""
     node, kind = looked.gpu_node[n], looked.gpu_kind[n]
     return bool(looked.gpu_idle[n, gpu] and node[gpu] == node[lowest] and kind[gpu] == kind[lowest])

@@ -1,7 +1,7 @@
-"""Which row of the candidate table wins: that with the highest score. Arrays only.
+"""The winning row of the candidate table: the one with the highest score. Arrays only.
 
-Of equals it is the first: that of the earlier submitted job, then of the lower-numbered GPU. A score of minus infinity
-is wanted by nobody. Networks have a figure for holding too, and margins: adlro/decide/planes/choice.py.
+On a tie the first wins: the row of the earlier submitted job, then of the lower-numbered GPU. A score of minus infinity
+never wins. Networks also score a hold, and have margins: adlro/decide/planes/choice.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from adlro.state.observation import HOLD, CandidateTable, Floats, Ints
 
 
 def winner(scores: Floats) -> int:
-    """The row that wins among those of one cluster; HOLD: none is wanted.
+    """The winning row among those of one cluster; HOLD: every row is refused.
 
     Args:
-        scores: (C,) of its rows.
+        scores: (C,) scores of its rows.
     """
     if not scores.size:
         return HOLD
@@ -24,7 +24,7 @@ def winner(scores: Floats) -> int:
 
 
 def winner_and_next(scores: Floats) -> tuple[int, int]:
-    """The same, and the next best row; HOLD: there is none."""
+    """The winning row and the next best one; HOLD: there is none."""
     first = second = winner(scores)
     if first != HOLD:
         others = scores.copy()
@@ -34,11 +34,11 @@ def winner_and_next(scores: Floats) -> tuple[int, int]:
 
 
 def winners(table: CandidateTable, scores: Floats) -> Ints:
-    """(N,) the rows that win in N clusters, counted over all of them: `winner` of each.
+    """(N,) the winning rows of N clusters, counted over all of them: `winner` of each.
 
     Args:
-        table: of the N clusters.
-        scores: (C,) of its rows.
+        table: the table of the N clusters.
+        scores: (C,) scores of its rows.
     """
     chosen = np.full(len(table.first), HOLD, dtype=np.int64)
     if len(chosen) == 1:
@@ -50,18 +50,18 @@ def winners(table: CandidateTable, scores: Floats) -> Ints:
         first = np.flatnonzero(np.diff(cluster, prepend=-1))
         best = np.maximum.reduceat(score, first)
         highest = np.flatnonzero(score == np.repeat(best, np.diff(first, append=len(wanted))))
-        highest = highest[np.diff(cluster[highest], prepend=-1) > 0]  # of equals the first
+        highest = highest[np.diff(cluster[highest], prepend=-1) > 0]  # on a tie the first
         chosen[cluster[highest]] = wanted[highest]
     return chosen
 
 
 def actions(table: CandidateTable, rows: Ints, gpu: Ints | None = None) -> Ints:
-    """(N, 2) the job's and the GPU's place in the observation, or (HOLD, HOLD), for one row of the table each.
+    """(N, 2) places of the job and the GPU in the observation, or (HOLD, HOLD), for one row of the table each.
 
     Args:
-        table: of N clusters.
+        table: the table of N clusters.
         rows: (N,) or HOLD.
-        gpu: (C,) which GPU of each row's group is meant, where that is not always the lowest.
+        gpu: (C,) the chosen GPU of each row's group, if it is not always the lowest.
     """
     found = np.full((len(rows), 2), HOLD, dtype=np.int64)
     starts = rows != HOLD

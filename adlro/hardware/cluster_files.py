@@ -18,8 +18,8 @@
     a100 = 2.1
     source = "our own runs, March 2026"
 
-An application without a row on a GPU model runs at the mean of its job type's rows (`adlro.hardware.speeds`). Every
-complaint names file, key and, where it can be found, line. Plain records only.
+An application without a row on a GPU model has the mean speed of its job type's rows (`adlro.hardware.speeds`). Every
+error names file, key and, if possible, line. Plain records only.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ SPEED_KEYS = ("application", "job_type", "source")
 MOST_GPUS = 1024
 """On one node."""
 SLOWEST, FASTEST = 1e-4, 1e4
-"""Speeds of GPUs on the reference GPU's; beyond them a figure is a slip of the pen, and times run out of a float."""
+"""Speeds relative to the reference GPU; a figure beyond these is a typing error, and times would exceed a float."""
 
 
 def read_cluster(path: str | Path) -> Cluster:
     """The cluster of a file.
 
     Raises:
-        InvalidInput: naming file, key and line: not TOML, a key that is missing, unknown or has no sense, a node's name
-            used twice, a GPU model without speeds.
+        InvalidInput: names file, key and line: not TOML, a missing, unknown or invalid key, a node's name used twice, a
+            GPU model without speeds.
     """
     return read_cluster_file(path)[0]
 
 
 def read_speeds(path: str | Path) -> SpeedTable:
-    """The tables that ship with the file's own `[[speeds]]`, which count before them.
+    """The included tables with the file's own `[[speeds]]`, which replace them.
 
     Raises:
-        InvalidInput: as `read_cluster`.
+        InvalidInput: as for `read_cluster`.
     """
     return read_cluster_file(path)[1]
 
@@ -70,28 +70,28 @@ def read_cluster_file(path: str | Path) -> tuple[Cluster, SpeedTable]:
     """Cluster and speeds of a file.
 
     Raises:
-        InvalidInput: as `read_cluster`.
+        InvalidInput: as for `read_cluster`.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
         table = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: cannot be read: {error}") from None
-    except (ValueError, RecursionError) as error:  # ValueError: also numbers of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError: also for numbers with thousands of digits
         raise InvalidInput(f"{path}: is not TOML: {error}") from None
     return clusters_of_table(table, str(path), text)
 
 
 def clusters_of_table(table: Mapping[str, Any], where: str, text: str = "") -> tuple[Cluster, SpeedTable]:
-    """Cluster and speeds of a table that was read.
+    """Cluster and speeds of a parsed table.
 
     Args:
-        table: with `name`, `nodes` and `speeds`.
+        table: has `name`, `nodes` and `speeds`.
         where: the file's name.
-        text: the file, to find lines in.
+        text: the file's text, to find lines in.
 
     Raises:
-        InvalidInput: as `read_cluster`.
+        InvalidInput: as for `read_cluster`.
     """
     top = _Fields(table, "", where, text)
     top.refuse_unknown(("name", "nodes", "speeds"))
@@ -150,7 +150,7 @@ def _speed_row(fields: _Fields, own_models: Collection[str]) -> SpeedRow:
     label = fields.text("job_type")
     if label not in labels:
         fields.refuse("job_type", f"must be one of {', '.join(labels)}, not '{label}'")
-    # A model that no table lists must have a figure in every row: a mean of what is left would be a guess.
+    # A model that no table lists must have a figure in every row: a mean of the other rows would be a guess.
     given = [model for model in allowed if fields.has(model) or model in own_models]
     if not given:
         fields.refuse("application", "the row gives no speed on any GPU model")
@@ -163,7 +163,7 @@ def _speed_row(fields: _Fields, own_models: Collection[str]) -> SpeedRow:
 
 
 class _Fields:
-    """The keys of one table; every complaint names file, key and line."""
+    """The keys of one table; every error names file, key and line."""
 
     def __init__(self, table: Mapping[str, Any], prefix: str, where: str, text: str) -> None:
         self._table = table
@@ -231,7 +231,7 @@ class _Fields:
 
 
 def _line_of(text: str, prefix: str, key: str) -> int | None:
-    """The line of `key`, or of the `[[table]]` that lacks it; None where the file is written in another way."""
+    """The line of `key`, or of the `[[table]]` that lacks it; None if the file has another notation."""
     array = re.fullmatch(r"(\w+)\[(\d+)\]\.", prefix)
     header = None
     seen = -1

@@ -1,4 +1,4 @@
-"""Figures of the GPU models that ADLRO knows. Plain records; the file says where each figure is from."""
+"""Figures of the GPU models that ADLRO knows. Plain records; the file has each figure's source."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ GPU_SPECS: Mapping[str, GpuSpec] = MappingProxyType(
 
 
 def known_spec(gpu: Gpu) -> GpuSpec | None:
-    """The GPU's own figures, else those of its model; None: nobody knows them."""
+    """The GPU's own figures, or else those of its model; None: unknown."""
     return gpu.spec or GPU_SPECS.get(gpu.gpu_model)

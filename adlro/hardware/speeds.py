@@ -1,12 +1,12 @@
-"""How fast an application runs on a GPU model: tables of measured ratios. Arrays and plain records only.
+"""Speeds of applications on GPU models: tables of measured ratios. Arrays and plain records only.
 
-Two tables ship: `data/speeds.csv`, relative to v100_sxm2, and `data/gavel_throughputs.csv`, measured steps/s on v100,
-p100 and k80, here relative to v100. Work is counted in seconds on a V100, whichever table the GPU belongs to: that the
-V100s of the two are alike is assumed. A cluster file may bring rows of its own (`adlro.hardware.cluster_files`).
+ADLRO includes two tables: `data/speeds.csv`, relative to v100_sxm2, and `data/gavel_throughputs.csv`, measured steps/s
+on v100, p100 and k80, here relative to v100. Work is in seconds on a V100, for the GPUs of both tables: this assumes
+that their V100s are alike. A cluster file may add rows of its own (`adlro.hardware.cluster_files`).
 
-Where a table does not list an application on a GPU model, the geometric mean of its job type's rows stands in, or of
-all rows where the table has none of that job type (Gavel's are all machine learning): speeds are ratios, and the
-geometric mean is the one that does not depend on which GPU is taken as the reference.
+If a table has no row of an application on a GPU model, the speed is the geometric mean of its job type's rows, or of
+all rows if the table has none of that job type (Gavel's are all machine learning): speeds are ratios, and the geometric
+mean does not depend on the choice of the reference GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REFERENCE_GPU_MODEL = "v100_sxm2"
 
 @dataclass(frozen=True, slots=True)
 class SpeedRow:
-    """One application's speeds by GPU model, and where they are from."""
+    """One application's speeds by GPU model, with their source."""
 
     application: str
     job_type: JobType
@@ -69,7 +69,7 @@ class SpeedTable:
         """Speed relative to the reference GPU: a job's duration is its work divided by it.
 
         Args:
-            application: such as "resnet50_fp16"; one that is not listed, or "", gets the mean of its job type.
+            application: such as "resnet50_fp16"; an unlisted one, or "", has the mean of its job type.
             job_type: used for applications that are not listed on this GPU model.
             gpu_model: one of `gpu_models`.
 
@@ -80,7 +80,7 @@ class SpeedTable:
         return listed if listed is not None else self.type_speed(job_type, gpu_model)
 
     def type_speed(self, job_type: JobType, gpu_model: str) -> float:
-        """The geometric mean of a job type's rows; of all rows where it has none.
+        """The geometric mean of a job type's rows; of all rows if it has none.
 
         Raises:
             InvalidInput: no speeds are known for the GPU model.
@@ -108,7 +108,7 @@ class SpeedTable:
             InvalidInput: no speeds are known for one of the GPU models.
         """
         self.require(gpu_models)
-        # Lists have few kinds of jobs: each kind is looked up once.
+        # Lists have few kinds of jobs: one look-up per kind.
         numbers: dict[tuple[str, JobType], int] = {}
         kinds = [numbers.setdefault(pair, len(numbers)) for pair in zip(applications, job_types, strict=True)]
         table = np.empty((len(numbers), len(gpu_models)))
@@ -128,7 +128,7 @@ class SpeedTable:
                 raise self._unknown_model(gpu_model)
 
     def extended(self, rows: Sequence[SpeedRow]) -> SpeedTable:
-        """This table with further rows, which count before its own; means of its own GPU models stay as they are."""
+        """This table with further rows, which go before its own; means of its own GPU models stay the same."""
         own = SpeedTable(rows)
         combined = SpeedTable([])
         combined._speed = {**self._speed, **own._speed}
@@ -153,7 +153,7 @@ def _geometric_mean(values: Sequence[float]) -> float:
 
 _MEASURED = csv_rows("adlro.hardware", "speeds.csv")
 GPU_MODELS: tuple[str, ...] = tuple(list(_MEASURED[0])[2 : list(_MEASURED[0]).index("radeon_basis")])
-"""The GPU models of `data/speeds.csv`, those of the scenario `paper`; `SHIPPED.gpu_models` are all."""
+"""The GPU models of `data/speeds.csv`, those of the scenario `paper`; `SHIPPED.gpu_models` has all."""
 APPLICATIONS: tuple[str, ...] = tuple(row["application"] for row in _MEASURED)
 """The applications of `data/speeds.csv`, in its order (their numbers in the scenario's rule for users)."""
 JOB_TYPE_OF: dict[str, JobType] = {row["application"]: JobType[row["job_type"].upper()] for row in _MEASURED}
@@ -191,21 +191,21 @@ SHIPPED = SpeedTable(
         ),
     ]
 )
-"""Both tables that ship."""
+"""Both included tables."""
 
 
 def speed(application: str, job_type: JobType, gpu_model: str) -> float:
-    """`SpeedTable.speed` by the tables that ship."""
+    """`SpeedTable.speed` of the included tables."""
     return SHIPPED.speed(application, job_type, gpu_model)
 
 
 def speeds(applications: Sequence[str], job_types: Sequence[JobType], gpu_models: Sequence[str]) -> NDArray[np.float64]:
-    """`SpeedTable.speeds` by the tables that ship: shape (J, M)."""
+    """`SpeedTable.speeds` of the included tables: shape (J, M)."""
     return SHIPPED.speeds(applications, job_types, gpu_models)
 
 
 def require_speeds(cluster: Cluster) -> None:
-    """Checks that every GPU model of a cluster can be simulated by the tables that ship.
+    """Checks that the included tables have speeds for every GPU model of a cluster.
 
     Raises:
         InvalidInput: naming the first GPU model without speeds.

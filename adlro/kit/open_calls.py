@@ -1,4 +1,4 @@
-"""Counts the calls of a process that run, and the streams that each of its users has open. Knows asyncio only."""
+"""Counts a process's running calls, and the open streams of each user. Knows asyncio only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STREAM_RETRY_S = 5.0
 
 
 class OpenCalls:
-    """Counts the calls that run, so that a drain knows when the last has ended."""
+    """Counts the running calls, so that a drain knows when the last has ended."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -19,12 +19,12 @@ class OpenCalls:
         self._none.set()
 
     def began(self) -> None:
-        """One more."""
+        """Counts a call."""
         self.count += 1
         self._none.clear()
 
     def ended(self) -> None:
-        """One less."""
+        """Counts a call's end."""
         self.count -= 1
         if not self.count:
             self._none.set()
@@ -38,7 +38,7 @@ class UserStreams:
     """Counts the open streams of each user.
 
     Args:
-        limit: of one user; 0: none.
+        limit: largest number for one user; 0: no limit.
     """
 
     def __init__(self, limit: int) -> None:
@@ -46,7 +46,7 @@ class UserStreams:
         self._open: dict[str, int] = {}
 
     def began(self) -> str:
-        """One more, of the current caller; gives his name, for `ended`. Raises LimitExceeded."""
+        """Counts a stream of the current caller; returns the caller's name, for `ended`. Raises LimitExceeded."""
         caller = current_caller()
         if caller is None or not self._limit:
             return ""
@@ -62,7 +62,7 @@ class UserStreams:
         return caller.user
 
     def ended(self, user: str) -> None:
-        """One less."""
+        """Counts a stream's end."""
         if user:
             left = self._open[user] - 1
             if left:

@@ -1,10 +1,11 @@
-"""Connections to Redis: clients that never repeat a write by themselves, and the loop that tells health about Redis.
+"""Connections to Redis: clients that never repeat a write by themselves, and the loop that sets the health by Redis.
 
-redis-py repeats a command after a lost reply by default; one XADD then makes two entries while the caller sees success.
-Here a lost reply is an error, which travels to the client as UNAVAILABLE, and request ids make the repeat safe.
+redis-py repeats a command after a lost reply by default; one XADD may then make two entries while the caller sees
+success. With these clients a lost reply is an error, which reaches the caller as UNAVAILABLE, and request ids make a
+repeated call safe.
 
-Whatever ends a connection, its command raises a RedisError: a loop that goes on after those goes on after all that can
-befall a network.
+Whatever ends a connection, its command raises a RedisError: a loop that handles these handles every failure of a
+network.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ _CHECK_EVERY_S = 1.0
 _RETRY_EVERY_S = 0.25
 _TELL_EVERY_S = 60.0
 
-# These find and leave nothing. The first is refused whenever changes are: a full disk, a full memory, a replica; PING
-# is answered by some that take none.
+# These commands find and store nothing. Redis refuses the first whenever it refuses changes: a full disk, a full
+# memory, a replica; it may answer PING in some of these states.
 _WRITE = ("SETRANGE", "adlro:probe", "0", "")
 _READ = ("EXISTS", "adlro:probe")
 _START_IT = "start it, set ADLRO_REDIS_URL, or use `adlro up`, which starts its own; the service waits for it"
 
 
 def connect(url: str) -> aioredis.Redis:
-    """A client for everything but blocking reads; connects at the first command. Replies are bytes; nothing is retried.
+    """A client for everything but blocking reads; connects at the first command. Replies are bytes; it retries nothing.
 
     Raises:
         redis.exceptions.ConnectionError, redis.exceptions.TimeoutError: from its commands.
     """
-    # Commands beyond the limit wait for a connection; a plain pool would fail them.
+    # Commands beyond the limit wait for a connection; a plain pool would raise.
     pool = aioredis.BlockingConnectionPool.from_url(
         url, max_connections=CONNECTIONS, timeout=SOCKET_TIMEOUT_S, **_options(url, SOCKET_TIMEOUT_S)
     )
@@ -69,8 +70,8 @@ def connect(url: str) -> aioredis.Redis:
 
 
 def connect_blocking(url: str) -> aioredis.Redis:
-    """A client of its own for XREAD with a block time of at most `MAX_BLOCK_S`: no other command waits behind it."""
-    # Each blocked read keeps a connection; waiting for one would be waiting for another stream's entry.
+    """A separate client for XREAD with a block time of at most `MAX_BLOCK_S`: no other command waits behind it."""
+    # Each blocked read holds a connection; waiting for one would mean waiting for another stream's entry.
     options = _options(url, SOCKET_TIMEOUT_S + MAX_BLOCK_S)
     pool = aioredis.ConnectionPool.from_url(url, max_connections=BLOCKING_CONNECTIONS, **options)
     pool.connection_class = _sound(pool.connection_class)
@@ -78,10 +79,10 @@ def connect_blocking(url: str) -> aioredis.Redis:
 
 
 def connect_in_thread(url: str, timeout_s: float) -> redis.Redis:
-    """A client for a thread that must not wait for an event loop; otherwise as `connect`.
+    """A client for a thread without an event loop; otherwise as `connect`.
 
     Args:
-        url: of Redis.
+        url: URL of Redis.
         timeout_s: for a connection, and for each command.
     """
     return redis.Redis.from_url(
@@ -94,13 +95,13 @@ def connect_in_thread(url: str, timeout_s: float) -> redis.Redis:
 
 
 def _sound(base: type[Any]) -> type[Any]:
-    """The connection class without two flaws.
+    """The connection class with two faults corrected.
 
-    redis-py takes an OSError for a lost connection, and lets all else through that a transport can raise: uvloop's
-    raises RuntimeError once it was reset, which no caller expects of Redis.
+    redis-py treats an OSError as a lost connection, and passes other errors of a transport on: uvloop's raises
+    RuntimeError after a reset, which no caller of Redis expects.
 
-    redis-py writes under `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives when the write
-    is done: most cancellations of a task that is busy with Redis, which then goes on for ever.
+    redis-py writes under `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives at the end of
+    the write: most cancellations of a task that is busy with Redis, which then never ends.
     """
 
     class Sound(base):  # type: ignore[misc]  # the base is plain, TLS or Unix socket, as the URL says
@@ -114,7 +115,7 @@ def _sound(base: type[Any]) -> type[Any]:
             except Exception as error:
                 raise await self._lost(error) from error
             if task and task.cancelling() > before:
-                await self.disconnect(nowait=True)  # the reply that comes would be taken for the next command's
+                await self.disconnect(nowait=True)  # a late reply would count as the next command's
                 raise asyncio.CancelledError
 
         async def read_response(self, *args: Any, **options: Any) -> Any:
@@ -126,9 +127,9 @@ def _sound(base: type[Any]) -> type[Any]:
                 raise await self._lost(error) from error
 
         async def can_read(self) -> bool:
-            """Whether it is not fit for another command; the pool then connects anew."""
+            """Whether it is unfit for another command; the pool then reconnects."""
             try:
-                # Of one that was reset while nobody used it, the reader knows nothing.
+                # The reader does not notice the reset of an unused connection.
                 return self._writer.transport.is_closing() or bool(await super().can_read())
             except RedisError:
                 raise
@@ -136,7 +137,7 @@ def _sound(base: type[Any]) -> type[Any]:
                 raise await self._lost(error) from error
 
         async def disconnect(self, *args: Any, **options: Any) -> None:
-            # It is closed whatever is raised; nobody waits for what a dead peer has to say of that.
+            # The connection is closed whatever this raises; a dead peer's error has no use.
             with contextlib.suppress(RedisError, OSError, RuntimeError):
                 await super().disconnect(*args, **options)
 
@@ -149,7 +150,7 @@ def _sound(base: type[Any]) -> type[Any]:
 
 def _options(url: str, socket_timeout_s: float) -> dict[str, Any]:
     return {
-        # Of a Unix socket redis-py does not take the option.
+        # redis-py refuses the option for a Unix socket.
         **({} if url.startswith("unix:") else {"socket_keepalive": True}),
         "decode_responses": False,
         "parser_class": StoreParser,
@@ -157,8 +158,8 @@ def _options(url: str, socket_timeout_s: float) -> dict[str, Any]:
         "retry_on_timeout": False,
         "socket_timeout": socket_timeout_s,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
-        # redis-py 8.1 looks whether a pooled connection has died only with this off (its default is "auto"): after a
-        # restart of Redis, every pooled connection would fail one command.
+        # redis-py 8.1 checks whether a pooled connection has died only with this off (its default is "auto"): otherwise
+        # every pooled connection would fail one command after a restart of Redis.
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
     }
 
@@ -174,10 +175,10 @@ def redacted(url: str) -> str:
 
 
 async def wait_until_up(client: aioredis.Redis, timeout_s: float) -> None:
-    """Returns when Redis can be used: it answers, has loaded its data, and takes changes.
+    """Returns once Redis is usable: it answers, has loaded its data, and accepts changes.
 
     Raises:
-        Unavailable: it could not within `timeout_s`.
+        Unavailable: it was not within `timeout_s`.
     """
     end_s = time.monotonic() + timeout_s
     while True:
@@ -197,15 +198,15 @@ def watch_redis(
     writes: bool = True,
     check: Callable[[], Awaitable[None]] | None = None,
 ) -> Coroutine[Any, Any, None]:
-    """A loop for `context.spawn`: the service is SERVING only while it can use Redis, and the log says why not.
+    """A loop for `context.spawn`: the service is SERVING only while Redis is usable; otherwise it logs the reason.
 
-    Calling it already marks the service as not serving, so that nobody is told otherwise before the first answer.
+    The call itself marks the service as not serving, until the first answer.
 
     Args:
-        context: of the service.
-        client: what is asked.
-        writes: the service changes what Redis holds; else one that takes no changes will do.
-        check: called whenever Redis can be used; what it raises, but for errors of Redis, ends the service.
+        context: the service's context.
+        client: client for the probes.
+        writes: whether the service changes data in Redis; otherwise a Redis that refuses changes is usable.
+        check: called whenever Redis becomes usable; its errors, except errors of Redis, end the service.
     """
     url = redacted(context.settings.redis_url)
     context.health.set_serving(False, "", source="redis")
@@ -222,7 +223,7 @@ def watch_redis(
             began_s = time.perf_counter()
             problem = await _probe(client, _WRITE if writes else _READ, _PROBE_TIMEOUT_S)
             if problem is None and check is not None:
-                with contextlib.suppress(RedisError, OSError, TimeoutError):  # the next probe tells
+                with contextlib.suppress(RedisError, OSError, TimeoutError):  # the next probe reports it
                     await check()
             if context.draining.is_set():
                 return
@@ -243,7 +244,7 @@ def watch_redis(
 
 
 class _Told:
-    """What the log was told of Redis: each state once, and again every minute in which it is met.
+    """The logged states of Redis: each is logged once, and again every minute while it lasts.
 
     Args:
         log: a structlog logger.
@@ -257,7 +258,7 @@ class _Told:
         self._well = False
 
     def tell(self, problem: StoreProblem | None) -> None:
-        """Takes what was found; most of it is no news."""
+        """Logs a state unless it was logged within the last minute."""
         now_s = time.monotonic()
         if problem is None:
             if not self._well:
@@ -274,7 +275,7 @@ class _Told:
 
 
 async def _probe(client: aioredis.Redis, command: tuple[str, ...], timeout_s: float) -> StoreProblem | None:
-    """What is wrong with Redis, if something is."""
+    """The problem of Redis, if any."""
     try:
         async with asyncio.timeout(timeout_s):
             await client.execute_command(*command)  # type: ignore[no-untyped-call]

@@ -1,7 +1,6 @@
-"""What Redis's errors mean: whether the store can be used at present, why not, and the way out. No I/O.
+"""The meaning of Redis's errors: whether the store is usable at present, the reason, and the remedy. No I/O.
 
-The clients of `adlro.kit.redis` raise RedisErrors and nothing else; here these become what callers, health and the log
-are told.
+The clients of `adlro.kit.redis` raise only RedisErrors; this module translates them for callers, health and the log.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from redis.asyncio.connection import DefaultParser
 from adlro.errors import AdlroError, LimitExceeded, Unavailable
 
 RETRY_AFTER_S = 1.0
-# Nobody makes room on a disk within a second.
+# A disk with no space has none a second later.
 _RETRY_AFTER_HELP_S = 10.0
 
 _UNSURE = "; whether the change was recorded is unknown, so repeat the call with the same request id"
 
-# Something on the way has lost bytes: what else comes on this connection is not to be believed.
+# Bytes were lost on the way: the connection's further replies are unreliable.
 _OUT_OF_STEP = ("ERR Protocol error", "ERR unknown command")
 
 
 class StoreRefused(exceptions.ResponseError):
-    """Redis is there, and its own state keeps it from doing what it is asked: one that redis-py has no name for."""
+    """Redis refuses a command because of its own state: one for which redis-py has no class."""
 
 
 class StoreParser(DefaultParser):  # type: ignore[misc,valid-type]  # redis-py chooses its class at import
-    """redis-py's, which knows the codes of all states that a store can be in, and a connection that is out of step."""
+    """redis-py's parser, which also recognises all error states of a store, and a connection that is out of step."""
 
     EXCEPTION_CLASSES = {  # noqa: RUF012 - as of the base
         **DefaultParser.EXCEPTION_CLASSES,
@@ -47,7 +46,7 @@ class StoreParser(DefaultParser):  # type: ignore[misc,valid-type]  # redis-py c
 
 
 class _State(NamedTuple):
-    """A state of Redis in which it refuses."""
+    """A state in which Redis refuses commands."""
 
     problem: str
     way_out: str
@@ -91,12 +90,12 @@ _STATES = {
 
 
 class StoreProblem(NamedTuple):
-    """Why the store can't be used at present.
+    """The reason why the store is not usable at present.
 
     Attributes:
-        code: the same for the same state, such as `MISCONF`; empty where it doesn't answer.
-        text: what is wrong, with Redis for the subject, and its own words; not for everybody's eyes.
-        way_out: what to do about it.
+        code: the same for the same state, such as `MISCONF`; empty without an answer.
+        text: the problem, with Redis as the subject, and Redis's own words; not for all users.
+        way_out: the remedy.
     """
 
     code: str
@@ -105,7 +104,7 @@ class StoreProblem(NamedTuple):
 
 
 def store_problem(error: BaseException) -> StoreProblem | None:
-    """What an error out of a Redis client says of the store; None where it says nothing, being the caller's bug."""
+    """The store's problem by an error of a Redis client; None if the error is the caller's bug."""
     if isinstance(error, exceptions.RedisError):
         code = _code(error)
         if code in _STATES:
@@ -120,11 +119,11 @@ def store_problem(error: BaseException) -> StoreProblem | None:
 
 
 def store_error(error: BaseException, *, unsure: str = _UNSURE) -> AdlroError | None:
-    """What a client is told where an error out of a Redis client ended its call; None as of `store_problem`.
+    """The error for a client whose call ended by an error of a Redis client; None as for `store_problem`.
 
     Args:
-        error: out of a Redis client.
-        unsure: what follows from not knowing whether it was done; empty where nothing was to be changed.
+        error: error of a Redis client.
+        unsure: the consequence if the command's outcome is unknown; empty for a command without changes.
     """
     problem = store_problem(error)
     if problem is None:

@@ -1,8 +1,8 @@
-"""A Redis client whose script calls share one connection, with any number of them in flight.
+"""A Redis client whose script calls share one connection, with any number of concurrent calls.
 
 redis-py takes a connection out of its pool for each command, writes, waits for the reply and puts it back, which costs
-some 200 us of CPU a command. For a service that runs a script for every call of its clients that is as much as half of
-all else it does. Here a script call is a write and a future. Everything but EVALSHA goes through the pool.
+some 200 us of CPU per command. For a service that runs a script for every call of its clients, this is up to half of
+its other work. Here a script call is a write and a future. All commands except EVALSHA use the pool.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from adlro.kit.redis_errors import StoreParser
 
 
 class ScriptRedis(aioredis.Redis):
-    """As `adlro.kit.redis.connect`, with the script calls on a connection of their own. Nothing is retried here either.
+    """As `adlro.kit.redis.connect`, with a separate connection for script calls. It retries nothing either.
 
-    A lost connection fails the calls in flight; the next one connects anew.
+    A lost connection fails its open calls; the next call reconnects.
     """
 
     _line: _Line | None = None
@@ -35,8 +35,8 @@ class ScriptRedis(aioredis.Redis):
         """Runs a command; returns its reply.
 
         Raises:
-            redis.exceptions.ConnectionError, redis.exceptions.TimeoutError: whether it was run is unknown.
-            redis.exceptions.ResponseError: what Redis said.
+            redis.exceptions.ConnectionError, redis.exceptions.TimeoutError: whether the command was run is unknown.
+            redis.exceptions.ResponseError: Redis's error.
         """
         if args[0] != "EVALSHA":
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
@@ -87,7 +87,7 @@ class ScriptRedis(aioredis.Redis):
 
 
 def connect_for_scripts(url: str) -> aioredis.Redis:
-    """A client whose script calls share one connection; over TLS an ordinary one.
+    """A client whose script calls share one connection; over TLS an ordinary client.
 
     Raises:
         redis.exceptions.ConnectionError, redis.exceptions.TimeoutError: from its commands.
@@ -97,18 +97,18 @@ def connect_for_scripts(url: str) -> aioredis.Redis:
 
 
 class _Line(asyncio.Protocol):
-    """One connection: replies come in the order of the commands."""
+    """One connection; replies have the order of the commands."""
 
     def __init__(self) -> None:
         self.closed = False
         self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=StoreParser.parse_error)
-        self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()  # with the time by which the reply must come
+        self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()  # with the deadline of the reply
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._transport: Any = None
 
     def call(self, args: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """Sends a command; the future has its reply. Cancelling it does not take the command back."""
+        """Sends a command; the future has its reply. A cancelled future does not cancel the command."""
         future: asyncio.Future[Any] = self._loop.create_future()
         packed = hiredis.pack_command(args)
         if self.closed:
@@ -117,7 +117,7 @@ class _Line(asyncio.Protocol):
         self._waiting.append((self._loop.time() + SOCKET_TIMEOUT_S, future))
         try:
             self._transport.write(packed)
-        except Exception as error:  # uvloop's: it was reset, and nobody has said so yet
+        except Exception as error:  # uvloop's error after a reset without a callback
             self.close(RedisConnectionError(f"Connection lost: {error}"))
             return future
         if self._timer is None:
@@ -125,7 +125,7 @@ class _Line(asyncio.Protocol):
         return future
 
     def close(self, error: RedisError | None = None) -> None:
-        """Ends the connection and fails what is in flight."""
+        """Closes the connection and fails its open calls."""
         self.closed = True
         self._transport.abort()
         if self._timer is not None:
@@ -136,30 +136,30 @@ class _Line(asyncio.Protocol):
                 future.set_exception(error or RedisConnectionError("Connection closed"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Called by the event loop."""
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop."""
+        """Called by the event loop."""
         self.close(RedisConnectionError(f"Connection lost: {exc}" if exc else "Connection closed by server"))
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
+        """Called by the event loop."""
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not False:
-                if isinstance(reply, RedisConnectionError):  # it concerns all, and perhaps nobody has asked
+                if isinstance(reply, RedisConnectionError):  # an error of the connection, possibly without a command
                     self.close(reply)
                     return
                 _, future = self._waiting.popleft()
-                if future.done():  # the caller has gone away
+                if future.done():  # the caller has given up
                     continue
                 if isinstance(reply, RedisError):
                     future.set_exception(reply)
                 else:
                     future.set_result(reply)
         except Exception as error:
-            # hiredis can't read it, or nobody waits for it: then what comes after it belongs to nobody either.
+            # hiredis can't read the reply, or no command waits for it: then later replies can't be assigned either.
             self.close(RedisConnectionError(f"Redis gave an invalid answer: {error}"))
 
     def _look_at_time(self) -> None:

@@ -19,7 +19,7 @@ def add_reflection(service_names: Sequence[str], server: grpc.aio.Server) -> Non
 
     Args:
         service_names: full proto names.
-        server: not started yet.
+        server: a server before its start.
     """
     names = (*service_names, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)

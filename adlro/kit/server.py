@@ -1,4 +1,4 @@
-"""Bootstrap of a service: what every process of the suite does the same way, from its settings to its last call.
+"""Bootstrap of a service: the common part of every service process, from its settings to its last call.
 
     main(build, settings_cls)     a process: settings, logs, signals, exit codes
       start_server(service, ..)   a server on the running loop: port, health, reflection, metrics, interceptor
@@ -44,22 +44,22 @@ from adlro.kit.validation import warm
 
 __all__ = ["RunningServer", "Service", "ServiceContext", "main", "server_options", "start_server"]
 
-# How long health streams at least, and then cancelled tasks, get for their last words.
+# Seconds that health streams at least, and then cancelled tasks, have for their last messages.
 _LAST_WORDS_S = 0.2
-# How long health streams get where the drain has the time.
+# Seconds that health streams have if the drain has the time.
 _STREAMS_END_S = 1.0
 # Longer than any process lives.
 _NEVER_S = 1e9
-# After this the process goes, whatever still runs: 8 s of drain + 1.9 s stay below the 10 s that are promised.
+# After this the process exits with any remaining work: 8 s of drain + 1.9 s stay below the promised 10 s.
 _EXIT_AFTER_DRAIN_S = STOP_TIMEOUT_S + 2 * _LAST_WORDS_S + 0.3
-# A process whose loop has crashed is not to be relied on for long.
+# A process whose loop has crashed is unreliable.
 _CRASH_GRACE_S = 1.0
 
 S = TypeVar("S", bound=ServiceSettings)
 
 
 class RunningServer:
-    """A started server; made by `start_server`."""
+    """A started server; `start_server` creates it."""
 
     def __init__(
         self,
@@ -78,30 +78,30 @@ class RunningServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port that was taken."""
+        """The address on which it listens, with the actual port."""
         return self.context.address
 
     @property
     def metrics_address(self) -> str:
-        """Where Prometheus finds its metrics; empty where that is off."""
+        """The address of its Prometheus metrics; empty if these are off."""
         return self._metrics_endpoint.address if self._metrics_endpoint else ""
 
     def hurry(self) -> None:
-        """Cuts a drain short: calls that still run are cancelled now."""
+        """Shortens a drain: running calls are cancelled now."""
         self._hurry.set()
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Drains: not serving, streams end, running calls finish, then the service stops.
 
         Args:
-            grace_s: how long running calls may go on before they are cancelled; None: `drain_timeout_s`.
+            grace_s: seconds before running calls are cancelled; None: `drain_timeout_s`.
         """
         context = self.context
         grace_s = context.settings.drain_timeout_s if grace_s is None else grace_s
         context.health.drain()
         context.draining.set()
-        # Refuses new calls from here on, and tells clients to go elsewhere. This wait of gRPC's must not run out: of
-        # two waits that end at once, one frees the server, and the other one uses it (seen on Python 3.12: it crashes).
+        # From here on gRPC refuses new calls, and redirects clients. This wait of gRPC's must not time out: if two
+        # waits end at once, one frees the server while the other uses it (on Python 3.12 it crashes).
         closing = asyncio.ensure_future(self._server.stop(_NEVER_S))
         calls = asyncio.ensure_future(self._open_calls.none_left())
         hurry = asyncio.ensure_future(self._hurry.wait())
@@ -109,7 +109,7 @@ class RunningServer:
         await asyncio.wait([calls, hurry, closing], timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         calls.cancel()
         hurry.cancel()
-        # What is left now are overdue calls, and streams of health, which end, and of reflection, which wait for ever.
+        # Overdue calls remain, and streams of health, which end, and of reflection, which wait for ever.
         if self._open_calls.count:
             context.log.warning("calls are cancelled", count=self._open_calls.count)
         else:
@@ -139,7 +139,7 @@ async def start_server(service: Service, settings: ServiceSettings) -> RunningSe
     """Starts a service on the running loop.
 
     Raises:
-        ListenFailed: it can't listen where the settings say.
+        ListenFailed: it can't listen on the address of the settings.
         AdlroError: the service could not start.
     """
     try:
@@ -186,7 +186,7 @@ async def start_server(service: Service, settings: ServiceSettings) -> RunningSe
         await service.start(context)
     except BaseException:
         context.draining.set()
-        # gRPC frees the port only of a server that was started.
+        # gRPC frees the port only of a started server.
         await server.start()
         await server.stop(None)
         await context.cancel_tasks(timeout_s=1.0)
@@ -203,8 +203,8 @@ def main(build: Callable[[S], Service], settings_cls: type[S]) -> NoReturn:
     """Runs a service as this process, until a signal ends it.
 
     Args:
-        build: makes the service; must not touch the network.
-        settings_cls: read from the environment.
+        build: creates the service; must not use the network.
+        settings_cls: class of the settings, which are read from the environment.
     """
     name = settings_cls.service_name
     if len(sys.argv) > 1:
@@ -293,8 +293,8 @@ async def _run(build: Callable[[S], Service], settings: S) -> int:
 def _on_signals(loop: asyncio.AbstractEventLoop, drain: Callable[[int], None], exit_after_s: float) -> None:
     """Calls `drain` on the loop for each SIGTERM and SIGINT.
 
-    Not by `loop.add_signal_handler`: Python runs these handlers even while a handler of a call blocks the loop, so
-    that the clock of the hard end starts with the signal.
+    Unlike with `loop.add_signal_handler`, Python runs these handlers even while a call's handler blocks the loop, so
+    that the time until the hard end starts with the signal.
     """
     first = True
 
@@ -303,7 +303,7 @@ def _on_signals(loop: asyncio.AbstractEventLoop, drain: Callable[[int], None], e
         if first:
             first = False
             _exit_hard_after(exit_after_s)
-        # Closed: the process is about to end anyway.
+        # The loop is closed: the process is about to end anyway.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(drain, number)
 
@@ -312,7 +312,7 @@ def _on_signals(loop: asyncio.AbstractEventLoop, drain: Callable[[int], None], e
 
 
 def _exit_hard_after(delay_s: float) -> None:
-    """Ends the process from a thread where the loop is stuck; promised is an end, and the caller waits for it."""
+    """Ends the process from a thread if the loop is stuck: the end within 10 s is promised."""
 
     def end() -> None:
         get_logger().error("the drain took too long; the process ends without it", after_s=delay_s)

@@ -1,4 +1,4 @@
-"""What a service brings and what the kit gives it: the two sides between which `adlro.kit.server` stands."""
+"""The interface between a service and the kit (`adlro.kit.server`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adlro.kit.credentials import Credentials
 from adlro.kit.health import HealthState
 from adlro.kit.settings import ServiceSettings
 
-# How long a service's own stop may take, after its calls have ended.
+# Seconds that a service's own stop may take, after its calls have ended.
 STOP_TIMEOUT_S = 1.2
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Service(Protocol):
-    """What a service brings; services/<name>/server.py implements it."""
+    """A service's part; services/<name>/server.py implements it."""
 
     name: str
     # Full proto names, for health and reflection.
@@ -34,26 +34,26 @@ class Service(Protocol):
         ...
 
     async def start(self, context: ServiceContext) -> None:
-        """Connects and spawns loops. Calls are taken when it returns, so it must not wait for other services."""
+        """Connects and spawns loops. Calls are accepted after it returns, so it must not wait for other services."""
         ...
 
     async def stop(self) -> None:
-        """Ends own loops and connections, within `STOP_TIMEOUT_S`; calls have ended."""
+        """Ends the service's loops and connections, within `STOP_TIMEOUT_S`; its calls have ended."""
         ...
 
 
 @dataclass(kw_only=True)
 class ServiceContext:
-    """What the kit gives a service.
+    """The kit's part, for a service.
 
     Attributes:
         settings: the service's own class of settings.
         log: a logger.
-        health: whether calls are expected to succeed.
-        draining: set when the process is to end; server streams must end then.
+        health: the service's health: whether calls are expected to succeed.
+        draining: set when the process must end; server streams must end then.
         registry: for the service's own metrics.
-        address: where it listens.
-        credentials: what it shows to other services.
+        address: the service's listening address.
+        credentials: its credentials for calls of other services.
     """
 
     settings: ServiceSettings
@@ -68,10 +68,10 @@ class ServiceContext:
     _ending: bool = False
 
     def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Runs a coroutine beside the calls; where it crashes, the process ends with exit code 1.
+        """Runs a coroutine beside the calls; if it raises, the process ends with exit code 1.
 
         Args:
-            coro: the loop; it may also simply end.
+            coro: the loop; it may also return.
             name: for the log.
         """
         task = asyncio.create_task(coro, name=name)
@@ -85,7 +85,7 @@ class ServiceContext:
         return self._crashed
 
     async def cancel_tasks(self, timeout_s: float) -> None:
-        """Ends what was spawned and still runs."""
+        """Cancels the spawned tasks that still run."""
         self._ending = True
         for task in self._tasks:
             task.cancel()
@@ -103,6 +103,6 @@ class ServiceContext:
         if error is None:
             return
         self.log.error("task crashed", task=task.get_name(), exc_info=error)
-        # While everything is being closed, a loop may well fall over a closed connection.
+        # During the shutdown a loop may raise because of a closed connection.
         if not self.draining.is_set():
             self._crashed.set()

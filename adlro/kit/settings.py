@@ -1,8 +1,8 @@
-"""Settings of a service, read from environment keys ADLRO_*; a key that nobody knows is an error, not a silent default.
+"""Settings of a service, read from environment keys ADLRO_*; an unknown key is an error, not a silent default.
 
-`ADLRO_INGEST_<FIELD>` is for ingest alone and wins over `ADLRO_<FIELD>`, which every service reads and which exists
-only for the fields of `ServiceSettings`. Secrets are no settings: settings name the files that
-hold them. Touches the environment, and the file of Redis' password.
+`ADLRO_INGEST_<FIELD>` is for ingest alone and overrides `ADLRO_<FIELD>`, which every service reads and which exists
+only for the fields of `ServiceSettings`. Secrets are no settings: settings name the files with them. Reads the
+environment, and the file of Redis' password.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from adlro.kit.addresses import split_address
 
 PREFIX = "ADLRO_"
 SERVICES = ("ingest", "decompose", "orchestrator", "simcluster")
-# Services that ADLRO does not bring: adapters to clusters (adlro/clusterside).
+# Services that ADLRO does not include: adapters to clusters (adlro/clusterside).
 ADAPTERS = ("cluster",)
-# Read by the command, the client and the tests. They may stand in the environment that a service inherits.
+# Keys of the command, the client and the tests. They may be in the environment that a service inherits.
 OTHER_KEYS = frozenset(
     {
         "ADLRO_SERVER",
@@ -40,35 +40,36 @@ _VALUE_SHOWN_CHARACTERS = 60
 
 
 class UnknownSetting(ValueError):
-    """The environment holds an ADLRO_ key that nobody reads."""
+    """The environment has an ADLRO_ key that no service reads."""
 
 
 class ServiceSettings(BaseSettings):
-    """What every service can be told; a service adds its own fields.
+    """The settings of every service; a service adds its own fields.
 
     Attributes:
-        listen: `host:port` for gRPC; port 0 takes a free one.
+        listen: `host:port` for gRPC; port 0 selects a free one.
         metrics_listen: `host:port` for Prometheus over HTTP; empty: off.
-        redis_url: the store; with the password of `redis_password_file`, so never logged (`adlro.kit.redis.redacted`).
-        redis_password_file: its password; empty: none, or that of the URL.
+        redis_url: the store's URL; has the password of `redis_password_file`, so never logged
+            (`adlro.kit.redis.redacted`).
+        redis_password_file: file with its password; empty: none, or the URL's.
         log_level: debug, info, warning or error.
-        drain_timeout_s: how long running calls may go on after SIGTERM.
-        require_deadline: refuse unary calls that set no deadline.
-        max_message_bytes: the largest message that is taken or sent.
-        request_memory_mib: for messages that are read and worked on, of calls and of streams one half each; a caller
-            gets half of a half.
-        unread_timeout_s: a stream of answers is ended whose client takes nothing for so long; 0: never.
-        tls_cert_file: PEM; set together with key and authorities, TLS is spoken with callers and other services.
+        drain_timeout_s: seconds that running calls may continue after SIGTERM.
+        require_deadline: refuses unary calls without a deadline.
+        max_message_bytes: size limit of messages in both directions.
+        request_memory_mib: memory for the messages of running requests, one half for calls, one for streams; one caller
+            may use half of a half.
+        unread_timeout_s: a response stream ends if its client reads nothing for so long; 0: never.
+        tls_cert_file: PEM; with this, the key and the authorities, connections with callers and other services use TLS.
         tls_key_file: PEM, without a password.
-        tls_ca_file: PEM; the authorities that certificates of other services and of clients are checked against.
-        tls_require_client_cert: refuse callers without a certificate (mTLS).
-        users_file: who may call (adlro.kit.identity says how it is written); empty: everybody may do all.
-        service_token_file: the token that this service shows to others.
-        trusted_network: a name for the network that is listened on, where one may do so without TLS and tokens.
-        max_streams_per_connection: calls at a time on one connection; more wait at the client.
-        max_streams_per_user: streams that a user of `users_file` has open here; 0: no limit.
+        tls_ca_file: PEM; the authorities for the certificates of other services and of clients.
+        tls_require_client_cert: refuses callers without a certificate (mTLS).
+        users_file: the users and their roles (format: adlro.kit.identity); empty: all calls are allowed.
+        service_token_file: file with this service's token for other services.
+        trusted_network: a name for the listening network, if services may listen there without TLS and tokens.
+        max_streams_per_connection: concurrent calls on one connection; further ones wait at the client.
+        max_streams_per_user: open streams here of one user of `users_file`; 0: no limit.
         max_connection_idle_s: a connection without calls is closed after so long; 0: never.
-        max_connection_age_s: a connection takes no new calls after so long, and is closed a minute later; 0: never.
+        max_connection_age_s: after so long a connection accepts no new calls, and is closed a minute later; 0: never.
     """
 
     model_config = SettingsConfigDict(extra="forbid")
@@ -82,8 +83,8 @@ class ServiceSettings(BaseSettings):
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     drain_timeout_s: float = Field(default=8.0, gt=0, le=3600)
     require_deadline: bool = True
-    # The most that gRPC takes by default, so no client gets what it can't read. Of what the rules allow, all but lists
-    # of thousands of large items fits: 65,536 GPUs in a cluster's description or a telemetry block, a page of jobs.
+    # gRPC's default limit, so that every client can read all messages. All messages that the rules allow fit, except
+    # lists of thousands of large items: 65,536 GPUs in a cluster's description or a telemetry block, a page of jobs.
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024, le=512 * 1024 * 1024)
     request_memory_mib: int = Field(default=192, ge=4, le=65_536)
     unread_timeout_s: float = Field(default=60.0, ge=0, le=86_400)
@@ -108,7 +109,7 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments first, then the environment; no files."""
+        """The sources: arguments first, then the environment; no files."""
         return init_settings, _Environment(settings_cls)
 
     @field_validator("listen", "metrics_listen")
@@ -157,7 +158,7 @@ S = TypeVar("S", bound=ServiceSettings)
 
 
 def with_password(redis_url: str, password_file: str) -> str:
-    """The URL with the password of a file's first line, in place of one that it may have.
+    """The URL with the password of a file's first line, in place of its own.
 
     Raises:
         ValueError: the file can't be read, or is empty.
@@ -167,7 +168,7 @@ def with_password(redis_url: str, password_file: str) -> str:
         password = Path(password_file).read_text("utf-8").split("\n", 1)[0].strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it holds no text"
-        # Without what it holds: that might be the password itself.
+        # Without the file's content, which may be the password itself.
         raise ValueError(f"{key}: can't read the named file: {reason}") from None
     if not password:
         raise ValueError(f"{key}: the named file is empty")
@@ -191,7 +192,7 @@ def known_keys(settings_cls: type[ServiceSettings]) -> dict[str, str]:
 
 
 def check_keys(settings_cls: type[ServiceSettings], environment: Mapping[str, str]) -> None:
-    """Raises UnknownSetting for a key ADLRO_* that neither this service nor anyone else of the suite reads."""
+    """Raises UnknownSetting for a key ADLRO_* that neither this service nor another part of ADLRO reads."""
     known = known_keys(settings_cls)
     others = tuple(f"{PREFIX}{name}_".upper() for name in (*SERVICES, *ADAPTERS) if name != settings_cls.service_name)
     unknown = sorted(
@@ -204,14 +205,14 @@ def check_keys(settings_cls: type[ServiceSettings], environment: Mapping[str, st
 
 
 def load_settings(settings_cls: type[S]) -> S:
-    """Reads the settings; where something is wrong, says so in one line on stderr and exits with code 2."""
+    """Reads the settings; on an error prints one line to stderr and exits with code 2."""
     try:
         return settings_cls()
     except UnknownSetting as error:
         problem = str(error)
     except ValidationError as error:
         problem = "; ".join(_problem(settings_cls, dict(each)) for each in error.errors())
-    except ValueError as error:  # a list or table that is no JSON
+    except ValueError as error:  # a list or table that is not valid JSON
         problem = " ".join(str(error).split())
     sys.stderr.write(f"{settings_cls.service_name or 'adlro'}: {problem}\n")
     raise SystemExit(2)
@@ -227,7 +228,7 @@ def describe_settings(settings_cls: type[ServiceSettings]) -> str:
 
 
 class _Environment(PydanticBaseSettingsSource):
-    """Takes each field from the service's own key, else from the shared one."""
+    """Reads each field from the service's own key, else from the shared one."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """The raw text for a field, its name, and whether it must be parsed as JSON."""
@@ -265,7 +266,7 @@ def _unknown(key: str, known: list[str]) -> str:
 def _problem(settings_cls: type[ServiceSettings], error: Mapping[str, Any]) -> str:
     path = [str(part) for part in error["loc"]]
     if not path:
-        # About several fields together; what was given may hold a secret, so it is not shown.
+        # The error is about several fields together; their values may include a secret, so they are not shown.
         return str(error["msg"]).removeprefix("Value error, ")
     field = path[0]
     own = environment_key(settings_cls, field)

@@ -1,7 +1,7 @@
-"""Says in a service's log that its start goes on, so that whoever waits can tell slow from stuck.
+"""Logs that a service's start makes progress, so that a waiting process can tell a slow start from a stuck one.
 
-On a loaded machine imports take long, and so does the first compilation. The standard library only: a report begins
-before anything large is imported.
+On a loaded machine imports take long, and so does the first compilation. The standard library only: the report begins
+before any large import.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import threading
 import time
 
 EVENT = "starting"
-# A start that takes less is nothing to tell of.
+# A shorter start needs no report.
 INTERVAL_S = 5.0
-# CPU time between two lines; a process that stands still stays below.
+# CPU seconds between two lines; a stuck process uses less.
 WORK_S = 0.25
 
 
 class StartReport:
-    """A line in the log every `interval_s`, as long as the process works.
+    """Logs a line every `interval_s` while the process works.
 
     Args:
-        service: its name, for the log.
-        interval_s: between two looks.
-        work_s: the CPU time that counts as work.
+        service: the service's name, for the log.
+        interval_s: seconds between two checks.
+        work_s: CPU seconds that count as work.
     """
 
     def __init__(self, service: str, interval_s: float = INTERVAL_S, work_s: float = WORK_S) -> None:
@@ -37,7 +37,7 @@ class StartReport:
         self._thread.start()
 
     def end(self) -> None:
-        """The service has started, or will not."""
+        """Ends the report: the start has succeeded or failed."""
         self._ended.set()
         self._thread.join()
 
@@ -51,13 +51,13 @@ class StartReport:
                 self._write(after_s=round(time.monotonic() - began_s, 1), cpu_s=round(cpu_s, 1))
 
     def _write(self, **figures: float) -> None:
-        # As adlro.kit.log writes it, which may not be there yet.
+        # In the format of adlro.kit.log, which may not be imported yet.
         now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
         line = {"time": now, "level": "info", "service": self._service, "event": EVENT, **figures}
         try:
             sys.stderr.write(json.dumps(line) + "\n")
             sys.stderr.flush()
-        except (OSError, ValueError):  # nobody reads it any more
+        except (OSError, ValueError):  # stderr has no reader any more
             return
 
 
@@ -65,14 +65,14 @@ _running: StartReport | None = None
 
 
 def begin(service: str) -> None:
-    """Reports on the start of this process from now on; does nothing where that has begun."""
+    """Begins the report on this process's start, unless it has begun."""
     global _running
     if _running is None:
         _running = StartReport(service)
 
 
 def end() -> None:
-    """The process has started, or will not."""
+    """Ends the report: the start has succeeded or failed."""
     global _running
     if _running is not None:
         _running.end()

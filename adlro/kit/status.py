@@ -1,6 +1,6 @@
 """The error tree on the wire: AdlroError <-> google.rpc.Status with ErrorInfo, BadRequest and RetryInfo (AIP-193).
 
-Knows gRPC and protobuf; nobody else in a service has to.
+Knows gRPC and protobuf, so that no other module of a service needs them for errors.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ CODES: Final[dict[type[AdlroError], grpc.StatusCode]] = {
 }
 _ERRORS: Final[dict[grpc.StatusCode, type[AdlroError]]] = {
     **{code: error for error, code in CODES.items()},
-    # What a server that stops, or a proxy, answers in its stead: the caller may try again.
+    # A stopping server, or a proxy, answers this in the service's place: the caller may retry.
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.UNKNOWN: InternalError,
 }
 
-# A status travels in HTTP/2 trailers, of which clients take 8 KiB in all, message and details (base64) together.
+# A status is sent in HTTP/2 trailers, of which clients accept 8 KiB in all, message and details (base64) together.
 _MESSAGE_BYTES = 1024
 _DETAILS_BYTES = 3328
 _DESCRIPTION_BYTES = 512
@@ -76,7 +76,7 @@ def to_code(error: AdlroError) -> grpc.StatusCode:
 
 
 def to_status(error: AdlroError) -> status_pb2.Status:
-    """The status that tells `error` to a client; cut where it would not fit into trailers."""
+    """The status of an error; cut if it would not fit into trailers."""
     message = _cut(error.message, _MESSAGE_BYTES)
     status = status_pb2.Status(code=to_code(error).value[0], message=message)
     info = error_details_pb2.ErrorInfo(reason=_cut(error.reason, 64), domain=DOMAIN)
@@ -105,12 +105,12 @@ def to_status(error: AdlroError) -> status_pb2.Status:
 
 
 def to_trailing_metadata(status: status_pb2.Status) -> tuple[tuple[str, bytes], ...]:
-    """The trailing metadata in which clients look for a status' details."""
+    """The trailing metadata with a status' details, as clients expect it."""
     return ((DETAILS_KEY, status.SerializeToString()),)
 
 
 def from_status(status: status_pb2.Status) -> AdlroError:
-    """The error that a status tells."""
+    """The error of a status."""
     code = next((each for each in grpc.StatusCode if each.value[0] == status.code), grpc.StatusCode.UNKNOWN)
     reason, metadata, retry_after_s = "", {}, None
     violations: list[FieldViolation] = []
@@ -126,8 +126,8 @@ def from_status(status: status_pb2.Status) -> AdlroError:
     return _error(code, status.message, reason, violations, metadata, retry_after_s)
 
 
-# How gRPC's own INTERNAL and UNKNOWN begin where a connection broke, or carried what is no HTTP/2. Those of services
-# always have details.
+# Prefixes of gRPC's own INTERNAL and UNKNOWN after a broken connection, or one without HTTP/2. Those of services always
+# have details.
 _BROKEN = (
     "Internal error from Core",
     "Stream removed",
@@ -140,7 +140,7 @@ _BROKEN = (
 
 
 def from_rpc_error(error: grpc.RpcError) -> AdlroError:
-    """The error of a failed call, of grpc.aio or of blocking gRPC, with all that its status tells."""
+    """The error of a failed call, of grpc.aio or of blocking gRPC, with its status's details."""
     # Both kinds of call have these methods; grpc.RpcError itself has none.
     trailing: Iterable[tuple[str, str | bytes]] = getattr(error, "trailing_metadata", lambda: None)() or ()
     for key, value in trailing:
@@ -160,10 +160,10 @@ def from_rpc_error(error: grpc.RpcError) -> AdlroError:
 
 
 def readable(answer: T | None) -> T:
-    """An answer, or a message of a stream: grpc.aio gives None in place of one that it can't read.
+    """An answer, or a message of a stream: grpc.aio returns None for one that it can't read.
 
     Raises:
-        Unavailable: it did; the connection has lost bytes, or the service is of a release with other contracts.
+        Unavailable: the answer is None; the connection has lost bytes, or the service's release has other contracts.
     """
     if answer is None:
         raise Unavailable("the answer can't be read: part of it is missing", reason="CONNECTION_BROKEN")

@@ -1,9 +1,9 @@
-"""Services for tests, benchmarks, evaluations: on the running loop, or as processes of their own. Imports no service.
+"""Services for tests, benchmarks, evaluations: on the running loop, or as separate processes. Imports no service.
 
     async with serve(IngestServer(settings), settings) as address: ...
     with spawn_service("ingest", {"ADLRO_REDIS_URL": url}) as ingest: ... ingest.address ...
 
-Touches processes that it starts itself, and no others.
+Ends only processes that it starts itself.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _LINES_KEPT_IN_ERRORS = 15
 
 
 class ServiceEnded(AssertionError):
-    """A service's process ended, or stands still at its start; the message holds the end of its log."""
+    """A service's process has ended, or is stuck at its start; the message has the end of its log."""
 
 
 @asynccontextmanager
 async def serve(service: Service, settings: ServiceSettings, grace_s: float = 1.0) -> AsyncIterator[str]:
-    """Runs a service on this loop; gives its address; drains it at the end.
+    """Runs a service on this loop; yields its address; drains it at the end.
 
     Args:
-        service: made with `settings`.
-        settings: `listen` with port 0, as is the default.
-        grace_s: how long calls may go on at the end.
+        service: the service, created with `settings`.
+        settings: with port 0 in `listen`, the default.
+        grace_s: seconds that calls may continue at the end.
 
     Raises:
-        ServiceEnded: at the end, where one of the service's tasks crashed meanwhile.
+        ServiceEnded: at the end, if one of the service's tasks has crashed meanwhile.
     """
     running = await start_server(service, settings)
     try:
@@ -54,11 +54,11 @@ async def serve(service: Service, settings: ServiceSettings, grace_s: float = 1.
 
 
 class SpawnedService:
-    """A service's process; made by `spawn_service`.
+    """A service's process; `spawn_service` creates it.
 
     Attributes:
         process: the process.
-        address: where it listens.
+        address: the service's listening address.
     """
 
     def __init__(self, name: str, process: subprocess.Popen[str]) -> None:
@@ -72,45 +72,45 @@ class SpawnedService:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Id of the process."""
         return self.process.pid
 
     def wait_until_listening(self, silence_s: float) -> None:
-        """Waits as long as its log grows. Raises ServiceEnded where it ends, or says nothing for so long."""
+        """Waits while its log grows. Raises ServiceEnded if it ends, or logs nothing for so long."""
         count = 0
         while not (heard := self._listening.wait(silence_s)) and len(self._lines) > count:
             count = len(self._lines)
         if not self.address:
-            # Its log has ended, so it is about to end itself.
+            # Its log has ended, so the process is about to end.
             code = self.wait() if heard else self.process.poll()
             what = f"said nothing for {silence_s:g} s" if code is None else f"ended at its start ({code})"
             raise ServiceEnded(f"{self.name} {what}; its log ends:\n" + "\n".join(self._lines[-_LINES_KEPT_IN_ERRORS:]))
 
     def raw_lines(self) -> list[str]:
-        """What it has written on stderr so far."""
+        """Its stderr so far."""
         return list(self._lines)
 
     def log_lines(self) -> list[dict[str, Any]]:
-        """Its log so far; lines that are no JSON are left out."""
+        """Its log so far; lines that are not JSON are left out."""
         return [line for line in map(_parsed, list(self._lines)) if line is not None]
 
     def terminate(self) -> None:
-        """SIGTERM: drain."""
+        """Sends SIGTERM: the service drains."""
         self.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
+        """Sends SIGKILL, and waits for the end."""
         self.process.kill()
         self.wait()
 
     def wait(self, timeout_s: float = 60.0) -> int:
-        """Its exit code, when it has ended and its log is read."""
+        """Waits for its end and the end of its log; returns the exit code."""
         code = self.process.wait(timeout_s)
         self._reader.join(timeout_s)
         return code
 
     def stop(self, timeout_s: float = 60.0) -> int:
-        """Drains it, kills it where that takes too long; its exit code. Does no harm to one that ended."""
+        """Drains it, kills it after the timeout; returns the exit code. No effect after its end."""
         if self.process.poll() is None:
             self.terminate()
             try:
@@ -145,18 +145,19 @@ def spawn_service(
     silence_s: float = 60.0,
     arguments: Sequence[str] = (),
 ) -> SpawnedService:
-    """Starts `python -m adlro.services.<name>` and returns when it listens. Use it with `with`, or call `stop`.
+    """Starts `python -m adlro.services.<name>`; returns once it listens. Use it with `with`, or call `stop`.
 
-    It sees no ADLRO_ key of this process, only those of `env`; without ADLRO_<NAME>_LISTEN it takes a free port.
+    The process gets no ADLRO_ key of this process, only those of `env`; without ADLRO_<NAME>_LISTEN it selects a free
+    port.
 
     Args:
-        name: such as "ingest".
-        env: environment keys besides those of this process.
-        silence_s: how long it may say nothing in its log before it listens; it imports meanwhile.
-        arguments: for python, in place of `-m services.<name>`.
+        name: name of the service, such as "ingest".
+        env: environment keys in addition to those of this process.
+        silence_s: longest time without a log line before it listens; imports take part of it.
+        arguments: arguments of python, in place of `-m services.<name>`.
 
     Raises:
-        ServiceEnded: it ended, or stands still.
+        ServiceEnded: it has ended, or is stuck.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)} | dict(env or {})
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))

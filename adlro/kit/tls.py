@@ -1,7 +1,7 @@
-"""TLS: certificate files of a server, read again when they have changed. Knows gRPC.
+"""TLS: certificate files of a server, read again after changes. Knows gRPC.
 
-Each handshake looks at the files' times; new certificates are used from the next connection on, without a restart.
-Files that don't fit together (a renewal that is half written) keep the ones from before.
+Each handshake checks the files' times; new certificates apply from the next connection on, without a restart. If the
+files don't match (a half-written renewal), the previous ones stay.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class TlsFiles:
     """PEM files.
 
     Attributes:
-        cert: the certificate, with those between it and the authority's.
+        cert: the certificate, with the intermediate ones.
         key: its private key, without a password.
-        ca: certificates of the authorities that are trusted.
+        ca: certificates of the trusted authorities.
     """
 
     cert: str
@@ -46,7 +46,7 @@ class TlsFiles:
         except (ssl.SSLError, OSError) as error:
             raise InvalidInput(f"ADLRO_TLS_CA_FILE: {self.ca} holds no certificate in PEM", field=_CA) from error
         try:
-            # Without the callback OpenSSL would ask at the terminal for a key's password.
+            # Without the callback OpenSSL would prompt for a key's password on the terminal.
             context.load_cert_chain(self.cert, self.key, password=lambda: "")
         except (ssl.SSLError, OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or "no PEM, or the key has a password"
@@ -56,7 +56,7 @@ class TlsFiles:
         return cert, key, ca
 
     def state(self) -> tuple[tuple[int, int, int], ...]:
-        """What changes when a file does."""
+        """The files' identity, which changes with each change of a file."""
         return tuple(_state(path) for path, _ in self._named())
 
     def _named(self) -> tuple[tuple[str, str], ...]:
@@ -64,25 +64,25 @@ class TlsFiles:
 
 
 def server_credentials(files: TlsFiles, *, require_client_cert: bool) -> grpc.ServerCredentials:
-    """What a server listens with.
+    """The credentials of a server.
 
     Args:
-        files: read now, and again when they change.
-        require_client_cert: refuse clients without a certificate of one of `files.ca`.
+        files: the files, read now and again after changes.
+        require_client_cert: refuses clients without a certificate of one of `files.ca`.
 
     Raises:
-        InvalidInput: see `TlsFiles.read`.
+        InvalidInput: as for `TlsFiles.read`.
     """
     seen = files.state()
     current = files.read()
 
     def configuration() -> grpc.ServerCertificateConfiguration:
         cert, key, ca = current
-        # Without authorities gRPC does not ask a client for a certificate.
+        # Without authorities gRPC does not request a client's certificate.
         return grpc.ssl_server_certificate_configuration([(key, cert)], ca if require_client_cert else None)
 
     def newer() -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC, on a thread of its own, at each handshake; None: as before."""
+        """Called by gRPC, in its own thread, at each handshake; None: unchanged."""
         nonlocal seen, current
         state = files.state()
         if state == seen:

@@ -1,4 +1,4 @@
-"""Ends streams whose client takes nothing: a message that waits for its client is memory. Knows asyncio only."""
+"""Ends streams whose client reads nothing: each unread message takes memory. Knows asyncio only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LOOKS_PER_TIMEOUT = 4
 
 
 class Stream:
-    """One stream of answers; made by `UnreadStreams.opened` in the task that writes it."""
+    """One response stream; `UnreadStreams.opened` creates it in the task that writes it."""
 
     __slots__ = ("_task", "given_up", "writes_since_s")
 
     def __init__(self, task: asyncio.Task[Any] | None) -> None:
         self._task = task
         self.given_up = False
-        # Since when a message is being written; 0: none is.
+        # Start of the present message's write; 0: no write.
         self.writes_since_s = 0.0
 
     def _give_up(self) -> None:
@@ -29,10 +29,10 @@ class Stream:
 
 
 class UnreadStreams:
-    """The open streams of answers of a process.
+    """The open response streams of a process.
 
     Args:
-        timeout_s: how long a client may take nothing of a message that is being written; 0: any time.
+        timeout_s: longest time without a read by the client during a write; 0: no limit.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -41,7 +41,7 @@ class UnreadStreams:
         self._timer: asyncio.TimerHandle | None = None
 
     def opened(self) -> Stream:
-        """One more, written by the current task."""
+        """Registers a stream, written by the current task."""
         stream = Stream(asyncio.current_task())
         self._open.add(stream)
         if self._timer is None and self._timeout_s:
@@ -49,11 +49,11 @@ class UnreadStreams:
         return stream
 
     def closed(self, stream: Stream) -> None:
-        """One less."""
+        """Removes a stream."""
         self._open.discard(stream)
 
     def refusal(self) -> LimitExceeded:
-        """What a stream that is given up ends with."""
+        """The error of a stream that this module ends."""
         return LimitExceeded(
             f"the client read no message of this stream for {self._timeout_s:g} s; read promptly, and resume after "
             "the last revision read",

@@ -1,7 +1,7 @@
-"""The field rules of the contracts (protovalidate), checked on every request message, and told in words people can use.
+"""The field rules of the contracts (protovalidate), checked on every request message, with readable errors.
 
-Knows protobuf. The path without violations runs with every message and costs a count and one native call. What it may
-cost at most is bounded by the size of the request, also where every value breaks a rule (see adlro.kit.bounds).
+Knows protobuf. A valid message costs a count and one native call. The size of the request bounds the cost, also if
+every value breaks a rule (see adlro.kit.bounds).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _KEY_SHOWN_CHARACTERS = 40
 _TEXT_SEARCHED_CHARACTERS = 10_000
 _VIOLATIONS_IN_MESSAGE = 4
 _VIOLATIONS_KEPT = 100
-# A message with more items than this is told its first broken rule only: to find one costs microseconds, to tell each
-# of a million costs a minute.
+# For a message with more items than this, the error names only the first broken rule: finding one takes microseconds,
+# describing each of a million a minute.
 _ITEMS_TOLD = 200
 # The contracts' patterns, in words.
 _LAWFUL_CHARACTERS = {
@@ -42,12 +42,12 @@ _collect = _validator.collect_violations
 
 
 class Unreadable:
-    """Stands where a request should be: bytes that were not read, or could not be. `check` refuses it.
+    """Stands for a request whose bytes were not read, or could not be. `check` refuses it.
 
     Args:
-        problem: what is wrong, said of "the request" or of a message of a stream.
-        reason: for programs.
-        violations: the field that is to blame, where one is.
+        problem: the problem, about "the request" or a message of a stream.
+        reason: reason code, for programs.
+        violations: the invalid field, if there is one.
     """
 
     def __init__(self, problem: str, reason: str, violations: Sequence[FieldViolation] = ()) -> None:
@@ -56,7 +56,7 @@ class Unreadable:
         self._violations = violations
 
     def error(self, index: int | None = None) -> InvalidInput:
-        """What the caller is told; `index`: which message of a stream it was."""
+        """The caller's error; `index`: index of the message in its stream."""
         return InvalidInput(
             f"{'the request' if index is None else f'message {index} of the stream'} {self._problem}",
             violations=self._violations,
@@ -66,9 +66,9 @@ class Unreadable:
 
 
 def request_reader(method: str) -> Callable[[bytes], Message | Unreadable]:
-    """A deserializer that never fails: gRPC would answer UNKNOWN, and end a stream without telling its handler.
+    """A deserializer that never raises: gRPC would answer UNKNOWN, and end a stream without notice to its handler.
 
-    What is larger than the field rules allow is not read at all.
+    It does not read messages larger than the field rules allow.
 
     Args:
         method: `/package.Service/Method` of a contract.
@@ -105,14 +105,14 @@ def _too_large(data: bytes, descriptor: Descriptor, most: int) -> Unreadable:
 
 
 def check(message: Message | Unreadable) -> None:
-    """Raises InvalidInput with all violated rules of a message; returns where it breaks none."""
+    """Raises InvalidInput with all broken rules of a message, if any."""
     if isinstance(message, Unreadable):
         raise message.error()
     _check_rules(message, None)
 
 
 def _check_rules(message: Message, index: int | None) -> None:
-    """As `check`; `index`: which message of a stream it is."""
+    """As `check`; `index`: index of the message in its stream."""
     try:
         items = Items.of(message.DESCRIPTOR).count(message)
     except TooManyItems as error:
@@ -128,10 +128,10 @@ def _check_rules(message: Message, index: int | None) -> None:
 
 
 def warm(service_names: Iterable[str]) -> None:
-    """Compiles the rules of all request messages of proto services, so that no client waits for it.
+    """Compiles the rules of all request messages of proto services, so that no client waits for that.
 
     Raises:
-        protovalidate.CompilationError: a rule of a contract is wrong.
+        protovalidate.CompilationError: a rule of a contract is invalid.
     """
     pool = descriptor_pool.Default()
     for name in service_names:
@@ -140,7 +140,7 @@ def warm(service_names: Iterable[str]) -> None:
 
 
 class RequestStream(Protocol[T_co]):
-    """What gRPC hands to a handler of a client stream."""
+    """The type of gRPC's request streams."""
 
     def __aiter__(self) -> AsyncIterator[T_co]:
         """The messages in order."""
@@ -148,9 +148,9 @@ class RequestStream(Protocol[T_co]):
 
 
 class CheckedStream(Generic[M]):
-    """The messages of a client stream, each checked when it is taken.
+    """The messages of a client stream, each checked when it is read.
 
-    A broken rule raises InvalidInput out of `async for`; its `index` metadata says which message it was, from 0. The
+    A broken rule raises InvalidInput out of `async for`; its `index` metadata is the message's index, from 0. The
     stream can be read on after it (see `attempt_each`).
     """
 
@@ -171,7 +171,7 @@ class CheckedStream(Generic[M]):
 
 
 async def attempt_each(requests: RequestStream[M]) -> AsyncIterator[tuple[int, M | None, InvalidInput | None]]:
-    """Goes through a client stream past bad messages: (index, message, None), or (index, None, what is wrong with it).
+    """Reads a client stream past invalid messages: (index, message, None), or (index, None, the error).
 
     For handlers that report bad messages by index instead of ending the stream at the first.
     """
@@ -190,7 +190,7 @@ async def attempt_each(requests: RequestStream[M]) -> AsyncIterator[tuple[int, M
 
 
 def _refusal(told: Sequence[FieldViolation], count: int, index: int | None) -> InvalidInput:
-    """The error for broken rules: those that are told, of `count` that were found."""
+    """The error for broken rules: those it describes, of `count` in all."""
     text = "; ".join(f"{each.field}: {each.description}" for each in told[:_VIOLATIONS_IN_MESSAGE])
     more = count - _VIOLATIONS_IN_MESSAGE
     if more > 0:
@@ -229,13 +229,13 @@ def _told(descriptor: Descriptor, violation: protovalidate.Violation) -> FieldVi
 
 
 def _path(descriptor: Descriptor, violation: protovalidate.Violation) -> tuple[str, FieldDescriptor | None]:
-    """`job.labels["x"]`, and the last field of it; a rule of the whole message gives the message's name."""
+    """`job.labels["x"]`, and its last field; for a rule of the whole message, the message's name."""
     parts: list[str] = []
     field: FieldDescriptor | None = None
     here: Descriptor | None = descriptor
     path = violation.proto.field
     for element in path.elements if path is not None else ():
-        # A oneof has a name and no field.
+        # A oneof has a name, but no field.
         field = here.fields_by_name.get(element.field_name) if here is not None else None
         here = field.message_type if field is not None else None
         text = element.field_name
@@ -257,7 +257,7 @@ def _key(violation: protovalidate.Violation) -> object:
 
 
 def _hidden(value: object) -> str:
-    """The first character of a text that a rule against hidden ones is about; empty where it was another rule."""
+    """The first character of a text that breaks the rule against hidden ones; empty for another rule."""
     found = (
         next((each for each in value[:_TEXT_SEARCHED_CHARACTERS] if is_hidden(each)), "")
         if isinstance(value, str)
@@ -272,7 +272,7 @@ def _quoted(key: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """A short form of a value; a 10 MB name must not come back to who sent it."""
+    """A short form of a value, so that a 10 MB name does not come back to its sender."""
     if isinstance(value, str):
         # Cut first: repr of 10 MB takes time.
         cut = visible(repr(value[:_VALUE_SHOWN_CHARACTERS]))

@@ -1,4 +1,4 @@
 """The laboratory: learning and evaluation.
 
-It may import everything; nothing that serves imports it. Extras: train, evaluate.
+It may import all packages; no service imports it. Extras: train, evaluate.
 """

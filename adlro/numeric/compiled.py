@@ -1,6 +1,6 @@
-"""Compiles the simulator's inner loops with numba; compiled code is kept on disk wherever that is possible.
+"""Compiles the simulator's inner loops with numba; stores the code on disk if possible.
 
-Exact arithmetic: no fast-math, so that a run gives the same floats on every machine and beside plain Python.
+Exact arithmetic: no fast-math, so that a run gives the same floats on every machine and in plain Python.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def _writable(folder: Path) -> bool:
 _KEPT_S = 7 * 86_400.0
 
 _SHARED = ("compiled.py", "exact.py", "observation.py")
-"""Files whose constants are in compiled code, beside those with compiled functions."""
+"""Files whose constants are in compiled code, in addition to those with compiled functions."""
 
 
 @functools.cache
 def _cache_folder(sources: Path) -> str | None:
-    """Where compiled code of a folder's files is kept; None: nowhere can be written.
+    """The cache folder of a folder's files; None: no folder is writable.
 
     Its name has a digest of the files with compiled functions, there, in the package's other folders and in this one,
-    and of the constants that they share: numba looks only at a function's own file, and would go on using compiled code
-    that holds an older form of what it calls.
+    and of their shared constants: numba checks only a function's own file, and would otherwise use compiled code with
+    an older version of a called function.
     """
     digest = hashlib.blake2b(digest_size=8)
     beside = {file.parent for file in sources.parent.glob("*/__init__.py")}
@@ -66,22 +66,22 @@ def _cache_folder(sources: Path) -> str | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Marks a folder as used now, and drops its likes that nobody has used for a week."""
+    """Marks a folder as used now, and deletes its older versions that were not used for a week."""
     try:
         os.utime(folder)
         for other in folder.parent.glob("numba-*"):
             if other.stat().st_mtime < time.time() - _KEPT_S:
                 shutil.rmtree(other, ignore_errors=True)
     except OSError:
-        return  # another process sweeps too
+        return  # another process deletes too
 
 
 class _Notice(event.Listener):
-    """Says once in a process that code is being compiled: that takes long, and looks like standing still.
+    """Logs once per process that code is being compiled: that takes long, and would otherwise look like a hang.
 
     Attributes:
-        told: it has been said.
-        kept: the compiled code is kept.
+        told: whether it has logged.
+        kept: whether the compiled code is stored.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _Notice(event.Listener):
         self.kept = True
 
     def on_start(self, event: Any) -> None:
-        """A function is compiled, not fetched from where it is kept."""
+        """Called when a function is compiled, not loaded from the cache."""
         if self.told:
             return
         self.told = True
@@ -102,7 +102,7 @@ class _Notice(event.Listener):
             )
 
     def on_end(self, event: Any) -> None:
-        """Of no interest."""
+        """Ignored."""
 
 
 _LOG = logging.getLogger(__name__)
@@ -123,9 +123,9 @@ def _compile(function: _F, **options: Any) -> _F:
 
 _CONFIG: Any = numba.config
 
-# Without numba's reference counts: what is compiled here makes no arrays, and counting the references to the dozens of
-# arrays of a simulation took two thirds of its time. The options are numba's own (numba.core.options), and missing in
-# its type information.
+# Without numba's reference counts: compiled functions create no arrays here, and counting the references to the dozens
+# of arrays of a simulation took two thirds of its time. The options are numba's own (numba.core.options), and missing
+# in its type information.
 _WAY_IN: dict[str, Any] = {"_nrt": False}
 _CALL: dict[str, Any] = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _PART: dict[str, Any] = {**_CALL, "forceinline": True}
@@ -134,29 +134,29 @@ _PART: dict[str, Any] = {**_CALL, "forceinline": True}
 def compiled(function: _F) -> _F:
     """Compiles a function of arrays and numbers at its first call for each combination of types.
 
-    It may make views of the arrays, but no new ones.
+    It may create views of the arrays, but no new arrays.
     """
     return _compile(function, **_WAY_IN)
 
 
 def compiled_part(function: _F) -> _F:
-    """The same for a function that only compiled ones call: no way in from Python, which takes long to compile.
+    """The same for a function that only compiled ones call: without the entry from Python, which takes long to compile.
 
-    Give it variables, not constants: numba compiles it anew for each constant.
+    Pass variables, not constants: numba compiles the function again for each constant.
     """
     return _compile(function, **_PART)
 
 
 def compiled_call(function: _F) -> _F:
-    """The same as `compiled_part`, called instead of copied in: for what is long and used in many places."""
+    """As `compiled_part`, but called instead of inlined: for a long function with many callers."""
     return _compile(function, **_CALL)
 
 
 def fixed(function: Callable[..., _R], *arguments: object) -> Callable[..., _R]:
     """A compiled function for arguments of exactly these types, compiled or loaded now.
 
-    Looking at the types of so many arrays takes longer (13 us) than a step of one cluster (1 us): a caller whose
-    arguments never change their types does it once. It is unsafe to call with others: nothing checks them.
+    numba's dispatch on the types of so many arrays takes longer (13 us) than a step of one cluster (1 us): a caller
+    whose arguments never change their types does it once. Calls with other types are unsafe: nothing checks them.
     """
     dispatcher = cast("Any", function)
     typeof: Callable[[object], object] = numba.typeof

@@ -1,13 +1,13 @@
 """Normal and exponential random numbers that are the same on every processor. numpy only.
 
 numpy draws both by a ziggurat (G. Marsaglia, W. W. Tsang, 2000): nearly all numbers are an integer times an entry of a
-table, exact everywhere. The rest, beyond a border, it works out with the C library's `log1p`, whose last bits depend on
-the processor. Here those are worked out again, from the uniform number that numpy took for them: the stream stays
-numpy's, so does nearly every number.
+table, exact everywhere. It computes the rest, beyond a border, with the C library's `log1p`, whose last bits depend on
+the processor. This module computes those again, from the uniform number that numpy took for them: the stream stays
+numpy's, and so does nearly every number.
 
-What is left to the C library is a comparison: numpy keeps about one in a hundred of its candidates by
-`u < exp(-x^2 / 2)`, u uniform on 2^53 points. Two libraries can differ there only where u is within an ulp of the
-border: less than one draw in 10^15.
+One comparison still uses the C library: numpy accepts about one in a hundred of its candidates by `u < exp(-x^2 / 2)`,
+u uniform on 2^53 points. Two libraries can differ there only if u is within an ulp of the border: less than one draw in
+10^15.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Floats = NDArray[np.float64]
 EXPONENTIAL_BORDER = 7.6971174701310497140446280481
 NORMAL_BORDER = 3.6541528853610087963519472518
 _NORMAL_BORDER_INVERSE = 0.27366123732975827203338247596
-"""Those of numpy's tables (numpy/random/src/distributions/ziggurat_constants.h)."""
+"""From numpy's tables (numpy/random/src/distributions/ziggurat_constants.h)."""
 
 
 def standard_exponential(rng: np.random.Generator) -> float:
-    """One exponential number with mean 1; takes of `rng` what its `standard_exponential` takes.
+    """One exponential number with mean 1; draws the same numbers of `rng` as its `standard_exponential`.
 
     Args:
-        rng: of `numpy.random.default_rng`.
+        rng: a generator of `numpy.random.default_rng`.
     """
     drawn = rng.standard_exponential()
     if drawn <= EXPONENTIAL_BORDER:
@@ -38,7 +38,7 @@ def standard_exponential(rng: np.random.Generator) -> float:
 
 
 def standard_normal(rng: np.random.Generator) -> float:
-    """One normal number with mean 0 and deviation 1; the same of `standard_normal`."""
+    """One normal number with mean 0 and deviation 1; as `standard_exponential` for `standard_normal`."""
     drawn = rng.standard_normal()
     if -NORMAL_BORDER <= drawn <= NORMAL_BORDER:
         return drawn
@@ -79,7 +79,7 @@ def standard_normals(rng: np.random.Generator, count: int) -> Floats:
 
 
 def _taken(rng: np.random.Generator, back: int) -> float:
-    """The uniform number that was taken so many numbers ago; the stream stays where it is."""
+    """The uniform number that was drawn `back` numbers ago; the stream's position stays."""
     bits = rng.bit_generator
     if not isinstance(bits, np.random.PCG64):
         raise TypeError(f"the generator must be one of numpy.random.default_rng, not of {type(bits).__name__}")

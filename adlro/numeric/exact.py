@@ -1,10 +1,10 @@
 """exp, log, powers and sine, the same numbers on every processor. numpy only.
 
-A C library and numpy choose by processor among forms of these functions that differ in the last bit. Here they are made
-of additions, multiplications, divisions and square roots alone, which IEEE 754 rounds in one way only, one after the
-other: neither Python nor numpy ever fuses two of them, nor does LLVM without being asked to (`exact_compiled` has the
-compiled forms). Between a seed and a job list, a population, an estimate or an imagined future stand no others
-(tests/unit/sim/test_exact_path.py).
+A C library and numpy choose by processor among forms of these functions that differ in the last bit. This module
+composes them only of additions, multiplications, divisions and square roots, one after the other, each of which IEEE
+754 rounds in one way: neither Python nor numpy ever fuses two of them, nor does LLVM without being asked to
+(`exact_compiled` has the compiled forms). No other functions are between a seed and a job list, a population, an
+estimate or an imagined future (tests/unit/sim/test_exact_path.py).
 
 `exp`, `log`, `log1p`, `sin`, `cos` and `power` carry about 17 bits more than a double has and round once: their error
 is below 0.50002 ulp (`power`: 0.503 where the result is far from 1), so that they mostly give what any good library
@@ -46,7 +46,7 @@ SPLIT = 134217729.0
 
 
 def _pieces(value: Decimal, *bits: int) -> tuple[float, ...]:
-    """A number as a sum: multiples of 2^-bits one after the other, and what is left."""
+    """A number as a sum: consecutive multiples of 2^-bits, and the rest."""
     found = []
     for each in bits:
         found.append(float(int((value * 2**each).to_integral_value())) / 2.0**each)
@@ -120,7 +120,7 @@ def log_core(r: _N, r_low: _N, exponent: _N, high: _N, low: _N) -> tuple[_N, _N]
 
 
 def exp_rest(x: _N, steps: _N) -> tuple[_N, _N]:
-    """What x is above so many steps of ln 2 / PARTS, as a sum of two numbers."""
+    """The rest of x above so many steps of ln 2 / PARTS, as a sum of two numbers."""
     a = x - steps * STEP_HIGH
     b = -(steps * STEP_MIDDLE)
     r = a + b
@@ -140,7 +140,7 @@ def exp_core(r: _N, r_low: _N, high: _N, low: _N) -> _N:
 
 
 def arc_rest(x: _N, arcs: _N) -> tuple[_N, _N]:
-    """What x is above so many ARCS of the circle, as a sum of two numbers."""
+    """The rest of x above so many ARCS of the circle, as a sum of two numbers."""
     t = x - arcs * ARC[0]
     low = 0.0 * t
     for piece in ARC[1:]:

@@ -1,7 +1,7 @@
 """`exp`, `log` and `log1p` of adlro.numeric.exact for compiled code: the same cores and numbers. numpy and numba only.
 
-numba compiles without fast-math, and LLVM then neither reorders additions nor fuses a multiplication with one, on no
-processor (tests/unit/numeric/test_exact.py looks at the machine code).
+numba compiles without fast-math, and LLVM then neither reorders additions nor fuses a multiplication with one, on any
+processor (tests/unit/numeric/test_exact.py checks the machine code).
 """
 
 from __future__ import annotations

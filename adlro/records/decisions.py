@@ -1,4 +1,4 @@
-"""Decisions as plain data: what was decided, for what reasons, and what stood against it. Knows no gRPC.
+"""Decisions as plain data: the choice, its basis, and the alternatives. Knows no gRPC.
 
 Times named `*_s` are seconds of cluster time.
 """
@@ -12,20 +12,20 @@ from adlro.placement import Placement
 
 
 class DecisionBasis(enum.StrEnum):
-    """What a decision rests on; names as in orchestrator_service.proto."""
+    """The basis of a decision; names as in orchestrator_service.proto."""
 
-    POLICY = "policy"  # what it prefers
-    MARGIN = "margin"  # its base's choice: the gain it saw elsewhere was within the margin
+    POLICY = "policy"  # the policy's preference
+    MARGIN = "margin"  # its base's choice: the expected gain of another was within the margin
     OVERDUE = "overdue"  # a job had waited too long: the limit on waits decided
-    # hold_greedy_fixed decided in the policy's place, because the policy
-    OUT_OF_RANGE = "out_of_range"  # has never seen anything like this
+    # The fallback hold_greedy_fixed decided, for one of these reasons:
+    OUT_OF_RANGE = "out_of_range"  # its observation was outside the training range
     FAILED = "failed"
     LATE = "late"
     MISSING = "missing"
 
     @property
     def fallback(self) -> bool:
-        """The policy did not decide."""
+        """Whether the fallback decided in the policy's place."""
         return self in _FALLBACKS
 
 
@@ -44,7 +44,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class MaskedCandidate:
-    """A GPU that was out of the question, and why."""
+    """A GPU that was excluded, with the reason."""
 
     gpu_id: str
     gpu_model: str
@@ -53,7 +53,7 @@ class MaskedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """The next best of all that could have been done; both ids empty: to hold."""
+    """The next best action; both ids empty: a hold."""
 
     job_id: str
     gpu_id: str
@@ -62,7 +62,7 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True)
 class ShadowDecision:
-    """What the policy in the shadow would have done; both ids empty: to hold."""
+    """The shadow policy's decision; both ids empty: a hold."""
 
     policy: str
     job_id: str
@@ -75,14 +75,14 @@ class Decision:
     """Why a job was placed where it was, or (NOWHERE) why it is not placed now.
 
     Attributes:
-        candidates: best first, the chosen one in front.
-        decision_us: how long it took, in microseconds.
-        basis: what it rests on; None: a server does not say. `basis_text`: in words, where the policy did not simply
-            choose.
+        candidates: the chosen one first, then by score.
+        decision_us: duration of the decision in microseconds.
+        basis: the decision's basis; None: the server does not report it. `basis_text`: in words, unless the policy
+            simply chose.
         runner_up: None: there is none.
-        hold_score: the policy's figure for starting nothing; None: it has none.
-        shadow: None: no policy is in the shadow, or it has not answered (yet).
-        deciding_policy: who decided: `policy`, or another in its place; empty: a server does not say.
+        hold_score: the policy's score for a hold; None: it has none.
+        shadow: None: there is no shadow policy, or it has not answered (yet).
+        deciding_policy: who decided: `policy`, or another in its place; empty: the server does not report it.
     """
 
     decision_id: str

@@ -1,4 +1,4 @@
-"""What a cluster tells its orchestrator, as plain data: its clock, its events, what runs. Knows no gRPC.
+"""A cluster's reports to its orchestrator as plain data: its clock, events and running attempts. Knows no gRPC.
 
 Times named `*_s` are seconds of cluster time.
 """
@@ -22,7 +22,7 @@ class ClockMode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A cluster's clock at one moment. `scale`: cluster seconds a second (in VIRTUAL the most; 0 = no limit)."""
+    """A cluster's clock at one moment. `scale`: cluster seconds per second (in VIRTUAL at most; 0 = no limit)."""
 
     mode: ClockMode
     scale: float
@@ -31,7 +31,7 @@ class Clock:
 
 
 class EventKind(enum.IntEnum):
-    """What happened; numbers as in cluster_service.proto."""
+    """The kind of an event; numbers as in cluster_service.proto."""
 
     STARTED = 1
     FINISHED = 2
@@ -47,7 +47,7 @@ class EventKind(enum.IntEnum):
 
 
 class AttemptState(enum.IntEnum):
-    """How far an attempt has come; numbers as in cluster_service.proto."""
+    """The state of an attempt; numbers as in cluster_service.proto."""
 
     ACCEPTED = 1
     STARTED = 2
@@ -55,9 +55,9 @@ class AttemptState(enum.IntEnum):
     ENDED = 4
 
 
-# Events that change nothing of what could be started: a virtual clock does not wait for their acknowledgement.
+# Events without effect on possible starts: a virtual clock does not wait for their acknowledgement.
 NOT_BLOCKING = frozenset((EventKind.STARTED, EventKind.RUNNING, EventKind.CLOCK_SET))
-# An attempt is over.
+# Events that end an attempt.
 ENDS = frozenset((EventKind.FINISHED, EventKind.FAILED, EventKind.STOPPED, EventKind.LOST))
 
 
@@ -65,7 +65,7 @@ ENDS = frozenset((EventKind.FINISHED, EventKind.FAILED, EventKind.STOPPED, Event
 class ClusterEvent:
     """One entry of a cluster's event log; fields that a kind does not use are empty.
 
-    `placement`: where an attempt runs; of a GPU's event, that GPU.
+    `placement`: where an attempt runs; in a GPU's event, that GPU.
     """
 
     revision: int
@@ -93,7 +93,7 @@ class EventBatch:
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """An attempt that runs."""
+    """A running attempt."""
 
     job_id: str
     attempt: int
@@ -108,13 +108,13 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a cluster can do.
+    """The functions that a cluster offers.
 
     Attributes:
-        virtual_clock: its time is simulated, and can be set.
-        gpu_availability: GPUs can be taken away and given back by a call.
-        stop: what runs can be ended.
-        logs: what a job writes can be read.
+        virtual_clock: its time is simulated, and a call can set it.
+        gpu_availability: a call can remove and restore GPUs.
+        stop: a call can stop running attempts.
+        logs: a call can read the output of jobs.
         gangs: a job may have several GPUs; `shares`: a part of one.
         containers: a job runs in a container of its own.
     """
@@ -133,9 +133,9 @@ class ClusterDescription:
     """A cluster at one moment.
 
     Attributes:
-        revision: of its newest event; `oldest_revision`: of the oldest still kept.
-        fencing_token: the newest that was used there, or is older than one that was given; 0: none.
-        capabilities: None: a service of an older version does not say.
+        revision: revision of its newest event; `oldest_revision`: of the oldest stored one.
+        fencing_token: the newest token that was used there, or is older than an issued one; 0: none.
+        capabilities: None: a service of an older version does not report them.
     """
 
     cluster: Cluster

@@ -1,4 +1,4 @@
-"""Job records as plain data. Knows no gRPC and no Redis: `adlro.store` keeps them, `adlro.wire` translates.
+"""Job records as plain data. Knows no gRPC and no Redis: `adlro.store` stores them, `adlro.wire` translates them.
 
 Times named `*_s` are seconds of cluster time, `*_unix_s` seconds of wall time.
 """
@@ -26,7 +26,7 @@ class JobType(enum.IntEnum):
 
 
 class JobState(enum.IntEnum):
-    """Where a job stands; numbers as in job.proto."""
+    """The state of a job; numbers as in job.proto."""
 
     PENDING = 1
     RUNNING = 2
@@ -36,12 +36,12 @@ class JobState(enum.IntEnum):
 
     @property
     def final(self) -> bool:
-        """Nothing changes a job in this state any more."""
+        """Whether the state never changes any more."""
         return self >= JobState.SUCCEEDED
 
 
 class PendingReason(enum.IntEnum):
-    """Why a pending job waits; numbers as in job.proto. NONE for jobs that are not pending."""
+    """The reason why a pending job waits; numbers as in job.proto. NONE for jobs that are not pending."""
 
     NONE = 0
     SUBMITTED = 1
@@ -65,7 +65,7 @@ class ExpectedRuntime:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedWork:
-    """What a simulated cluster runs: seconds on the reference GPU; optionally fails after a share of it."""
+    """The work on a simulated cluster: seconds on the reference GPU; it may fail after a share of it."""
 
     work_s: float
     fails_at_ratio: float | None = None
@@ -73,7 +73,7 @@ class SimulatedWork:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a user asks for, defaults filled in."""
+    """A user's request, with all defaults."""
 
     name: str
     user: str
@@ -93,7 +93,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class NormalizedJob:
-    """A job's fields brought to 0..1 by ingest's table."""
+    """A job's fields normalised to 0..1 by ingest's table."""
 
     priority: float = 0.0
     cpu_cores: float = 0.0
@@ -104,7 +104,7 @@ class NormalizedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobAttempt:
-    """One try to run a job. `outcome` is empty while it runs; `excused`: it was lost to a restart of the cluster."""
+    """One attempt to run a job. `outcome` is empty while it runs; `excused`: a restart of the cluster lost it."""
 
     attempt: int
     placement: Placement
@@ -122,7 +122,7 @@ class JobAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job and what became of it; changed only by `dataclasses.replace`."""
+    """A job and its state; changed only by `dataclasses.replace`."""
 
     job_id: str
     spec: JobSpec
@@ -147,12 +147,12 @@ class Job:
 
     @property
     def attempt_count(self) -> int:
-        """Tries so far."""
+        """Number of attempts so far."""
         return len(self.attempts)
 
     @property
     def jct_s(self) -> float | None:
-        """Job completion time: submission (or begin time) to end; None while it has not ended, or ended before that."""
+        """Seconds from submission (or begin time) to end; None before the end, or if the job ended before that time."""
         if self.end_s is None or self.submit_s is None or self.end_s < self.submit_s:
             return None
         return self.end_s - self.submit_s

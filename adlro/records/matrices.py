@@ -1,4 +1,4 @@
-"""What GPUs report, as arrays: blocks of telemetry, and the matrix of a cluster's GPUs.
+"""Reports of GPUs as arrays: blocks of telemetry, and the matrix of a cluster's GPUs.
 
 The one module of `adlro.records` that knows numpy. Times named `*_s` are seconds of cluster time, `*_unix_s` seconds of
 wall time.
@@ -40,10 +40,10 @@ class TelemetryBlock:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The newest sample of every GPU and the blocks of the window asked for, oldest first.
+    """The newest sample of every GPU and the blocks of the requested window, oldest first.
 
-    `latest` has one sample time and a column for every metric; what was never reported is NaN, and so is the time until
-    anything was.
+    `latest` has one sample time and a column for every metric; values that were never reported are NaN, and so is the
+    time before the first report.
     """
 
     latest: TelemetryBlock
@@ -61,7 +61,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class GpuDrift:
-    """Whether a GPU is slower than its kind; flagged at a false-alarm rate of 1 % a look.
+    """Whether a GPU is slower than its model; flagged at a false-alarm rate of 1 % per check.
 
     `speed_ratio` is its estimated speed relative to its model, from `job_count` finished jobs.
     """
@@ -74,7 +74,7 @@ class GpuDrift:
 
 @dataclass(frozen=True, slots=True)
 class MixDrift:
-    """Whether the mix of finished jobs has changed, in which variable most, and by what total variation."""
+    """Whether the mix of finished jobs has changed, the variable with the largest change, and its total variation."""
 
     score: float = 0.0
     flagged: bool = False
@@ -84,7 +84,7 @@ class MixDrift:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU of the cluster's state; `sample_time_unix_s` is None while it has never reported."""
+    """One GPU of the cluster's state; `sample_time_unix_s` is None before its first report."""
 
     gpu_id: str
     node_id: str
@@ -105,7 +105,7 @@ class StatePlane:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The GPU matrix as decompose knows it, GPUs in the order of the cluster's description."""
+    """decompose's GPU matrix, GPUs in the order of the cluster's description."""
 
     cluster: str
     gpus: tuple[GpuState, ...]
@@ -115,6 +115,6 @@ class ClusterState:
     mix_drift: MixDrift = MixDrift()
 
     def value(self, metric: Metric, gpu_index: int) -> float:
-        """The raw value of one metric of one GPU; NaN where it is not known."""
+        """The raw value of one metric of one GPU; NaN if it is unknown."""
         plane = self.planes.get(metric)
         return float(plane.raw[gpu_index]) if plane is not None else float("nan")

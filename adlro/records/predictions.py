@@ -1,4 +1,4 @@
-"""Predicted runtimes and what they rest on, as plain data. Knows no gRPC."""
+"""Predicted runtimes and their basis, as plain data. Knows no gRPC."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from adlro.records.jobs import JobSpec
 
 
 class PredictionBasis(enum.IntEnum):
-    """What a prediction rests on, best first; numbers as in decompose_service.proto."""
+    """The basis of a prediction, best first; numbers as in decompose_service.proto."""
 
     DECLARED = 1
     USER_APPLICATION = 2
@@ -19,7 +19,7 @@ class PredictionBasis(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """In words."""
+        """The basis in words."""
         return {
             PredictionBasis.DECLARED: "the declared runtime",
             PredictionBasis.USER_APPLICATION: "this user's jobs of this application",
@@ -31,7 +31,7 @@ class PredictionBasis(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A finished job that speaks for a prediction."""
+    """A finished job that supports a prediction."""
 
     job_id: str
     similarity: float
@@ -44,9 +44,9 @@ class RuntimePrediction:
     """A job's runtime on one GPU model: between low_s and high_s with probability interval_coverage.
 
     Attributes:
-        basis: None: a server does not say.
-        novelty: 0 much like what was seen, 1 unlike anything.
-        gpu_id: of a single GPU of that model, at its own speed; empty: of any.
+        basis: None: the server does not report it.
+        novelty: 0 close to the jobs so far, 1 unlike any of them.
+        gpu_id: a single GPU of that model, at its own speed; empty: any GPU.
     """
 
     gpu_model: str
@@ -62,7 +62,7 @@ class RuntimePrediction:
 
 @dataclass(frozen=True, slots=True)
 class Recollection:
-    """A finished job like the one asked about."""
+    """A finished job similar to the one in the request."""
 
     job_id: str
     similarity: float

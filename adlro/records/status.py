@@ -1,6 +1,6 @@
-"""How the orchestrator stands, as plain data: who decides, by which policy, and how much waits and runs.
+"""The orchestrator's status as plain data: the acting instance, its policy, and numbers of waiting and running jobs.
 
-A new figure is a field of a record here and of its message; `adlro.wire` translates it without being told.
+A new figure is a field of a record here and of its message; `adlro.wire` translates it by name.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from adlro.records.decisions import DecisionBasis
 
 @dataclass(frozen=True, slots=True)
 class ShadowStatus:
-    """The policy beside the acting one: in how many decisions it would have done the same, or something else.
+    """The shadow policy beside the acting one: the number of decisions in which it agreed or differed.
 
-    Holds are counted too, since the shadow was set; `skipped_count`: those that it was not asked about.
+    Holds count too, since the shadow was set; `skipped_count`: decisions that it did not judge.
     """
 
     policy: str
@@ -27,15 +27,15 @@ class ShadowStatus:
 
 @dataclass(frozen=True, slots=True)
 class OrchestratorStatus:
-    """Who decides, by which policy, and how much waits and runs.
+    """The acting instance, its policy, and numbers of waiting and running jobs.
 
     Attributes:
-        fallbacks: decisions of the fallback in a policy's place, by why.
-        shadow: None: no policy is in the shadow.
-        wait_ratio: of the acting policy's limit on waits; 0: it has none.
-        deciding_policy: who decides now; empty, and `deciding_basis` None: a server does not say.
-        decisions_by_basis: under the acting policy, since the acting session began or the policy was set; those not
-            named: 0.
+        fallbacks: decisions of the fallback in a policy's place, by reason.
+        shadow: None: there is no shadow policy.
+        wait_ratio: ratio of the acting policy's limit on waits; 0: it has none.
+        deciding_policy: who decides now; empty, and `deciding_basis` None: the server does not report it.
+        decisions_by_basis: under the acting policy, since the acting session began or the policy was set; 0 for a
+            missing basis.
     """
 
     acting: bool
@@ -69,7 +69,7 @@ class OrchestratorStatus:
 
 @dataclass(frozen=True, slots=True)
 class OfferedPolicy:
-    """A policy that can be set; `version` and `problem` where it is learned."""
+    """A policy that can be selected; `version` and `problem` for a learned one."""
 
     name: str
     description: str

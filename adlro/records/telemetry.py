@@ -1,4 +1,4 @@
-"""What GPUs report, and in which units. Plain records: knows no gRPC, no Redis and no arrays."""
+"""The metrics of GPUs and their units. Plain records: knows no gRPC, no Redis and no arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Metric(enum.IntEnum):
-    """What a GPU reports; numbers as in telemetry.proto."""
+    """The metrics of a GPU; numbers as in telemetry.proto."""
 
     UTILIZATION = 1
     MEMORY_USED = 2

@@ -17,7 +17,7 @@ _JOB_ID = re.compile(r"job-([1-9][0-9]{0,17})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs: those that match every field that is set. Collections mean any of them, labels all of them."""
+    """A filter: it matches jobs that match every set field. Collections mean any of them, labels all of them."""
 
     states: Collection[JobState] = ()
     job_types: Collection[JobType] = ()
@@ -28,7 +28,7 @@ class JobFilter:
 
     @property
     def empty(self) -> bool:
-        """Every job matches."""
+        """Whether the filter matches every job."""
         return not (self.states or self.job_types or self.user or self.application or self.labels or self.job_ids)
 
     def matches(self, job: Job) -> bool:
@@ -62,7 +62,7 @@ class JobFilter:
 
 
 class JobEventKind(enum.IntEnum):
-    """What a watcher is told; numbers as in job_service.proto."""
+    """The kind of a watch event; numbers as in job_service.proto."""
 
     SNAPSHOT = 1
     SNAPSHOT_END = 2
@@ -71,7 +71,7 @@ class JobEventKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """One message of a watch: a job as it stood, the end of the snapshot (`job` is None), or a change."""
+    """One message of a watch: a job's state, the end of the snapshot (`job` is None), or a change."""
 
     kind: JobEventKind
     job: Job | None

@@ -18,7 +18,7 @@ from adlro.state.machines import empty_machines, hardware_of
 from adlro.state.observation import Bools, Floats, Ints, Observation
 
 GpuChange = tuple[float, int, float]
-"""(time in s, the GPU's number, its speed from then on against its model's own; 0: it is lost)."""
+"""(time in s, the GPU's number, its speed from then on relative to its model; 0: lost)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What became of N job lists.
+    """The outcome of N job lists.
 
     Attributes:
         jobs: the lists.
-        start_s, end_s: (N, J) of each job's last attempt; nan where it never started, or never ended.
-        gpu: (N, J) where that attempt ran; -1 where it never started.
-        attempts: (N, J) starts.
-        stuck: (N,) jobs were left that nothing could start.
+        start_s, end_s: (N, J) of each job's last attempt; nan if it never started, or never ended.
+        gpu: (N, J) that attempt's GPU; -1 if it never started.
+        attempts: (N, J) number of starts.
+        stuck: (N,) whether jobs remained that can never start.
         jobs_integral_s: (N,) integral of the number of jobs in the system over time, counted at the events.
     """
 
@@ -78,19 +78,19 @@ class BatchOutcome:
 
 
 class BatchSimulator:
-    """N clusters, each with a job list, taken from decision to decision.
+    """N clusters, each with a job list, advanced from decision to decision.
 
     Args:
         cluster: one for all, or one for each of the N; all with the models of `gpu_models`.
         jobs: L lists; their models are numbered as in `gpu_models`.
         gpu_models: the models' names; those of the (one) cluster where left out.
-        gpu_changes: for each list, what happens to GPUs, ascending in time.
-        start_cost_s: time that each start takes before the work begins.
-        begin_with: (N,) numbers of the lists with which the clusters begin, and `begin` others; cluster n has list n,
-            and N = L, where left out.
+        gpu_changes: for each list, the changes of GPUs, ascending in time.
+        start_cost_s: seconds that each start takes before the work begins.
+        begin_with: (N,) numbers of the clusters' first lists; `begin` starts others; if left out, cluster n has list n,
+            and N = L.
 
     Raises:
-        InvalidInput: the numbers of clusters, lists and changes differ, or a change is not one; no such list.
+        InvalidInput: the numbers of clusters, lists and changes differ, a change is invalid, or a list does not exist.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class BatchSimulator:
         check_jobs(jobs, self.gpu_models, start_cost_s)
         self._jobs = jobs
         self._hardware = hardware_of(clusters, self.gpu_models)
-        # A list may run on any of them.
+        # A list may run on any of the clusters.
         gpu_count = self._hardware.gpu_count
         gpus = gpu_count if begin_with is None else np.full(lists, gpu_count.min(initial=np.iinfo(np.int64).max))
         self._changes = change_arrays(gpu_changes or [[]] * lists, gpus)
@@ -127,7 +127,7 @@ class BatchSimulator:
         self.begin(np.arange(len(first)), first)
 
     def begin(self, clusters: Ints, lists: Ints) -> None:
-        """Some clusters begin some lists, wherever they stand.
+        """Starts lists on some clusters, whatever their present state.
 
         Args:
             clusters, lists: (B,) numbers.
@@ -150,7 +150,7 @@ class BatchSimulator:
 
     @property
     def active(self) -> Ints:
-        """Numbers of the clusters that stand at a decision; none: all have come to their end."""
+        """Numbers of the clusters at a decision; empty: all have reached their end."""
         return self._active
 
     @property
@@ -169,13 +169,13 @@ class BatchSimulator:
         return decision_points(*args, self._active, self.gpu_models)
 
     def act(self, actions: Ints) -> None:
-        """Carries out one action for each active cluster, and goes on to the next decisions.
+        """Carries out one action for each active cluster, and advances to the next decisions.
 
         Args:
             actions: (active, 2) the job's place in the observation and the GPU's number, or (HOLD, HOLD).
 
         Raises:
-            ValueError: actions of another shape, or one that starts what cannot start; those before it are carried out.
+            ValueError: actions of another shape, or an impossible start; the actions before it are carried out.
         """
         active = self._active
         if actions.shape != (len(active), 2):
@@ -191,12 +191,12 @@ class BatchSimulator:
 
     @property
     def stuck(self) -> Bools:
-        """(N,) jobs are left that nothing can start."""
+        """(N,) whether jobs remain that can never start."""
         stuck: Bools = self._course.status == STUCK
         return stuck
 
     def outcome(self) -> BatchOutcome:
-        """What became of the lists (so far), where each cluster has its own."""
+        """The outcome of the lists (so far); each cluster must have its own list."""
         course = self._course
         return BatchOutcome(
             jobs=self._jobs,
@@ -216,7 +216,7 @@ class BatchSimulator:
 
 
 def check_jobs(jobs: JobArrays, gpu_models: Sequence[str], start_cost_s: float) -> None:
-    """Checks what a simulation rests on: compiled code asks no questions.
+    """Checks the input of a simulation: compiled code checks nothing.
 
     Raises:
         InvalidInput: durations for other models, or not above 0, or of a job that is expected to run where it cannot;
@@ -232,7 +232,7 @@ def check_jobs(jobs: JobArrays, gpu_models: Sequence[str], start_cost_s: float) 
         raise InvalidInput(f"start_cost_s must be a number from 0, not {start_cost_s}", field="start_cost_s")
     there = np.arange(jobs.submit_s.shape[1]) < jobs.job_count[:, None]
     early = np.pad(jobs.submit_s, ((0, 0), (1, 0)))[:, :-1]
-    # Later than 1e12 s a float cannot tell milliseconds apart.
+    # Above 1e12 s, floats can't represent single milliseconds.
     wrong = there & ~((jobs.submit_s >= early) & (jobs.submit_s <= 1e12))
     if wrong.any():
         number, job = (int(place[0]) for place in np.nonzero(wrong))
@@ -257,7 +257,8 @@ def change_arrays(gpu_changes: Sequence[Sequence[GpuChange]], gpu_count: Ints) -
     """GpuChanges of GPUs as arrays.
 
     Raises:
-        InvalidInput: not one sequence a list, out of order, an unknown GPU, or a speed below 0.
+        InvalidInput: the number of sequences is not that of the lists, or a sequence is out of order, or has an unknown
+            GPU or a speed below 0.
     """
     if len(gpu_changes) != len(gpu_count):
         raise InvalidInput(f"changes for {len(gpu_changes)} of {len(gpu_count)} clusters", field="gpu_changes")

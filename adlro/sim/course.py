@@ -1,6 +1,6 @@
-"""How far job lists have come on N clusters: the state of jobs and queues. numpy and numba only.
+"""The progress of job lists on N clusters: the state of jobs and queues. numpy and numba only.
 
-What happens to it stands in adlro/sim/kernel.py.
+adlro/sim/kernel.py changes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FUTURE, WAITING, RUNNING, FINISHED, IMPOSSIBLE = range(5)
 """States of a job; IMPOSSIBLE: no GPU of the cluster can ever hold it."""
 
 DECISION, DONE, STUCK = range(3)
-"""What a cluster stands at: a decision, the end of its list, or for ever, with jobs that nothing will start."""
+"""The status of a cluster: at a decision, at the end of its list, or stuck with jobs that can never start."""
 
 NOT_HOLDING = -np.inf
 
@@ -29,12 +29,12 @@ waiting job fits on them."""
 
 
 class GpuChanges(NamedTuple):
-    """What happens to GPUs, L lists of up to C changes; padding has time inf.
+    """Changes of GPUs, L lists of up to C changes; padding has time inf.
 
     Attributes:
         time_s: (L, C) ascending.
         gpu: (L, C).
-        speed: (L, C) against the model's own; 0: the GPU is lost.
+        speed: (L, C) relative to the model; 0: the GPU is lost.
     """
 
     time_s: Floats
@@ -43,24 +43,24 @@ class GpuChanges(NamedTuple):
 
 
 class Course(NamedTuple):
-    """How far the lists of N clusters have come.
+    """The progress of the lists of N clusters.
 
     Attributes:
-        list_of: (N,) number of the job list, and of the changes, that the cluster runs.
-        start_cost_s: (N,) time that each start takes before the work begins.
+        list_of: (N,) number of the cluster's job list and changes.
+        start_cost_s: (N,) seconds that each start takes before the work begins.
         status: (N,) DECISION, DONE or STUCK.
         job_state: (N, J).
         job_start_s, job_end_s: (N, J) of the last attempt; nan before.
         job_gpu: (N, J) of the last attempt; -1 before.
-        job_attempts: (N, J) starts.
+        job_attempts: (N, J) number of starts.
         waiting: (N, J) numbers of the waiting jobs, in the order of submission.
         waiting_count, arrived_count, finished_count, impossible_count: (N,).
-        next_change: (N,) the first change that has not happened.
-        hold_until_s: (N,) NOT_HOLDING, or when the hold ends.
-        last_event_s: (N,) when a job last arrived or ended, or a GPU was lost or came back.
+        next_change: (N,) number of the next change.
+        hold_until_s: (N,) NOT_HOLDING, or the end of the hold.
+        last_event_s: (N,) time of the last arrival or end of a job, or loss or return of a GPU.
         feasible_idle: (N,) while a hold lasts: idle GPUs that some waiting job fits on.
-        priority_sum: (N,) of the jobs in the system.
-        known_speed: (N, G) the GPU's speed as the scheduler believes it: 1 until somebody writes another.
+        priority_sum: (N,) sum of the priorities of the jobs in the system.
+        known_speed: (N, G) the scheduler's estimate of the GPU's speed: 1 until a caller sets another.
         user_service_s: (N, U) GPU time of ended attempts.
         run_job, run_gpu, run_start_s, run_end_s, run_completed: (N, J + C) ended attempts, in the order of their ends.
         run_count: (N,).
@@ -104,7 +104,7 @@ def new_course(
     *,
     start_cost_s: Floats,
 ) -> Course:
-    """Nothing has begun; `begin` brings each cluster to its first decision."""
+    """Courses at their start; `begin` advances each cluster to its first decision."""
     batch, gpus = hardware.gpu_model.shape
     size = jobs.submit_s.shape[1]
     runs = size + changes.time_s.shape[1]
@@ -145,7 +145,7 @@ def new_course(
 
 @compiled_part
 def place_in_order(queue: NDArray[np.int32], length: int, job: int) -> int:
-    """Where a job stands, or would stand, in a queue in the order of submission."""
+    """A job's place, present or future, in a queue in the order of submission."""
     low, high = 0, length
     while low < high:
         middle = (low + high) >> 1
@@ -158,7 +158,7 @@ def place_in_order(queue: NDArray[np.int32], length: int, job: int) -> int:
 
 @compiled_part
 def join_queue(course: Course, n: int, job: int) -> None:
-    """A job of cluster n waits from now on."""
+    """Adds a job to cluster n's queue."""
     length, queue = course.waiting_count[n], course.waiting[n]
     place = place_in_order(queue, length, job)
     for i in range(length, place, -1):
@@ -170,7 +170,7 @@ def join_queue(course: Course, n: int, job: int) -> None:
 
 @compiled_part
 def leave_queue(course: Course, n: int, job: int) -> None:
-    """A job of cluster n waits no longer; its state is the caller's."""
+    """Removes a job from cluster n's queue; the caller sets its state."""
     length, queue = course.waiting_count[n] - 1, course.waiting[n]
     for i in range(place_in_order(queue, length + 1, job), length):
         queue[i] = queue[i + 1]

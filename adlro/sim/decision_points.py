@@ -1,4 +1,4 @@
-"""What policies see of clusters that the kernel simulates, and when they may hold. numpy and numba only."""
+"""Observations of simulated clusters, and whether a policy may hold. numpy and numba only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from adlro.state.scene import Scene, submit_of_running_s, whole_queue
 
 
 def hold_allowed(running_count: Any, arrived_count: Any, job_count: Any) -> Any:
-    """Where something runs or will be submitted: it ends a hold.
+    """Whether a job runs or will be submitted: its event ends a hold.
 
     Args:
-        running_count: jobs that run,
-        arrived_count: that were submitted so far,
-        job_count: that there will be in all.
+        running_count: number of running jobs.
+        arrived_count: number of jobs submitted so far.
+        job_count: number of all jobs of the list.
     """
     return (running_count > 0) | (arrived_count < job_count)
 
@@ -31,7 +31,7 @@ may_hold = compiled_part(hold_allowed)
 def decision_points(
     hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: Ints, gpu_models: tuple[str, ...]
 ) -> Observation:
-    """The decision points of some clusters, a row for each.
+    """The decision points of some clusters, one row each.
 
     Args:
         hardware, machines, jobs, course: of all clusters of a simulation.
@@ -66,7 +66,7 @@ def decision_points(
 
 
 def _user_service_s(scene: Scene, jobs: JobArrays, ended_s: Floats) -> Floats:
-    """(A, U) GPU time that each user has had: of attempts that ended, to which that of what runs is added here."""
+    """(A, U) GPU seconds that each user has received: of ended attempts, plus of the running ones."""
     row, gpu = np.nonzero(scene.gpu_job != IDLE)
     user = jobs.user[scene.list_of[row], scene.gpu_job[row, gpu]]
     np.add.at(ended_s, (row, user), scene.time_s[row] - scene.gpu_start_s[row, gpu])

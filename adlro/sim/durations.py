@@ -1,10 +1,10 @@
-"""How long a job's work takes on a GPU model, and how that ends. Arrays and plain records only.
+"""The duration of a job's work on a GPU model, and its end. Arrays and plain records only.
 
-Duration = work / speed; a time limit is the cluster's to keep (adlro/sim/simulator.py). Work that a job does not state
-is drawn by a stable hash, the same in every process and at every attempt:
+Duration = work / speed; the cluster enforces time limits (adlro/sim/simulator.py). Work that a job does not state is
+drawn by a stable hash, the same in every process and at every attempt:
 
-- with an expected runtime: that, brought to the reference GPU, times exp(0.3 N(0, 1)) by the job id: estimates are
-  wrong, and on no side more often. One on a GPU model without speeds counts as if it were the reference GPU;
+- with an expected runtime: that, converted to the reference GPU, times exp(0.3 N(0, 1)) by the job id: estimates are
+  wrong, equally often on both sides. An estimate on a GPU model without speeds counts as on the reference GPU;
 - without: the scenario's rule: the job type's median x exp(0.8 N) by (user, application) x exp(0.4 N) by the job id,
   within the scenario's limits, so that jobs of one user and application are alike here too.
 """
@@ -22,12 +22,12 @@ from adlro.records.jobs import JobSpec
 from adlro.workload.scenario import Scenario
 
 ESTIMATE_SIGMA = 0.3
-"""Spread of true work around a user's estimate (of its logarithm). Assumed."""
+"""Spread of true work around a user's estimate (standard deviation of its logarithm). Assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """What will become of a run that nobody disturbs: FINISHED or FAILED after `duration_s` at the model's speed."""
+    """The end of an undisturbed run: FINISHED or FAILED after `duration_s` at the model's speed."""
 
     duration_s: float
     kind: EventKind
@@ -37,10 +37,10 @@ class PlannedRun:
 def plan_run(
     job_id: str, spec: JobSpec, gpu_model: str, scenario: Scenario, speeds: SpeedTable = SHIPPED
 ) -> PlannedRun:
-    """How a job's run on a GPU model will go.
+    """Plans a job's run on a GPU model.
 
     Raises:
-        InvalidInput: no speeds are known for the GPU model.
+        InvalidInput: the GPU model has no known speeds.
     """
     run_s = work_s(job_id, spec, scenario, speeds) / speeds.speed(spec.application, spec.job_type, gpu_model)
     ratio = spec.simulated_work.fails_at_ratio if spec.simulated_work is not None else None
@@ -68,7 +68,7 @@ def work_s(job_id: str, spec: JobSpec, scenario: Scenario, speeds: SpeedTable = 
 def stable_uniform(*key: str) -> float:
     """A number in (0, 1) by a hash of the key: the same in every process."""
     digest = hashlib.blake2b("\0".join(key).encode(), digest_size=8).digest()
-    # 53 bits are what a float holds; the half keeps clear of 0 and 1.
+    # A float has 53 bits; the half excludes 0 and 1.
     return ((int.from_bytes(digest, "big") >> 11) + 0.5) / 2**53
 
 

@@ -1,7 +1,7 @@
-"""Copies one cluster's state in the batched simulator, so that its future can be played from there.
+"""Copies one cluster's state in the batched simulator, so that its future can be simulated from there.
 
-A rollout stands at a decision, copies the cluster to a row of a scratch batch, acts there, and plays on: the cluster
-itself goes on undisturbed. Scratch rows have the hardware, the job lists and the changes of their source. numpy and
+A rollout copies a cluster at a decision to a row of a scratch batch, acts there, and continues the simulation: the
+cluster itself stays unchanged. Scratch rows have the hardware, the job lists and the changes of their source. numpy and
 numba only.
 """
 
@@ -19,10 +19,10 @@ def scratch(hardware: Hardware, jobs: JobArrays, changes: GpuChanges, rows: int)
     """Room for copies of clusters with the hardware of cluster 0.
 
     Args:
-        hardware: of the source.
-        jobs: the lists that the copies go on with; those of the source, or longer ones.
-        changes: the same for GPUs.
-        rows: copies at a time.
+        hardware: the source's hardware.
+        jobs: the lists of the copies: the source's, or longer ones.
+        changes: the same for changes of GPUs.
+        rows: number of copies at a time.
     """
     same = Hardware(*(np.repeat(column[:1], rows, axis=0) for column in hardware))
     course = new_course(same, jobs, changes, np.zeros(rows, dtype=np.int64), start_cost_s=np.zeros(rows))
@@ -31,7 +31,7 @@ def scratch(hardware: Hardware, jobs: JobArrays, changes: GpuChanges, rows: int)
 
 @compiled_part
 def copy_machines(source: Machines, n: int, target: Machines, m: int) -> None:
-    """Brings the machines of cluster m of `target` to the state of cluster n of `source`."""
+    """Copies the machines of cluster n of `source` to cluster m of `target`."""
     target.time_s[m] = source.time_s[n]
     target.idle_count[m] = source.idle_count[n]
     target.running_count[m] = source.running_count[n]
@@ -52,9 +52,9 @@ def copy_machines(source: Machines, n: int, target: Machines, m: int) -> None:
 
 @compiled_part
 def copy_course(jobs: JobArrays, source: Course, n: int, target: Course, m: int) -> None:
-    """Brings the course of cluster m of `target` to that of cluster n of `source`.
+    """Copies the course of cluster n of `source` to cluster m of `target`.
 
-    All but what a continuation never reads: the record of ended runs is the target's own.
+    Omits the fields that a continuation never reads: the record of ended runs stays the target's own.
     """
     number = source.list_of[n]
     target.list_of[m] = number

@@ -1,9 +1,9 @@
-"""What a simulated cluster's GPUs report: utilization, memory, memory bandwidth, power, temperature.
+"""The metrics of a simulated cluster's GPUs: utilization, memory, memory bandwidth, power, temperature.
 
 Utilization and bandwidth are figures of the application (`data/gpu_load.csv`, assumed), varied a little from job to job
 by a stable hash. Power = idle + utilization x (limit - idle). Temperature follows dT/dt = (T_ambient + R P - T) / tau
 (`data/thermal.csv`, assumed); power is constant between a GPU's events, so T has a closed form and a sample at any time
-is exact, however far a virtual clock has jumped.
+is exact, also after a long jump of a virtual clock.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class MetricsSample:
 class GpuMetrics:
     """The metrics of a cluster's GPUs, by their numbers, as functions of cluster time.
 
-    Times of calls on one GPU must not fall.
+    Times of calls for one GPU must not decrease.
 
     Raises:
-        InvalidInput: a GPU model that ADLRO does not know comes without figures.
+        InvalidInput: a GPU model is unknown to ADLRO, and has no figures.
     """
 
     def __init__(self, cluster: Cluster, time_s: float = 0.0) -> None:
@@ -77,11 +77,11 @@ class GpuMetrics:
         self._gb_per_s = np.zeros(count)
         self._power_w = self._idle_w.copy()
         self._since_s = np.full(count, float(time_s))
-        # Temperature at `_since_s`: at the start that of a GPU that has long been idle.
+        # Temperature at `_since_s`: at the start that of a long idle GPU.
         self._since_c = AMBIENT_C + self._resistance_c_per_w * self._power_w
 
     def start_job(self, number: int, time_s: float, job_id: str, spec: JobSpec) -> None:
-        """A job starts on an idle GPU."""
+        """Starts a job on an idle GPU."""
         utilization, bandwidth_share = _LOAD.get((spec.application, "")) or _LOAD["*", spec.job_type.label]
         self._set_power(number, time_s, self._idle_w[number])
         self._utilization[number] = min(utilization * _variation("utilization", job_id), 1.0)
@@ -93,20 +93,20 @@ class GpuMetrics:
         self._power_w[number] += self._utilization[number] * (self._limit_w[number] - self._idle_w[number])
 
     def end_job(self, number: int, time_s: float) -> None:
-        """A GPU falls idle."""
+        """Makes a GPU idle."""
         self._set_power(number, time_s, self._idle_w[number])
         self._utilization[number] = 0.0
         self._gb_per_s[number] = 0.0
         self._used_mib[number] = DRIVER_MEMORY_MIB
 
     def lose(self, number: int, time_s: float) -> None:
-        """A GPU is gone: it reports nothing, and cools down."""
+        """Marks a GPU as lost: it reports nothing, and cools down."""
         self.end_job(number, time_s)
         self._power_w[number] = 0.0
         self._lost[number] = True
 
     def restore(self, number: int, time_s: float) -> None:
-        """A lost GPU is back, idle."""
+        """Restores a lost GPU, idle."""
         self._set_power(number, time_s, self._idle_w[number])
         self._lost[number] = False
 

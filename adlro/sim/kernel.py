@@ -1,10 +1,10 @@
-"""The course of job lists on N clusters: what arrives, waits, runs and ends, up to the next decision. numpy and numba.
+"""Simulates job lists on N clusters: arrivals, waits, runs and ends, up to the next decision. numpy and numba.
 
-No Python object in here. `adlro/sim/batch.py` is the way in; the state is `adlro/sim/course.py`, the physics
-of GPUs `adlro/state/machines.py`.
+No Python objects. `adlro/sim/batch.py` calls this module; the state is `adlro/sim/course.py`, the physics of GPUs
+`adlro/state/machines.py`.
 
-At one instant ends come first, then changes of GPUs, then submissions; then decisions, until nothing fits or the
-policy holds. A job of a lost GPU waits again, at its place by submission, and starts from scratch.
+At one instant ends come first, then changes of GPUs, then submissions; then decisions, until no job fits or the policy
+holds. A job of a lost GPU waits again, at its place by submission, and starts from the beginning.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _end_run(
 
 @compiled_part
 def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, gpu: int) -> bool:
-    """Starts a waiting job now; False, and nothing changes, where it does not wait or does not fit."""
+    """Starts a waiting job now; returns False without a change if it does not wait or does not fit."""
     number = course.list_of[n]
     if not (0 <= job < jobs.job_count[number] and 0 <= gpu < hardware.gpu_count[n]):
         return False
@@ -107,7 +107,7 @@ def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Cours
     ):
         return False
     cost_s = course.start_cost_s[n]
-    # What a start costs is not known to schedulers, here as in service: no cluster tells it.
+    # Schedulers do not know the start cost, here as in service: no cluster reports it.
     expected_s = jobs.expected_s[number, job, model] / course.known_speed[n, gpu]
     occupy(
         hardware,
@@ -131,7 +131,7 @@ def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Cours
 
 @compiled_part
 def _takes(hardware: Hardware, jobs: JobArrays, n: int, number: int, job: int, gpu: int) -> bool:
-    """The GPU has the memory for the job, and is of a model that it runs on."""
+    """Whether the GPU has the memory for the job, and is of a model that the job runs on."""
     return bool(
         gpu_has_memory(jobs.gpu_memory_mib[number, job], hardware.gpu_memory_mib[n, gpu])
         and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
@@ -140,13 +140,13 @@ def _takes(hardware: Hardware, jobs: JobArrays, n: int, number: int, job: int, g
 
 @compiled_part
 def hold_is_allowed(machines: Machines, jobs: JobArrays, course: Course, n: int) -> bool:
-    """Something runs or will be submitted: it ends a hold."""
+    """Whether a job runs or will be submitted: its event ends a hold."""
     return bool(may_hold(machines.running_count[n], course.arrived_count[n], jobs.job_count[course.list_of[n]]))
 
 
 @compiled_part
 def hold(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int) -> None:
-    """Starts nothing more until something happens, or the hold expires (`adlro.state.observation.hold_until_s`)."""
+    """Starts no more jobs until an event, or the end of the hold (`adlro.state.observation.hold_until_s`)."""
     time_s = machines.time_s[n]
     if hold_is_allowed(machines, jobs, course, n):
         wait_s = max(HOLD_LIMIT_S, time_s - course.last_event_s[n])
@@ -182,16 +182,16 @@ def _something_fits(
     first_node: int,
     end_node: int,
 ) -> bool:
-    """Some waiting job fits somewhere now.
+    """Whether some waiting job fits on some GPU now.
 
     Args:
-        first_job: jobs from this number on are looked at on all nodes,
-        first_node, end_node: the others only on these.
+        first_job: jobs from this number on are tested on all nodes.
+        first_node, end_node: the other jobs only on these nodes.
     """
     if machines.idle_count[n] == 0:
         return False
     number = course.list_of[n]
-    # From the end: there stand the newest.
+    # From the end, where the newest jobs are.
     for i in range(course.waiting_count[n] - 1, -1, -1):
         job = course.waiting[n, i]
         low, high = (0, hardware.node_cores.shape[1]) if job >= first_job else (first_node, end_node)
@@ -211,7 +211,7 @@ def _something_fits(
 def _fits_on_node(
     hardware: Hardware, machines: Machines, jobs: JobArrays, n: int, number: int, job: int, node: int
 ) -> bool:
-    """Some idle GPU of the node has the memory for the job, and is of a model that it runs on."""
+    """Whether some idle GPU of the node has the memory for the job, and is of a model that it runs on."""
     for gpu in range(hardware.node_first_gpu[n, node], hardware.node_first_gpu[n, node + 1]):
         if (
             machines.gpu_job[n, gpu] == IDLE
@@ -231,10 +231,10 @@ def advance(
     course: Course,
     n: int,
 ) -> None:
-    """Takes cluster n to its next decision, which is where any waiting job fits, or to the end."""
+    """Advances cluster n to its next decision, when a waiting job fits, or to the end."""
     number = course.list_of[n]
     count, change_count = jobs.job_count[number], changes.time_s.shape[1]
-    # Where nothing fitted before an event, only what it brings can: new jobs anywhere, or any job on a freed node.
+    # If no job fitted before an event, only its changes can fit: new jobs anywhere, or any job on a freed node.
     first_job, first_node, end_node = 0, 0, 0
     while True:
         holding = course.hold_until_s[n] != NOT_HOLDING
@@ -280,13 +280,13 @@ def advance(
             ends = speed > 0.0
             if not ends and machines.gpu_job[n, gpu] != IDLE:
                 _end_run(hardware, machines, jobs, course, n, gpu, ends)
-            # Nobody is told that a GPU has become slower or faster: only that it is lost, or back.
+            # A change of speed alone is no event: only a loss or a return is.
             if (speed == 0.0) != (machines.gpu_speed[n, gpu] == 0.0):
                 first_job = 0
                 happened = True
             set_speed(machines, n, gpu, speed)
             if machines.gpu_job[n, gpu] != IDLE and machines.gpu_end_s[n, gpu] <= time_s:
-                # What was left of it, the last bit of a float, is gone: it ends now, and not after a decision.
+                # The rest of its work, the last bit of a float, is dropped: it ends now, and not after a decision.
                 _end_run(hardware, machines, jobs, course, n, gpu, ends)
                 first_job = 0
                 happened = True
@@ -312,7 +312,7 @@ def begin(
     n: int,
     number: int,
 ) -> None:
-    """Empties cluster n, gives it list `number` from time 0 on, and goes to its first decision."""
+    """Empties cluster n, gives it list `number` from time 0 on, and advances to its first decision."""
     machines.time_s[n] = 0.0
     for gpu in range(machines.gpu_speed.shape[1]):
         machines.gpu_job[n, gpu] = IDLE
@@ -351,7 +351,7 @@ def begin(
 
 @compiled
 def begin_all(hardware: Hardware, machines: Machines, jobs: JobArrays, changes: GpuChanges, course: Course) -> None:
-    """`begin` of every cluster, with the list it has."""
+    """`begin` of every cluster, with its present list."""
     for n in range(hardware.gpu_count.shape[0]):
         begin(hardware, machines, jobs, changes, course, n, course.list_of[n])
 
@@ -382,13 +382,13 @@ def act_all(
     rows: Ints,
     gpus: Ints,
 ) -> int:
-    """Carries out one action for each of `clusters`, in whole-queue order, and goes on to the next decisions.
+    """Carries out one action for each of `clusters`, in whole-queue order, and advances to the next decisions.
 
     Args:
-        rows: the job's place in the queue; below 0: hold.
+        rows: the job's place in the queue; below 0: a hold.
 
     Returns:
-        -1, or the first place in `clusters` whose action cannot be carried out; those behind it are not.
+        -1, or the first place in `clusters` with an impossible action; that and all later ones are not carried out.
     """
     for i in range(clusters.shape[0]):
         n = clusters[i]

@@ -1,10 +1,10 @@
-"""One cluster's course: jobs start, run and end, GPUs are lost and come back. No clock and no I/O of its own.
+"""One simulated cluster: jobs start, run and end, GPUs are lost and return. No clock and no I/O of its own.
 
-The names, messages and refusals around the compiled physics (adlro/state/machines.py): when a job ends, what it holds
-and what a GPU's loss or speed does to it is computed there, for this cluster as for the thousands of a training.
+This module adds names, messages and refusals to the compiled physics (adlro/state/machines.py), which computes the ends
+and resources of jobs and the effects of a GPU's loss or speed, for this cluster as for the thousands of a training.
 
-Event-driven: whoever drives it asks `next_event_time`, and takes the clock there with `advance_to`. It checks what a
-real cluster would refuse; idempotency, tokens and attempts are the caller's (adlro/clusterside).
+Event-driven: the caller reads `next_event_time`, and moves the clock there with `advance_to`. The simulator refuses
+what a real cluster would refuse; the caller handles idempotency, tokens and attempts (adlro/clusterside).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from adlro.state.machines import IDLE, empty_machines, hardware_of, next_end_s, 
 from adlro.workload.scenario import Scenario, load_scenario
 
 _WHOLE_DIGITS = 6
-"""Times of lists are taken to be whole microseconds after the origin, where they are as near to that as floats are."""
+"""Times of lists count as whole microseconds after the origin if they are as near to these as floats are."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGpu:
-    """A GPU's place in the cluster, and what it does: `running`, or idle, or lost."""
+    """A GPU's place in the cluster, and its state: `running`, or idle, or lost."""
 
     gpu: Gpu
     number: int
@@ -44,7 +44,7 @@ class SimulatedGpu:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment of cluster time, to the last bit: by its time, and by what is summed up since the origin."""
+    """A moment of cluster time, to the last bit: its time, and the sum of times since the origin."""
 
     time_s: float
     after_origin_s: float
@@ -61,18 +61,18 @@ class _Run:
 class ClusterSimulator:
     """A simulated cluster at one moment of cluster time, `now_s`.
 
-    Events come back without a revision (0): a log gives those.
+    Returned events have no revision (0): a log assigns it.
 
-    Inside, times are summed from an origin: how sums of floats are rounded, and with it which ends fall on one instant,
-    would else depend on how late in cluster time it is, and a list of jobs would not go the same way twice. A list that
-    begins at the origin goes exactly as it would from time 0.
+    Inside, times are summed from an origin: otherwise the rounding of sums of floats, and so which ends are at one
+    instant, would depend on the cluster time, and a list of jobs would not have the same schedule twice. A list that
+    begins at the origin has exactly the schedule of time 0.
 
     Args:
         cluster: nodes and GPUs; every GPU model must have speeds.
-        scenario: where the work of jobs that state none is drawn from; `paper` where left out.
-        speeds: of applications on its GPU models.
-        time_s: cluster time to begin at.
-        start_cost_s: time that each start takes before the work begins.
+        scenario: source of the work of jobs that state none; `paper` if left out.
+        speeds: speeds of applications on its GPU models.
+        time_s: initial cluster time.
+        start_cost_s: seconds that each start takes before the work begins.
 
     Raises:
         InvalidInput: a GPU model cannot be simulated, or the start cost is not a number from 0.
@@ -105,22 +105,22 @@ class ClusterSimulator:
         # By the launch's number, so in the order of the launches.
         self._runs: dict[int, _Run] = {}
         self._launch_of: dict[str, int] = {}
-        # (G,) when the job's time limit is reached, whatever is left of its work; inf where there is none.
+        # (G,) end of the job's time limit, whatever the rest of its work; inf without a limit.
         self._limit_end_s = np.full(len(self._gpus), np.inf)
 
     @property
     def running(self) -> tuple[RunningJob, ...]:
-        """What runs, in the order of the launches."""
+        """The running attempts, in the order of the launches."""
         return tuple(run.job for run in self._runs.values())
 
     @property
     def gpus(self) -> Mapping[str, SimulatedGpu]:
-        """Every GPU as it is now by its id, in the order of their numbers."""
+        """The state of every GPU by its id, in the order of their numbers."""
         return {gpu_id: self._state(number) for gpu_id, number in self._number_of.items()}
 
     @property
     def lost_gpu_ids(self) -> tuple[str, ...]:
-        """GPUs that were taken away."""
+        """The ids of lost GPUs."""
         return tuple(self._gpus[number].gpu_id for number in np.flatnonzero(self._machines.gpu_speed[0] == 0.0))
 
     def running_job(self, job_id: str) -> RunningJob | None:
@@ -129,7 +129,7 @@ class ClusterSimulator:
         return None if launch is None else self._runs[launch].job
 
     def sample(self, time_s: float) -> MetricsSample:
-        """What the GPUs report at a time between now and the next event."""
+        """The metrics of the GPUs at a time between now and the next event."""
         return self._metrics.sample(time_s)
 
     def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str) -> ClusterEvent:
@@ -157,7 +157,7 @@ class ClusterSimulator:
             launch,
             float(plan.duration_s),
             self._start_cost_s,
-            math.inf,  # what a scheduler expects is the scheduler's
+            math.inf,  # only a scheduler has an expected end
             spec.cpu_cores,
             spec.memory_mib,
         )
@@ -174,7 +174,7 @@ class ClusterSimulator:
 
     @property
     def moment(self) -> Moment:
-        """Where it stands."""
+        """The present moment."""
         return Moment(self.now_s, float(self._machines.time_s[0]))
 
     def resume(
@@ -184,15 +184,16 @@ class ClusterSimulator:
         runs: Sequence[tuple[RunningJob, JobSpec, Moment]],
         lost_gpu_ids: Iterable[str],
     ) -> None:
-        """Goes on where another simulator of this cluster stood; before anything else is asked of it.
+        """Restores the state of another simulator of this cluster; called before all other methods.
 
-        What runs ends exactly when it would have ended there. A GPU's temperature is that of its last start on.
+        Running attempts end exactly when they would have ended there. A GPU's temperature is that of its last start.
 
         Args:
-            origin_s: of the other one,
-            moment: and where it stood.
-            runs: what ran there, in the order of the launches: the job, what it needs, and the moment of its start.
-            lost_gpu_ids: GPUs that were lost.
+            origin_s: the other simulator's origin.
+            moment: its moment.
+            runs: its running attempts, in the order of the launches: the job, its requirements, and the moment of its
+                start.
+            lost_gpu_ids: ids of lost GPUs.
 
         Raises:
             NotFound: no such GPU.
@@ -208,12 +209,12 @@ class ClusterSimulator:
             self._metrics.lose(gpu, self.now_s)
 
     def stop(self, job_id: str, message: str = "stopped") -> ClusterEvent | None:
-        """Ends a job now; None where it does not run."""
+        """Stops a job now; None if it does not run."""
         launch = self._launch_of.get(job_id)
         return None if launch is None else self._end(launch, EventKind.STOPPED, message)
 
     def lose_gpu(self, gpu_id: str) -> list[ClusterEvent]:
-        """Takes a GPU away now: GPU_LOST, then LOST of the job that ran there. Nothing where it is lost already.
+        """Removes a GPU now: GPU_LOST, then LOST of its running job. No events if it is lost already.
 
         Raises:
             NotFound: no such GPU.
@@ -230,7 +231,7 @@ class ClusterSimulator:
         return events
 
     def restore_gpu(self, gpu_id: str) -> list[ClusterEvent]:
-        """Gives a lost GPU back now, at its model's own speed: GPU_BACK. Nothing where it is not lost.
+        """Restores a lost GPU now, at its model's own speed: GPU_BACK. No events if it is not lost.
 
         Raises:
             NotFound: no such GPU.
@@ -243,14 +244,14 @@ class ClusterSimulator:
         return [ClusterEvent(0, EventKind.GPU_BACK, self.now_s, placement=Placement.on(gpu_id))]
 
     def set_gpu_speed(self, gpu_id: str, speed: float) -> None:
-        """Changes a GPU's speed now; what runs there ends sooner or later for it. No event: a cluster does not tell.
+        """Changes a GPU's speed now, and with it the end of its running job. No event: clusters don't report speeds.
 
         Args:
-            speed: against the model's own.
+            speed: relative to the model.
 
         Raises:
             NotFound: no such GPU.
-            InvalidInput: the speed is not above 0; `lose_gpu` takes a GPU away.
+            InvalidInput: the speed is not above 0; `lose_gpu` removes a GPU.
             Conflict: GPU_LOST.
         """
         gpu = self._gpu(gpu_id)
@@ -261,24 +262,24 @@ class ClusterSimulator:
         set_speed(self._machines, 0, gpu, float(speed))
 
     def next_event_time(self) -> float | None:
-        """When the next job ends; None where nothing runs."""
+        """The next end of a job; None if no job runs."""
         end_s = self._next_end_s()
-        # Rounded to what floats can tell apart at this time: never before now.
+        # Rounded to the precision of floats at this time: never before now.
         return None if end_s == math.inf else max(self._origin_s + end_s, self.now_s)
 
     def set_origin(self) -> None:
-        """Counts from the next whole second on, where nothing runs; else nothing changes."""
+        """Moves the origin to the next whole second if no job runs; otherwise changes nothing."""
         if not self._runs:
             self._origin_s = float(math.ceil(self.now_s))
             self._machines.time_s[0] = self._after_origin_s(self.now_s)
 
     def advance_to(self, time_s: float) -> list[ClusterEvent]:
-        """Goes to a time; returns what happens at that instant, in the order of the launches.
+        """Advances to a time; returns the events of that instant, in the order of the launches.
 
-        More may happen at the same time: `next_event_time` says so.
+        Further events may have the same time: check `next_event_time`.
 
         Raises:
-            ValueError: the time has passed, or an event comes before it.
+            ValueError: the time is in the past, or an event comes before it.
         """
         if time_s < self.now_s:
             raise ValueError(f"cluster time cannot go back from {self.now_s} s to {time_s} s")
@@ -289,7 +290,8 @@ class ClusterSimulator:
             if time_s > self.now_s:
                 self.now_s, self._machines.time_s[0] = time_s, self._after_origin_s(time_s)
             return []
-        # Ends that only floats of this size can't tell apart are instants of their own; the caller comes back for them.
+        # Ends that differ only below the precision of the clock are separate instants; the caller advances again for
+        # them.
         self.now_s = time_s
         end_s = self._machines.time_s[0] = self._next_end_s()
         worked = self._machines.gpu_end_s[0] == end_s
@@ -304,7 +306,7 @@ class ClusterSimulator:
         return events
 
     def _next_end_s(self) -> float:
-        """When the next job ends, by its work or by its time limit, after the origin; inf where none runs."""
+        """The next end of a job, by its work or its time limit, after the origin; inf if no job runs."""
         return min(next_end_s(self._machines, 0), float(self._limit_end_s.min()))
 
     def _after_origin_s(self, time_s: float) -> float:
@@ -357,7 +359,7 @@ class ClusterSimulator:
 
 
 def warm() -> None:
-    """Compiles what a simulated cluster runs on, or fetches it from where numba keeps it, so that no launch waits."""
+    """Compiles the code of a simulated cluster, or loads it from numba's cache, so that no launch waits."""
     gpu_id = "gpu"
     simulator = ClusterSimulator(Cluster("warm", (Node("node", 1, 4096, (Gpu(gpu_id, REFERENCE_GPU_MODEL, 1),)),)))
     simulator.launch("job", 1, JobSpec("job", "user", JobType.SIMULATION, simulated_work=SimulatedWork(1.0)), gpu_id)

@@ -1,1 +1,1 @@
-"""Clusters and jobs at a moment as arrays, and what a policy sees of them: shared by the services and the simulator."""
+"""Arrays of clusters and jobs at a moment, and the observations of policies; for services and simulator."""

@@ -1,4 +1,4 @@
-"""Builds the candidate table of an observation, and the kinds of GPUs that it rests on. numpy and numba only."""
+"""Builds the candidate table of an observation, and its kinds of GPUs. numpy and numba only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from adlro.state.room import node_has_room
 
 
 def gpu_kinds(hardware: Hardware, known_speed: Floats) -> tuple[Ints, Ints]:
-    """Which GPUs of N clusters are of one kind: of one model, GPU memory, node size and speed.
+    """Numbers the kinds of GPUs of N clusters; a kind has one model, GPU memory, node size and speed.
 
     Args:
-        hardware: of the clusters.
-        known_speed: (N, G) the GPUs' speed against their models' own.
+        hardware: the clusters' hardware.
+        known_speed: (N, G) the GPUs' speeds relative to their models.
 
     Returns:
         (N, G) the number of each GPU's kind, in the order of the kinds' lowest GPUs; (N, S) these GPUs, -1 where a
@@ -42,7 +42,7 @@ def candidate_table(
 ) -> CandidateTable:
     """The table of N decision points; the arguments are fields of the observation."""
     batch, jobs = job_waiting.shape
-    # Room for every job on every idle GPU, and in a batch for more: what is not filled costs nothing.
+    # Room for every job on every idle GPU, and in a batch for more: unused memory costs nothing.
     idle = min(np.count_nonzero(gpu_idle), gpu_idle.shape[1])
     room = np.count_nonzero(job_waiting) * idle
     first, duration_s = np.empty((batch, jobs + 1), dtype=np.int64), np.empty(room)
@@ -68,7 +68,7 @@ def candidate_table(
 
 
 def with_new_table(observation: Observation) -> Observation:
-    """The same observation, with its table as its other fields now have it."""
+    """The same observation, with its table rebuilt from its other fields."""
     table = candidate_table(
         observation.gpu_kind,
         observation.gpu_node,
@@ -84,7 +84,7 @@ def with_new_table(observation: Observation) -> Observation:
 
 
 def every_gpu(observation: Observation) -> Ints:
-    """(E,) numbers of the GPUs of each row's group, in the order of the rows: `Observation.group` of all."""
+    """(E,) numbers of the GPUs of each row's group, in the order of the rows: `Observation.group` of all rows."""
     members = np.empty(int(observation.table.size.sum()), dtype=np.int64)
     place = 0
     for n in range(len(observation.table.first)):
@@ -102,7 +102,7 @@ def gpus_of_job(observation: Observation, n: int, job: int) -> Ints:
 
 
 def _fill_members(observation: Observation, n: int, rows: slice, members: Ints, place: int) -> int:
-    """Fills in the GPUs of some rows' groups from a place on, and returns the place behind them."""
+    """Fills in the GPUs of some rows' groups from a place on; returns the place after them."""
     gpu, count = observation.table.gpu[rows], observation.table.size[rows]
     idle, node, kind = observation.gpu_idle[n], observation.gpu_node[n], observation.gpu_kind[n]
     return _find_members(gpu, count, idle, node, kind, members, place)
@@ -110,7 +110,7 @@ def _fill_members(observation: Observation, n: int, rows: slice, members: Ints, 
 
 @compiled
 def _fill_kinds(hardware: Hardware, known_speed: Floats, gpu_kind: Ints, kind_gpu: Ints) -> int:
-    """Fills (N, G): each GPU's kind, and the lowest GPU of each kind; returns how many kinds a cluster has at most."""
+    """Fills (N, G): each GPU's kind, and each kind's lowest GPU; returns the largest number of kinds of a cluster."""
     most, gpus = 0, gpu_kind.shape[1]
     for n in range(gpu_kind.shape[0]):
         kinds = find_kinds(hardware, known_speed, n, gpus, gpu_kind[n], kind_gpu[n])
@@ -125,11 +125,11 @@ def find_kinds(hardware: Hardware, known_speed: Floats, n: int, gpus: int, gpu_k
 
     Args:
         hardware, known_speed: of all clusters.
-        gpus: how many are looked at; padding is a kind of its own.
+        gpus: number of GPUs to group; padding is a kind of its own.
         gpu_kind, kind_gpu: (G,) filled: the kind of each GPU, and the lowest GPU of each kind.
 
     Returns:
-        How many kinds there are.
+        The number of kinds.
     """
     kinds, before = 0, 0
     for gpu in range(gpus):
@@ -147,7 +147,7 @@ def find_kinds(hardware: Hardware, known_speed: Floats, n: int, gpus: int, gpu_k
 
 @compiled_part
 def _is_same(hardware: Hardware, known_speed: Floats, n: int, one: int, other: int) -> bool:
-    """Two GPUs of cluster n are of one kind."""
+    """Whether two GPUs of cluster n are of one kind."""
     node, other_node = hardware.gpu_node[n, one], hardware.gpu_node[n, other]
     return bool(
         hardware.gpu_model[n, one] == hardware.gpu_model[n, other]
@@ -176,7 +176,7 @@ def _fill_table(
     row_count: Ints,
     row_duration_s: Floats,
 ) -> int:
-    """Fills the columns of a table, and returns how many rows it has; `groups` is room for two figures of each GPU."""
+    """Fills the columns of a table; returns its number of rows; `groups` is room for two figures of each GPU."""
     rows = 0
     lowest, size = groups[0], groups[1]
     for n in range(gpu_kind.shape[0]):
@@ -204,7 +204,7 @@ def _fill_table(
                 ):
                     continue
                 if rows > begin and node_of[row_gpu[rows - 1]] == node and kind_of[row_gpu[rows - 1]] == kind_of[gpu]:
-                    row_count[rows - 1] += size[group]  # between the two the job does not fit
+                    row_count[rows - 1] += size[group]  # on the GPUs between the two the job does not fit
                     continue
                 row_job[rows], row_gpu[rows], row_count[rows] = job, gpu, size[group]
                 row_duration_s[rows] = duration_s
@@ -217,7 +217,7 @@ def _fill_table(
 def _find_members(
     row_gpu: Ints, row_count: Ints, gpu_idle: Bools, gpu_node: Ints, gpu_kind: Ints, members: Ints, place: int
 ) -> int:
-    """As `_fill_members`, of rows of one cluster."""
+    """As `_fill_members`, for the rows of one cluster."""
     for row in range(row_gpu.shape[0]):
         lowest = gpu = row_gpu[row]
         ends = place + row_count[row]

@@ -1,4 +1,4 @@
-"""The refusals of clusters: why a job may not start on a GPU. Plain records; what fits is adlro.placement's."""
+"""The refusals of clusters: why a job may not start on a GPU. Plain records; adlro.placement decides what fits."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def check_fit(
     cores_free: int,
     memory_free_mib: int,
 ) -> None:
-    """Refuses a start that can't be.
+    """Refuses an impossible start.
 
     Args:
-        job_id: of the job,
-        spec: and what it needs.
-        node: of the GPU.
-        gpu: where it is to start.
-        lost: the GPU was taken away.
-        runs_here: the job that has the GPU; empty: none.
-        cores_free: of the node.
-        memory_free_mib: of the node.
+        job_id: id of the job.
+        spec: the job's requirements.
+        node: the GPU's node.
+        gpu: the GPU to start on.
+        lost: whether the GPU is lost.
+        runs_here: id of the job that holds the GPU; empty: none.
+        cores_free: free cores of the node.
+        memory_free_mib: free memory of the node.
 
     Raises:
         Conflict: GPU_LOST, GPU_BUSY, GPU_MEMORY_TOO_SMALL, NODE_CORES_EXHAUSTED or NODE_MEMORY_EXHAUSTED; the message
@@ -54,7 +54,7 @@ def check_fit(
 
 
 def unknown_gpu(cluster: Cluster, gpu_id: str) -> NotFound:
-    """What is told about a GPU that the cluster does not have."""
+    """The error for a GPU that the cluster does not have."""
     gpu_ids = [gpu.gpu_id for _, gpu in cluster.gpus()]
     return NotFound(
         f"cluster '{cluster.name}' has no GPU '{gpu_id}'; DescribeCluster (or `adlro gpus`) lists its {len(gpu_ids)} "
@@ -66,5 +66,5 @@ def unknown_gpu(cluster: Cluster, gpu_id: str) -> NotFound:
 
 
 def job_runs(job_id: str, gpu_id: str, attempt: int) -> Conflict:
-    """What is told about a job of which an attempt runs."""
+    """The error for a job that already has a running attempt."""
     return Conflict(f"{job_id} runs on {gpu_id} already, attempt {attempt}", reason="JOB_RUNNING")

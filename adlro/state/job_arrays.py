@@ -1,4 +1,4 @@
-"""Job lists as arrays: what the batched simulator runs. numpy only."""
+"""Job lists as arrays, the input of the batched simulator. numpy only."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class JobArrays(NamedTuple):
         job_count: (L,) jobs of each list.
         submit_s: (L, J) ascending; inf in padding.
         duration_s: (L, J, K) true seconds on each model, at its own speed; inf where the job cannot run on the model.
-        expected_s: (L, J, K) the seconds that a scheduler believes.
-        expected_spread: (L, J) how unsure it is of them: standard deviation of ln(true / expected); 0: exact.
+        expected_s: (L, J, K) seconds that a scheduler expects.
+        expected_spread: (L, J) uncertainty of expected_s: standard deviation of ln(true / expected); 0: exact.
         cores: (L, J) CPU cores.
         memory_mib: (L, J) main memory.
         gpu_memory_mib: (L, J) GPU memory.
@@ -45,7 +45,7 @@ class JobArrays(NamedTuple):
 
 
 def empty_job_arrays(lists: int, jobs: int, models: int) -> JobArrays:
-    """Padding only, to be filled in."""
+    """Arrays of padding only, for the caller to fill."""
     return JobArrays(
         job_count=np.zeros(lists, dtype=np.int64),
         submit_s=np.full((lists, jobs), np.inf),
@@ -74,9 +74,9 @@ def pack_jobs(
     Args:
         lists: jobs in the order of submission.
         gpu_models: the models to run on, or a cluster with them.
-        expected_s: for each list (jobs, K), what a scheduler believes; the truth where left out.
-        expected_spread: for each list (jobs,), how unsure of it the scheduler is; not at all where left out.
-        speed_table: how fast applications run on the models.
+        expected_s: for each list (jobs, K), the expected seconds; the true ones if left out.
+        expected_spread: for each list (jobs,), the uncertainty of these; 0 if left out.
+        speed_table: speeds of applications on the models.
 
     Raises:
         InvalidInput: submissions out of order, a model without speeds, expectations of another shape or not above 0,

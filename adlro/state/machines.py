@@ -1,4 +1,4 @@
-"""The physics of GPUs: what runs where, until when, and what it holds. Arrays over N clusters; numpy and numba only.
+"""The physics of GPUs: running jobs, their ends and their resources. Arrays over N clusters; numpy and numba only.
 
 simcluster's one cluster (adlro/sim/simulator.py) and the thousands of a training (adlro/sim/kernel.py) both run on
 these functions. A GPU holds one job. Gangs and shared GPUs would need no other shape: a gang is one job number on
@@ -19,28 +19,28 @@ from adlro.state.observation import Floats, Ints
 from adlro.state.room import give_back, take
 
 IDLE = -1
-"""Stands for a job's number where a GPU has none."""
+"""Stands for a job's number on an idle GPU."""
 
 OVERRUN_SHARE = 0.5
-"""Where runtimes scatter by a lognormal of sigma s around an estimate m that is their median, those that outlast it go
-on for (exp(s^2 / 2) Phi(s) / Phi(0) - 1) m on average: 0.42 m at s = 0.4, as the jobs of one user and application
-do in the scenario `paper`, 0.57 m at s = 0.5."""
+"""If runtimes have a lognormal distribution with sigma s and the estimate m as median, jobs that exceed m continue for
+(exp(s^2 / 2) Phi(s) / Phi(0) - 1) m on average: 0.42 m at s = 0.4, as the jobs of one user and application have in the
+scenario `paper`, 0.57 m at s = 0.5."""
 
 _ROUNDING_S = 1e-6
-"""A job that ends when it was expected to has not outlasted it, whatever the sums of floats say."""
+"""A job that ends at its expected end has not exceeded it, whatever the rounding of sums of floats."""
 
 
 class Hardware(NamedTuple):
     """The fixed figures of N clusters with up to G GPUs and M nodes. Padding: memory -1, node 0.
 
     Attributes:
-        gpu_count: (N,) GPUs that there are.
+        gpu_count: (N,) number of GPUs.
         gpu_model: (N, G) the model's number in `models` of the batch.
         gpu_memory_mib: (N, G).
         gpu_node: (N, G) the node's number.
         node_cores: (N, M).
         node_memory_mib: (N, M).
-        node_first_gpu: (N, M + 1) number of each node's first GPU; a node's GPUs stand together.
+        node_first_gpu: (N, M + 1) number of each node's first GPU; a node's GPUs have consecutive numbers.
         shape_count: (N,) different kinds of (model, GPU memory, node's cores, node's memory).
         shape: (N, S, 4) these.
     """
@@ -64,13 +64,13 @@ class Machines(NamedTuple):
         gpu_job: (N, G) number of the job that holds the GPU, or IDLE.
         gpu_start_s, gpu_end_s: (N, G) of that job; the end is inf where the GPU is idle.
         gpu_expected_end_s: (N, G) the end that a scheduler expects; inf where idle.
-        gpu_launch: (N, G) how many launches the cluster had before that job's.
-        gpu_cores, gpu_memory_mib: (N, G) what that job holds of the node.
-        gpu_speed: (N, G) speed against the model's own: 1 as it should be, 0 lost.
-        idle_count: (N,) GPUs that are there and idle.
-        running_count: (N,) jobs that run.
+        gpu_launch: (N, G) number of the cluster's launches before that job's.
+        gpu_cores, gpu_memory_mib: (N, G) cores and main memory that the job holds on the node.
+        gpu_speed: (N, G) speed relative to the model: 1 normal, 0 lost.
+        idle_count: (N,) present and idle GPUs.
+        running_count: (N,) running jobs.
         launch_count: (N,) launches so far.
-        cores_free, memory_free_mib: (N, M) what nodes have left.
+        cores_free, memory_free_mib: (N, M) free cores and memory of nodes.
     """
 
     time_s: Floats
@@ -90,7 +90,7 @@ class Machines(NamedTuple):
 
 
 def hardware_of(clusters: Sequence[Cluster], gpu_models: Sequence[str]) -> Hardware:
-    """The arrays of N clusters; their models are numbered as in `gpu_models`.
+    """The arrays of N clusters; `gpu_models` gives the numbers of the models.
 
     Raises:
         InvalidInput: no cluster, one without GPUs, or one with a model that is not in `gpu_models`.
@@ -148,7 +148,7 @@ def hardware_of(clusters: Sequence[Cluster], gpu_models: Sequence[str]) -> Hardw
 
 
 def empty_machines(hardware: Hardware) -> Machines:
-    """Nothing runs, at time 0."""
+    """Machines without jobs, at time 0."""
     batch, gpus = hardware.gpu_model.shape
     return Machines(
         time_s=np.zeros(batch),
@@ -183,7 +183,8 @@ def occupy(
 ) -> None:
     """Starts a job now on an idle GPU of cluster n.
 
-    It ends after `start_cost_s`, then `duration_s` at the model's own speed; a scheduler expects `expected_s` in all.
+    The job ends after `start_cost_s`, then `duration_s` at the model's own speed; a scheduler expects `expected_s` in
+    all.
     """
     time_s = machines.time_s[n]
     node = hardware.gpu_node[n, gpu]
@@ -202,7 +203,7 @@ def occupy(
 
 @compiled
 def vacate(hardware: Hardware, machines: Machines, n: int, gpu: int) -> None:
-    """Takes the job off a GPU of cluster n, now; the GPU stays there."""
+    """Removes the job from a GPU of cluster n, now; the GPU stays."""
     node = hardware.gpu_node[n, gpu]
     cores, memory_mib = machines.gpu_cores[n, gpu], machines.gpu_memory_mib[n, gpu]
     give_back(machines.cores_free, machines.memory_free_mib, n, node, cores, memory_mib)
@@ -215,14 +216,14 @@ def vacate(hardware: Hardware, machines: Machines, n: int, gpu: int) -> None:
 
 @compiled
 def set_speed(machines: Machines, n: int, gpu: int, speed: float) -> None:
-    """Changes a GPU's speed now; what runs there (the GPU is not lost, before or after) ends sooner or later for it.
+    """Changes a GPU's speed now, and with it the end of its running job (the GPU is not lost, before or after).
 
     A GPU that is lost (0) must be idle.
     """
     before = machines.gpu_speed[n, gpu]
     machines.gpu_speed[n, gpu] = speed
     if before == speed:
-        return  # nor must a rounding error move an end
+        return  # a rounding error must not move an end
     if machines.gpu_job[n, gpu] != IDLE:
         time_s = machines.time_s[n]
         machines.gpu_end_s[n, gpu] = time_s + (machines.gpu_end_s[n, gpu] - time_s) * (before / speed)
@@ -234,10 +235,9 @@ def set_speed(machines: Machines, n: int, gpu: int, speed: float) -> None:
 
 @compiled_part
 def remaining_s(time_s: float, start_s: float, expected_end_s: float) -> float:
-    """How much longer a running job is expected to hold its GPU.
+    """The expected remaining time of a running job on its GPU, in seconds.
 
-    One that outlasts what was expected of it is not about to end: it is expected to go on for OVERRUN_SHARE of what it
-    has run.
+    A job that exceeds its expected duration is expected to continue for OVERRUN_SHARE of its run so far.
     """
     left_s = expected_end_s - time_s
     if left_s >= -_ROUNDING_S:
@@ -247,7 +247,7 @@ def remaining_s(time_s: float, start_s: float, expected_end_s: float) -> float:
 
 @compiled
 def next_end_s(machines: Machines, n: int) -> float:
-    """When the next job of cluster n ends; inf where none runs."""
+    """The next end of a job of cluster n, cluster time; inf if none runs."""
     end_s = np.inf
     if machines.running_count[n] > 0:
         ends = machines.gpu_end_s[n]

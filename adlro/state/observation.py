@@ -1,7 +1,7 @@
-"""What a policy sees at a decision: arrays over a batch of N clusters. numpy only.
+"""The observation of a policy at a decision: arrays over a batch of N clusters. numpy only.
 
-The orchestrator builds it with N = 1 (services/orchestrator/ledger); a simulator that runs many clusters builds it
-for all of them at once. A policy maps it to one action a cluster.
+The orchestrator builds observations with N = 1 (services/orchestrator/ledger); a simulator of many clusters builds one
+for all of them. A policy maps an observation to one action per cluster.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ Bools = NDArray[np.bool_]
 HOLD = -1
 
 HOLD_LIMIT_S = 30.0
-"""A hold lasts until something happens in the cluster, but no longer than this, or, where nothing has happened for
-longer already, as long again: whoever holds for an event that does not come is asked again, ever more rarely."""
+"""Longest hold in seconds, if no event of the cluster ends it before; if the last event is further back than this, the
+hold lasts as long as the time since then, so that a hold for an event that never comes ends ever more rarely."""
 
 HOLD_ROUNDING_MS = 0.0005
-"""A hold's end on a whole millisecond, but for rounding errors of sums, is taken to be there, and not one later: lists
-have times in whole milliseconds, and are run from wherever a cluster's clock stands."""
+"""A hold's end within this rounding error of a whole millisecond counts as that millisecond, not the next one: lists
+have times in whole milliseconds, and may start at any time of a cluster's clock."""
 
 
 def hold_until_s(time_s: float, last_event_s: float) -> float:
-    """When a hold that begins now ends, if nothing happens before.
+    """The end of a hold that begins now, without an event before it.
 
     Args:
-        time_s: now, cluster time.
-        last_event_s: when a job last arrived or ended, or a GPU last changed.
+        time_s: the present cluster time.
+        last_event_s: time of the last arrival, end of a job, or change of a GPU.
 
     Returns:
-        A cluster time after now, in whole milliseconds: the same number however times are summed.
+        A cluster time after now, in whole milliseconds: the same number in whichever order times are summed.
     """
     until_s = time_s + max(HOLD_LIMIT_S, time_s - last_event_s)
     return math.ceil(until_s * 1000.0 - HOLD_ROUNDING_MS) / 1000.0
 
 
 class CandidateTable(NamedTuple):
-    """What can be started at the decision points of N clusters: C rows, each a job and a group of GPUs alike for it.
+    """The possible starts at the decision points of N clusters: C rows, each a job and a group of GPUs alike for it.
 
-    A group is of one node and one kind: idle GPUs, of those on which the job fits now, whose numbers follow one
-    another. Whatever can be said of the job on one of them holds for all; the lowest number stands for the group.
+    A group consists of idle GPUs of one node and one kind, with consecutive numbers among those on which the job fits
+    now. Any statement about the job on one of them holds for all; the lowest number stands for the group.
 
-    Rows stand in the order of the clusters, then of the jobs' submission, then of the GPUs' numbers.
+    Rows are ordered by cluster, then by the jobs' submission, then by the GPUs' numbers.
 
     Attributes:
         first: (N, J + 1) the rows of the job at place j of cluster n go from first[n, j] to below first[n, j + 1].
         job: (C,) the job's place in the observation.
         gpu: (C,) lowest number of the group.
-        size: (C,) GPUs of the group.
+        size: (C,) number of GPUs of the group.
         duration_s: (C,) expected duration of the job on each of them.
     """
 
@@ -66,17 +66,17 @@ class CandidateTable(NamedTuple):
 
     @property
     def rows_of_job(self) -> Ints:
-        """(N, J) rows of each job; 0: it fits nowhere now."""
+        """(N, J) number of rows of each job; 0: the job fits nowhere now."""
         rows: Ints = np.diff(self.first, axis=1)
         return rows
 
     @property
     def cluster(self) -> Ints:
-        """(C,) the row's cluster."""
+        """(C,) each row's cluster."""
         return np.repeat(np.arange(len(self.first)), self.first[:, -1] - self.first[:, 0])
 
     def of_job(self, values: NDArray[Any]) -> NDArray[Any]:
-        """(C,) of (N, J) values of jobs that of each row's job."""
+        """(C,) from (N, J) values of jobs, the value of each row's job."""
         return np.repeat(values.ravel(), self.rows_of_job.ravel())
 
     def rows(self, n: int) -> slice:
@@ -84,7 +84,7 @@ class CandidateTable(NamedTuple):
         return slice(int(self.first[n, 0]), int(self.first[n, -1]))
 
     def row_of(self, n: int, job: int, gpu: int) -> int:
-        """The row that has a job of cluster n and a GPU on which it fits now."""
+        """The row with a job of cluster n and a GPU on which it fits now."""
         first, last = int(self.first[n, job]), int(self.first[n, job + 1])
         return first + int(np.searchsorted(self.gpu[first:last], gpu, side="right")) - 1
 
@@ -99,11 +99,11 @@ class CandidateTable(NamedTuple):
 class Observation:
     """One decision point of N clusters with J waiting jobs and G GPUs.
 
-    Jobs stand in the order of submission, GPUs in the order of the cluster's description. A job that no GPU can ever
-    hold, and padding where clusters of a batch differ: `job_waiting` False, no rows in the table.
+    Jobs are in the order of submission, GPUs in the order of the cluster's description. A job that no GPU can ever
+    hold, and padding where clusters of a batch differ, have `job_waiting` False and no rows in the table.
 
-    What can be started now stands in the table. Rules that look at all GPUs, busy ones included, find how long a job
-    takes there by the GPU's kind: GPUs of one model, GPU memory, node size and speed take the same time for every job.
+    The table has the possible starts. Rules over all GPUs, busy ones included, read a job's duration by the GPU's kind:
+    GPUs of one model, GPU memory, node size and speed take the same time for every job.
 
     Attributes:
         time_s: (N,) cluster time.
@@ -119,20 +119,20 @@ class Observation:
         gpu_kind: (N, G) number of the GPU's kind, in the order of the kinds' lowest GPUs.
         node_cores_free: (N, M) CPU cores free on each node.
         node_memory_free_mib: (N, M) main memory free on each node.
-        job_waiting: (N, J) a job stands here.
+        job_waiting: (N, J) whether the place has a waiting job.
         job_type: (N, J) adlro.records.jobs.JobType.
         job_priority: (N, J) 0..1.
         job_user_service_s: (N, J) GPU time that the job's user has had so far, running attempts included.
         job_submit_s: (N, J) time from which its completion time counts.
-        job_cores: (N, J) CPU cores asked for.
-        job_memory_mib: (N, J) main memory asked for.
-        job_gpu_memory_mib: (N, J) GPU memory asked for.
-        job_spread: (N, J) how unsure the expected duration is: standard deviation of ln(true / expected); 0: exact.
+        job_cores: (N, J) requested CPU cores.
+        job_memory_mib: (N, J) requested main memory.
+        job_gpu_memory_mib: (N, J) requested GPU memory.
+        job_spread: (N, J) uncertainty of the expected duration: standard deviation of ln(true / expected); 0: exact.
         kind_duration_s: (N, J, S) expected duration on GPUs of a kind; inf where the GPU, or its node when empty, is
             too small.
-        table: what can be started now.
-        hold_allowed: (N,) something runs or will arrive. Where False nothing would ever end a hold: a policy that
-            only waits for better must place something that fits.
+        table: the possible starts.
+        hold_allowed: (N,) whether a job runs or will arrive. If False, no event would ever end a hold: a policy that
+            only waits for a better GPU must place a job that fits.
         gpu_models: names of the models.
     """
 
@@ -165,13 +165,13 @@ class Observation:
 
     @property
     def queue_length(self) -> Ints:
-        """(N,) waiting jobs."""
+        """(N,) number of waiting jobs."""
         length: Ints = self.job_waiting.sum(axis=1, dtype=np.int64)
         return length
 
     @property
     def pair_count(self) -> int:
-        """Pairs of a job and a GPU, fitting or not: what the work of a decision grows with."""
+        """Number of pairs of a job and a GPU, fitting or not; the cost of a decision grows with it."""
         return int(self.job_waiting.size * self.gpu_idle.shape[1])
 
     def durations_s(self, n: int, job: int) -> Floats:
@@ -180,7 +180,7 @@ class Observation:
         return durations_s
 
     def group(self, n: int, row: int) -> Ints:
-        """Numbers of the GPUs that a row of the table, which is one of cluster n, stands for."""
+        """Numbers of the GPUs of the group of a row of the table; the row is one of cluster n."""
         gpu, count = int(self.table.gpu[row]), int(self.table.size[row])
         idle, node, kind = self.gpu_idle[n], self.gpu_node[n], self.gpu_kind[n]
         alike: Ints = np.flatnonzero(idle[gpu:] & (node[gpu:] == node[gpu]) & (kind[gpu:] == kind[gpu]))
@@ -193,4 +193,4 @@ class Observation:
 
 
 _COLUMNS = tuple(field.name for field in fields(Observation) if field.name not in ("table", "gpu_models"))
-"""Those with a row for each cluster."""
+"""The fields with one row per cluster."""

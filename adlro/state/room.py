@@ -13,16 +13,16 @@ from adlro.state.observation import Ints
 
 
 def gpu_memory_room(gpu_memory_mib: Any, memory_of_gpu_mib: Any) -> Any:
-    """Where a GPU has the memory that a job asks for. Padding has -1: nothing fits there."""
+    """Whether a GPU has the memory that a job requests. Padding has -1: no job fits there."""
     return gpu_memory_mib <= memory_of_gpu_mib
 
 
 def node_room(cores: Any, memory_mib: Any, cores_left: Any, memory_left_mib: Any) -> Any:
-    """Where a node has the cores and the memory for a job.
+    """Whether a node has the cores and the memory for a job.
 
     Args:
-        cores, memory_mib: that the job asks for.
-        cores_left, memory_left_mib: that the node has left; of an empty node: all that it has.
+        cores, memory_mib: the job's requests.
+        cores_left, memory_left_mib: free on the node; of an empty node, its totals.
     """
     return (cores <= cores_left) & (memory_mib <= memory_left_mib)
 
@@ -35,14 +35,14 @@ def room(
     memory_left_mib: Any,
     memory_of_gpu_mib: Any,
 ) -> Any:
-    """Where a GPU and its node have what a job asks for. Padding has GPU memory -1: nothing fits there.
+    """Whether a GPU and its node have the resources for a job. Padding has GPU memory -1: no job fits there.
 
     Args:
-        cores, memory_mib, gpu_memory_mib: that the job asks for.
-        cores_left, memory_left_mib: that the GPU's node has left; of an empty node: all that it has.
-        memory_of_gpu_mib: that the GPU has.
+        cores, memory_mib, gpu_memory_mib: the job's requests.
+        cores_left, memory_left_mib: free on the GPU's node; of an empty node, its totals.
+        memory_of_gpu_mib: the GPU's memory.
     """
-    # Without branches, so that the compiler takes several GPUs at once.
+    # Without branches, so that the compiler can vectorize over GPUs.
     return (gpu_memory_mib <= memory_of_gpu_mib) & (cores <= cores_left) & (memory_mib <= memory_left_mib)
 
 
@@ -53,13 +53,13 @@ has_room = compiled_part(room)
 
 @compiled_part
 def take(cores_free: Ints, memory_free_mib: Ints, n: int, node: int, cores: int, memory_mib: int) -> None:
-    """A job takes cores and memory of a node of cluster n."""
+    """Subtracts a job's cores and memory from a node of cluster n."""
     cores_free[n, node] -= cores
     memory_free_mib[n, node] -= memory_mib
 
 
 @compiled_part
 def give_back(cores_free: Ints, memory_free_mib: Ints, n: int, node: int, cores: int, memory_mib: int) -> None:
-    """A job gives them back."""
+    """Adds a job's cores and memory back."""
     cores_free[n, node] += cores
     memory_free_mib[n, node] += memory_mib

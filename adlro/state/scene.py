@@ -1,6 +1,6 @@
-"""Builds what policies see, in the simulator and in service alike. numpy and numba only.
+"""Builds observations, for the simulator and the services alike. numpy and numba only.
 
-Networks see planes that are made of it (adlro/decide/planes/).
+The planes of networks are computed from observations (adlro/decide/planes/).
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from adlro.state.room import has_room
 
 
 class Scene(NamedTuple):
-    """What of A clusters at one moment a scheduler knows: occupancy as it keeps it, ends as it expects them.
+    """A scheduler's knowledge of A clusters at one moment: its record of the occupancy, and expected ends.
 
     Attributes:
         time_s: (A,) cluster time.
-        list_of: (A,) which row of the job arrays is the cluster's.
-        gpu_speed: (A, G) 0: lost, or on a node that takes no jobs; only that is looked at.
-        gpu_job: (A, G) IDLE, or something else where a job holds the GPU.
-        gpu_start_s, gpu_expected_end_s: (A, G) of what runs.
-        known_speed: (A, G) the GPU's speed against its model's own, as the scheduler believes it.
-        cores_free, memory_free_mib: (A, M) on each node.
-        gpu_cores, gpu_memory_mib: (A, G) what the job on the GPU holds of the node; whatever where it is idle.
+        list_of: (A,) the cluster's row of the job arrays.
+        gpu_speed: (A, G) 0: lost, or on a node that is drained; other values have no effect.
+        gpu_job: (A, G) IDLE, or any other value if a job holds the GPU.
+        gpu_start_s, gpu_expected_end_s: (A, G) of the running job.
+        known_speed: (A, G) the scheduler's estimate of the GPU's speed relative to its model.
+        cores_free, memory_free_mib: (A, M) free on each node.
+        gpu_cores, gpu_memory_mib: (A, G) cores and memory that the GPU's job holds on the node; any value on an idle
+        GPU.
     """
 
     time_s: Floats
@@ -59,13 +60,13 @@ def whole_queue(
     """The decision points of A clusters.
 
     Args:
-        hardware: of the A clusters.
+        hardware: the hardware of the A clusters.
         scene: their state.
         jobs: columns of the jobs.
         rows: (A, Q) numbers of the waiting jobs in the columns, in the order of submission.
-        row_count: (A,) how many.
-        gpu_submit_s: (A, G) when the job on each GPU was submitted; whatever where it is idle.
-        user_service_s: (A, U) GPU time that each user has had.
+        row_count: (A,) their number.
+        gpu_submit_s: (A, G) submission time of the job on each GPU; any value on an idle GPU.
+        user_service_s: (A, U) GPU seconds that each user has received.
         hold_allowed: (A,).
         gpu_models: names of the models.
     """
@@ -100,11 +101,11 @@ def whole_queue(
 
 
 def submit_of_running_s(jobs: JobArrays, list_of: Ints, gpu_job: Ints) -> Floats:
-    """(A, G) when the job on each GPU of A clusters was submitted; whatever where none runs.
+    """(A, G) submission time of the job on each GPU of A clusters; any value on an idle GPU.
 
     Args:
         jobs: columns of the jobs.
-        list_of: (A,) which row of them is the cluster's.
+        list_of: (A,) the cluster's row of them.
         gpu_job: (A, G) the job's number there; negative: none.
     """
     submit_s: Floats = jobs.submit_s[list_of[:, None], np.maximum(gpu_job, 0)]
@@ -112,7 +113,7 @@ def submit_of_running_s(jobs: JobArrays, list_of: Ints, gpu_job: Ints) -> Floats
 
 
 class _Seen(NamedTuple):
-    """The fields of an observation that are worked out here, by their names there."""
+    """The fields of an observation that this module computes, with their names there."""
 
     gpu_idle: Bools
     gpu_remaining_s: Floats
@@ -133,7 +134,7 @@ class _Seen(NamedTuple):
 
 
 def _room(clusters: int, gpus: int, jobs: int, kinds: int) -> _Seen:
-    """Room for the fields of an observation of so many."""
+    """Room for the fields of an observation of this size."""
     of_gpus, of_jobs = (clusters, gpus), (clusters, jobs)
     return _Seen(
         gpu_idle=np.empty(of_gpus, dtype=np.bool_),
@@ -167,7 +168,7 @@ def _fill(
     kind_gpu: Ints,
     seen: _Seen,
 ) -> None:
-    """Fills the fields; the arguments are those of `whole_queue`, and a GPU of each kind (A, S), -1: there is none."""
+    """Fills the fields; the arguments are those of `whole_queue`, and a GPU of each kind (A, S), -1: no such kind."""
     for a in range(rows.shape[0]):
         number = scene.list_of[a]
         for gpu in range(seen.gpu_idle.shape[1]):
@@ -189,13 +190,13 @@ def _fill(
                 if there and kind_gpu[a, kind] >= 0:
                     durations_s[kind] = _expected_s(hardware, scene, jobs, a, job, kind_gpu[a, kind])
                     shortest_s = min(shortest_s, durations_s[kind])
-            # A job that no GPU can ever hold waits for no policy: it must not block a queue.
+            # A job that no GPU can ever hold does not count as waiting: it must not block a queue.
             seen.job_waiting[a, place] = shortest_s < np.inf
 
 
 @compiled_part
 def _fill_gpu(scene: Scene, gpu_submit_s: Floats, a: int, gpu: int, seen: _Seen) -> None:
-    """Fills in what is known of a GPU."""
+    """Fills the fields of a GPU."""
     usable, idle = scene.gpu_speed[a, gpu] > 0.0, scene.gpu_job[a, gpu] == IDLE
     seen.gpu_idle[a, gpu] = usable and idle
     left_s, start_s = 0.0, scene.gpu_start_s[a, gpu]
@@ -210,7 +211,7 @@ def _fill_gpu(scene: Scene, gpu_submit_s: Floats, a: int, gpu: int, seen: _Seen)
 
 @compiled_part
 def _expected_s(hardware: Hardware, scene: Scene, jobs: JobArrays, a: int, job: int, gpu: int) -> float:
-    """Expected duration of a job on a GPU; inf where that or its empty node is too small."""
+    """Expected duration of a job on a GPU; inf if the GPU or its empty node is too small."""
     number, node = scene.list_of[a], hardware.gpu_node[a, gpu]
     able = has_room(
         jobs.cores[number, job],

@@ -1,7 +1,7 @@
-"""Plain records to protobuf messages and back. The one place that knows both; no I/O.
+"""Plain records to protobuf messages and back. The only package that knows both; no I/O.
 
-Most records have the fields of their message, and are translated by their names (`fields`). Messages that arrive have
-been validated by the rules in the .proto; these functions only translate.
+Most records have the fields of their message, and `fields` translates them by name. The rules in the .proto have
+validated incoming messages; these functions only translate.
 """
 
 from adlro.wire.clusters import (

@@ -1,7 +1,7 @@
 """Translates a record whose fields are those of its message, by name, in both directions.
 
-What one side has and the other lacks is refused when the translation is made, which is when its module is imported. A
-record inside a record needs a translation of its own only where it has parts, and that is made first.
+A field that one side has and the other lacks raises when the translation is created, at the import of its module. A
+record inside a record needs its own translation only if it has parts, and that is created first.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _PLAIN = {
     int: {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64},
     float: {FieldDescriptor.CPPTYPE_DOUBLE},
 }
-"""What stands on both sides as it is."""
+"""Types that are equal on both sides."""
 
 
 class Part(NamedTuple):
-    """How one field of a record is translated that is not the message's field of its name.
+    """The translation of a record's field that differs from the message's field of its name.
 
     Attributes:
         write: by field of the message, its value from the record's.
@@ -44,9 +44,9 @@ class Part(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """One field: the record's value to the message's, and the message that has it to the record's value."""
+    """One field: from the record's value to the message's, and from the message to the record's value."""
 
-    write: Callable[[Any], Any] | None  # None: as it is
+    write: Callable[[Any], Any] | None  # None: unchanged
     read: Callable[[Any], Any]
 
 
@@ -56,12 +56,12 @@ class Translation(Generic[R, M]):
     Args:
         record: a dataclass.
         message: the generated class.
-        parts: by field of the record, what is not translated by name and type.
-        constants: by field of the message, what is written there and never read.
+        parts: by field of the record, translations other than by name and type.
+        constants: by field of the message, a value that is written and never read.
         left_out: fields of the message that the record does not have.
 
     Raises:
-        TypeError: a field of one side is missing on the other, or their types do not belong together.
+        TypeError: a field of one side is missing on the other, or their types do not match.
     """
 
     def __init__(
@@ -122,17 +122,17 @@ class Translation(Generic[R, M]):
         """The record of a message.
 
         Raises:
-            ValueError: an enumeration has a number that this release does not know, where the record must say which.
+            ValueError: an enumeration has a number unknown to this release, in a field that the record requires.
         """
         return self.record(*[read(message) for read in self._readers])
 
 
 TRANSLATIONS: list[Translation[Any, Any]] = []
-"""All that were made, also those of records inside records."""
+"""All translations, also those of records inside records."""
 
 
 def _values_of(names: Sequence[str]) -> Callable[[Any], Sequence[Any]]:
-    """Takes all at once, which is faster than one by one."""
+    """Reads all values at once, which is faster than one by one."""
     if len(names) < 2:
         return lambda record: [getattr(record, name) for name in names]
     return attrgetter(*names)
@@ -143,7 +143,7 @@ def _after(first: Callable[[Any], Any], then: Callable[[Any], Any]) -> Callable[
 
 
 def _way(hint: Any, described: FieldDescriptor, field: dataclasses.Field[Any]) -> _Way:
-    """How a field of that type goes into that field of the message, and comes back."""
+    """The translation of a field of that type to that field of the message, and back."""
     name, get = described.name, attrgetter(described.name)
     kind, optional = _without_none(hint)
     if described.is_repeated:
@@ -176,7 +176,7 @@ def _repeated(kind: Any, described: FieldDescriptor, get: Callable[[Any], Any]) 
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Mapping:
         return _mapping(arguments, described, get)
-    # The order of a collection says nothing.
+    # The order of a collection has no meaning.
     together: type[Any] = {tuple: tuple, Collection: frozenset}.get(origin, type(None))
     if together is type(None):
         raise TypeError(f"{kind} is nothing that is repeated")
@@ -198,7 +198,7 @@ def _repeated(kind: Any, described: FieldDescriptor, get: Callable[[Any], Any]) 
 
 
 def _mapping(arguments: tuple[Any, ...], described: FieldDescriptor, get: Callable[[Any], Any]) -> _Way:
-    """A map, or pairs: messages of a number of an enumeration and a value; numbers that are not known are left out."""
+    """A map, or pairs: messages of an enumeration's number and a value; unknown numbers are omitted."""
     if described.message_type is None:
         raise TypeError(f"a mapping does not belong to {described.full_name}")
     key, value = described.message_type.fields

@@ -1,6 +1,7 @@
 """Jobs and their messages.
 
-Typed out: a session of the orchestrator reads each job that waits, and defaults of the contract depend on each other.
+Written out by hand: an orchestrator's session reads each waiting job, and defaults of the contract depend on each
+other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from adlro.v1 import job_pb2
 from adlro.wire.formats import FORMAT
 from adlro.wire.placements import placement_from_proto, placement_to_proto
 
-# Looked up: a session of the orchestrator reads each job that waits, and to call an enumeration takes longer.
+# Look-up tables: an orchestrator's session reads each waiting job, and calling an enumeration is slower.
 _JOB_TYPES = {int(each): each for each in JobType}
 _JOB_STATES = {int(each): each for each in JobState}
 _PENDING_REASONS = {int(each): each for each in PendingReason}
@@ -30,8 +31,8 @@ DEFAULT_MEMORY_MIB_PER_CORE = 4096
 
 
 def spec_from_proto(message: job_pb2.JobSpec) -> JobSpec:
-    """A job's specification with the defaults that job.proto states filled in."""
-    # Each part is taken once: a session of the orchestrator reads each job that waits.
+    """A job's specification with the defaults of job.proto."""
+    # Reads each part once: an orchestrator's session reads each waiting job.
     cpu_cores = message.cpu_cores or 1
     runtime = message.expected_runtime if message.HasField("expected_runtime") else None
     work = message.simulated_work if message.HasField("simulated_work") else None
@@ -58,7 +59,7 @@ def spec_from_proto(message: job_pb2.JobSpec) -> JobSpec:
 
 
 def spec_to_proto(spec: JobSpec) -> job_pb2.JobSpec:
-    """The message of a specification; every default is written out."""
+    """The message of a specification, with every default written out."""
     message = job_pb2.JobSpec(
         name=spec.name,
         user=spec.user,

@@ -1,4 +1,4 @@
-"""What GPUs report, as arrays, and its messages: columns and planes are little-endian float32 there."""
+"""Reports of GPUs as arrays, and their messages: columns and planes are little-endian float32 there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _columns_to_proto(columns: Mapping[Metric, MetricColumn]) -> list[telemetry_
 
 
 def _columns_from_proto(message: telemetry_pb2.NormalizedBlock) -> dict[Metric, MetricColumn]:
-    """Metrics that a newer ingest knows are left out."""
+    """Reads the columns; metrics of a newer ingest are omitted."""
     shape = (len(message.sample_times_unix_s), len(message.gpu_ids))
     columns = {}
     for each in message.columns:
@@ -101,6 +101,6 @@ _CLUSTER_STATE = Translation(
     ClusterState,
     decompose_service_pb2.ClusterState,
     parts={"planes": Part({"planes": _planes_to_proto}, _planes_from_proto)},
-    left_out=("bundle",),  # decompose adds it for those who ask for it, in other languages
+    left_out=("bundle",),  # decompose adds it on request, for clients in other languages
 )
 cluster_state_to_proto, cluster_state_from_proto = _CLUSTER_STATE.to_proto, _CLUSTER_STATE.from_proto

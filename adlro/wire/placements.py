@@ -15,14 +15,14 @@ _Placed = (
     | cluster_service_pb2.RunningJob
     | orchestrator_service_pb2.Decision
 )
-"""Messages with a placement, and its first GPU beside it."""
+"""Messages with a placement, and beside it its first GPU."""
 
 
 def placement_from_proto(message: _Placed) -> Placement:
-    """Where something is placed, from the message that says so; one without a placement means all of its GPU.
+    """The placement in a message; without one, all of the message's GPU.
 
     Raises:
-        ValueError: it names a GPU twice, or a share is not above 0 and at most 1.
+        ValueError: a GPU appears twice, or a share is not above 0 and at most 1.
     """
     gpus = message.placement.gpus
     if gpus:
@@ -31,10 +31,10 @@ def placement_from_proto(message: _Placed) -> Placement:
 
 
 def launch_placement(request: cluster_service_pb2.LaunchJobRequest) -> Placement:
-    """Where a launch is meant for.
+    """The placement of a launch.
 
     Raises:
-        InvalidInput: the placement is none, or not that of `gpu_id`.
+        InvalidInput: the placement is invalid, or differs from `gpu_id`.
     """
     try:
         placement = placement_from_proto(request)
@@ -49,7 +49,7 @@ def launch_placement(request: cluster_service_pb2.LaunchJobRequest) -> Placement
 
 
 def placement_to_proto(placement: Placement) -> placement_pb2.Placement | None:
-    """The message of a placement; None where there is none."""
+    """The message of a placement; None without one."""
     if not placement.gpus:
         return None
     return placement_pb2.Placement(
@@ -60,4 +60,4 @@ def placement_to_proto(placement: Placement) -> placement_pb2.Placement | None:
 PLACEMENT = Part(
     write={"gpu_id": lambda placement: placement.gpu_id, "placement": placement_to_proto}, read=placement_from_proto
 )
-"""Of a record with a field `placement`."""
+"""For a record with a field `placement`."""

@@ -33,7 +33,7 @@ def predictions_to_proto(
 ) -> decompose_service_pb2.JobPrediction:
     """The message of a job's predictions on several GPU models, from their columns.
 
-    What `prediction_to_proto` gives of each, without a record of each: an answer has up to 100,000.
+    The same as `prediction_to_proto` of each, but without single records: an answer has up to 100,000.
     """
     return decompose_service_pb2.JobPrediction(
         predictions=[

@@ -1,4 +1,4 @@
-"""Filters of jobs, what a watcher is told and what becomes of a stream of jobs, and their messages."""
+"""Filters of jobs, watch events and outcomes of streams of jobs, and their messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CODE = Part(
     {"code": lambda name: _CODE_NUMBERS[name] if name in _CODE_NUMBERS else int(name)},
     lambda message: _CODE_NAMES.get(message.code) or str(message.code),
 )
-"""A status code as gRPC names it; a number where it is none of its codes."""
+"""A status code by gRPC's name; a number if it is none of its codes."""
 
 Translation(Rejection, job_service_pb2.SubmitJobsResponse.Rejected, parts={"code": _CODE})
 _SUBMITTED = Translation(

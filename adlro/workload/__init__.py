@@ -1,4 +1,4 @@
-"""Job populations: scenarios, arrivals, work, what is believed about runtimes, capacity, traces.
+"""Job populations: scenarios, arrivals, work, runtime estimates, capacity, traces.
 
-Nothing is simulated here.
+This package simulates nothing.
 """

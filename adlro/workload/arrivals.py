@@ -1,6 +1,6 @@
-"""When jobs come: Poisson, by the time of day, in surges, all at once. numpy only.
+"""Arrival processes: Poisson, by the time of day, in surges, all at once. numpy only.
 
-A process gives one submission after the other and takes the same count of random numbers for each job, so that a list
+A process returns one submission after the other and draws the same count of random numbers for each job, so that a list
 of n jobs is the beginning of a longer one drawn from an equal generator.
 """
 
@@ -22,20 +22,20 @@ Mix = Mapping[JobType, float]
 
 _STEPS = 60
 _CLOSE_S = 1e-9
-"""Closer to the answer than lists are written, and than floats are at late times within a few steps."""
+"""Tolerance of the root: finer than the times of lists, and than floats at late times within a few steps."""
 
 
 class Arrivals(Protocol):
     """An arrival process."""
 
     def next_s(self, now_s: float, mean_gap_s: float, mix: Mix, rng: np.random.Generator) -> float:
-        """The submission that follows one at `now_s`.
+        """The submission after one at `now_s`.
 
         Args:
-            now_s: the one before; 0 at the beginning.
+            now_s: the previous submission; 0 at the beginning.
             mean_gap_s: mean time between jobs at the ordinary rate.
             mix: probability of each job type at ordinary times.
-            rng: takes one number, or none.
+            rng: draws one number, or none.
         """
         ...
 
@@ -53,20 +53,20 @@ class Poisson:
         return now_s + mean_gap_s * standard_exponential(rng)
 
     def mix_at(self, time_s: float, mix: Mix) -> Mix:
-        """The same at all times."""
+        """The same mix at all times."""
         return mix
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All jobs at time 0; the load has no meaning."""
+    """All jobs at time 0; the load has no effect."""
 
     def next_s(self, now_s: float, mean_gap_s: float, mix: Mix, rng: np.random.Generator) -> float:
         """Always 0."""
         return 0.0
 
     def mix_at(self, time_s: float, mix: Mix) -> Mix:
-        """The same at all times."""
+        """The same mix at all times."""
         return mix
 
 
@@ -88,7 +88,7 @@ class Diurnal:
         low_s = now_s + max(0.0, gap_s - most_off_s)
         high_s = now_s + gap_s + most_off_s
         time_s = now_s + gap_s
-        # Newton's steps; where one leaves the interval that holds the answer, half of that instead.
+        # Newton's method, with a bisection if a step leaves the interval that contains the root.
         for _ in range(_STEPS):
             missing_s = goal_s - self._integral_s(time_s)
             if abs(missing_s) < _CLOSE_S:
@@ -100,7 +100,7 @@ class Diurnal:
         return max(time_s, now_s)
 
     def mix_at(self, time_s: float, mix: Mix) -> Mix:
-        """The same at all times."""
+        """The same mix at all times."""
         return mix
 
     def _integral_s(self, time_s: float) -> float:
@@ -110,10 +110,10 @@ class Diurnal:
 
 @dataclass(frozen=True, slots=True)
 class Surges:
-    """A Poisson process in which, from time to time, jobs of one type come at `factor` times their rate.
+    """A Poisson process in which jobs of one type at times arrive at `factor` times their rate.
 
-    The first surge begins at `first_s`, each lasts `length_s`, and one follows the other every `every_s` seconds. The
-    load is that of the time between; surges come on top.
+    The first surge begins at `first_s`; each lasts `length_s`, and one begins every `every_s` seconds. The load is that
+    between surges; the surges come on top.
     """
 
     job_type: JobType
@@ -123,7 +123,7 @@ class Surges:
     every_s: float
 
     def next_s(self, now_s: float, mean_gap_s: float, mix: Mix, rng: np.random.Generator) -> float:
-        """By time rescaling, through the pieces of one rate."""
+        """By time rescaling, over the pieces of constant rate."""
         left_s = mean_gap_s * standard_exponential(rng)
         while True:
             rate = self._relative_rate(now_s, mix)
@@ -140,7 +140,7 @@ class Surges:
         return {key: share * (self.factor if key is self.job_type else 1.0) for key, share in mix.items()}
 
     def surges_at(self, time_s: float) -> bool:
-        """Whether a time lies in a surge."""
+        """Whether a time is in a surge."""
         return time_s >= self.first_s and (time_s - self.first_s) % self.every_s < self.length_s
 
     def _relative_rate(self, time_s: float, mix: Mix) -> float:
@@ -156,12 +156,12 @@ class Surges:
 
 @dataclass(frozen=True, slots=True)
 class FromTrace:
-    """Jobs come from a file; nothing can be drawn."""
+    """Jobs from a file; this process can't draw any."""
 
     def next_s(self, now_s: float, mean_gap_s: float, mix: Mix, rng: np.random.Generator) -> float:
         """Raises InvalidInput."""
         raise InvalidInput("the scenario 'trace' takes its jobs from a file; name one, and its format", field="trace")
 
     def mix_at(self, time_s: float, mix: Mix) -> Mix:
-        """That of what is drawn where a trace lacks it."""
+        """The mix for values that a trace lacks and that are drawn."""
         return mix

@@ -1,9 +1,9 @@
-"""How much a cluster can carry: capacity by a linear program, and the load that a job list offers.
+"""The capacity of a cluster by a linear program, and the load that a job list offers.
 
-The program: jobs of each class (application, demands, share of the mix, mean work) are spread over the kinds of nodes
+The program distributes jobs of each class (application, demands, share of the mix, mean work) over the kinds of nodes
 so that the rate of the whole mix is greatest while GPU time, CPU-core time and memory time of every kind suffice. It
-knows no packing: a schedule carries less, never more. Capacities of the scenarios that ship stand in their files, so
-only this module needs scipy, and only while it solves (extra `evaluate`).
+ignores packing: a schedule carries less, never more. The files of the included scenarios have their capacities, so only
+this module needs scipy, and only while it solves (extra `evaluate`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from adlro.workload.job_lists import WorkloadJob
 from adlro.workload.scenario import Group, Scenario
 
 CAPACITY_DIGITS = 10
-"""Significant digits of a capacity: the solver is no more exact than that, and its last bits may depend on how it was
-compiled, which must not show in the times of a list drawn by the capacity."""
+"""Significant digits of a capacity: the solver is no more exact, and its last bits, which may depend on its
+compilation, must not affect the times of a list that the capacity scales."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobClass:
-    """Jobs that are alike: their share of all jobs, and their mean work in seconds on the reference GPU."""
+    """Jobs of one class: their share of all jobs, and their mean work in seconds on the reference GPU."""
 
     application: str
     job_type: JobType
@@ -43,7 +43,7 @@ def scenario_classes(scenario: Scenario, groups: Sequence[Group] | None = None) 
     """The classes of a scenario's mix, with the exact expectation of their work.
 
     Args:
-        scenario: its rules.
+        scenario: the rules.
         groups: the population; the scenario's own where left out.
     """
     means: dict[str, list[float]] = {}
@@ -71,7 +71,7 @@ def scenario_classes(scenario: Scenario, groups: Sequence[Group] | None = None) 
 
 
 def list_classes(jobs: Sequence[WorkloadJob], cluster: Cluster) -> list[JobClass]:
-    """The classes of a job list. GPU memory is told apart only where the cluster's GPUs tell it apart.
+    """The classes of a job list. GPU memory distinguishes classes only if it distinguishes the cluster's GPUs.
 
     Raises:
         InvalidInput: the list is empty.
@@ -91,10 +91,10 @@ def list_classes(jobs: Sequence[WorkloadJob], cluster: Cluster) -> list[JobClass
 
 
 def capacity_jobs_per_h(cluster: Cluster, classes: Sequence[JobClass], speeds: SpeedTable = SHIPPED) -> float:
-    """The most jobs/h of a mix that GPUs, CPU cores and memory of a cluster carry.
+    """The highest rate of a mix, in jobs/h, for which a cluster's GPUs, CPU cores and memory suffice.
 
     Raises:
-        InvalidInput: a class that no GPU of the cluster can hold, or a GPU model without speeds.
+        InvalidInput: no GPU of the cluster can hold a class, or a GPU model has no speeds.
         Unsupported: scipy is not installed.
     """
     try:
@@ -113,8 +113,8 @@ def capacity_jobs_per_h(cluster: Cluster, classes: Sequence[JobClass], speeds: S
     work_s = np.array([each.mean_work_s for each in classes])
     share = np.array([each.share for each in classes])
     duration_s = work_s[c] / speed[c, k]
-    # Variables: the rate of jobs of class c that go to kind k, in units of 1 / the mean work (so that all are near 1),
-    # and last the rate of the whole mix. GPUs, cores and memory as shares of what a kind of nodes has.
+    # Variables: the rate of jobs of class c on kind k, in units of 1 / the mean work (so that all are near 1), and last
+    # the rate of the whole mix. GPUs, cores and memory are shares of a kind's totals.
     unit_s = float((share * work_s).sum())
     count = np.array(list(kinds.values()), dtype=float)
     usage = []
@@ -168,16 +168,16 @@ def scenario_on(
     speeds: SpeedTable = SHIPPED,
     groups: Sequence[Group] | None = None,
 ) -> Scenario:
-    """A scenario's jobs on another cluster, or of another population, with the capacity that goes with it.
+    """A scenario's jobs on another cluster, or of another population, with the matching capacity.
 
     Args:
-        scenario: whose mix it is.
-        cluster: to run on.
-        speeds: of the cluster's GPU models.
+        scenario: has the mix.
+        cluster: the cluster to run on.
+        speeds: speeds of the cluster's GPU models.
         groups: the population; the scenario's own where left out.
 
     Raises:
-        InvalidInput: some of the scenario's jobs fit on no GPU of the cluster, or a GPU model without speeds.
+        InvalidInput: some of the scenario's jobs fit on no GPU of the cluster, or a GPU model has no speeds.
         Unsupported: scipy is not installed.
     """
     groups = scenario.groups if groups is None else tuple(groups)
@@ -189,7 +189,7 @@ def offered_load(cluster: Cluster, jobs: Sequence[WorkloadJob], speeds: SpeedTab
     """Rate of submissions from the first to the last as a share of the capacity for these jobs; inf for a batch.
 
     Raises:
-        InvalidInput: fewer than two jobs, jobs that fit nowhere, or a GPU model without speeds.
+        InvalidInput: fewer than two jobs, jobs that fit on no GPU, or a GPU model without speeds.
         Unsupported: scipy is not installed.
     """
     if len(jobs) < 2:
@@ -200,15 +200,15 @@ def offered_load(cluster: Cluster, jobs: Sequence[WorkloadJob], speeds: SpeedTab
 
 
 def scale_to_load(jobs: Sequence[WorkloadJob], offered: float, load: float) -> list[WorkloadJob]:
-    """The list with its submissions stretched or squeezed, counted from the first, so that it offers `load`.
+    """The list with its submissions, counted from the first, scaled so that it offers `load`.
 
     Args:
         jobs: in the order of submission.
-        offered: what it offers as it is (`offered_load`).
-        load: what it shall offer.
+        offered: its present load (`offered_load`).
+        load: the wanted load.
 
     Raises:
-        InvalidInput: the load is not above 0, or all jobs come at once, so that there is nothing to stretch.
+        InvalidInput: the load is not above 0, or all jobs have one submission time, so that scaling has no effect.
     """
     if not 0 < load < float("inf"):
         raise InvalidInput(f"load must be above 0 and finite, not {load}", field="load")

@@ -1,4 +1,4 @@
-"""Jobs that no GPU of a cluster can ever hold, and what to tell of a list before it runs. Plain records only."""
+"""Jobs that no GPU of a cluster can ever hold, and warnings about a list before it runs. Plain records only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adlro.workload.job_lists import WorkloadJob
 
 
 class NodeKind(NamedTuple):
-    """Nodes that are alike; a node has GPUs of one model and memory."""
+    """Nodes with the same figures; a node has GPUs of one model and memory."""
 
     gpu_model: str
     gpu_memory_mib: int
@@ -31,11 +31,11 @@ class Unplaceable:
     """Jobs of a list that no GPU of a cluster can ever hold.
 
     Attributes:
-        jobs: of the list.
-        count: of them.
-        first: number of the first in the list, from 0.
-        first_line: its line in the file, where it is from one.
-        demand: what it asks for in vain: field and figures.
+        jobs: number of jobs of the list.
+        count: number of these jobs.
+        first: index of the first in the list, from 0.
+        first_line: its line in the file, for a list from a file.
+        demand: its demand that no node meets: field and figures.
     """
 
     jobs: int
@@ -46,7 +46,7 @@ class Unplaceable:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The warning, for people."""
         where = f"line {self.first_line}" if self.first_line is not None else f"job {self.first + 1} of the list"
         return (
             f"{self.count} of {self.jobs} jobs can never run, for no GPU of the cluster can hold them; the first is "
@@ -55,7 +55,7 @@ class Unplaceable:
 
 
 def find_unplaceable(cluster: Cluster, jobs: Sequence[WorkloadJob]) -> Unplaceable | None:
-    """The jobs that no GPU of a cluster can ever hold; None where there are none."""
+    """The jobs that no GPU of a cluster can ever hold; None without any."""
     kinds = node_kinds(cluster)
     lost = [number for number, job in enumerate(jobs) if not any(kind.holds(job) for kind in kinds)]
     if not lost:
@@ -71,11 +71,11 @@ def split_placeable(cluster: Cluster, jobs: Sequence[WorkloadJob]) -> list[Workl
 
 
 def demand_warnings(unplaceable: Unplaceable | None, offered: float) -> tuple[str, ...]:
-    """What to tell before a list runs: jobs that fit nowhere, and a load that no schedule can carry.
+    """Warnings before a list runs: jobs that fit on no GPU, and a load that no schedule can carry.
 
     Args:
-        unplaceable: of the list (`find_unplaceable`).
-        offered: load of those that fit (`offered_load`), or that to which the list is brought.
+        unplaceable: the list's jobs that fit on no GPU (`find_unplaceable`).
+        offered: load of the other jobs (`offered_load`), or the load to which the list is scaled.
     """
     said = [unplaceable.sentence] if unplaceable is not None else []
     if offered > 1:
@@ -88,7 +88,7 @@ def demand_warnings(unplaceable: Unplaceable | None, offered: float) -> tuple[st
 
 
 def node_kinds(cluster: Cluster) -> Counter[NodeKind]:
-    """How many nodes of each kind a cluster has. A node with GPUs of several models counts as a kind for each."""
+    """Number of nodes of each kind in a cluster. A node with GPUs of several models counts as a kind for each."""
     kinds: Counter[NodeKind] = Counter()
     for node in cluster.nodes:
         on_node = Counter((gpu.gpu_model, gpu.memory_mib) for gpu in node.gpus)
@@ -98,7 +98,7 @@ def node_kinds(cluster: Cluster) -> Counter[NodeKind]:
 
 
 def _demand(job: WorkloadJob, kinds: Iterable[NodeKind]) -> str:
-    """The demand that no node meets, or all of them where no single one is to blame."""
+    """The demand that no node meets; all demands if each single one is met by some node."""
     for name, unit, asked, most in (
         ("gpu_memory_mib", "MiB on a GPU", job.gpu_memory_mib, max(kind.gpu_memory_mib for kind in kinds)),
         ("cpu_cores", "cores on a node", job.cpu_cores, max(kind.cpu_cores for kind in kinds)),

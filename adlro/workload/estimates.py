@@ -1,15 +1,15 @@
-"""What a scheduler believes about runtimes before it places a job. numpy only.
+"""A scheduler's knowledge of runtimes before it places a job. numpy only.
 
-Kinds of knowledge (`--runtime`), from all to nothing:
+Kinds of knowledge (`--runtime`), from complete to none:
 
 - `true`: the job's own work, and its application's speeds.
-- `noise:SIGMA`: the true runtime times exp(SIGMA N(0, 1)), one error a job and the same on every GPU model; its median
-  is 1. The application's speeds are known.
+- `noise:SIGMA`: the true runtime times exp(SIGMA N(0, 1)), one error per job and the same on every GPU model; its
+  median is 1. The application's speeds are known.
 - `group`: the mean work of the job's (user, application), and the application's speeds. The mean is the exact one of
-  the scenario's population; where a list is not of that population (a trace), the mean of the list's own jobs.
+  the scenario's population; for a list of another population (a trace), the mean of the list's own jobs.
 - `type`: the median work of the job type. The application is not known, so the speeds are the job type's means. The
-  median is the scenario's; of a trace, that of its own jobs of the type.
-- `none`: nothing: the same work for every job, and a GPU model is as fast as it is over all applications.
+  median is the scenario's; for a trace, that of its own jobs of the type.
+- `none`: the same work for every job, and each GPU model's mean speed over all applications.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RUNTIME_KINDS = ("true", "noise", "group", "type", "none")
 MOST_SIGMA = 10.0
 
 PRIOR_WORK_S: Mapping[JobType, float] = load_scenario("paper").median_work_s
-"""Median work where nothing is known but the job type, seconds on the reference GPU: those of the scenario `paper`."""
+"""Median work if only the job type is known, seconds on the reference GPU: the figures of the scenario `paper`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def parse_runtime(text: str) -> RuntimeKnowledge:
     """`true`, `noise:SIGMA`, `group`, `type` or `none`.
 
     Raises:
-        InvalidInput: anything else.
+        InvalidInput: any other text.
     """
     kind, colon, figure = text.partition(":")
     if kind in RUNTIME_KINDS and bool(colon) == (kind == "noise"):
@@ -88,11 +88,11 @@ def expected_s(
     Args:
         jobs: J jobs.
         gpu_models: K models.
-        runtime: what is known.
-        scenario: of which the jobs are.
-        seed: of the noise; the error of the n-th job depends on nothing else.
+        runtime: the kind of knowledge.
+        scenario: the jobs' scenario.
+        seed: seed of the noise; the error of the n-th job depends only on the seed and n.
         groups: the population that the jobs were drawn from; the scenario's own where left out.
-        speeds: of the GPU models.
+        speeds: speeds of the GPU models.
 
     Returns:
         (J, K), all above 0.
@@ -126,10 +126,10 @@ def expected_s(
 
 
 def claimed_spread(jobs: Sequence[WorkloadJob], true_s: Floats, expected: Floats) -> Floats:
-    """How unsure a well-calibrated predictor would say it is of each job.
+    """The spread that a well-calibrated predictor would claim for each job.
 
-    It knows how far it has been off for jobs of the type, not for this job: the root mean square of
-    ln(true / expected) over the list's jobs of the type and all models.
+    The predictor knows its past errors for jobs of the type, not this job's error: the spread is the root mean square
+    of ln(true / expected) over the list's jobs of the type and all models.
 
     Args:
         jobs: J jobs.
@@ -169,8 +169,8 @@ def _medians_s(jobs: Sequence[WorkloadJob], scenario: Scenario) -> Mapping[JobTy
 
 
 def _mean_median_s(medians_s: Mapping[JobType, float], scenario: Scenario) -> float:
-    """Some typical work: no policy may depend on it, since it is the same for all."""
+    """A typical work: no policy may depend on it, since it is the same for all jobs."""
     shares = np.array([scenario.mix[job_type] for job_type in medians_s])
-    if shares.sum() <= 0:  # a trace of types that its scenario's mix does not have
+    if shares.sum() <= 0:  # a trace may have only types that its scenario's mix lacks
         shares = np.ones(len(shares))
     return float(np.average(list(medians_s.values()), weights=shares))

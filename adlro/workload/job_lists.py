@@ -1,7 +1,7 @@
 """Job lists drawn by a scenario's rules.
 
-The rules stand in `data/paper.toml` and `data/gavel.toml`: an arrival process (`adlro.workload.arrivals`), a mix of job
-types, applications equally likely within a type, three users an application, work scattered around the mean of its
+The rules are in `data/paper.toml` and `data/gavel.toml`: an arrival process (`adlro.workload.arrivals`), a mix of job
+types, applications equally likely within a type, three users per application, work distributed around the mean of its
 (user, application) (`adlro.workload.work`). Traces: `adlro.workload.traces`.
 """
 
@@ -26,10 +26,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class WorkloadJob:
-    """One job of a list: when it comes, what it asks for, how much work it is.
+    """One job of a list: its submission, its demands and its work.
 
-    `work_s` and `expected_runtime_s` (the user's estimate, where there is one) are seconds on the reference GPU;
-    `source_line` is where it stands in its file, if it is from one.
+    `work_s` and `expected_runtime_s` (the user's estimate, if any) are seconds on the reference GPU; `source_line` is
+    its line, for a job from a file.
     """
 
     submit_s: float
@@ -45,7 +45,7 @@ class WorkloadJob:
     source_line: int | None = field(default=None, compare=False)
 
     def spec(self, name: str) -> JobSpec:
-        """What to submit: it begins at `submit_s`, and a simulated cluster runs `work_s`."""
+        """The spec to submit: it begins at `submit_s`, and a simulated cluster runs `work_s`."""
         expected = self.expected_runtime_s
         return JobSpec(
             name=name,
@@ -64,7 +64,7 @@ class WorkloadJob:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a job of a type asks for, drawn from the scenario."""
+    """The demands of a job, drawn from the scenario."""
 
     gpu_memory_mib: int
     cpu_cores: int
@@ -84,17 +84,17 @@ def draw_jobs(
 
     Args:
         scenario: the rules.
-        load: arrival rate as a share of the scenario's capacity (`adlro.workload.arrivals` says what that is where the
-            rate changes).
-        rng: a list of n jobs is the beginning of a longer one drawn from an equal generator.
-        count: jobs; the scenario's own number where left out.
+        load: arrival rate as a share of the scenario's capacity (`adlro.workload.arrivals` defines the share for a
+            varying rate).
+        rng: the generator; a list of n jobs is the beginning of a longer one drawn from an equal generator.
+        count: number of jobs; the scenario's own if left out.
         groups: the population; the scenario's own where left out (`draw_groups` makes others).
 
     Returns:
         Jobs in the order of submission; times and work to the millisecond, as in the files of such lists.
 
     Raises:
-        InvalidInput: load or count is not above 0, or the scenario takes its jobs from a file.
+        InvalidInput: load or count is not above 0, or the scenario's jobs come from a file.
     """
     if not 0 < load < math.inf:
         raise InvalidInput(f"load must be above 0 and finite, not {load}", field="load")
@@ -130,7 +130,7 @@ def draw_jobs(
 
 
 def draw_groups(scenario: Scenario, rng: np.random.Generator) -> tuple[Group, ...]:
-    """Another population: the same users and applications, each pair with a mean work of its own."""
+    """Another population: the same users and applications, but each pair has its own new mean work."""
     return tuple(
         Group(
             user=user_name(number),
@@ -146,7 +146,7 @@ def draw_groups(scenario: Scenario, rng: np.random.Generator) -> tuple[Group, ..
 def draw_application(
     scenario: Scenario, rng: np.random.Generator, mix: Mapping[JobType, float] | None = None
 ) -> tuple[JobType, str]:
-    """A job type by the mix (the scenario's where left out), and one of its applications."""
+    """A job type by the mix (the scenario's if left out), and one of its applications."""
     job_type = _draw(tuple((scenario.mix if mix is None else mix).items()), rng)
     applications = scenario.applications(job_type)
     return job_type, applications[int(rng.integers(len(applications)))]
@@ -167,8 +167,8 @@ def draw_demand(scenario: Scenario, job_type: JobType, rng: np.random.Generator)
 
 
 def _draw(choices: Sequence[tuple[_T, float]], rng: np.random.Generator) -> _T:
-    # One uniform number a choice, so that every job takes the same count of random numbers.
-    # Summed one by one: `sum` rounds otherwise from Python 3.12 on.
+    # One uniform number per choice, so that every job draws the same count of random numbers.
+    # Summed in a loop: `sum` rounds differently from Python 3.12 on.
     total = 0.0
     for _, share in choices:
         total += share

@@ -1,6 +1,6 @@
 """The scenarios by name (`data/paper.toml` with its variants, `data/gavel.toml`), and clusters by name or file.
 
-Everything that the seed paper leaves open is a figure of those files; this module only reads.
+These files have a figure for everything that the seed paper leaves open; this module only reads them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SCENARIO_NAMES = ("paper", "paper_roomy", "batch", "surge", "diurnal", "heavy_ta
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The jobs of one user with one application: their work scatters around `mean_work_s`."""
+    """The jobs of one user with one application: their work is distributed around `mean_work_s`."""
 
     user: str
     application: str
@@ -46,9 +46,9 @@ class Group:
     mean_work_s: float
 
 
-@dataclass(frozen=True)  # no slots: what is asked for each job is computed once
+@dataclass(frozen=True)  # no slots: cached properties need a __dict__
 class Scenario:
-    """A cluster and the rules by which jobs for it are drawn (`adlro.workload.job_lists`).
+    """A cluster and the rules to draw jobs for it (`adlro.workload.job_lists`).
 
     Work is in seconds on the reference GPU; choices are (value, probability).
     """
@@ -74,7 +74,7 @@ class Scenario:
     arrivals: Arrivals
     work: Work
     job_types: Mapping[str, JobType]
-    """The job type of each listed application; in their order (their numbers in the rule for users)."""
+    """The job type of each listed application; their order gives their numbers in the rule for users."""
 
     def user_numbers(self, application: str) -> tuple[int, ...]:
         """The users of a listed application, equally likely."""
@@ -150,7 +150,7 @@ def load_cluster(name_or_path: str) -> Cluster:
     """The cluster of a scenario by name, or of a TOML file by path.
 
     Raises:
-        InvalidInput: no such scenario and no such file, or a field of the file is wrong.
+        InvalidInput: no such scenario and no such file, or an invalid field in the file.
     """
     if name_or_path in SCENARIO_NAMES:
         return load_scenario(name_or_path).cluster
@@ -158,10 +158,10 @@ def load_cluster(name_or_path: str) -> Cluster:
 
 
 def load_speeds(name_or_path: str) -> SpeedTable:
-    """The speeds that go with `load_cluster`: those that ship, with the file's own.
+    """The speeds for `load_cluster`: the included ones, with the file's own.
 
     Raises:
-        InvalidInput: as `load_cluster`.
+        InvalidInput: as for `load_cluster`.
     """
     if name_or_path in SCENARIO_NAMES:
         return SHIPPED
@@ -182,7 +182,7 @@ def _cluster_path(name_or_path: str) -> Path:
 
 
 def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with what a variant changes."""
+    """A table with the changes of a variant."""
     merged = dict(table)
     for key, value in changes.items():
         merged[key] = _merged(merged[key], value) if isinstance(value, dict) else value
@@ -226,7 +226,7 @@ def _paper_groups() -> tuple[Group, ...]:
 
 
 def _equal_groups(scenario: Scenario) -> tuple[Group, ...]:
-    """Every user and application with the mean of the distribution, which knows no groups."""
+    """Every user and application with the mean of the distribution, which has no groups."""
     return tuple(
         Group(user_name(number), application, job_type, scenario.work.expected_s(0.0))
         for application, job_type in scenario.job_types.items()

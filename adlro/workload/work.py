@@ -1,7 +1,7 @@
-"""How much work jobs are: distributions around the mean of a group, and their expectations. numpy only.
+"""Distributions of jobs' work around the mean of a group, and their expectations. numpy only.
 
-`draw_s` gives one job's work, `expected_s` the exact mean of what it gives (for capacities and for schedulers that know
-a group's mean).
+`draw_s` returns one job's work, `expected_s` its exact mean (for capacities and for schedulers that know a group's
+mean).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Work(Protocol):
     """A distribution of work, seconds on the reference GPU."""
 
     def draw_s(self, mean_s: float, rng: np.random.Generator) -> float:
-        """One job's work; always the same count of random numbers."""
+        """One job's work; draws always the same count of random numbers."""
         ...
 
     def expected_s(self, mean_s: float) -> float:
@@ -47,7 +47,7 @@ class LognormalWork:
         return _clipped_mean_s(self, mean_s)
 
 
-@functools.lru_cache(maxsize=4096)  # a population's groups are asked for again with each list
+@functools.lru_cache(maxsize=4096)  # each list needs the same population's groups again
 def _clipped_mean_s(work: LognormalWork, mean_s: float) -> float:
     sigma, low_s, high_s = work.sigma, work.min_s, work.max_s
     low = log(low_s / mean_s) / sigma
@@ -60,7 +60,7 @@ def _clipped_mean_s(work: LognormalWork, mean_s: float) -> float:
 class ParetoWork:
     """A bounded Pareto variable between L and ratio x L, not below `min_s`.
 
-    P(work > t) falls as t^-alpha. L is such that the mean before clipping is `scale` times the group's.
+    P(work > t) is proportional to t^-alpha. L is such that the mean before clipping is `scale` times the group's.
     """
 
     alpha: float
@@ -74,7 +74,7 @@ class ParetoWork:
         return max(self._lowest_s(mean_s) * inverse, self.min_s)
 
     def expected_s(self, mean_s: float) -> float:
-        """The mean with everything below `min_s` raised to it."""
+        """The mean with values below `min_s` raised to it."""
         lowest_s = self._lowest_s(mean_s)
         cut = min(max(self.min_s / lowest_s, 1.0), self.ratio)
         below = (1.0 - power(cut, -self.alpha)) / self._reach
@@ -102,7 +102,7 @@ def _partial_mean(alpha: float, ratio: float, begin: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LogUniformWork:
-    """60 x 10^x seconds with x uniform in one of some intervals; the group's mean has no part in it.
+    """60 x 10^x seconds with x uniform in one of several intervals, whatever the group's mean.
 
     `pieces` are (probability, lowest x, highest x).
     """
@@ -110,7 +110,7 @@ class LogUniformWork:
     pieces: tuple[tuple[float, float, float], ...]
 
     def draw_s(self, mean_s: float, rng: np.random.Generator) -> float:
-        """Two uniform numbers: which interval, where in it."""
+        """Draws two uniform numbers: the interval, and the position in it."""
         point, place = rng.random(2)
         low, high = self.pieces[-1][1:]
         for share, *piece in self.pieces:
@@ -123,6 +123,6 @@ class LogUniformWork:
     def expected_s(self, mean_s: float = 0.0) -> float:
         """The mean over all intervals."""
         total_s = 0.0
-        for share, low, high in self.pieces:  # one by one: `sum` rounds otherwise from Python 3.12 on
+        for share, low, high in self.pieces:  # in a loop: `sum` rounds differently from Python 3.12 on
             total_s += share * (power(10.0, high) - power(10.0, low)) / ((high - low) * log(10.0))
         return 60.0 * total_s

@@ -2,7 +2,7 @@
 
 import os
 
-# Before numpy is imported: matrices of a few hundred rows gain nothing from more threads, and threads that spin while
+# Set before numpy's import: matrices of a few hundred rows gain nothing from more threads, and threads that spin while
 # they wait take the cores from the other services.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")

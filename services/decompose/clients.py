@@ -57,8 +57,8 @@ class RedisReader:
     """Reads streams and descriptions.
 
     Args:
-        redis: for calls that answer at once.
-        blocking: a client of its own for reads that wait.
+        redis: for calls with an immediate answer.
+        blocking: a separate client for blocking reads.
 
     Raises:
         Unavailable: from every method while Redis does not answer (within the deadline).
@@ -100,7 +100,7 @@ class RedisReader:
         try:
             info = await _answer(self._redis.xinfo_stream(stream))
         except Unavailable as error:
-            if "no such key" in str(error):  # it went between the two calls
+            if "no such key" in str(error):  # it was deleted between the two calls
                 return None
             raise
         return StreamInfo(_text(info["last-generated-id"]), int(info.get("entries-added", -1)))
@@ -129,10 +129,10 @@ def decode_cluster(body: bytes) -> Cluster:
 
 
 def decode_outcome(body: bytes) -> FinishedJob | None:
-    """A finished job from an entry of the outcomes; None for one that ended with an error, whose runtime says little.
+    """A finished job from an entry of the outcomes; None for one with an error, whose runtime says little.
 
     Raises:
-        BadEntry: it can't be read, or is no job's.
+        BadEntry: it can't be read, or is not a job's.
     """
     entry = _parse(stream_pb2.OutcomeStreamEntry, body)
     if not entry.succeeded:
@@ -162,10 +162,10 @@ def decode_telemetry_entry(body: bytes) -> TelemetryBlock:
 
 
 def decode_block(body: bytes) -> TelemetryBlock:
-    """A normalised block by itself.
+    """A normalised block.
 
     Raises:
-        BadEntry: as `decode_telemetry_entry`.
+        BadEntry: as for `decode_telemetry_entry`.
     """
     return _block(_parse(telemetry_pb2.NormalizedBlock, body))
 
@@ -204,5 +204,5 @@ def _entry(entry_id: bytes, fields: dict[bytes, bytes] | Sequence[bytes] | None)
 
 
 def _text(value: bytes | str) -> str:
-    # A name that nobody wrote as one must not end the service.
+    # An invalid name must not end the service.
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""Keeps the memory of finished jobs in a file (`outcomes.memory_snapshot`): at start, now and then, at the end."""
+"""Stores the memory of finished jobs in a file (`outcomes.memory_snapshot`); reads it at start."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from adlro.services.decompose.stream_followers import START, UNLEARNABLE
 from adlro.services.decompose.variables.variables import Variables
 
 _OUTCOMES_AT_A_TIME = 20
-"""Between two looks at other work."""
+"""Outcomes learned before other work may run."""
 
 
 class MemoryFile:
     """The file of one memory.
 
     Args:
-        path: of the file.
-        memory: what is written.
+        path: the file's path.
+        memory: the memory to store.
         variables: the vocabularies of the memory.
-        predictor: learns what is read.
-        metrics: counts what cannot be read.
+        predictor: learns the file's jobs.
+        metrics: counts unreadable files.
         log: a structlog logger.
     """
 
@@ -49,16 +49,16 @@ class MemoryFile:
         self._saved_revision = 0
 
     async def load(self, refitted: Callable[[], Awaitable[None]] | None) -> str:
-        """Takes up what the file holds; one that is damaged or of another version is put aside.
+        """Loads the file's content; a damaged file, or one of another version, is put aside.
 
         Args:
-            refitted: waited for after each job: a fit that is too old to learn by is made anew.
+            refitted: awaited after each job: it refits a fit that is too old to learn by.
 
         Returns:
-            After which outcome to go on.
+            The outcome after which to continue.
 
         Raises:
-            InvalidInput: the path is a directory, or the file can't be opened or put aside; it is left as it is.
+            InvalidInput: the path is a directory, or the file can't be opened or put aside; the file stays as it is.
         """
         try:
             snapshot = await asyncio.to_thread(load, self._path)
@@ -71,7 +71,7 @@ class MemoryFile:
         except InvalidInput as error:
             await self._put_aside(error.message)
             return START
-        except Exception as error:  # whatever it holds: it must not end the service now, and at each start
+        except Exception as error:  # no content may end the service, now and at each start
             await self._put_aside(f"{self._path}: its content can't be learned: {error!r}", error)
             return START
         self._saved_revision = self._predictor.revision
@@ -90,7 +90,7 @@ class MemoryFile:
                 await refitted()
 
     async def _put_aside(self, problem: str, error: Exception | None = None) -> None:
-        """Renames the file, and forgets what was taken up of it."""
+        """Renames the file, and forgets its loaded content."""
         try:
             aside = await asyncio.to_thread(put_aside, self._path)
         except OSError as failed:
@@ -102,7 +102,7 @@ class MemoryFile:
         self._metrics.unreadable_memory_files.inc()
 
     async def keep(self, cursor: Callable[[], str], interval_s: float, until: asyncio.Event) -> None:
-        """Writes the file at intervals; `cursor` says which outcome was folded last."""
+        """Writes the file at intervals; `cursor` returns the last folded outcome."""
         while not until.is_set():
             try:
                 async with asyncio.timeout(interval_s):
@@ -111,7 +111,7 @@ class MemoryFile:
                 await self.save(cursor())
 
     async def save(self, cursor: str) -> None:
-        """Writes the file where there is something new; a disk that is full must not stop the service."""
+        """Writes the file after changes; a full disk must not stop the service."""
         revision = self._predictor.revision
         if revision == self._saved_revision:
             return

@@ -11,7 +11,7 @@ class DecomposeMetrics:
     """Counters and gauges of one process.
 
     Args:
-        registry: where they are registered.
+        registry: the registry of the metrics.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -64,6 +64,6 @@ class DecomposeMetrics:
         )
 
     def count_predictions(self, count_of: Mapping[str, int]) -> None:
-        """Notes predictions, by their basis."""
+        """Counts predictions by their basis."""
         for basis, count in count_of.items():
             self._predictions.labels(basis).inc(count)

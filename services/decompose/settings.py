@@ -15,21 +15,21 @@ class DecomposeSettings(ServiceSettings):
 
     service_name: ClassVar[str] = "decompose"
 
-    # Finished jobs that are kept; the oldest give way.
+    # Largest number of stored finished jobs; the oldest are dropped.
     memory_capacity: int = Field(default=100_000, ge=1, le=1_000_000)
     # Cluster time after which a finished job is forgotten, counted back from the newest end: 180 days.
     memory_max_age_s: float = Field(default=15_552_000.0, gt=0)
-    # File that keeps the memory; empty: it is made anew from the stream of outcomes at every start.
+    # File that stores the memory; empty: every start learns it again from the stream of outcomes.
     memory_path: Path | None = None
-    # How often the file is written while there is something new.
+    # Seconds between two writes of the file, while there are changes.
     memory_save_interval_s: float = Field(default=60.0, ge=0.1, le=86_400)
     # The predictor: "learned", or "plain", medians of groups.
     predictor: Literal["learned", "plain"] = "learned"
-    # How long a prediction waits for a running refit; after it the answer comes from the previous fit.
+    # Seconds that a prediction waits for a running refit; after them the previous fit answers.
     refit_patience_s: float = Field(default=0.25, ge=0, le=60)
-    # How often the clusters' descriptions are looked at; telemetry of a GPU that none names asks for a look at once.
+    # Seconds between two reads of the clusters' descriptions; telemetry of an unknown GPU triggers a read at once.
     descriptions_poll_s: float = Field(default=1.0, ge=0.05, le=60)
-    # Entries of a telemetry stream folded at start, beside the latest block of each source.
+    # Entries of a telemetry stream folded at start, in addition to the latest block of each source.
     telemetry_tail_count: int = Field(default=64, ge=1, le=10_000)
 
     @field_validator("memory_path", mode="before")

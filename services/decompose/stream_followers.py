@@ -1,7 +1,7 @@
-"""Folds the streams into memory and matrices, for ever: from a cursor, across restarts of Redis. Knows plain records.
+"""Folds the streams into memory and matrices: from a cursor, across restarts of Redis. Knows plain records.
 
-Each replica follows the whole of every stream for itself. When Redis does not answer, a follower waits and goes on at
-its cursor; when its stream has vanished or begun anew, it forgets what it folded and starts over.
+Each replica follows the whole of every stream. Without an answer from Redis, a follower waits and continues at its
+cursor; if its stream has vanished or begun anew, it forgets the folded entries and starts over.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from adlro.services.decompose.runtimes.predictor import Predictor
 from adlro.store.keys import OUTCOMES, telemetry_key
 
 START = "0-0"
-# Entries read at a time.
+# Entries per read.
 OUTCOMES_BATCH_COUNT, TELEMETRY_BATCH_COUNT = 200, 20
 FOLD_COUNT = 20
-"""Entries folded between two looks at other work."""
+"""Entries folded before other work may run."""
 UNLEARNABLE = (ValueError, ArithmeticError, np.linalg.LinAlgError, InvalidInput)
-"""What learning from a job may raise whose figures no arithmetic can take."""
+"""Errors that learning may raise for a job whose figures can't be computed with."""
 BLOCK_MS = 500
-CHECK_INTERVAL_S = 2.0  # how late at most it is noticed that a stream began anew
+CHECK_INTERVAL_S = 2.0  # largest delay until the follower notices that a stream began anew
 _FOLD_TIMEOUT_S = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class StreamSource(Protocol):
-    """Reads streams and descriptions; `clients.RedisReader` is one. Everything raises Unavailable where it can't."""
+    """Reads streams and descriptions; `clients.RedisReader` is one. Every method raises Unavailable on failure."""
 
     async def read(self, stream: str, after: str, count: int, block_ms: int | None = None) -> list[StreamEntry]:
         """Up to `count` entries after an id, oldest first; waits up to `block_ms` for the first."""
@@ -53,13 +53,13 @@ class StreamSource(Protocol):
         """The newest `count` entries, oldest first."""
 
     async def info(self, stream: str) -> StreamInfo | None:
-        """How far a stream has come; None where there is none."""
+        """The position of a stream's end; None if there is no stream."""
 
     async def clusters(self) -> dict[str, bytes]:
         """The serialised descriptions of all clusters by name."""
 
     async def current_cluster(self) -> str:
-        """The name of the cluster that was described last; empty where none is kept."""
+        """The name of the most recently described cluster; empty if there is none."""
 
     async def latest_blocks(self, cluster: str) -> list[bytes]:
         """The latest block of each source of a cluster's telemetry, serialised."""
@@ -69,12 +69,12 @@ class StreamFollower:
     """Follows one stream.
 
     Args:
-        reader: Redis.
-        stream: its key.
-        fold: takes entries, oldest first; must take an entry again without harm.
-        start_over: forgets what was folded.
-        seed: folds what may be folded at once and says after which entry to go on; None: the whole stream.
-        batch_count: entries read at a time; FOLD_COUNT of them are folded between two looks at other work.
+        reader: reads from Redis.
+        stream: the stream's key.
+        fold: folds entries, oldest first; must be idempotent.
+        start_over: forgets the folded entries.
+        seed: folds initial data at once and returns the entry to continue after; None: the whole stream.
+        batch_count: entries per read; FOLD_COUNT of them are folded before other work may run.
         on_state: called after `caught_up` or `problem` may have changed.
         folded: awaited after every entry, before the next is folded.
     """
@@ -93,9 +93,9 @@ class StreamFollower:
     ) -> None:
         self.stream = stream
         self.caught_up = asyncio.Event()
-        """Set when all that was in the stream has been folded."""
+        """Set once all entries of the stream are folded."""
         self.problem = ""
-        """Why it can't go on at present; empty when it does."""
+        """Why it can't continue at present; empty if it can."""
         self._reader = reader
         self._fold = fold
         self._start_over = start_over
@@ -109,11 +109,11 @@ class StreamFollower:
 
     @property
     def cursor(self) -> str:
-        """The last entry that was folded."""
+        """The last folded entry."""
         return self._cursor or START
 
     def seed_again(self) -> None:
-        """Folds the seed once more: something that it left out may be wanted now."""
+        """Folds the seed once more: it may have left out an entry that is needed now."""
         self._seed_wanted = True
 
     async def run(self) -> None:
@@ -127,19 +127,19 @@ class StreamFollower:
                     await self._check()
                     check_at = clock() + CHECK_INTERVAL_S
                 if not await self._step():
-                    check_at = clock()  # nothing new: or is the stream not there any more?
+                    check_at = clock()  # no new entry: the stream may be gone
                 pause_s = _FIRST_PAUSE_S
                 self.problem = ""
                 self._on_state()
             except Unavailable as error:
                 self.problem = error.message
                 self._on_state()
-                check_at = clock()  # a server that comes back may have come back without its data
+                check_at = clock()  # a server that returns may have lost its data
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _step(self) -> bool:
-        """Reads and folds once. Returns whether there was something."""
+        """Reads and folds once. Returns whether there were entries."""
         if self._seed_wanted:
             after = START if self._seed is None else await self._seed()
             self._cursor = self._cursor or after
@@ -164,13 +164,13 @@ class StreamFollower:
         return bool(entries)
 
     async def _check(self) -> None:
-        """Starts over if the stream is not the one that was folded."""
+        """Starts over if the stream is not the folded one."""
         info = await self._reader.info(self.stream)
         cursor = self._cursor or START
         if info is None:
             anew = cursor != START
         else:
-            # Ids come from the clock, so a stream that began anew goes on behind the cursor; its count tells.
+            # Ids come from the clock, so a stream that began anew continues after the cursor; its count shows it.
             anew = entry_order(info.last_id) < entry_order(cursor) or info.added_count < self._added_count
         self._added_count = -1 if info is None else info.added_count
         if anew:
@@ -180,26 +180,26 @@ class StreamFollower:
 
 
 def entry_order(entry_id: str) -> tuple[int, int]:
-    """Orders entry ids ("<ms>-<n>")."""
+    """The sort key of an entry id ("<ms>-<n>")."""
     ms, _, number = entry_id.partition("-")
     return int(ms), int(number or 0)
 
 
 class FollowedStreams:
-    """Everything that decompose follows: outcomes, clusters' descriptions, and each cluster's telemetry.
+    """All streams that decompose follows: outcomes, clusters' descriptions, and each cluster's telemetry.
 
     Args:
-        reader: Redis.
+        reader: reads from Redis.
         predictor: learns from outcomes.
-        clusters: takes descriptions and telemetry.
-        poll_s: how often descriptions are looked at, if nothing asks for it earlier.
+        clusters: folds descriptions and telemetry.
+        poll_s: seconds between reads of descriptions, unless a read is requested earlier.
         telemetry_tail_count: entries of a telemetry stream folded at start, beside the latest block of each source.
-        metrics: counts.
+        metrics: counters.
         log: a structlog logger.
-        on_state: called with what is being waited for (see `waiting_for`) after it may have changed.
-        outcomes_after: the entry of the outcomes up to which the predictor has learned already.
-        keep_outcomes: keep what was learned though the stream of outcomes vanished or began anew: a file holds it too.
-        learned: awaited after an outcome was learned, before the next is.
+        on_state: called with the pending streams (see `waiting_for`) after they may have changed.
+        outcomes_after: the last outcome that the predictor has learned already.
+        keep_outcomes: keeps the learned jobs if the stream of outcomes vanished or began anew: a file has them too.
+        learned: awaited after each learned outcome, before the next.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class FollowedStreams:
             self._tasks.create_task(self._follow_descriptions(), name="follow descriptions")
 
     def waiting_for(self) -> str:
-        """What has not been folded yet, for people; empty when everything has been."""
+        """The streams that are not fully folded yet, for people; empty if all are."""
         if self._problem or self._outcomes.problem:
             return self._problem or self._outcomes.problem
         if not self._clusters.read:
@@ -265,17 +265,17 @@ class FollowedStreams:
         return ""
 
     async def named(self, name: str) -> str:
-        """The cluster that a request means: by its name, or without one the one that was described last.
+        """The cluster of a request: by its name, or without one the most recently described.
 
         Raises:
-            Unavailable: it can't be read at present, and never was.
+            Unavailable: it can't be read at present, and was never read.
         """
         if not name and not self._current:
             await self.refresh_descriptions()
         return name or self._current
 
     async def matrix(self, name: str) -> GpuMatrix:
-        """The matrix of a cluster, folded as far as its telemetry goes; one described just now is found.
+        """The matrix of a cluster, folded up to its newest telemetry; also finds a newly described cluster.
 
         Raises:
             NotFound: no such cluster is described.
@@ -318,7 +318,7 @@ class FollowedStreams:
             except Unavailable as error:
                 self._problem = error.message
             self._report()
-            # A stranger's telemetry asks for a look at once, but no more than one in _FIRST_PAUSE_S.
+            # Telemetry of an unknown cluster triggers a read at once, but at most one in _FIRST_PAUSE_S.
             await asyncio.sleep(_FIRST_PAUSE_S)
             try:
                 async with asyncio.timeout(self._poll_s):
@@ -386,7 +386,7 @@ class FollowedStreams:
 
     @property
     def outcomes_cursor(self) -> str:
-        """The last entry of the outcomes that was folded."""
+        """The last folded outcome."""
         return self._outcomes.cursor
 
     async def _outcomes_seed(self) -> str:
@@ -405,7 +405,7 @@ class FollowedStreams:
     def _forget_outcomes(self) -> None:
         self._outcomes_after = START
         if self._keep_outcomes:
-            # Jobs that the new stream brings again are known by their ids.
+            # Jobs that the new stream repeats are recognised by their ids.
             self._log.warning("the stream of outcomes began anew; the content of the memory file is kept")
             return
         self._log.warning("the stream of outcomes began anew; jobs learned from the old stream are dropped")

@@ -1,1 +1,1 @@
-"""The orchestrator: decides which waiting job starts on which GPU, and sees it through."""
+"""The orchestrator: decides which waiting job starts on which GPU, launches it, and follows it to its end."""

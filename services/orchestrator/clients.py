@@ -1,4 +1,4 @@
-"""The orchestrator's view of other services, over gRPC: the cluster, and decompose. Translates; decides nothing."""
+"""gRPC clients of the other services: the cluster and decompose. They translate messages and decide nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from adlro.wire import batch_from_proto, clock_from_proto, description_from_prot
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 10.0
-# A service of an older version says none of them, one of a newer version perhaps another one.
+# A service of an older version reports no state, one of a newer version perhaps a state unknown here.
 _ATTEMPT_STATES = frozenset(int(state) for state in AttemptState)
 
 
@@ -47,7 +47,7 @@ class ClusterClient:
     """A ClusterService: the simulated cluster, or an adapter to a real one.
 
     Raises:
-        adlro.errors.AdlroError: from every method, as the cluster answers.
+        adlro.errors.AdlroError: from every method, the cluster's error.
     """
 
     def __init__(self, address: str, credentials: Credentials | None = None) -> None:
@@ -60,14 +60,14 @@ class ClusterClient:
         await self._channel.close(None)
 
     async def describe(self) -> ClusterDescription:
-        """What the cluster is and what runs."""
+        """The cluster's description and its running attempts."""
         request = cluster_service_pb2.DescribeClusterRequest()
         return description_from_proto(await _answer(self._stub.DescribeCluster(request, timeout=CALL_TIMEOUT_S)))
 
     async def launch(
         self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
     ) -> Launched:
-        """Has an attempt taken; safe to repeat."""
+        """Launches an attempt; safe to repeat."""
         request = cluster_service_pb2.LaunchJobRequest(
             job_id=job_id,
             attempt=attempt,
@@ -82,26 +82,26 @@ class ClusterClient:
         return Launched(answer.revision, AttemptState(state) if state in _ATTEMPT_STATES else None)
 
     async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> bool:
-        """Has an attempt ended; safe to repeat. False: it is not open, or is to end already."""
+        """Stops an attempt; safe to repeat. False: it is not open, or its stop is already requested."""
         request = cluster_service_pb2.StopJobRequest(
             job_id=job_id, attempt=attempt, fencing_token=token, incarnation=incarnation
         )
         return (await _answer(self._stub.StopJob(request, timeout=CALL_TIMEOUT_S))).stopped
 
     async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
-        """Everything up to a revision is dealt with."""
+        """Acknowledges all events up to a revision."""
         request = cluster_service_pb2.AcknowledgeEventsRequest(
             incarnation=incarnation, revision=revision, fencing_token=token
         )
         await _answer(self._stub.AcknowledgeEvents(request, timeout=CALL_TIMEOUT_S))
 
     async def wake_at(self, times_s: Sequence[float]) -> Clock:
-        """Asks for wake-ups; a time that has passed gives one at once. Returns the clock when it was asked."""
+        """Requests wake-ups; a past time gives one at once. Returns the clock at the request."""
         request = cluster_service_pb2.WakeAtRequest(times_s=times_s)
         return clock_from_proto((await _answer(self._stub.WakeAt(request, timeout=CALL_TIMEOUT_S))).clock)
 
     async def advance_to(self, time_s: float) -> Clock:
-        """Moves a simulated clock forward to a time, where it is behind, and leaves it otherwise as it is."""
+        """Moves a simulated clock forward to a time; a clock that is ahead stays as it is."""
         request = cluster_service_pb2.SetClockRequest(not_before_s=time_s)
         return clock_from_proto((await _answer(self._stub.SetClock(request, timeout=CALL_TIMEOUT_S))).clock)
 
@@ -121,12 +121,12 @@ class ClusterClient:
 class DecomposeClient:
     """A DecomposeService, for runtime predictions and the speeds of single GPUs.
 
-    Of several replicas behind the address one is asked, until its connection breaks or it does not answer in time.
+    Of several replicas behind the address it calls one, until its connection breaks or a call times out.
 
     Args:
         address: `host:port`.
-        timeout_s: of each call.
-        credentials: what is shown to it.
+        timeout_s: timeout of each call.
+        credentials: the credentials of the calls.
     """
 
     def __init__(self, address: str, timeout_s: float, credentials: Credentials | None = None) -> None:
@@ -147,7 +147,7 @@ class DecomposeClient:
         await self._channel.close(None)
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
-        """How long each job would take on each model.
+        """The expected duration of each job on each model.
 
         Raises:
             adlro.errors.AdlroError: decompose does not answer, or not in time.
@@ -161,7 +161,7 @@ class DecomposeClient:
         return Predicted(median_s, answer.prediction_revision, answer.memory_revision, spread)
 
     async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
-        """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its kind.
+        """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its model.
 
         Raises:
             adlro.errors.AdlroError: decompose does not answer, not in time, or does not know the cluster.
@@ -175,8 +175,8 @@ class DecomposeClient:
         try:
             return await _answer(method(request, timeout=self._timeout_s))
         except DeadlineExceeded:
-            if channel is self._channel:  # perhaps another replica is not stuck
-                # Other calls on it have their chance; a closed channel would cancel who waits for them.
+            if channel is self._channel:  # another replica may respond
+                # Other calls on the channel may still succeed; closing it now would cancel them.
                 leaving = asyncio.create_task(channel.close(2 * self._timeout_s), name="leave a replica of decompose")
                 self._left.add(leaving)
                 leaving.add_done_callback(self._left.discard)
@@ -188,7 +188,7 @@ _quantile = functools.lru_cache(maxsize=64)(quantile)  # decompose's intervals h
 
 
 def _spread(predictions: Sequence[decompose_service_pb2.RuntimePrediction]) -> float:
-    """Standard deviation of ln(runtime) of one job, mean over the models, as if its intervals were a normal one's."""
+    """Standard deviation of ln(runtime) of one job, mean over the models; its intervals count as normal ones."""
     of_models = [
         log(each.high_s / each.low_s) / (2.0 * _quantile(0.5 + each.interval_coverage / 2.0))
         for each in predictions

@@ -1,6 +1,6 @@
-"""The store and the cluster with counters: of what was heard to be written and answered, not of what was meant.
+"""The store and the cluster with counters: they count confirmed writes and answers, not attempts.
 
-Plain records; the metrics are handed in.
+Plain records; the caller passes the metrics in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from adlro.store import Cursor, JobStore, Move, Unreadable
 
 
 class InstrumentedStore(JobStore):
-    """A JobStore that counts the moves which were written.
+    """A JobStore that counts the written moves.
 
     Args:
         redis: see JobStore.
@@ -47,17 +47,17 @@ class InstrumentedStore(JobStore):
             metrics.ended.labels(job_type, job.state.name.lower()).inc()
             if job.state is JobState.SUCCEEDED and job.end_s is not None and job.submit_s is not None:
                 metrics.jct_s.labels(job_type).observe(job.end_s - job.submit_s)
-        elif job.state is JobState.RUNNING:  # written once an attempt
+        elif job.state is JobState.RUNNING:  # written once per attempt
             if len(job.attempts) == 1 and job.start_s is not None and job.submit_s is not None:
                 metrics.waiting_s.labels(job_type).observe(job.start_s - job.submit_s)
-        elif job.message == launching_message(job.gpu_id):  # written once an attempt
+        elif job.message == launching_message(job.gpu_id):  # written once per attempt
             metrics.placements.labels(job.gpu_model).inc()
             if job.attempt_count > 1:
                 metrics.repeated_placements.inc()
 
 
 class InstrumentedCluster:
-    """A cluster whose answers to launches are counted; everything else goes to it as it is.
+    """A cluster that counts the answers to launches; all other calls pass through.
 
     Args:
         cluster: the cluster.

@@ -1,8 +1,8 @@
-"""Who acts: a lease in Redis with a fencing token that grows each time the lease is taken. Knows Redis, no gRPC.
+"""The lease of the acting instance in Redis; its fencing token grows with each lease. Knows Redis, no gRPC.
 
-A lease is kept by a thread with a connection of its own: an event loop that is busy, as while it loads a long queue on
-a machine that others use, would be late for it. The thread keeps it for a loop that is alive only: one that has not
-come round for `HANGS_LEASES` times the lease's length hangs, and its lease runs out.
+A thread with its own connection renews the lease: a busy event loop, as while a long queue loads on a shared machine,
+would renew it too late. The thread renews only while the event loop is alive: a loop without a sign of life for
+`HANGS_LEASES` lease lengths hangs, and its lease expires.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from adlro.errors import Stale
 from adlro.store.keys import LEASE, TOKEN
 
 HANGS_LEASES = 4.0
-"""So many times a lease's length without a sign of life, and the event loop hangs."""
+"""Lease lengths without a sign of life after which the event loop counts as hanging."""
 RENEWALS = 3
-"""Renewals in a lease's length, and tries of each that fails."""
-_FOR_EVER = -1  # what Redis says of a key that does not expire
+"""Renewals per lease length, and tries of each failing renewal."""
+_FOR_EVER = -1  # Redis's answer for a key that does not expire
 
 _TAKE = f"""
 local holder = redis.call('GET', '{LEASE}')
@@ -49,10 +49,10 @@ class Lease:
     """The right to act, for one instance.
 
     Args:
-        client: whose writes are not retried.
-        of_thread: for the thread; times out in a fraction of the lease (`adlro.kit.redis.connect_in_thread`).
+        client: a Redis client that does not retry writes.
+        of_thread: the thread's client; times out in a fraction of the lease (`adlro.kit.redis.connect_in_thread`).
         instance_id: unique to this process.
-        duration_s: how long the lease lasts without renewal.
+        duration_s: length of the lease without a renewal.
     """
 
     def __init__(self, client: aioredis.Redis, of_thread: redis.Redis, instance_id: str, duration_s: float) -> None:
@@ -65,15 +65,15 @@ class Lease:
         self._renew: Any = of_thread.register_script(_RENEW)
 
     async def take(self) -> int | None:
-        """A new token, larger than any before; None while another instance holds the lease."""
+        """Takes the lease; returns a new token, larger than all before, or None while another instance holds it."""
         return int(await self._take(args=[self.instance_id, int(self.duration_s * 1000)])) or None
 
     async def keep(self, token: int) -> None:
-        """Keeps the lease for as long as this is awaited, and the event loop is alive.
+        """Renews the lease until cancelled, while the event loop is alive.
 
         Raises:
-            Stale: another instance has taken it, or could: it ran out.
-            redis.exceptions.ConnectionError: Redis has not answered for so long that it runs out.
+            Stale: the lease has expired, or another instance has taken it.
+            redis.exceptions.ConnectionError: Redis has not answered for so long that the lease expires.
         """
         keeper = _Keeper(self._renewed, self.duration_s, token)
         try:
@@ -82,39 +82,39 @@ class Lease:
             keeper.stop()
 
     async def give_up(self) -> None:
-        """Lets another instance act at once; nothing happens where this one does not hold it."""
+        """Releases the lease, so that another instance can act at once; no effect if this instance does not hold it."""
         await self._give_up(args=[self.instance_id])
 
     async def holder(self) -> str:
-        """The instance that holds the lease; empty where none does."""
+        """The instance that holds the lease; empty if none does."""
         found = await self._redis.get(LEASE)
         return found.decode() if found else ""
 
     async def runs_out_in_s(self) -> float:
-        """How long it lasts if nobody renews it; 0: nobody holds it."""
+        """Seconds until the lease expires without a renewal; 0: no instance holds it."""
         left_ms = int(await self._redis.pttl(LEASE))
         return self.duration_s if left_ms == _FOR_EVER else max(left_ms, 0) / 1000.0
 
     def _renewed(self, token: int) -> None:
-        """Prolongs the lease; for the thread.
+        """Renews the lease; for the thread.
 
         Raises:
-            Stale: it ran out, or another instance took it.
+            Stale: the lease has expired, or another instance has taken it.
         """
         if not self._renew(args=[self.instance_id, int(self.duration_s * 1000), token]):
             raise Stale(f"{self.instance_id} no longer holds the lease with token {token}")
 
 
 class _Keeper:
-    """The thread that keeps a lease, and the event loop's signs of life.
+    """The thread that renews a lease, and the event loop's signs of life.
 
-    A renewal that is on its way when `stop` is called does no harm: it prolongs nothing that was given up since, nor
-    what was taken anew, under another token.
+    A renewal under way when `stop` is called does no harm: it prolongs neither a released lease nor a new one with
+    another token.
 
     Args:
-        renew: prolongs the lease under a token; raises Stale where it is lost.
-        duration_s: of the lease.
-        token: under which it was taken.
+        renew: renews the lease with a token; raises Stale if it is lost.
+        duration_s: length of the lease.
+        token: the lease's token.
     """
 
     def __init__(self, renew: Callable[[int], None], duration_s: float, token: int) -> None:
@@ -138,7 +138,7 @@ class _Keeper:
     def stop(self) -> None:
         self._stopped.set()
         if self._ended.done():
-            self._ended.exception()  # heard, also where nobody waits for it any more
+            self._ended.exception()  # retrieved, also if nothing awaits the future any more
 
     def _keep(self) -> None:
         pause_s = self._duration_s / RENEWALS

@@ -1,4 +1,4 @@
-"""The orchestrator's own metrics. Knows prometheus_client and plain records; what feeds them is in `instrumented`."""
+"""The orchestrator's own metrics. Knows prometheus_client and plain records; `instrumented` calls them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adlro.kit.metrics import WhenScraped
 from adlro.records.decisions import DecisionBasis
 from adlro.records.jobs import JobState, JobType
 
-# Six steps a decade, from a second to twelve days: quantiles are interpolated between them.
+# Six buckets per decade, from a second to twelve days: quantiles are interpolated between them.
 CLUSTER_TIME_BUCKETS_S = (*(step * 10.0**power for power in range(6) for step in (1, 1.5, 2, 3, 5, 7)), 1e6)
 
 
@@ -20,7 +20,7 @@ class OrchestratorMetrics:
     """Counters and gauges of one process.
 
     Args:
-        registry: where they are registered.
+        registry: the registry of the metrics.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -87,7 +87,7 @@ class OrchestratorMetrics:
             buckets=CLUSTER_TIME_BUCKETS_S,
             registry=registry,
         )
-        for job_type in JobType:  # a series that begins at its first event hides that event from rate()
+        for job_type in JobType:  # rate() misses the first event of a series that begins with it
             self.jct_s.labels(job_type.label)
             self.waiting_s.labels(job_type.label)
             for state in (state for state in JobState if state.final):
@@ -118,29 +118,29 @@ class OrchestratorMetrics:
         )
 
     def count_fallback(self, reason: DecisionBasis) -> None:
-        """Notes a decision that the fallback made."""
+        """Counts a decision by the fallback."""
         self.guard_fallbacks.labels(str(reason)).inc()
 
     def count_checkpoint(self, used: bool) -> None:
-        """Notes a checkpoint that was read."""
+        """Counts a checkpoint that was read."""
         self.checkpoints.labels("loaded" if used else "refused").inc()
 
     def declare_shadow_outcomes(self, outcomes: Iterable[str]) -> None:
-        """Makes each outcome's series, so that a rate can be taken before its first decision."""
+        """Creates each outcome's series, so that rate() works from its first decision on."""
         for outcome in outcomes:
             self.shadow_decisions.labels(outcome)
 
     def count_shadow(self, outcome: str) -> None:
-        """Notes an answer of the policy in the shadow."""
+        """Counts an answer of the shadow policy."""
         self.shadow_decisions.labels(outcome).inc()
 
     def observe_decision(self, took_s: float) -> None:
-        """Notes one policy call."""
+        """Records the duration of a policy call."""
         self.decision_s.observe(took_s)
 
 
 class GpuReading(NamedTuple):
-    """One GPU as the ledger has it."""
+    """One GPU in the ledger."""
 
     gpu_id: str
     node_id: str
@@ -151,13 +151,13 @@ class GpuReading(NamedTuple):
 
 
 class View(NamedTuple):
-    """What is shown of an orchestrator; a standby knows no GPUs.
+    """The exported state of an orchestrator; a standby has no GPUs.
 
     Attributes:
-        policy: the one that decides.
-        gpus: of the cluster.
-        cluster_time_s: of the last event.
-        oldest_wait_s: cluster time for which the first of the queue has waited; 0 without a queue.
+        policy: the acting policy.
+        gpus: the cluster's GPUs.
+        cluster_time_s: cluster time of the last event.
+        oldest_wait_s: waiting time of the first job of the queue, in cluster time; 0 without a queue.
     """
 
     policy: str
@@ -167,7 +167,7 @@ class View(NamedTuple):
 
 
 def show_view(view_of: Callable[[], View], registry: CollectorRegistry) -> None:
-    """Shows GPUs, policy and clock as they are when the process is scraped."""
+    """Exports GPUs, policy and clock at the moment of each scrape."""
     WhenScraped(view_of, _metrics_of_view, View("", (), 0.0, 0.0), registry)
 
 

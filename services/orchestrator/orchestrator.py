@@ -1,6 +1,6 @@
-"""The orchestrator's life: takes the lease, runs one acting session after another, and answers for what stands.
+"""The orchestrator's main loop: takes the lease, runs one acting session after another, and answers requests.
 
-No gRPC here; clients are handed in. A Redis key of its own: the drained nodes.
+No gRPC; the caller passes clients in. One Redis key of its own: the drained nodes.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from adlro.store import JobStore, Move
 from adlro.store.keys import DRAINED
 
 BACKOFF_S = (0.1, 0.2, 0.5)
-# After so many failed sessions in a row an outage of the cluster is told to those who wait for it, and from then on
-# another instance may try.
+# Failed sessions in a row after which waiting jobs get the outage of the cluster as their reason, and another instance
+# may take the lease.
 OUTAGE_SESSIONS = 4
-# Redis lets a key go within a millisecond or two of its time.
+# Redis removes a key within a millisecond or two of its expiry.
 LEASE_OUT_S = 0.005
-# A session that acted and lasted this long was no failure from the start.
+# Seconds after which a session that acted does not count as failed from the start.
 GOOD_SESSION_S = 5.0
 
-# Of jobs that wait for something other than the cluster's return, or have been told that it does not answer.
+# Reasons of jobs that wait for something other than the cluster's return, or that name the outage already.
 KNOWN_REASONS = (PendingReason.LAUNCHING, PendingReason.BEGIN_TIME, PendingReason.CLUSTER_UNAVAILABLE)
 
 
@@ -52,9 +52,9 @@ class Orchestrator:
         redis: for records, lease, policy and drains.
         store: job records.
         cluster: runs jobs.
-        predictor: expected durations (decompose).
-        lease: the right to act.
-        choices: of policies.
+        predictor: predicts durations (decompose).
+        lease: the lease of the acting instance.
+        choices: the policy settings.
         max_attempts: lost attempts after which a job fails.
         decisions_kept: size of the decision log.
         metrics: counters of this process.
@@ -89,7 +89,7 @@ class Orchestrator:
         self._problem = "starting"
         self._stopping = False
         self._standing_by = False
-        self._outage_told = -1  # the jobs' revision by which all who waited had been told of an outage
+        self._outage_told = -1  # the jobs' revision up to which all waiting jobs have the outage as their reason
         self._life: asyncio.Task[None] | None = None
         self.choosing = PolicySelection(redis, choices, decisions_kept, metrics, log)
         self.acting = self.choosing.acting
@@ -112,7 +112,7 @@ class Orchestrator:
             await self._give_up_lease()
 
     async def stop(self) -> None:
-        """Stops placing and lets another instance act at once."""
+        """Stops placing jobs, and lets another instance act at once."""
         self._stopping = True
         if self._life is not None:
             self._life.cancel()
@@ -134,7 +134,7 @@ class Orchestrator:
                     self._problem = f"standing by: {self._holder} holds the lease"
                     self._standing_by = True
                     failed = 0
-                    # Where its holder is dead, it is taken the moment that it runs out.
+                    # If the holder is dead, this instance takes the lease at the moment it expires.
                     left_s = await self._lease.runs_out_in_s() + LEASE_OUT_S
                     await asyncio.sleep(min(left_s, self._lease.duration_s / 4))
                     continue
@@ -145,10 +145,10 @@ class Orchestrator:
                 await self._act(token)
             except asyncio.CancelledError:
                 raise
-            except BaseException as error:  # whatever it was: the next session starts from what is written down
+            except BaseException as error:  # after any error the next session starts from the stored records
                 leaves = failures(error)
-                # A task group that fails while it is being cancelled forgets the cancellation (and before Python 3.13
-                # leaves the task's count of cancellations wrong), so the order to stop is written down.
+                # A task group that fails while it is being cancelled loses the cancellation (and before Python 3.13
+                # leaves the task's count of cancellations wrong), so `stop` sets a flag.
                 if self._stopping:
                     raise asyncio.CancelledError from error
                 if any(isinstance(leaf, (KeyboardInterrupt, SystemExit)) for leaf in leaves):
@@ -159,14 +159,14 @@ class Orchestrator:
                 failed = 1 if acted and time.monotonic() - began > GOOD_SESSION_S else failed + 1
                 self._report(leaves, failed)
                 unavailable = any(isinstance(leaf, Unavailable | DeadlineExceeded) for leaf in leaves)
-                # Their tracebacks hold the session, with all that it has loaded, while the next one loads the same.
+                # Their tracebacks reference the session with all loaded records, while the next session loads the same.
                 del leaves
                 if failed < OUTAGE_SESSIONS:
                     await asyncio.sleep(BACKOFF_S[failed - 1])
                     continue
                 if unavailable:
                     await self._tell_outage()
-                # Perhaps another instance reaches what this one does not.
+                # Another instance may reach the cluster.
                 await self._give_up_lease()
                 await asyncio.sleep(self._lease.duration_s / 2)
 
@@ -221,7 +221,7 @@ class Orchestrator:
             self._log.error("session ended by an internal error, starting anew", problem=text, exc_info=leaves[0])
 
     async def _tell_outage(self) -> None:
-        """Tells those who wait, and have not been told, that the cluster does not answer."""
+        """Sets the reason of waiting jobs to the cluster's outage, unless they have it already."""
         try:
             told = await self._store.revision()
             if told == self._outage_told:
@@ -238,7 +238,7 @@ class Orchestrator:
         except (AdlroError, aioredis.RedisError, OSError) as error:
             self._log.info("could not record the outage", problem=str(error))
         else:
-            # Smaller than the store's where somebody else has changed a job meanwhile: then it is told once more.
+            # Lower than the store's revision if another writer has changed a job meanwhile: then this runs once more.
             self._outage_told = told
 
     def _on_prediction_fallback(self, error: AdlroError) -> None:
@@ -248,10 +248,10 @@ class Orchestrator:
             problem=str(error),
         )
 
-    # ---- questions and orders
+    # ---- requests
 
     async def status(self) -> OrchestratorStatus:
-        """How things stand."""
+        """The orchestrator's status."""
         session = self._ready_session()
         decides, basis = self.acting.deciding
         count = session.ledger.count if session else (lambda phase: 0)
@@ -286,7 +286,7 @@ class Orchestrator:
         )
 
     def view(self) -> View:
-        """What metrics show of the cluster; one that stands by shows its policy alone."""
+        """The state that metrics export; a standby exports only its policy."""
         session = self._ready_session()
         if session is None:
             return View(self.acting.policy.name, (), 0.0, 0.0)
@@ -297,11 +297,11 @@ class Orchestrator:
         return View(self.acting.policy.name, gpu_views(session.ledger), now_s, waited_s)
 
     async def set_policy(self, name: str) -> str:
-        """Changes the acting policy; returns the one before.
+        """Changes the acting policy; returns the previous one.
 
         Raises:
-            InvalidInput: unknown.
-            Unavailable: this instance does not act.
+            InvalidInput: unknown policy.
+            Unavailable: this instance is a standby.
         """
         self._session_or_raise()
         before = await self.choosing.set_policy(name)
@@ -310,11 +310,11 @@ class Orchestrator:
         return before
 
     async def set_shadow(self, name: str) -> str:
-        """Changes the policy that runs beside the acting one, empty for none; returns the one before.
+        """Changes the shadow policy, empty for none; returns the previous one.
 
         Raises:
-            InvalidInput: unknown.
-            Unavailable: this instance does not act.
+            InvalidInput: unknown policy.
+            Unavailable: this instance is a standby.
         """
         self._session_or_raise()
         before = await self.choosing.set_shadow(name)
@@ -322,7 +322,7 @@ class Orchestrator:
         return before
 
     async def drain(self, node_id: str, reason: str) -> list[str]:
-        """Starts nothing more on a node; returns what still runs there.
+        """Drains a node: no job starts there any more; returns the jobs that still run there.
 
         Raises:
             NotFound: no such node.
@@ -336,11 +336,11 @@ class Orchestrator:
         return [job_id for job_id in holder[on_node] if job_id]
 
     async def undrain(self, node_id: str) -> None:
-        """Lets a node take jobs again.
+        """Lets jobs start on a node again.
 
         Raises:
             NotFound: no such node.
-            Conflict: it is not drained.
+            Conflict: the node is not drained.
         """
         self._check_node(self._session_or_raise(), node_id)
         if node_id not in self.acting.drained:
@@ -350,16 +350,16 @@ class Orchestrator:
         await self._use_drains()
 
     async def _use_drains(self) -> Session:
-        """Tells the session that acts now, which need not be the one that acted when the order came."""
+        """Passes the drains to the present session, which may be newer than the one at the request."""
         session = self._session_or_raise()
         await session.drain(self.acting.drained)
         return session
 
     async def explain_job(self, job_id: str) -> Decision:
-        """Why a job waits, or its newest decision.
+        """The reason why a job waits, or its newest decision.
 
         Raises:
-            NotFound: no such job, or its decision is no longer kept.
+            NotFound: no such job, or its decision is no longer stored.
             Unavailable: STANDING_BY: another instance decides.
         """
         self.refuse_if_standing_by()
@@ -397,10 +397,10 @@ class Orchestrator:
         )
 
     def refuse_if_standing_by(self) -> None:
-        """Sends who asks to another replica.
+        """Refuses a request on a standby, so that the client goes to another replica.
 
         Raises:
-            Unavailable: STANDING_BY: another instance acts; behind the same name it may be reached by a new connection.
+            Unavailable: STANDING_BY: another instance acts; a new connection to the same name may reach it.
         """
         if self._standing_by:
             raise Unavailable(
@@ -432,7 +432,7 @@ class Orchestrator:
 
 
 def gpu_views(ledger: Ledger) -> list[GpuReading]:
-    """Each GPU as the ledger has it."""
+    """Each GPU in the ledger."""
     layout, occupancy = ledger.layout, ledger.occupancy
     return [
         GpuReading(
@@ -450,7 +450,7 @@ def gpu_views(ledger: Ledger) -> list[GpuReading]:
 def _forget_cancellations() -> None:
     """Corrects this task's count of cancellations, which a failed task group leaves too high before Python 3.13.
 
-    Before 3.11.3 a timeout that expires in such a task is taken for a cancellation, which would end the orchestrator.
+    Before 3.11.3 such a task takes an expired timeout for a cancellation, which would end the orchestrator.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -459,7 +459,7 @@ def _forget_cancellations() -> None:
 
 
 def _cause(leaves: list[BaseException]) -> str:
-    """Why a session failed, as its metric names it."""
+    """The cause of a session's failure, as named in its metric."""
     if any(isinstance(leaf, Stale) for leaf in leaves):
         return "superseded"
     if any(isinstance(leaf, (aioredis.RedisError, OSError, TimeoutError)) for leaf in leaves):

@@ -1,4 +1,4 @@
-"""What the orchestrator needs of others, without saying how they are reached; `clients` has both over gRPC."""
+"""The interfaces of the services that the orchestrator calls; `clients` implements them over gRPC."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from adlro.records.events import AttemptState, Clock, ClusterDescription, EventB
 from adlro.records.jobs import JobSpec
 from adlro.state.observation import Floats
 
-# Reasons by which a cluster refuses whoever's lease is not the newest.
+# Reasons of a cluster's refusal of a token that is not the newest lease's.
 REFUSED_TOKEN = frozenset(("STALE_FENCING_TOKEN", "UNKNOWN_FENCING_TOKEN"))
 
 
 class Launched(NamedTuple):
-    """A launch was accepted.
+    """The answer to an accepted launch.
 
     Attributes:
-        revision: of its start; 0: that is to come.
-        state: how far the attempt had come when this was answered; None: the cluster does not say.
+        revision: revision of its start event; 0: the event is still to come.
+        state: the attempt's state at the answer; None: the cluster does not report it.
     """
 
     revision: int
@@ -27,40 +27,40 @@ class Launched(NamedTuple):
 
 
 class ClusterPort(Protocol):
-    """A cluster that runs jobs. Every call raises `adlro.errors.AdlroError`, as the cluster answers."""
+    """A cluster that runs jobs. Every call raises the cluster's error, an `adlro.errors.AdlroError`."""
 
     async def describe(self) -> ClusterDescription:
-        """What the cluster is and what runs."""
+        """The cluster's description and its running attempts."""
 
     async def launch(
         self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
     ) -> Launched:
-        """Has an attempt taken; safe to repeat."""
+        """Launches an attempt; safe to repeat."""
 
     async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> bool:
-        """Has an attempt ended; safe to repeat. False: it is not open, or is to end already."""
+        """Stops an attempt; safe to repeat. False: it is not open, or its stop is already requested."""
 
     async def acknowledge(self, incarnation: str, revision: int, token: int) -> None:
-        """Everything up to a revision is dealt with."""
+        """Acknowledges all events up to a revision."""
 
     async def wake_at(self, times_s: Sequence[float]) -> Clock:
-        """Asks for wake-ups; a time that has passed gives one at once. Returns the clock when it was asked."""
+        """Requests wake-ups; a past time gives one at once. Returns the clock at the request."""
 
     async def advance_to(self, time_s: float) -> Clock:
-        """Moves a simulated clock forward to a time, where it is behind, and leaves it otherwise as it is."""
+        """Moves a simulated clock forward to a time; a clock that is ahead stays as it is."""
 
     def events(self, incarnation: str, after_revision: int) -> AsyncIterator[EventBatch]:
         """The events after a revision, then new ones."""
 
 
 class Predicted(NamedTuple):
-    """An answer about J jobs on M GPU models.
+    """Predictions for J jobs on M GPU models.
 
     Attributes:
         median_s: (J, M) the median runtime of each job on each model, seconds.
-        revision: another one than before: predictions asked for before may be others now.
-        memory_revision: grows by one with each finished job that is learned from.
-        spread: (J,) how unsure it is of each job: standard deviation of ln(runtime / median); None: it does not say.
+        revision: after a change of this number, repeated requests may give other predictions.
+        memory_revision: grows by one with each finished job that decompose learns from.
+        spread: (J,) uncertainty of each job: standard deviation of ln(runtime / median); None: not reported.
     """
 
     median_s: Floats
@@ -70,10 +70,10 @@ class Predicted(NamedTuple):
 
 
 class RuntimePredictor(Protocol):
-    """Predicts runtimes. Every call raises `adlro.errors.AdlroError` where it can't be answered."""
+    """Predicts runtimes. Every call raises `adlro.errors.AdlroError` without an answer."""
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
-        """How long each job would take on each model."""
+        """The predicted runtime of each job on each model."""
 
     async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
-        """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its kind."""
+        """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its model."""

@@ -31,7 +31,7 @@ from adlro.wire import decision_to_proto, policy_to_proto, status_to_proto
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-# How often a watch of decisions looks whether they are still made here.
+# Seconds between two checks whether this instance still makes the watched decisions.
 _LOOK_S = 1.0
 
 
@@ -52,10 +52,11 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         pb_grpc.add_OrchestratorServiceServicer_to_server(self, server)
 
     async def start(self, context: ServiceContext) -> None:
-        """Connects and begins to act, or to stand by."""
+        """Connects, then acts or stands by."""
         settings = self._settings
         self._draining = context.draining
-        # Where no compiled code is kept this takes seconds: not at the first decision, and a signal must get through.
+        # Without cached code the compilation takes seconds: now rather than in the first decision, and in a thread, so
+        # that the loop handles signals.
         await asyncio.to_thread(warm)
         redis = connect(settings.redis_url)
         self._redis = (redis, connect_blocking(settings.redis_url))
@@ -93,7 +94,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         context.spawn(self._orchestrator.run(), "orchestrate")
 
     async def stop(self) -> None:
-        """Stops placing, gives the lease up, closes connections."""
+        """Stops placing jobs, releases the lease, closes connections."""
         await self._orchestrator.stop()
         for client in self._clients:
             await client.close()
@@ -104,12 +105,12 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
     # ---- OrchestratorService
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
-        """How things stand."""
+        """The orchestrator's status."""
         return status_to_proto(await self._orchestrator.status())
 
     async def ListPolicies(self, request: pb.ListPoliciesRequest, context: Context) -> pb.ListPoliciesResponse:
-        """What can be set."""
-        self._orchestrator.refuse_if_standing_by()  # what was set, the one that acts knows
+        """The policies to choose from."""
+        self._orchestrator.refuse_if_standing_by()  # only the acting instance knows the choice
         return pb.ListPoliciesResponse(policies=[policy_to_proto(each) for each in self._orchestrator.choosing.offered])
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.SetPolicyResponse:
@@ -118,12 +119,12 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         return pb.SetPolicyResponse(policy=request.policy, previous_policy=before)
 
     async def SetShadowPolicy(self, request: pb.SetShadowPolicyRequest, context: Context) -> pb.SetShadowPolicyResponse:
-        """Changes the policy in the shadow."""
+        """Changes the shadow policy."""
         before = await self._orchestrator.set_shadow(request.policy)
         return pb.SetShadowPolicyResponse(policy=request.policy, previous_policy=before)
 
     async def ExplainDecision(self, request: pb.ExplainDecisionRequest, context: Context) -> pb.ExplainDecisionResponse:
-        """Why."""
+        """Explains a decision, or why a job waits."""
         self._orchestrator.refuse_if_standing_by()
         if request.WhichOneof("target") == "decision_id":
             decision = self._orchestrator.acting.decisions.get(request.decision_id).explained()
@@ -134,7 +135,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
     async def WatchDecisions(
         self, request: pb.WatchDecisionsRequest, context: Context
     ) -> AsyncIterator[pb.WatchDecisionsResponse]:
-        """Decisions as they are made."""
+        """Sends each new decision."""
         self._orchestrator.refuse_if_standing_by()
         log = self._orchestrator.acting.decisions
         watcher = log.watch()
@@ -148,7 +149,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
                 if not newest.done():
                     if draining.done():
                         return
-                    # Decisions are made elsewhere now: it is told where to ask, instead of nothing for ever.
+                    # Another instance decides now: the error names it, instead of a stream that stays silent.
                     self._orchestrator.refuse_if_standing_by()
                     continue
                 yield pb.WatchDecisionsResponse(decision=decision_to_proto(newest.result().explained()))
@@ -159,16 +160,16 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             log.unwatch(watcher)
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.DrainNodeResponse:
-        """Starts nothing more on a node."""
+        """Drains a node."""
         return pb.DrainNodeResponse(running_job_ids=await self._orchestrator.drain(request.node_id, request.reason))
 
     async def UndrainNode(self, request: pb.UndrainNodeRequest, context: Context) -> pb.UndrainNodeResponse:
-        """Lets a node take jobs again."""
+        """Lets jobs start on a node again."""
         await self._orchestrator.undrain(request.node_id)
         return pb.UndrainNodeResponse()
 
 
 def warm() -> None:
-    """Compiles all that decisions are made with, or fetches it from where numba keeps it; images do it when built."""
+    """Compiles the code for decisions, or loads it from numba's cache; image builds call it."""
     ledger.warm()
     checkpoint.warm()

@@ -10,26 +10,27 @@ from adlro.kit.settings import ServiceSettings
 
 
 class OrchestratorSettings(ServiceSettings):
-    """What the orchestrator needs to know."""
+    """The orchestrator's settings."""
 
     service_name: ClassVar[str] = "orchestrator"
 
     cluster_address: str = "127.0.0.1:7704"
     decompose_address: str = "127.0.0.1:7702"
-    # Empty: the one last set by SetPolicy, or the default.
+    # Empty: the policy last set by SetPolicy, or the default.
     policy: str = ""
-    # A policy that runs beside it and places nothing. Empty: the one last set by SetShadowPolicy, or none.
+    # The shadow policy: it runs beside the acting one and places nothing. Empty: the one last set by SetShadowPolicy,
+    # or none.
     shadow_policy: str = ""
-    # The learned policy's: a file, or a folder in which the newest `.onnx` file counts; a new one is taken up while it
-    # runs. Empty: the one that comes with ADLRO.
+    # The learned policy's checkpoint: a file, or a folder, whose newest `.onnx` file is used; the running service
+    # switches to newer ones. Empty: the checkpoint that ADLRO includes.
     checkpoint: str = ""
-    # How long the learned policy may take for a decision (up to 16,384 pairs of job and GPU; in proportion above).
+    # Seconds that the learned policy may take for a decision (up to 16,384 pairs of job and GPU; in proportion above).
     decision_deadline_s: float = Field(default=0.05, gt=0, le=60)
-    # A job that has waited so many times its own best expected duration and a typical one of what waits goes first,
-    # whatever the policy wants; 0: none does. Empty: as each policy has it (20 for the learned one, none for others).
+    # A job whose wait reaches this multiple of its own best expected duration and of a typical one in the queue goes
+    # first under any policy; 0: no limit. Empty: each policy's own ratio (20 for the learned one, none for others).
     wait_ratio: float | None = Field(default=None, ge=0, le=1e9)
     lease_s: float = Field(default=3.0, ge=0.5, le=60)
     max_attempts: int = Field(default=5, ge=1, le=1000)
-    # Where decompose does not answer in this time, declared runtimes and the speed table serve instead.
+    # Without an answer from decompose in this time, declared runtimes and the speed table are used.
     prediction_timeout_s: float = Field(default=2.0, gt=0, le=60)
     decisions_kept: int = Field(default=10_000, ge=1, le=1_000_000)

@@ -1,16 +1,16 @@
-"""What a network sees of a decision, and the file that holds one. Arrays only; numpy, numba and ONNX Runtime, no torch.
+"""The planes that a network reads, and its file. Arrays only; numpy, numba and ONNX Runtime, no torch.
 
-table.py    every plane: its name, unit, meaning, and how it is brought to the network's range
+table.py    every plane: its name, unit, meaning and normalisation
 layout.py   the arrays of N decisions
-window.py   which waiting jobs are looked at, compiled
+window.py   the waiting jobs that the network scores, compiled
 fill.py     observations to planes
-figures.py  the same of one cluster, compiled
-choice.py   what a network says to actions
+figures.py  the planes of one cluster, compiled
+choice.py   from a network's answers to actions
 session.py  a network in ONNX Runtime
-model.py    a network in an ONNX file, and what the file says of itself
+model.py    a network in an ONNX file, with its metadata
 """
 
 import os
 
-# Before ONNX Runtime is imported anywhere: else it reports to its makers, and leaves a file in the temporary folder.
+# Set before any import of ONNX Runtime, which otherwise sends telemetry, and leaves a file in the temporary folder.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -1,4 +1,4 @@
-"""What a network says to actions: the best that is allowed, where it is better enough than the base's. numpy only."""
+"""From a network's answers to actions: the best allowed one, if it exceeds the base's by the margin. numpy only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adlro.numeric.compiled import compiled, fixed
 from adlro.state.observation import HOLD, Bools, Floats, Ints
 
 MOSTLY_IDLE = 0.5
-"""Share of the GPUs that are busy, below which `Margins.idle` counts."""
+"""Share of busy GPUs below which `Margins.idle` applies."""
 
 _WAITED = [plane.name for plane in JOB_PLANES].index("waited_scale")
 _SLOWDOWN = [plane.name for plane in PAIR_PLANES].index("slowdown")
@@ -24,23 +24,24 @@ _UTILIZATION = [plane.name for plane in CLUSTER_PLANES].index("utilization")
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """By how much an action's Q must exceed that of the base's choice, to be taken instead; 0: the highest Q wins.
+    """The margins by which an action's Q must exceed that of the base's choice to replace it; 0: the highest Q wins.
 
-    Estimates are noisy, and the highest of several noisy ones is mostly too high. To hold is the most dangerous: what
-    it costs shows late, and a policy that overrates it a little holds for ever.
+    Estimates are noisy, and the highest of several noisy ones is mostly too high. A hold is the most dangerous: its
+    cost shows late, and a policy that overestimates its value a little holds for ever.
 
-    Q is about the mean completion time. To pass over the same job again and again costs the mean little, and the 95th
-    percentile much: `age` keeps that for gains that are worth it.
+    Q estimates the mean completion time. Passing over the same job repeatedly costs the mean little, and the 95th
+    percentile much: `age` allows it only for larger gains.
 
-    To keep a fast GPU for jobs that are still to come is worth it where many come. No plane tells how many; where most
-    GPUs are idle, probably fewer than in most worlds of the training. `idle` is for that.
+    Keeping a fast GPU for later jobs pays if many arrive. No plane shows how many; if most GPUs are idle, probably
+    fewer arrive than in most worlds of the training. `idle` is the margin for that.
 
     Attributes:
-        start: of a pair.
-        hold: of a hold where the base would start something.
-        age: of a pair of another job than the base's, beside `start`, for each unit of that job's plane `waited_scale`.
-        idle: of a pair of the base's job on a GPU where it takes longer than on the base's, beside `start`, for the
-            share of GPUs by which fewer than `MOSTLY_IDLE` are busy.
+        start: for a pair.
+        hold: for a hold where the base would start a job.
+        age: for a pair of another job than the base's, added to `start`, for each unit of that job's plane
+            `waited_scale`.
+        idle: for a pair of the base's job on a GPU where it takes longer than on the base's, added to `start`, times
+            the share of GPUs by which fewer than `MOSTLY_IDLE` are busy.
     """
 
     start: float = 0.0
@@ -50,26 +51,26 @@ class Margins:
 
 
 def choose(planes: Planes, q_pairs: Float32s, q_hold: Float32s, margins: Margins) -> Ints:
-    """Actions.
+    """The chosen actions.
 
     Args:
         planes: of N decisions.
-        q_pairs: (P,) of the pairs.
-        q_hold: (N,) of holding.
-        margins: of the gate.
+        q_pairs: (P,) Q of the pairs.
+        q_hold: (N,) Q of holding.
+        margins: the gate's margins.
 
     Returns:
-        (N, 2) the job's place in the observation and the GPU's number, or (HOLD, HOLD). Of equals the base's choice,
-        then the earlier submitted job, then the lower-numbered GPU. Where no hold is allowed and something fits, it is
-        started, whatever the margins.
+        (N, 2) the job's place in the observation and the GPU's number, or (HOLD, HOLD). On a tie the base's choice,
+        then the earlier submitted job, then the lower-numbered GPU. If no hold is allowed, a pair that fits starts,
+        whatever the margins.
     """
     return actions_of(planes, best_of(planes, q_pairs, q_hold, margins))
 
 
 def actions_of(planes: Planes, index: Ints) -> Ints:
-    """(N, 2) actions as an observation has them, of (N,) pairs; -1: hold."""
+    """(N, 2) actions in an observation's form, of (N,) pairs; -1: hold."""
     actions = np.full((len(index), 2), HOLD, dtype=np.int64)
-    if len(index) == 1:  # five times as fast as what follows
+    if len(index) == 1:  # five times as fast as the code below
         if (pair := int(index[0])) >= 0:
             actions[0] = planes.pair_queue[pair], planes.pair_gpu[pair]
         return actions
@@ -80,15 +81,15 @@ def actions_of(planes: Planes, index: Ints) -> Ints:
 
 
 def less_margins(planes: Planes, q_pairs: Floats, margins: Margins) -> Floats:
-    """(P,) Q of the pairs, less the margin that each has to clear; the base's own choice has none.
+    """(P,) Q of the pairs, less each pair's margin; the base's own choice has none.
 
     Args:
         planes: of N decisions.
         q_pairs: (P,) Q of the pairs.
-        margins: of the gate.
+        margins: the gate's margins.
     """
     less = q_pairs - float(margins.start)
-    if len(planes.base) == 1:  # twice as fast as what follows
+    if len(planes.base) == 1:  # twice as fast as the code below
         if (base := int(planes.base[0])) >= 0:
             job = int(planes.pair_job[base])
             if margins.age:
@@ -116,7 +117,7 @@ def less_margins(planes: Planes, q_pairs: Floats, margins: Margins) -> Floats:
 
 
 def best_of(planes: Planes, q_pairs: Float32s, q_hold: Float32s, margins: Margins) -> Ints:
-    """(N,) which of the P pairs `choose` takes; -1: hold."""
+    """(N,) the pairs that `choose` selects, of P; -1: hold."""
     index = np.empty(len(planes.base), dtype=np.int64)
     _compiled_best_of()(
         as_type(planes.first_pair, np.int64),
@@ -132,7 +133,7 @@ def best_of(planes: Planes, q_pairs: Float32s, q_hold: Float32s, margins: Margin
 
 @functools.cache
 def _compiled_best_of() -> Callable[..., None]:
-    """For one decision, looking at the types of the arrays would take longer than the choice."""
+    """For one decision, numba's dispatch on the types of the arrays would take longer than the choice."""
     ints, floats = np.zeros(0, dtype=np.int64), np.zeros(0)
     return fixed(_best_of, ints, ints, np.zeros(0, dtype=np.bool_), floats, floats, 0.0, ints)
 
@@ -153,7 +154,7 @@ def _best_of(
         if best_pair < 0 and not hold_allowed[n]:
             best = -np.inf
         if best != best:
-            best = -np.inf  # what is no number is worth nothing
+            best = -np.inf  # nan never wins
         for pair in range(first_pair[n], first_pair[n + 1]):
             if pair != base[n] and scores[pair] > best:
                 best, best_pair = scores[pair], pair

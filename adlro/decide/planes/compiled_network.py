@@ -1,8 +1,8 @@
 """The Q network for one decision, compiled: for few GPUs a quarter of the time of ONNX Runtime.
 
-Each of sixty small operations costs that 2 us. The same layers as in `learn.network.PairNetwork`, from the same
-weights, which an ONNX file carries once more in its metadata for this. ONNX Runtime stays the judge: `planes.model`
-uses what is here only where both say the same, and gives it batches and large decisions. numpy and numba only.
+Each of sixty small operations costs ONNX Runtime 2 us. The layers are those of `learn.network.PairNetwork`, with the
+same weights, which an ONNX file also has in its metadata for this. ONNX Runtime is the reference: `planes.model` uses
+this module only if both give the same results, and runs batches and large decisions there. numpy and numba only.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from adlro.numeric.compiled import compiled, compiled_part, fixed
 from adlro.state.observation import Bools, Ints
 
 WEIGHTS_KEY = "adlro.weights"
-"""Of the weights in an ONNX file's metadata."""
+"""Key of the weights in an ONNX file's metadata."""
 
 MOST_COMPILED = 256
-"""Pairs of a decision, and GPUs, which count twice: ONNX Runtime multiplies large matrices as fast, or faster."""
+"""Largest number of pairs, plus twice the GPUs: ONNX Runtime multiplies larger matrices as fast, or faster."""
 
 _ZERO = np.float32(0.0)
 
 
 class _Layers(NamedTuple):
-    """Where each layer begins in one vector of all weights: its matrix, a row for each input, and then its bias.
+    """The start of each layer in one vector of all weights: its matrix, a row for each input, and then its bias.
 
-    By the names that the network has for them. One without a bias has zeros there.
+    The names are the network's. A layer without a bias has zeros there.
     """
 
     gpu_in: int
@@ -54,9 +54,9 @@ class _Layers(NamedTuple):
 
 
 class _Sizes(NamedTuple):
-    """Of vectors: features of a GPU or job, the first fully connected layer, the second, and one figure alone.
+    """Lengths of vectors: features of a GPU or job, the first fully connected layer, the second, and a single value.
 
-    The last since a constant would compile the layers once more.
+    The single value's length is here because a constant would compile the layers again.
     """
 
     channels: int
@@ -71,11 +71,11 @@ class _Room(NamedTuple):
     Attributes:
         of_jobs: (W, C) features of the window's jobs.
         matrix: (M x S, C) of the GPUs.
-        of_gpu: (M x S, H) their share in the first fully connected layer, where any pair is of them.
-        there: (M x S) one is, and `of_gpu` is filled.
+        of_gpu: (M x S, H) the GPUs' share in the first fully connected layer, for GPUs with a pair.
+        there: (M x S) whether the GPU has a pair, and `of_gpu` is filled.
         hidden: (P, H) of the pairs.
         pooled: (context's inputs).
-        wide: (6, of the widest) one vector each.
+        wide: (6, width of the widest layer) one vector each.
     """
 
     of_jobs: Float32s
@@ -88,7 +88,7 @@ class _Room(NamedTuple):
 
 
 def weights_to_text(weights: Mapping[str, Float32s]) -> str:
-    """As an ONNX file's metadata has them.
+    """The weights as text for an ONNX file's metadata.
 
     Args:
         weights: by their names in torch (`gpu_in.weight`).
@@ -99,26 +99,26 @@ def weights_to_text(weights: Mapping[str, Float32s]) -> str:
 
 
 def weights_from_text(text: str) -> dict[str, Float32s]:
-    """What `weights_to_text` was given.
+    """The weights that `weights_to_text` received.
 
     Raises:
-        ValueError: not readable.
+        ValueError: the text can't be read.
     """
     try:
         with np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False) as file:
             return {name: np.asarray(file[name], dtype=np.float32) for name in file.files}
-    except Exception as error:  # a damaged file makes numpy raise whatever its readers stumble over
+    except Exception as error:  # a damaged file makes numpy raise any kind of error
         raise ValueError(f"weights cannot be read: {error}") from error
 
 
 class CompiledNetwork:
-    """Q of one decision; may be used by several threads at a time.
+    """Computes Q of one decision; several threads may use it at a time.
 
     Args:
         text: from `weights_to_text`.
 
     Raises:
-        ValueError: not readable, or not the weights of a network of this form.
+        ValueError: the text can't be read, or the weights are not those of a network of this form.
     """
 
     def __init__(self, text: str) -> None:
@@ -127,7 +127,7 @@ class CompiledNetwork:
 
     @staticmethod
     def is_for(planes: Planes) -> bool:
-        """One decision, small enough (`MOST_COMPILED`)."""
+        """Whether the planes are of one decision that is small enough (`MOST_COMPILED`)."""
         _, _, nodes, slots = planes.gpus.shape
         return len(planes.base) == 1 and 2 * nodes * slots + len(planes.pairs) <= MOST_COMPILED
 
@@ -138,7 +138,7 @@ class CompiledNetwork:
             planes: of one decision, of any size.
 
         Raises:
-            ValueError: of more than one.
+            ValueError: the planes are of more than one decision.
         """
         if len(planes.base) != 1:
             raise ValueError(f"one decision at a time, not {len(planes.base)}")
@@ -173,7 +173,7 @@ class CompiledNetwork:
 
 @functools.cache
 def compiled_forward() -> Callable[..., None]:
-    """What computes, compiled now or fetched from where numba keeps it."""
+    """The compiled function, compiled now or loaded from numba's cache."""
     one, two, three, four = (np.zeros((0,) * axes, dtype=np.float32) for axes in (1, 2, 3, 4))
     ints, room = np.zeros(0, dtype=np.int64), _Room(two, two, two, np.zeros(0, dtype=np.bool_), two, one, two)
     layers, sizes = _Layers(*[0] * len(_Layers._fields)), _Sizes(*[0] * len(_Sizes._fields))
@@ -181,7 +181,7 @@ def compiled_forward() -> Callable[..., None]:
 
 
 def _in_one(found: Mapping[str, Float32s]) -> tuple[Float32s, _Layers, _Sizes]:
-    """All weights in one vector, their shapes checked: compiled code reads where it is told to."""
+    """All weights in one vector, with checked shapes: compiled code does not check its reads."""
     for name in ("gpu_mix.weight", "of_base.weight", "second.weight"):
         if name not in found or found[name].ndim == 0:
             raise ValueError(f"{name} is missing, or no matrix")
@@ -220,8 +220,8 @@ def _in_one(found: Mapping[str, Float32s]) -> tuple[Float32s, _Layers, _Sizes]:
     return np.concatenate(parts), _Layers(**begins), sizes
 
 
-# The layers are no `compiled_part`s: those go into each place that they are called from, which took twice as long to
-# compile, and is no faster.
+# The layers are no `compiled_part`s: those are copied into each place of a call, which took twice as long to compile,
+# and is no faster.
 
 
 @compiled
@@ -232,7 +232,7 @@ def _add_product(values: Float32s, weights: Float32s, begin: int, inputs: int, o
     """
     whole = inputs - inputs % 4
     for i in range(0, whole, 4):
-        # Views: compiled code counts from the end where an index is below 0, and looks each time whether it is.
+        # Views: with negative indices allowed, compiled code checks the sign of each index.
         first = weights[begin + i * outputs :]
         second = weights[begin + (i + 1) * outputs :]
         third = weights[begin + (i + 2) * outputs :]
@@ -258,7 +258,7 @@ def _dense(values: Float32s, weights: Float32s, begin: int, inputs: int, outputs
 
 @compiled_part
 def _positive(value: np.float32) -> np.float32:
-    """The value, or 0 where it is less. What is no number stays so: it is to be noticed."""
+    """The value, or 0 if it is negative. nan stays nan, so that the caller notices it."""
     return _ZERO if value < _ZERO else value
 
 
@@ -270,7 +270,7 @@ def _relu(values: Float32s, count: int) -> None:
 
 @compiled_part
 def _pool(values: Float32s, count: int, pooled: Float32s, begin: int) -> None:
-    """Adds to a sum, and to a maximum behind it, of values from 0."""
+    """Adds values from 0 to a sum, and to a maximum after it."""
     for j in range(count):
         pooled[begin + j] += values[j]
         pooled[begin + count + j] = max(pooled[begin + count + j], values[j])
@@ -289,7 +289,7 @@ def _look_at_jobs(weights: Float32s, layers: _Layers, sizes: _Sizes, jobs: Float
     channels, there = sizes.channels, 0.0
     for w in range(jobs.shape[0]):
         if jobs[w, 0] == _ZERO:
-            continue  # padding, which no pair is of
+            continue  # padding, without pairs
         there += jobs[w, 0]
         _dense(jobs[w], weights, layers.job_in, jobs.shape[1], channels, room.of_jobs[w])
         _relu(room.of_jobs[w], channels)
@@ -343,7 +343,7 @@ def _forward(
     q_pairs: Float32s,
     q_hold: Float32s,
 ) -> None:
-    """Fills in Q. The last argument of each layer is where its outputs go."""
+    """Fills in Q. The last argument of each layer is the vector for its outputs."""
     channels, hidden, hidden2 = sizes.channels, sizes.hidden, sizes.hidden2
     known, kinds = cluster.shape[1], pairs.shape[1]
     for j in range(known):
@@ -359,7 +359,7 @@ def _forward(
     before = -1
     for pair in range(pairs.shape[0]):
         of_pair = room.hidden[pair]
-        if pair_job[pair] != before:  # pairs of a job stand together
+        if pair_job[pair] != before:  # pairs of a job are consecutive
             before = pair_job[pair]
             _dense(room.of_jobs[before], weights, layers.of_job, channels, hidden, of_job)
         _dense(pairs[pair], weights, layers.of_pair, kinds, hidden, of_pair)

@@ -1,7 +1,7 @@
 """The planes of one cluster, compiled. numpy and numba only.
 
-Raw figures, in the units and the order of table.py, which also says how they are normalised: a plane is added or taken
-away in both files.
+Raw figures, in the units and the order of table.py, which also gives their normalisation: a new or removed plane
+changes both files.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from adlro.numeric.exact_compiled import exp, log
 from adlro.state.observation import Floats
 
 NEAR = 1.1
-"""A GPU is about as fast as a job's fastest up to this many times the duration there."""
+"""A GPU with a job's duration up to this many times its shortest counts as about as fast."""
 
 LEAST_REMAINING = 0.1
-"""Of the mean: what is about to end does not pull down the typical duration."""
+"""As a share of the mean: a job that is about to end does not lower the typical duration."""
 
 _MIB = 1.0 / 1024.0
 
@@ -59,7 +59,7 @@ def fill_planes(
 
 @compiled_part
 def _typical_s(looked: Looked, n: int, scratch: Scratch) -> float:
-    """Geometric mean of the waiting jobs' best durations and the remaining times; 1 where there is nothing."""
+    """Geometric mean of the waiting jobs' best durations and the remaining times; 1 without any."""
     total, count = 0.0, 0
     for job in range(looked.job_waiting.shape[1]):
         if scratch.best_s[job] < np.inf:
@@ -83,7 +83,7 @@ def _typical_s(looked: Looked, n: int, scratch: Scratch) -> float:
 
 @compiled_part
 def _put(values: Float32s, plane: int, raw: float, rules: Floats) -> int:
-    """Fills in one figure; 1 where it is outside the plane's range."""
+    """Fills in one figure; returns 1 if it is outside the plane's range."""
     value, clipped = normalised(raw, rules, plane)
     values[plane] = value
     return clipped
@@ -101,7 +101,7 @@ def _fill_jobs(
     scratch: Scratch,
     out: Planes,
 ) -> int:
-    """The window's jobs; in passing the scores of their pairs, and how they stand to each GPU."""
+    """Fills in the window's jobs, the scores of their pairs, and counts for each GPU."""
     gpus, clipped, usable, around, table = looked.gpu_node.shape[1], 0, 0, scratch.surroundings, looked.table
     for gpu in range(gpus):
         # There are no more kinds than GPUs.
@@ -118,7 +118,7 @@ def _fill_jobs(
             score_job(rule, around, duration_s, rows, cores, waited_s, np.inf, scratch.scores[w])
             score_job(rule, around, duration_s, rows, cores, waited_s, drain_s, scratch.refused_scores[w])
         else:
-            best_duration_s(around, duration_s, rows)  # that it fits on no kind
+            best_duration_s(around, duration_s, rows)  # marks that it fits on no kind
         completion_s, best_wait_s, possible = np.inf, np.inf, 0
         for kind in range(duration_s.shape[0]):
             if scratch.kind_gpus[kind] == 0 or duration_s[kind] == np.inf:
@@ -244,7 +244,7 @@ def _fill_pairs(
     scratch: Scratch,
     out: Planes,
 ) -> int:
-    """The pairs of cluster n from place `first` on; returns the place behind them."""
+    """Fills in the pairs of cluster n from place `first` on; returns the place after them."""
     gpus, window, slots, table = looked.gpu_node.shape[1], out.rows.shape[1], out.gpus.shape[3], looked.table
     nodes, around, count, best = out.gpus.shape[2], scratch.surroundings, first, -np.inf
     for gpu in range(gpus):
@@ -280,7 +280,7 @@ def _fill_pairs(
                 clipped += _put(values, 2, duration_s / completion_s, rules)
                 clipped += _put(values, 3, scratch.queue_drain_s[0] / duration_s, rules)
                 scratch.kind_clipped[kind] = clipped
-            else:  # logarithms take long
+            else:  # logarithms are slow
                 clipped = scratch.kind_clipped[kind]
                 for plane in range(4):
                     values[plane] = out.pairs[like, plane]

@@ -19,14 +19,14 @@ WINDOW = 32
 
 
 class PlaneFiller:
-    """Makes planes of observations; has room to work in, so: one a thread.
+    """Computes the planes of observations; it has scratch memory, so each thread needs its own.
 
     Args:
-        rule: of the base policy, whose choice and costs are among the planes.
-        window: waiting jobs that are looked at.
+        rule: the rule of the base policy, whose choice and costs are among the planes.
+        window: largest number of waiting jobs in the window.
 
     Raises:
-        InvalidInput: no window.
+        InvalidInput: the window is below 1.
     """
 
     def __init__(self, rule: HoldRule, window: int = WINDOW) -> None:
@@ -70,7 +70,7 @@ class PlaneFiller:
         )
         arguments = (self.rule, looked, self._gpu, self._job, self._pair, self._cluster, scratch, planes)
         if self._fill is None:
-            # For one decision, looking at the types of so many arrays would take longer than filling them.
+            # For one decision, numba's dispatch on the types of so many arrays would take longer than filling them.
             self._fill = fixed(fill_planes, *arguments)
         self._fill(*arguments)
         pairs = int(planes.first_pair[-1])
@@ -96,7 +96,7 @@ class PlaneFiller:
 
 @compiled
 def _most_slots(gpu_node: Ints, gpu_memory_mib: Ints, slots: Ints) -> int:
-    """GPUs of the node that has most; 1 where there are none. `slots` is room for a figure of each node."""
+    """Largest number of GPUs of a node; 1 without GPUs. `slots` is scratch with a figure for each node."""
     most = 1
     for n in range(gpu_node.shape[0]):
         slots[:] = 0

@@ -1,4 +1,4 @@
-"""The arrays of N decisions: what goes into a network, and what its answers stand for. numpy only."""
+"""The arrays of N decisions: a network's input, and the meaning of its output. numpy only."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Float32s = NDArray[np.float32]
 
 
 class Planes(NamedTuple):
-    """N decisions: M nodes x S slots, a window of W jobs, and the P pairs of all N that can be carried out now.
+    """N decisions: M nodes x S slots, a window of W jobs, and the P possible pairs of all N.
 
-    The pairs of one decision stand together, in the order of submission, then of the GPUs' numbers. GPUs of a node that
-    are the same in everything count once, by the lowest number.
+    The pairs of one decision are consecutive, in the order of submission, then of the GPUs' numbers. Identical GPUs of
+    a node count once, by the lowest number.
 
     Attributes:
         gpus: (N, GPU_PLANES, M, S) the GPU matrix.
@@ -31,12 +31,12 @@ class Planes(NamedTuple):
         pair_gpu: (P,) the GPU's number.
         pair_row: (P,) the pair's row in the observation's table.
         first_pair: (N + 1,) the pairs of n go from first_pair[n] to below first_pair[n + 1].
-        base: (N,) which of the P pairs the base policy would start; -1: it would hold.
+        base: (N,) the pair that the base policy would start, of P; -1: it would hold.
         rows: (N, W) the window's jobs by their places in the observation; -1 in padding.
-        hold_allowed: (N,) as in the observation, but where the queue is too long for a hold: a waiting job could start
-            now that the rule would not refuse for the queue's sake.
-        scale_s: (N,) the typical duration that times are compared with.
-        clipped: (N,) figures outside the range of their planes.
+        hold_allowed: (N,) as in the observation, but False if the queue is too long for a hold: if the queue's drain
+            would justify the start of a waiting job.
+        scale_s: (N,) the typical duration to which times are relative.
+        clipped: (N,) number of figures outside the range of their planes.
     """
 
     gpus: Float32s
@@ -57,11 +57,11 @@ class Planes(NamedTuple):
     clipped: Ints
 
     def pair_of(self, n: int, row: int, gpu: int) -> int:
-        """Which pair stands for (job, GPU) of cluster n, itself or its twin; -1: none, not in the window or not now.
+        """The pair of (job, GPU) of cluster n, itself or an identical one; -1: not in the window, or not possible now.
 
         Args:
             row: the job's place in the observation.
-            gpu: of the GPUs on which the job fits.
+            gpu: a GPU on which the job fits.
         """
         first, last = int(self.first_pair[n]), int(self.first_pair[n + 1])
         found = np.flatnonzero((self.pair_queue[first:last] == row) & (self.pair_gpu[first:last] <= gpu))
@@ -69,7 +69,7 @@ class Planes(NamedTuple):
 
 
 def fullest_window(jobs: NDArray[np.floating[Any]]) -> int:
-    """Jobs in the fullest window of some decisions, at least 1: what comes behind is padding, and can be left out.
+    """Number of jobs in the fullest window of some decisions, at least 1: the rest is padding, and can be left out.
 
     Args:
         jobs: (N, W, JOB_PLANES), the plane `present` first.
@@ -79,30 +79,31 @@ def fullest_window(jobs: NDArray[np.floating[Any]]) -> int:
 
 
 class Scratch(NamedTuple):
-    """Room to work in, for the largest decision so far; one a thread.
+    """Scratch memory for the largest decision so far; one per thread.
 
     Attributes:
         surroundings: filled by `hold_rule.look_around`.
         queue_drain_s: (1,) time until the queue has drained (hold_rule.py), filled by `window.rank_jobs`.
-        drain_s: (1,) the same where something may be refused, inf elsewhere.
-        too_long_to_hold: (1,) a waiting job could start now that the rule would not refuse for the queue's sake.
-        slot: (G,) of each GPU in its node; -1 where there is none.
-        usable: (G,) there, and its node takes jobs.
-        node_slots, node_gpus: (M,) GPUs, and those that are usable.
-        node_cores, node_memory_mib: (M,) what the node has in all.
+        drain_s: (1,) the drain if a pair may be refused, inf otherwise.
+        too_long_to_hold: (1,) whether the queue's drain would justify the start of a waiting job now.
+        slot: (G,) slot of each GPU in its node; -1 for padding.
+        usable: (G,) whether the GPU is present and its node accepts jobs.
+        node_slots, node_gpus: (M,) numbers of GPUs, and of usable ones.
+        node_cores, node_memory_mib: (M,) the node's total cores and memory.
         kind_gpus: (S,) usable GPUs of the kind.
         kind_pair: (S,) a job's first pair with a GPU of the kind; -1: none so far.
-        kind_clipped: (S,) figures of that pair, of those that are the same for the kind, outside their range.
-        best_s: (J,) shortest expected duration on a usable GPU; inf where no job waits.
-        key: (J,) how much a job is wanted in the window.
-        chosen: (J,) it is in it.
+        kind_clipped: (S,) number of that pair's figures outside their range, of those that are the same for the kind.
+        best_s: (J,) shortest expected duration on a usable GPU; inf without a waiting job.
+        key: (J,) rank of a job for the window, higher is better.
+        chosen: (J,) whether the job is in the window.
         top, top_key: (W,) the best so far.
         completion_s: (W,) the earliest expected completion of the window's jobs anywhere.
-        scores, refused_scores: (W, G) of the rows of a job of the window, by the base's rule, with nothing refused, and
-            with what it refuses.
-        speed: (S,) over the window, sum of best duration to that on the kind.
-        wanted: (S,) jobs of the window to which the kind is about as fast as any.
-        fitting, rivals: (G,) jobs of the window that fit on the GPU, and to which it is about as fast as any as well.
+        scores, refused_scores: (W, G) scores of the rows of a job of the window by the base's rule, without and with
+            its refusals.
+        speed: (S,) sum over the window of the best duration relative to the duration on the kind.
+        wanted: (S,) number of jobs of the window for which the kind is about as fast as the fastest.
+        fitting, rivals: (G,) numbers of jobs of the window that fit on the GPU, and of those for which it is also about
+        as fast.
         cheapest: (G,) highest score of a pair of the GPU.
     """
 
@@ -135,7 +136,7 @@ class Scratch(NamedTuple):
 
 
 def room(jobs: int, gpus: int, nodes: int, window: int) -> Scratch:
-    """Room for decisions of up to so many jobs, GPUs and nodes."""
+    """Scratch memory for decisions of up to this size."""
     return Scratch(
         surroundings=room_to_look(gpus, nodes),
         queue_drain_s=np.zeros(1),

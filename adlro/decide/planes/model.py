@@ -1,7 +1,7 @@
-"""A network in an ONNX file, and what the file says of itself. numpy and ONNX Runtime; torch is not needed here.
+"""A network in an ONNX file, with its metadata. numpy and ONNX Runtime, no torch.
 
-A network means nothing without the planes that it was trained on: their table, the window, the base policy's rule whose
-costs are among them. The file says all that, and one that does not go with this code is refused, naming what differs.
+A network is only valid for the planes of its training: their table, the window, and the base policy's rule, whose costs
+are among them. The metadata has all these, and a file that does not match this code is refused with the difference.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from adlro.state.observation import Ints, Observation
 FORMAT = "adlro-q-network/2"
 UNITS = "Q and margins: each decision's own scale_s"
 KEY = "adlro"
-"""Of the metadata in the ONNX file."""
+"""Key of the metadata in the ONNX file."""
 
 MOST_BYTES = 2_000_000
 
 _PROBES, _AGREEMENT = 8, 1e-4
-"""Made-up decisions, and how closely compiled code must agree with ONNX Runtime: as a share of the highest Q where that
-is above 1. The order of sums makes 1e-6."""
+"""Number of made-up decisions, and the tolerance between compiled code and ONNX Runtime: relative to the highest Q if
+that is above 1. The order of sums alone differs by 1e-6."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What goes with the weights.
+    """The metadata of the weights.
 
     Attributes:
-        rule: figures of the base policy.
-        window: jobs that are looked at.
-        margins: of the gate.
-        recipe: by which it was trained.
-        seed: of the training.
-        commit: of the code that trained it.
-        format, units, planes: as this code has them; planes is the digest of their table.
-        training: whatever else should be known (the model card has it in words): command, steps, hours, scores.
+        rule: parameters of the base policy.
+        window: number of jobs in the window.
+        margins: margins of the gate.
+        recipe: the training's recipe.
+        seed: the training's seed.
+        commit: commit of the code that trained it.
+        format, units, planes: equal to this code's; planes is the digest of their table.
+        training: further facts (the model card has them in words): command, steps, hours, scores.
     """
 
     rule: HoldRule
@@ -64,19 +64,19 @@ class ModelMetadata:
     training: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """As it stands in the file."""
+        """The JSON text in the file."""
         return json.dumps(dataclasses.asdict(self) | {"rule": self.rule._asdict()}, sort_keys=True)
 
 
 def metadata_from_json(text: str, source: str) -> ModelMetadata:
-    """What a file says of itself, where that goes with this code.
+    """Parses a file's metadata, and checks that it matches this code.
 
     Args:
         text: as written by `ModelMetadata.to_json`.
-        source: of errors.
+        source: the file's name in errors.
 
     Raises:
-        InvalidInput: naming what differs, or is missing.
+        InvalidInput: a field is missing, or differs; the message names it.
     """
     try:
         said: dict[str, Any] = json.loads(text)
@@ -101,20 +101,20 @@ def metadata_from_json(text: str, source: str) -> ModelMetadata:
 
 
 class OnnxModel:
-    """A network that decides; one a thread (its planes are made in room of its own).
+    """A network that decides; one per thread (it has scratch memory for its planes).
 
-    One decision of few GPUs and pairs is computed by compiled code from the weights in the file's metadata;
-    larger ones, batches, and networks without such weights by ONNX Runtime (docs/decisions/0007-compiled-decisions.md).
+    Compiled code computes a single decision of few GPUs and pairs from the weights in the file's metadata; ONNX Runtime
+    computes larger ones, batches, and networks without such weights (docs/decisions/0007-compiled-decisions.md).
 
     Args:
         model: path of the file, or its bytes.
-        threads: of ONNX Runtime, which are of use with hundreds of GPUs only.
+        threads: number of ONNX Runtime's threads; more than one helps only with hundreds of GPUs.
 
     Attributes:
-        metadata: what the file says of itself.
+        metadata: the file's metadata.
 
     Raises:
-        InvalidInput: no such file, no model, or one that does not go with this code.
+        InvalidInput: no such file, no model, or metadata that do not match this code.
     """
 
     def __init__(self, model: Path | str | bytes, *, threads: int = 1) -> None:
@@ -122,7 +122,7 @@ class OnnxModel:
         content = model if isinstance(model, bytes) else _read(Path(model))
         try:
             session = open_session(content, threads)
-        except Exception as error:  # ONNX Runtime has a dozen exceptions, with no common base but this
+        except Exception as error:  # ONNX Runtime has a dozen exceptions, without another common base
             raise InvalidInput(f"{source}: not an ONNX model that can be run: {error}", field="model") from error
         stated = session.get_modelmeta().custom_metadata_map
         self.metadata = metadata_from_json(stated.get(KEY, "{}"), source)
@@ -143,36 +143,36 @@ class OnnxModel:
 
     @property
     def compiled(self) -> bool:
-        """Single decisions are computed by compiled code."""
+        """Whether compiled code computes single decisions."""
         return self._compiled is not None
 
     def planes(self, observation: Observation) -> Planes:
-        """What the network sees of N decisions."""
+        """The planes of N decisions."""
         return self._filler.fill(observation)
 
     def q(self, planes: Planes) -> tuple[Float32s, Float32s]:
         """(P,) Q of the pairs, (N,) of holding."""
         if not len(planes.pairs):
-            # Nothing can start: there is nothing to compare a hold with.
+            # No pair is possible: a hold has no alternative.
             return np.zeros(0, dtype=np.float32), np.zeros(len(planes.base), dtype=np.float32)
         if self._compiled is not None and self._compiled.is_for(planes):
             return self._compiled.q(planes)
         return self.q_of_runtime(planes)
 
     def q_of_runtime(self, planes: Planes) -> tuple[Float32s, Float32s]:
-        """The same, by ONNX Runtime, for however many decisions."""
+        """The same by ONNX Runtime, for any number of decisions."""
         q_pairs, q_hold = self._runs.run({name: getattr(planes, name) for name in self._inputs})
         return q_pairs, q_hold
 
     def stop(self) -> None:
-        """Ends what ONNX Runtime is at, in whatever thread: a network that does not answer takes a core for ever."""
+        """Stops ONNX Runtime's runs in all threads: a network that does not answer would use a core for ever."""
         self._runs.stop()
 
     def _checked(self, weights: str, source: str) -> CompiledNetwork | None:
-        """The compiled network, where it says what ONNX Runtime says; None: that says nothing that is a number.
+        """The compiled network, if it gives ONNX Runtime's results; None: those are not finite.
 
         Raises:
-            InvalidInput: weights that cannot be read, or say something else.
+            InvalidInput: the weights can't be read, or give other results.
         """
         try:
             network = CompiledNetwork(weights)
@@ -183,7 +183,7 @@ class OnnxModel:
                     return None
                 if not np.abs(ours - theirs).max() <= _AGREEMENT * max(most, 1.0):
                     raise ValueError("its network says something else")
-        except Exception as error:  # ONNX Runtime's have no common base
+        except Exception as error:  # ONNX Runtime's errors have no common base
             raise InvalidInput(
                 f"{source}: the weights in its metadata '{WEIGHTS_KEY}' are of no use ({error}): a damaged file, or "
                 "one that was changed by hand",

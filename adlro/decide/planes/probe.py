@@ -1,4 +1,4 @@
-"""Planes of made-up decisions, by which ways to compute a network are held against each other. numpy only."""
+"""Planes of made-up decisions, to compare implementations of a network. numpy only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NODES, _SLOTS, _JOBS = 3, 2, 5
 
 
 def probe_planes(number: int = 0) -> Planes:
-    """One decision: every GPU and job is there, every pair can start, the base would start the second.
+    """One decision: all GPUs and jobs are present, every pair is possible, the base would start the second.
 
     Args:
-        number: of the decision; the same at each call.
+        number: number of the decision; equal numbers give equal planes.
     """
     rng = np.random.default_rng(number)
 

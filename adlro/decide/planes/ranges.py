@@ -1,10 +1,10 @@
-"""Which values of each plane a network was trained with, and what is done with others. numpy and numba only.
+"""The range of each plane in training, and the treatment of values outside it. numpy and numba only.
 
-Planes are clipped, so a value that was at the edge in training tells nothing of how far beyond it is: there the network
-has learned what to do with all that lies beyond. One that was never near the edge, and is there now, is news to it.
+Planes are clipped, so a clipped value in training may stand for any larger one: the network has learned to act on all
+of these. A value that training never had near the plane's edge, and is there now, is new to the network.
 
-News about the cluster concerns the whole decision. News about one job or pair concerns that one alone: an unusual job,
-which may wait for days, must not take the network away from all others.
+A new value of the cluster affects the whole decision. A new value of one job or pair affects only that one: an unusual
+job, which may wait for days, must not disable the network for all others.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ MAGNITUDES: dict[str, tuple[str, ...]] = {
     "cluster": ("priority", "oldest", "queue_length", "queue_per_gpu", "work_per_gpu", "drain"),
     "pairs": ("drains",),
 }
-"""Absolute sizes, weights, ages, and how long the queue is: more, or less, than was ever seen is taken for the most, or
-least, that was. Whether a job fits is never the network's business, and how a size compares with what is there stands
-in other planes. A queue of some ten jobs for each GPU is as long as any for what starts next.
+"""Absolute sizes, weights, ages, and the length of the queue: a value outside the range counts as the nearest one
+inside. The network never decides whether a job fits, and other planes have sizes relative to the present resources. For
+the next start, a queue of some ten jobs per GPU is as good as any longer one.
 """
 
 TOLERANCE = 0.1
-"""As a share of a plane's own range: so far outside is still like what was seen."""
+"""As a share of a plane's own range: a value outside by this much still counts as inside."""
 
 
 class Ranges:
-    """By table, (planes, 2) lowest and highest; begins with nothing seen.
+    """By table, (planes, 2) lowest and highest value; empty at first.
 
     Args:
-        by_table: what was seen before.
+        by_table: the ranges of earlier decisions.
     """
 
     def __init__(self, by_table: dict[str, Floats] | None = None) -> None:
@@ -60,7 +60,7 @@ class Ranges:
         }
 
     def see(self, planes: Planes) -> None:
-        """Takes up the values of N decisions."""
+        """Extends the ranges by the values of N decisions."""
         for name, seen in self._seen.items():
             values = _rows(name, planes)
             if len(values):
@@ -69,18 +69,18 @@ class Ranges:
         self._allowed = None
 
     def include(self, other: Ranges) -> None:
-        """Takes up what others saw."""
+        """Extends the ranges by other ranges."""
         for name, seen in self._seen.items():
             seen[:, 0] = np.minimum(seen[:, 0], other._seen[name][:, 0])
             seen[:, 1] = np.maximum(seen[:, 1], other._seen[name][:, 1])
         self._allowed = None
 
     def bring_in(self, planes: Planes) -> tuple[int, Bools]:
-        """Brings the figures of one decision into the ranges, in place.
+        """Clips the figures of one decision to the ranges, in place.
 
         Returns:
-            How many of the cluster's and its GPUs' were outside, magnitudes aside; and (P,) True for the pairs of
-            which, or of whose job, a figure was.
+            The number of the cluster's and its GPUs' figures outside, without magnitudes; and (P,) True for the pairs
+            with such a figure, their own or their job's.
         """
         if self._allowed is None:
             self._allowed = tuple(self._with_tolerance(name, table) for name, table in TABLES.items())
@@ -106,7 +106,7 @@ class Ranges:
         return int(outside), strange
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a model's metadata, `training["ranges"]`."""
+        """The JSON value in a model's metadata, `training["ranges"]`."""
         return {
             name: {
                 plane.name: [round(float(bound), 4) for bound in seen] for plane, seen in zip(table, rows, strict=True)
@@ -122,7 +122,7 @@ class Ranges:
 
 
 def ranges_of(decisions: Iterable[Planes]) -> Ranges:
-    """What a training has seen."""
+    """The ranges of a training's decisions."""
     ranges = Ranges()
     for planes in decisions:
         ranges.see(planes)
@@ -130,10 +130,10 @@ def ranges_of(decisions: Iterable[Planes]) -> Ranges:
 
 
 def ranges_from_json(said: object) -> Ranges:
-    """Of a model's metadata.
+    """The ranges in a model's metadata.
 
     Raises:
-        InvalidInput: they are not of these planes, or no numbers.
+        InvalidInput: they are not of these planes, or not finite.
     """
     try:
         assert isinstance(said, dict)
@@ -151,7 +151,7 @@ def ranges_from_json(said: object) -> Ranges:
 
 
 def _rows(name: str, planes: Planes) -> Float32s:
-    """(n, planes) of what is there: padding is no value."""
+    """(n, planes) the rows without padding."""
     if name == "gpus":
         rows = np.moveaxis(planes.gpus, 1, -1).reshape(-1, len(GPU_PLANES))
         return rows[rows[:, 0] > 0.0]
@@ -218,4 +218,4 @@ def _nearest(value: float, allowed: Floats) -> np.float32:
         return np.float32(allowed[1])
     if value >= allowed[0]:
         return np.float32(value)
-    return np.float32(allowed[0])  # what is no number as well
+    return np.float32(allowed[0])  # nan too

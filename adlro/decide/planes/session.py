@@ -1,7 +1,7 @@
-"""A network in ONNX Runtime: how a file is opened and asked, whoever does it. ONNX Runtime only.
+"""Opens and runs a network in ONNX Runtime, for any caller. ONNX Runtime only.
 
-A network may answer never. What asks it is a thread that nobody can end, so each run carries the means to end it: at
-the end of the process all are ended, since ONNX Runtime aborts the process where one is under way.
+A network may never answer. It runs in a thread, which can't be killed, so each run can be stopped: at the end of the
+process all are stopped, since ONNX Runtime aborts a process with a run under way.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ def open_session(content: bytes, threads: int = 1) -> onnxruntime.InferenceSessi
     """A session for the content of an ONNX file.
 
     Args:
-        content: of the file.
-        threads: that compute one decision.
+        content: content of the file.
+        threads: number of threads for one decision.
 
     Raises:
-        Exception: it can't be run; ONNX Runtime has a dozen exceptions, with no common base but this.
+        Exception: the network can't be run; ONNX Runtime has a dozen exceptions, without another common base.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what is wrong comes as an exception
-    opening = onnxruntime.RunOptions()  # in ONNX Runtime, as a run is: the end of the process waits for it
+    options.log_severity_level = 4  # problems are raised as exceptions
+    opening = onnxruntime.RunOptions()  # ends an opening as it ends a run: the end of the process waits for it
     _ALL.add(opening)
     try:
         _refuse_at_the_end()
@@ -48,10 +48,10 @@ class Runs:
         self._under_way: set[onnxruntime.RunOptions] = set()
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
-        """OUTPUTS for the inputs.
+        """The OUTPUTS for the inputs.
 
         Raises:
-            Exception: it can't answer, or was stopped.
+            Exception: the network can't answer, or was stopped.
         """
         options = onnxruntime.RunOptions()
         self._under_way.add(options)
@@ -65,7 +65,7 @@ class Runs:
         return answer
 
     def stop(self) -> None:
-        """Ends what is under way, at its next operator."""
+        """Stops all runs under way, at their next operator."""
         _stop(self._under_way)
 
 
@@ -75,7 +75,7 @@ _ending = threading.Event()
 
 
 def _refuse_at_the_end() -> None:
-    """For what would begin when all else has been ended: a thread on a loaded machine may come so late."""
+    """Refuses runs that would begin after all others were stopped: a thread on a loaded machine may be so late."""
     if _ending.is_set():
         raise RuntimeError("the process is ending")
 

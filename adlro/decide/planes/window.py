@@ -1,6 +1,6 @@
-"""Which waiting jobs a network looks at, compiled: what the base wants, the oldest, the shortest. numpy and numba only.
+"""The waiting jobs in a network's window, compiled: the base's, the oldest, the shortest. numpy and numba only.
 
-A window in the order of submission would hide, in a long queue, what every good rule would start next.
+A window in the order of submission would, in a long queue, lack the jobs that every good rule would start next.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from adlro.numeric.exact_compiled import log
 from adlro.state.observation import Ints
 
 OLDEST = 4
-"""Jobs that are in the window for their age: a policy that never sees them could let them wait for ever."""
+"""Jobs in the window for their age: a policy that never scores them could let them wait for ever."""
 
 NOT_NOW = 1.0
-"""By how many nats of duration a job that fits nowhere now stands behind one that does."""
+"""Penalty in nats of duration for a job that fits nowhere now."""
 
 
 @compiled_part
 def look_at_machines(looked: Looked, n: int, scratch: Scratch) -> None:
-    """Fills what is the same for each job of cluster n."""
+    """Fills the scratch arrays that are the same for each job of cluster n."""
     nodes, gpus = looked.node_cores_free.shape[1], looked.gpu_node.shape[1]
     for node in range(nodes):
         scratch.node_gpus[node] = 0
@@ -59,15 +59,15 @@ def look_at_machines(looked: Looked, n: int, scratch: Scratch) -> None:
 
 @compiled_part
 def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple[int, int, int]:
-    """Fills `best_s` and `key` of the waiting jobs of cluster n, and what of its queue is scratch's.
+    """Fills `best_s` and `key` of the waiting jobs of cluster n, and the queue's scratch arrays.
 
     Returns:
-        How many wait; the base's job and GPU, -1 where it holds.
+        The number of waiting jobs; the base's job and GPU, -1 if it holds.
     """
     waiting, base_job, base_gpu, base_score = 0, -1, -1, -np.inf
     scores, table = scratch.scores[0], looked.table
     around, too_long = scratch.surroundings, False
-    to_the_end = n >= 0  # True; as a constant it would compile the drain once more
+    to_the_end = n >= 0  # True; as a constant it would compile the drain again
     queue_s = queue_drain_s(around, looked, n, to_the_end)
     drain_s = queue_s if looked.hold_allowed[n] else np.inf
     for job in range(looked.job_waiting.shape[1]):
@@ -99,10 +99,10 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
 
 @compiled_part
 def choose_window(looked: Looked, n: int, waiting: int, base_job: int, scratch: Scratch, rows: Ints) -> int:
-    """Fills (W,) rows: places in the observation, in the order of submission; -1 behind them.
+    """Fills (W,) rows: places in the observation, in the order of submission; -1 after them.
 
     Returns:
-        How many.
+        The number of these places.
     """
     window, jobs = rows.shape[0], looked.job_waiting.shape[1]
     left = window
@@ -132,7 +132,7 @@ def choose_window(looked: Looked, n: int, waiting: int, base_job: int, scratch: 
 
 @compiled_part
 def _mark_best(jobs: int, left: int, scratch: Scratch) -> None:
-    """Marks as chosen the `left` jobs of the highest keys that are not chosen yet; of equals the earlier."""
+    """Marks as chosen the `left` unchosen jobs with the highest keys; on a tie the earlier."""
     found = 0
     for job in range(jobs):
         key = scratch.key[job]

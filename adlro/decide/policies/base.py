@@ -1,4 +1,4 @@
-"""What a policy is: scores for the candidates of a batch of observations; the best is the action. Arrays only."""
+"""The base class of policies: scores for the candidates of a batch of observations. Arrays only."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from adlro.state.observation import HOLD, Bools, CandidateTable, Floats, Ints, O
 
 @dataclass(slots=True)
 class Judgement:
-    """What a policy makes of N observations.
+    """A policy's scores for N observations.
 
     Attributes:
-        scores: (C,) of the rows of the candidate table; the best is the action; -inf: not wanted.
-        basis: (N,) what each rests on, where it is not plainly the policy.
-        values: (C,) what the policy reckons with, where that is something else than the scores; nan: nothing. They are
-            of the lowest GPU of each group.
-        hold_value: (N,) the same of holding.
-        notes: for clusters, in words, why the basis is what it is.
-        gpu: (C,) which GPU of its group a row is meant to take, where that is not always the lowest; those before it
-            are not wanted.
+        scores: (C,) scores of the rows of the candidate table; the best is the action; -inf: refused.
+        basis: the basis of a cluster's decision, if it is not simply the policy.
+        values: (C,) the policy's estimates, if they differ from the scores; nan: none. They hold for the lowest GPU of
+            each group.
+        hold_value: (N,) the estimate for a hold.
+        notes: by cluster, the reason of the basis, in words.
+        gpu: (C,) the GPU of each row's group that the policy chooses, if it is not always the lowest; the GPUs before
+            it are refused.
     """
 
     scores: Floats
@@ -37,17 +37,17 @@ class Judgement:
     gpu: Ints | None = None
 
     def basis_of(self, n: int) -> DecisionBasis:
-        """What a cluster's decision rests on."""
+        """The basis of a cluster's decision."""
         return self.basis.get(n, DecisionBasis.POLICY)
 
     def action(self, table: CandidateTable, row: int) -> tuple[int, int]:
-        """The job's and the GPU's place in the observation, or (HOLD, HOLD), that a row of its table stands for."""
+        """The action of a row of the table: places of the job and the GPU in the observation, or (HOLD, HOLD)."""
         if row == HOLD:
             return HOLD, HOLD
         return int(table.job[row]), int((table.gpu if self.gpu is None else self.gpu)[row])
 
     def scores_of_gpus(self, observation: Observation, job: int) -> Floats:
-        """(G,) scores of the job at a place of an observation of one cluster, GPU by GPU; -inf: not wanted."""
+        """(G,) scores of the job at a place of an observation of one cluster, for each GPU; -inf: refused."""
         table, scores = observation.table, np.full(observation.gpu_idle.shape[1], -np.inf)
         rows = slice(table.first[0, job], table.first[0, job + 1])
         gpus, count = gpus_of_job(observation, 0, job), table.size[rows]
@@ -57,7 +57,7 @@ class Judgement:
         return scores
 
     def values_of_gpus(self, observation: Observation, job: int) -> Floats:
-        """(G,) the same of the values; nan: nothing, as of all but the lowest GPU of a group."""
+        """(G,) the values in the same form; nan: none, as for all but the lowest GPU of a group."""
         table, values = observation.table, np.full(observation.gpu_idle.shape[1], np.nan)
         rows = slice(table.first[0, job], table.first[0, job + 1])
         if self.values is not None:
@@ -66,17 +66,17 @@ class Judgement:
 
 
 class Policy:
-    """Maps a batch of observations to one action each; holds no state between calls.
+    """Maps a batch of observations to one action each; has no state between calls.
 
-    A subclass gives `preferences`, or `weigh`, which says more; the row of the candidate table with the highest score
-    is the action, the earlier submitted job and then the lower-numbered GPU on a tie, HOLD where no row is wanted.
+    A subclass implements `preferences`, or `weigh`, which returns more; the row of the candidate table with the highest
+    score is the action; on a tie the earlier submitted job, then the lower-numbered GPU; HOLD if every row is refused.
 
     Attributes:
-        guarded: in service it has a deadline, as what is learned and may be of any size.
-        one_cluster: it remembers what one cluster has seen, and decides for no other.
-        version: which weights, where it is learned.
-        wait_ratio: bounds every job's wait (policies/bounded_wait.py); the same for all; inf: no
-            bound but the policy's own.
+        guarded: in service its decisions have a deadline, as for a learned policy of any size.
+        one_cluster: it remembers the observations of one cluster, and decides for no other.
+        version: the version of the weights of a learned policy.
+        wait_ratio: bounds every job's wait (policies/bounded_wait.py); the same for all; inf: no bound but the policy's
+            own.
     """
 
     name: ClassVar[str]
@@ -88,27 +88,27 @@ class Policy:
 
     @classmethod
     def for_load(cls, load: float) -> Policy:
-        """The policy as it is set where the load is known beforehand: most have no settings.
+        """The policy tuned for a known load; most policies have no settings.
 
         Args:
-            load: arrival rate as a share of what the cluster can carry.
+            load: arrival rate as a share of the cluster's capacity.
         """
         return cls()
 
     def preferences(self, observation: Observation) -> Floats:
-        """(C,) a new array, a figure for each row of the table, higher is better; -inf: not wanted now."""
+        """(C,) a new array of preferences, one for each row of the table, higher is better; -inf: refused now."""
         raise NotImplementedError
 
     def weigh(self, observation: Observation) -> Judgement:
-        """The preferences, with what they rest on."""
+        """The preferences, with their basis."""
         return Judgement(self.preferences(observation))
 
     def judge(self, observation: Observation) -> Judgement:
-        """The preferences, with nothing left to wait for ever.
+        """The preferences, changed so that no job waits for ever.
 
-        Jobs that have waited too long go first. Where a hold is not allowed (nothing runs, nothing will arrive) and the
-        policy wants no pair that fits, as when the GPUs it waits for are lost, the first job in order of submission
-        that fits anywhere gets minus its expected durations as scores.
+        Overdue jobs go first. If a hold is not allowed (no job runs or will arrive) and the policy refuses all pairs
+        that fit, as when it waits for lost GPUs, the first job in order of submission that fits on some GPU gets minus
+        its expected durations as scores.
         """
         judgement = self.weigh(observation)
         for n in np.flatnonzero(bound(observation, judgement.scores, self.wait_ratio)).tolist():
@@ -119,7 +119,7 @@ class Policy:
         return judgement
 
     def scores(self, observation: Observation) -> Floats:
-        """(C,) as judged."""
+        """(C,) the scores of `judge`."""
         return self.judge(observation).scores
 
     @staticmethod
@@ -132,12 +132,12 @@ class Policy:
             scores[rows] = -table.duration_s[rows]
 
     def act(self, observation: Observation) -> Ints:
-        """(N, 2) the job's and the GPU's place in the observation, or (HOLD, HOLD)."""
+        """(N, 2) places of the job and the GPU in the observation, or (HOLD, HOLD)."""
         return self.choose(observation, self.judge(observation))
 
     @staticmethod
     def choose(observation: Observation, judgement: Judgement) -> Ints:
-        """(N, 2) the actions that a judgement stands for."""
+        """(N, 2) the actions of a judgement."""
         return actions(observation.table, winners(observation.table, judgement.scores), judgement.gpu)
 
 
@@ -151,10 +151,10 @@ def first_waiting(waiting: Bools) -> Bools:
 
 
 def only(observation: Observation, jobs: Bools, scores: Floats) -> Floats:
-    """(C,) the scores of the rows of some jobs; -inf in all others.
+    """(C,) the scores of the rows of some jobs; -inf in all other rows.
 
     Args:
-        jobs: (N, J) those jobs.
-        scores: (C,) of all rows.
+        jobs: (N, J) True for these jobs.
+        scores: (C,) scores of all rows.
     """
     return np.where(observation.table.of_job(jobs), scores, -np.inf)

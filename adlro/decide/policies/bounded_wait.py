@@ -1,40 +1,39 @@
-"""No job waits for ever: who has waited too long goes first, whatever the policy wants. Arrays only.
+"""The limit on waits: an overdue job goes first under any policy, so that no job waits for ever. Arrays only.
 
 A job is *overdue* once it has waited longer than
 
     ratio (best + typical + age)
 
-best: its own shortest expected duration, over the GPUs that can hold it. What no GPU can hold does not count.
-typical: the mean of that over all waiting jobs, of which each counts for at most `OUTLIER` times the median (of two in
-    the middle the lower): anyone may say that a job takes for ever, and one such job must not take the limit from all.
-age: the mean time for which the running jobs have run. That is no guess, and it knows how widely durations spread:
-    where they do, GPUs are mostly held by long jobs, and a wait of hours says nothing against a policy. The mean wait
-    under first come, first served is proportional to it (Pollaczek 1930, Khinchine 1932).
+best: its own shortest expected duration, over the GPUs that can hold it; other GPUs do not count.
+typical: the mean of `best` over all waiting jobs, each counted as at most `OUTLIER` times the median (the lower of two
+    in the middle): a user may declare any runtime, and one such job must not disable the limit for all.
+age: the mean time for which the running jobs have run. It is no estimate, and it reflects how widely durations spread:
+    if they spread widely, long jobs hold most GPUs, and a wait of hours is normal. The mean wait under first come,
+    first served is proportional to it (Pollaczek 1930, Khinchine 1932).
 
-Where the policy itself would start a job that was submitted before an overdue one, that is left to it. Else an overdue
-job may go first while fewer than its *share* of the GPUs run jobs that were submitted no later than it: `SHARE` of
-those that are there, at least one. So in a long overload most of the machine is still the policy's.
-Overdue jobs are gone through in the order of submission. The first that fits now starts, on the GPU among those that
-the policy likes best (its fastest, where the policy wants none: an overdue job is never held). One before it that does
-not fit counts as if it ran, and the first of these keeps every other job off one node with a GPU that can hold it: the
-one on which longest nothing has started. So what runs on that node ends, and it fits.
+If the policy itself would start a job that was submitted before an overdue one, its choice stands. Otherwise an overdue
+job may go first while fewer than its *share* of the GPUs run jobs that were submitted no later than it: `SHARE` of the
+present GPUs, at least one. So in a long overload the policy still decides over most of the cluster. The rule goes
+through overdue jobs in the order of submission. The first that fits now starts, on the GPU among those that the policy
+scores highest (its fastest, if the policy refuses all: an overdue job is never held). An earlier overdue job that does
+not fit counts as if it ran, and the first of these reserves one node with a GPU that can hold it: the node with the
+longest time since its last start. So the jobs on that node end, and it fits.
 
-What follows, whatever the policy, the load and the mix, with D the longest that any job runs and is expected to run on
-its best GPU:
+Under any policy, load and mix, with D the longest actual or expected duration of any job on its best GPU:
 
     A job that a present GPU can hold starts no later than 3 ratio D after its submission, plus 2 (k + 1) D, where k is
     the number of jobs submitted no later than it that then still wait.
 
 Proof: each of the three durations is at most D, so the limit is at most 3 ratio D; from then on the job and those k are
-overdue, and stay so. Look at the first in order of those that wait. If none of the k + 1 starts for D, then all that
-was submitted no later has ended, and nothing older is started: it may go first, and a node is kept for it. Let S be the
-time at which last something started there. Nothing starts there any more, and another node takes that one's place only
-if nothing has started on it for longer: S never grows. Nothing runs longer than D, so D later at the latest the node is
-empty, and the job fits. So at least one of the k + 1 starts every 2 D. What is submitted later comes after it. A hold
-may last beyond that moment, no longer than it has been since anything happened (`hold_until_s`), or `HOLD_LIMIT_S`; and
-GPUs that are lost meanwhile begin the count again.
+overdue, and stay so. Consider the first of the waiting jobs in order. If none of the k + 1 starts for D, then all jobs
+submitted no later have ended, and no older job starts: the first job may go first, and a node is reserved for it. Let S
+be the time of the last start on that node. No job starts there any more, and another node replaces it only if its last
+start is further back: S never grows. No job runs longer than D, so at most D later the node is empty, and the job fits.
+So at least one of the k + 1 starts every 2 D. Jobs submitted later come after it. A hold may last beyond that moment,
+by at most the time since the last event (`hold_until_s`), or `HOLD_LIMIT_S`; and a loss of GPUs meanwhile restarts the
+bound.
 
-It rests on nothing but the observation, so it is the same in the simulator and in service.
+The limit reads only the observation, so it is the same in the simulator and in service.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ from adlro.decide.winner import winner
 from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation
 
 DEFAULT_RATIO = 20.0
-"""Of `benchmarks/bounded_wait.py`: far from where mean completion times of finite lists change by more than noise.
-Shortest-first policies make long jobs wait; only in a lasting overload does anything wait this long."""
+"""Measured by `benchmarks/bounded_wait.py`: far above the values that change mean completion times of finite lists by
+more than noise. Shortest-first policies make long jobs wait; only in a lasting overload does any job wait this long."""
 
 SHARE = 0.125
-"""Of the GPUs: so many may run what was submitted no later than an overdue job while it goes first, at least one."""
+"""Share of the GPUs that may run jobs submitted no later than an overdue job while it goes first, at least one."""
 
 OUTLIER = 10.0
-"""Times the median: a longer duration counts as this long in what is typical."""
+"""Multiple of the median at which longer durations are cut for the typical one."""
 
 
 def overdue(observation: Observation, ratio: float) -> Bools:
-    """(N, J) the job has waited longer than its limit, and a GPU that is there can hold it."""
+    """(N, J) whether the job has waited longer than its limit, and a present GPU can hold it."""
     late = np.zeros(observation.job_waiting.shape, dtype=np.bool_)
     rows = _perhaps_overdue(observation, ratio)
     if not len(rows):
@@ -79,11 +78,11 @@ def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
     """Changes scores so that overdue jobs go first.
 
     Args:
-        scores: (C,) the policy's of the candidates, changed in place; -inf: it does not want the row.
-        ratio: of the limit; inf: no job is ever overdue.
+        scores: (C,) the policy's scores of the candidates, changed in place; -inf: the policy refuses the row.
+        ratio: the limit's ratio; inf: no job is ever overdue.
 
     Returns:
-        (N,) another row is the best now, or none.
+        (N,) whether another row, or none, is the best now.
     """
     table = observation.table
     changed = np.zeros(len(table.first), dtype=np.bool_)
@@ -100,7 +99,7 @@ def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
 
 
 def _perhaps_overdue(observation: Observation, ratio: float) -> Ints:
-    """Cheap, and few rows for most decisions: nobody's limit is below ratio times the age of what runs."""
+    """A cheap first filter, with few rows for most decisions: no limit is below ratio times the running jobs' age."""
     first_s = np.where(observation.job_waiting, observation.job_submit_s, np.inf).min(axis=1, initial=np.inf)
     age_s = _age_s(observation)
     rows: Ints = np.flatnonzero(observation.time_s - first_s > ratio * age_s)
@@ -108,14 +107,14 @@ def _perhaps_overdue(observation: Observation, ratio: float) -> Ints:
 
 
 def _age_s(observation: Observation) -> Floats:
-    """(N,) mean time for which the running jobs have run; 0 where none runs."""
+    """(N,) mean time for which the running jobs have run; 0 if none runs."""
     running = ~observation.gpu_idle & (observation.gpu_remaining_s < np.inf)
     age_s: Floats = np.where(running, observation.gpu_elapsed_s, 0.0).sum(axis=1) / np.maximum(running.sum(axis=1), 1)
     return age_s
 
 
 def kinds_there(observation: Observation) -> Bools:
-    """(N, S) the cluster has a GPU of the kind that is neither lost nor on a drained node."""
+    """(N, S) whether the cluster has a GPU of the kind that is neither lost nor on a drained node."""
     there = np.zeros((len(observation.gpu_kind), observation.kind_duration_s.shape[2]), dtype=np.bool_)
     n, gpu = np.nonzero(np.isfinite(observation.gpu_remaining_s))
     there[n, observation.gpu_kind[n, gpu]] = True
@@ -127,18 +126,18 @@ def _bound_one(observation: Observation, n: int, late: NDArray[np.intp], chosen:
 
     Args:
         late: places of the overdue jobs in the queue.
-        chosen: place of the job that the policy would start; behind the queue: none.
+        chosen: place of the job that the policy would start; a place after the queue: none.
     """
     table, there = observation.table, np.isfinite(observation.gpu_remaining_s[n])
     share = max(int(SHARE * there.sum()), 1)
     running_submit_s = np.sort(observation.gpu_submit_s[n, there])
-    kept = np.full(len(there), False)  # GPUs of the node that is kept free
+    kept = np.full(len(there), False)  # GPUs of the reserved node
     for before, job in enumerate(late):
         submit_s = observation.job_submit_s[n, job]
         if before + np.searchsorted(running_submit_s, submit_s, side="right") >= share:
-            break  # nor may any behind it
+            break  # nor may any later one
         if chosen <= job:
-            break  # the policy serves one that is as old
+            break  # the policy starts a job that is as old
         rows = slice(table.first[n, job], table.first[n, job + 1])
         is_open = ~kept[table.gpu[rows]]
         if is_open.any():
@@ -156,7 +155,7 @@ def _bound_one(observation: Observation, n: int, late: NDArray[np.intp], chosen:
 
 
 def _since_start_s(observation: Observation, n: int) -> Floats:
-    """(M,) how long ago the last of the jobs that run on a node started; inf where none runs."""
+    """(M,) time since the last start of the jobs that run on a node; inf if none runs."""
     since_s = np.full(observation.node_cores_free.shape[1], np.inf)
     running = np.flatnonzero(~observation.gpu_idle[n] & np.isfinite(observation.gpu_remaining_s[n]))
     np.minimum.at(since_s, observation.gpu_node[n, running], observation.gpu_elapsed_s[n, running])

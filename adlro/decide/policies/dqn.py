@@ -1,8 +1,8 @@
 """The learned policy: a Q-network's choice, gated by a margin over `hold_greedy_fixed`. Arrays; ONNX Runtime, no torch.
 
-The network sees planes (adlro/decide/planes) and says what each (job, GPU) pair of a window of the queue, and
-to hold, is worth. Its base's choice stands unless something else is worth more by the margin that the checkpoint names:
-values are estimates, and the best of many is mostly the luckiest.
+The network reads planes (adlro/decide/planes) and estimates the value of each (job, GPU) pair of a window of the queue,
+and of a hold. The base policy's choice stands unless another action's value is higher by the margin in the checkpoint:
+values are noisy estimates, and the best of many is mostly too high.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from adlro.decide.planes.ranges import Ranges
 
 SHIPPED = Path(__file__).with_name("dqn.onnx")
-"""The checkpoint that comes with ADLRO."""
+"""The checkpoint that ADLRO includes."""
 
 CHECKPOINT_MISSING = "CHECKPOINT_MISSING"
 
 
 class _Loaded(NamedTuple):
-    """A checkpoint: the network, a digest of it, its base, and what it was trained with, where it says that."""
+    """A checkpoint: the network, a digest of it, its base, and its training ranges, if it has them."""
 
     model: OnnxModel
     version: str
@@ -48,17 +48,17 @@ class _Loaded(NamedTuple):
 class Dqn(Policy):
     """Decides by a checkpoint; may be used by several threads at once.
 
-    Where a figure of the cluster is outside the range that it had in training (`planes.ranges`, of the checkpoint's
-    metadata; any figure outside its plane's own where that does not say), or where an answer is no number, its base
-    decides, `hold_greedy_fixed` as a rule; so in the simulator as in service. A pair with such a figure, its own or its
-    job's, is left to the base: it replaces no other choice, and where it is the base's it is not replaced.
+    If a figure of the cluster is outside its range in training (`planes.ranges`, in the checkpoint's metadata; without
+    them, the plane's own range), or if an answer is not finite, its base decides, as a rule `hold_greedy_fixed`; so in
+    the simulator as in service. A pair with such a figure, its own or its job's, is left to the base: it replaces no
+    other choice, and if it is the base's choice, no other replaces it.
 
-    Each decision goes through the network alone: the last bits of a sum of floats depend on the shape of a batch, and
-    a list is to go the same way in a simulator of thousands of clusters and in a service of one.
+    The network judges each decision separately: the last bits of a sum of floats depend on the shape of a batch, and a
+    list must have the same schedule in a simulator of thousands of clusters and in a service of one.
 
     Args:
-        checkpoint: an ONNX file with metadata (`planes.model`), read when it is first needed; the shipped one where
-            left out.
+        checkpoint: an ONNX file with metadata (`planes.model`), read at the first decision; the included one if left
+            out.
     """
 
     name = "dqn"
@@ -84,40 +84,40 @@ class Dqn(Policy):
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        """A digest of the checkpoint; empty before it is read."""
+        """A digest of the checkpoint; empty before the read."""
         return "" if self._loaded is None else self._loaded.version
 
     def take(self, content: bytes) -> Dqn:
-        """Decides by what was read of the checkpoint before, whatever is in its place now.
+        """A policy with this content of the checkpoint file, whatever the file contains now.
 
         Raises:
-            Unsupported, InvalidInput: as `load`.
+            Unsupported, InvalidInput: as for `load`.
         """
         self._loaded = _model(content, str(self.checkpoint))
         return self
 
     def load(self) -> Dqn:
-        """Reads the checkpoint now, if that has not been done.
+        """Reads the checkpoint now, unless it is read already.
 
         Raises:
             Unsupported: CHECKPOINT_MISSING: there is no such file, or no ONNX Runtime.
-            InvalidInput: it is damaged, or of other planes or units than this version of ADLRO; the message says which.
+            InvalidInput: it is damaged, or of other planes or units than this version of ADLRO; the message names them.
         """
         self._now_loaded()
         return self
 
     def try_out(self, observation: Observation) -> None:
-        """Asks the network about one decision, whatever its range: memory that it needs is there from then on.
+        """Makes the network judge one decision, whatever its range, so that its memory is allocated from then on.
 
         Raises:
-            Unsupported, InvalidInput: as `load`, or its answers are no numbers.
+            Unsupported, InvalidInput: as for `load`, or its answers are not finite.
         """
         model = self._now_loaded().model
         if not all(np.isfinite(found).all() for found in model.q(self._filler(model).fill(observation))):
             raise InvalidInput(f"checkpoint {self.checkpoint}: its answer is no number", field="checkpoint")
 
     def stop(self) -> None:
-        """Ends the decisions that are under way, in other threads: they raise."""
+        """Stops the decisions under way in other threads: they raise."""
         if self._loaded is not None:
             self._loaded.model.stop()
 
@@ -127,11 +127,11 @@ class Dqn(Policy):
         return self._loaded
 
     def preferences(self, observation: Observation) -> Floats:
-        """(C,) Q of the rows that are looked at, less the margin but for the base's choice."""
+        """(C,) Q of the rows in the window, less the margin except for the base's choice."""
         return self.weigh(observation).scores
 
     def weigh(self, observation: Observation) -> Judgement:
-        """The preferences, with Q where it is asked for one decision alone."""
+        """The preferences; for a single decision, with Q."""
         table = observation.table
         if len(table.first) == 1:
             return self._weigh_one(observation, with_values=True)
@@ -156,7 +156,7 @@ class Dqn(Policy):
             outside = int(planes.clipped[0])
         else:
             outside, strange = ranges.bring_in(planes)
-            strange = strange if strange.any() else None  # as nearly always
+            strange = strange if strange.any() else None  # true of nearly all decisions
         if outside or (strange is not None and planes.base[0] >= 0 and strange[planes.base[0]]):
             told = f"{outside} figures of the observation are" if outside else "figures of the job that comes next are"
             _fall_back(
@@ -172,11 +172,11 @@ class Dqn(Policy):
             q[strange] = -np.inf
         _score(model.metadata.margins, planes, q, q_hold, judgement)
         if strange is not None and judgement.values is not None:
-            judgement.values[planes.pair_row[strange]] = np.nan  # nothing to be relied on
+            judgement.values[planes.pair_row[strange]] = np.nan  # not reliable
         return judgement
 
     def _filler(self, model: OnnxModel) -> PlaneFiller:
-        """It has room to work in: one a thread."""
+        """A filler with its own scratch memory: one per thread."""
         from adlro.decide.planes.fill import PlaneFiller
 
         filler: PlaneFiller | None = getattr(self._of_thread, "filler", None)
@@ -192,9 +192,9 @@ def _fall_back(reason: DecisionBasis, note: str, base: Policy, observation: Obse
 
 
 def _score(margins: Margins, planes: Planes, q: Floats, q_hold: float, judgement: Judgement) -> None:
-    """Fills in one decision: scores whose best is what `planes.choice.choose` chooses, and values.
+    """Fills in one decision: scores whose best is the choice of `planes.choice.choose`, and values.
 
-    That is compiled for batches: for one decision the way there and back takes longer than the few figures do here.
+    That function is compiled for batches: for one decision its call takes longer than this code.
     """
     from adlro.decide.planes.choice import less_margins
 
@@ -210,7 +210,7 @@ def _score(margins: Margins, planes: Planes, q: Floats, q_hold: float, judgement
         if may_hold:
             judgement.hold_value[0] = q_hold
     if best >= 0:
-        if best != highest:  # of equals the base's choice is taken, and not the earlier job
+        if best != highest:  # on a tie the base's choice goes before an earlier job
             scores[best] = np.nextafter(scores[best], np.inf)
         judgement.scores[planes.pair_row] = scores
     if best == base:
@@ -236,7 +236,7 @@ def _load(path: Path) -> _Loaded:
 
 @functools.lru_cache(maxsize=4)
 def _model(content: bytes, source: str) -> _Loaded:
-    """Kept, since evaluations make a policy anew for each task."""
+    """Cached, since evaluations create a new policy for each task."""
     try:
         from adlro.decide.planes.model import OnnxModel
         from adlro.decide.planes.ranges import ranges_from_json

@@ -13,16 +13,16 @@ from adlro.state.observation import Bools, Floats, Ints, Observation
 from adlro.state.room import node_room
 
 _SAME_INSTANT_S = 1e-6
-"""Ends that lie no further apart are one instant: sums of floats differ by where a cluster's clock stands."""
+"""Ends closer together than this are one instant: sums of floats depend on the clock's time."""
 
 
 class Reservation(NamedTuple):
-    """Where and when the head of N queues is expected to start, if nothing else is started.
+    """The expected start of the head of N queues, if no other job starts.
 
     Attributes:
-        shadow_s: (N,) time until then; inf where the head can never start.
+        shadow_s: (N,) time until then; inf if the head can never start.
         gpu: (N,) the GPU.
-        cores_spare, memory_spare_mib: (N,) what its node then has free beside the head.
+        cores_spare, memory_spare_mib: (N,) free resources of its node then, beside the head's.
     """
 
     shadow_s: Floats
@@ -34,14 +34,14 @@ class Reservation(NamedTuple):
 class EasyBackfill(Policy):
     """First come, first served; while the head waits, others may start that do not delay its expected start.
 
-    The head, where it does not fit now, has a reservation: as the running jobs end when they are expected to, their
-    GPUs, cores and memory come free; the head gets the GPU where that is first enough for it (the faster GPU on a tie),
-    and that moment is its shadow time. Behind it, in order of submission, a job may start on a GPU of another node; on
-    the reserved GPU's node if it is expected to end by the shadow time, or if it takes another GPU and no more cores
-    and memory than are free beside the head by then. Each job takes the GPU that is fastest for it.
+    If the head does not fit now, it has a reservation: at the expected ends of the running jobs their GPUs, cores and
+    memory become free; the head gets the GPU where these first suffice (the faster GPU on a tie), and that moment is
+    its shadow time. After it, in order of submission, a job may start on a GPU of another node; on the reserved GPU's
+    node if it is expected to end by the shadow time, or if it takes another GPU and no more cores and memory than are
+    free beside the head by then. Each job takes the GPU that is fastest for it.
 
-    Nothing that is started moves the earliest start of the head: reckoned anew at each decision, the shadow time can
-    only come nearer, and where durations are what was expected, the head starts by the first of them.
+    No started job delays the earliest start of the head: recomputed at each decision, the shadow time can only become
+    earlier, and with exact durations the head starts by the first shadow time.
 
     A job whose GPUs are all lost or drained has no shadow time and is not the head: the next one is.
 
@@ -56,7 +56,7 @@ class EasyBackfill(Policy):
     )
 
     def weigh(self, observation: Observation) -> Judgement:
-        """Minus the expected duration, for the head or else the first job that may be backfilled."""
+        """Minus the expected duration, for the head, or otherwise the first job that may be backfilled."""
         table, waiting = observation.table, observation.job_waiting
         if not len(table.job):
             return Judgement(np.zeros(0))
@@ -77,26 +77,26 @@ class EasyBackfill(Policy):
         first = winners(table, np.where(may, 0.0, -np.inf))
         chosen = may & (table.job == table.job[first][cluster])
         gpu = table.gpu.copy()
-        # The reserved GPU stays free: another of its group is taken.
+        # The reserved GPU stays free: the job takes another GPU of its group.
         for row in np.flatnonzero(chosen & is_reserved & ~elsewhere & ~in_time & (table.job != head[cluster])):
             gpu[row] = observation.group(int(cluster[row]), int(row))[1]
         return Judgement(np.where(chosen, -table.duration_s, -np.inf), gpu=gpu)
 
     def preferences(self, observation: Observation) -> Floats:
-        """(C,) minus the expected duration, for the head or else the first job that may be backfilled."""
+        """(C,) minus the expected duration, for the head, or otherwise the first job that may be backfilled."""
         return self.weigh(observation).scores
 
 
 def reservation(observation: Observation, head: Ints) -> Reservation:
-    """The reservation of the jobs `head` (N,), by what runs and the expected ends."""
+    """The reservation of the jobs `head` (N,), from the running jobs and their expected ends."""
     batch = np.arange(len(head))
     rows = batch[:, None]
     remaining_s, node = observation.gpu_remaining_s, observation.gpu_node
     cores, memory_mib = observation.job_cores[batch, head], observation.job_memory_mib[batch, head]
-    order = np.lexsort((remaining_s, node))  # (N, G) node by node, in the order of the expected ends
+    order = np.lexsort((remaining_s, node))  # (N, G) by node, then by expected end
     room = _enough_by(observation.gpu_cores_held, observation.node_cores_free, node, order, cores)
     room &= _enough_by(observation.gpu_memory_held_mib, observation.node_memory_free_mib, node, order, memory_mib)
-    # Ends at one instant: the earliest of them that is enough, with those before it in `order`, has its time.
+    # Ends at one instant: the first end that suffices, with those before it in `order`, has their common time.
     room_s = np.full(observation.node_cores_free.shape, np.inf)
     np.minimum.at(room_s, (rows, node[rows, order]), np.where(room, remaining_s[rows, order], np.inf))
     duration_s = np.take_along_axis(observation.kind_duration_s[batch, head], observation.gpu_kind, axis=1)  # (N, G)
@@ -115,18 +115,18 @@ def reservation(observation: Observation, head: Ints) -> Reservation:
 
 
 def _enough_by(held: Ints, free: Ints, node: Ints, order: Ints, asked: Ints) -> Bools:
-    """(N, G) at each place of `order`, once that GPU's job and those before it on its node have ended, is it enough?
+    """(N, G) whether the resources suffice once the jobs up to each place of `order` on its node have ended.
 
     Args:
-        held: (N, G) what the job on each GPU holds.
-        free: (N, M) what the nodes have free now.
-        asked: (N,) what is to fit.
+        held: (N, G) held by the job on each GPU.
+        free: (N, M) free on the nodes now.
+        asked: (N,) requested by the head.
     """
     rows = np.arange(len(order))[:, None]
     in_order, node_in_order = held[rows, order], node[rows, order]
     freed = np.cumsum(in_order, axis=1)
     of_node = np.zeros_like(free)
     np.add.at(of_node, (rows, node), held)
-    before = np.cumsum(of_node, axis=1) - of_node  # (N, M) held on the nodes of lower numbers, which stand before
+    before = np.cumsum(of_node, axis=1) - of_node  # (N, M) held on the nodes of lower numbers, which come before
     enough: Bools = free[rows, node_in_order] + freed - before[rows, node_in_order] >= asked[:, None]
     return enough

@@ -25,7 +25,7 @@ class Heft(ListSchedule):
 
     def order(self, observation: Observation) -> Floats:
         """(N, J) minus the mean expected duration over the GPUs that can hold the job."""
-        # GPU by GPU, and not kind by kind: how a sum of floats is rounded depends on its order.
+        # By GPU, not by kind: the rounding of a sum of floats depends on its order.
         duration_s = np.take_along_axis(observation.kind_duration_s, observation.gpu_kind[:, None, :], axis=2)
         possible = np.isfinite(duration_s)  # (N, J, G)
         total_s = np.where(possible, duration_s, 0.0).sum(axis=2)

@@ -17,16 +17,16 @@ from adlro.state.observation import Floats, Observation
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HoldGreedySettings:
-    """How a pair is weighed.
+    """The weights of a pair's cost.
 
     Attributes:
         alpha: weight of the slowdown against the job's fastest GPU.
-        theta: a pair may be refused whose duration exceeds this many times the job's earliest expected completion.
-        kappa: seconds of waiting count this many times in an expected completion.
-        backlog: drains of the queue: a pair that takes no longer than so many is not refused.
-        affinity: a power. On a GPU that is f times as slow for the job as for another waiting one, fewer drains count:
-            `backlog` divided by f to this power, and at least one.
-        packing: weight of how far the cores asked for are from an equal share of the node's free cores.
+        theta: a pair may be refused if its duration exceeds this many times the job's earliest expected completion.
+        kappa: weight of the waiting time in an expected completion.
+        backlog: number of drains of the queue: a pair that takes no longer is not refused.
+        affinity: a power. On a GPU that is f times as slow for the job as for another waiting one, the number of drains
+            is `backlog` divided by f to this power, and at least one.
+        packing: weight of the distance between the requested cores and an equal share of the node's free cores.
         ageing: weight of the time waited.
     """
 
@@ -47,7 +47,7 @@ class HoldGreedySettings:
             raise InvalidInput("kappa must be above 0: a GPU that is lost would else count as idle", field="kappa")
 
     def rule(self) -> HoldRule:
-        """The figures as compiled code takes them."""
+        """The parameters for compiled code."""
         return HoldRule(**{name: float(getattr(self, name)) for name in HoldRule._fields})
 
 
@@ -66,25 +66,25 @@ Against `FIXED` on the same lists: 0.9996 (95 % 0.9991..1.0002), 0.9955 (0.9896.
 DEFAULT_LOAD = 0.9
 
 FIXED = HoldGreedySettings(alpha=4.0, theta=1.25, kappa=1.0, backlog=3.0, affinity=4.0, packing=0.3, ageing=0.2)
-"""One setting for every load. On 40 other lists of each kind, the best that the search found was 0.9990 (95 %
-0.9965..1.0016) of its mean completion times: what is left to tune is within the noise. `kappa`, `backlog` and
-`affinity` were chosen for clusters with speeds ten to twenty times apart as well (docs/decisions, 0010).
+"""One setting for every load. On 40 other lists of each kind, the best that the search found had 0.9990 (95 %
+0.9965..1.0016) of its mean completion times: further tuning gains less than the noise. `kappa`, `backlog` and
+`affinity` were also chosen for clusters with speeds ten to twenty times apart (docs/decisions, 0010).
 """
 
 
 class HoldGreedy(Policy):
     """Among the pairs that fit now, the one of least cost; a pair that is much worse than waiting is refused.
 
-    A pair is refused where its duration is too long against the job's earliest expected completion anywhere, and too
-    long against the time that the queue takes to drain: adlro/decide/hold_rule.py has the formulas. Where all are
-    refused, it holds; where no hold is allowed, none is refused.
+    A pair is refused if its duration is too long relative to the job's earliest expected completion anywhere, and too
+    long relative to the queue's drain: adlro/decide/hold_rule.py has the formulas. If all are refused, the policy
+    holds; if no hold is allowed, none is refused.
 
     Source: shortest processing time first (Smith 1956) with the choice between an idle slow and a busy fast machine by
     a threshold, as for the slow-server problem (Lin and Kumar 1984, "Optimal control of a queueing system with two
     heterogeneous servers"). The terms and figures are this project's own; `benchmarks/tune_hold_greedy.py` sets them.
 
     Args:
-        load: arrival rate as a share of what the cluster can carry; the nearest tuned load's settings are taken.
+        load: arrival rate as a share of the cluster's capacity; the nearest tuned load's settings are used.
         settings: instead of those.
     """
 
@@ -101,11 +101,11 @@ class HoldGreedy(Policy):
 
     @classmethod
     def for_load(cls, load: float) -> Policy:
-        """With the settings for a load."""
+        """The policy with the settings of a load."""
         return cls(load)
 
     def preferences(self, observation: Observation) -> Floats:
-        """(C,) minus the cost; -inf where refused."""
+        """(C,) minus the cost; -inf for a refused pair."""
         looked, scores = looked_at(observation), np.empty(len(observation.table.job))
         room = room_to_look(observation.gpu_node.shape[1], observation.node_cores_free.shape[1])
         score_batch(self.settings.rule(), room, looked, scores)
@@ -126,5 +126,5 @@ class HoldGreedyFixed(HoldGreedy):
 
     @classmethod
     def for_load(cls, load: float) -> Policy:
-        """Whatever the load, the same."""
+        """The policy itself, for any load."""
         return cls()

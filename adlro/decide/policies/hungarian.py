@@ -13,8 +13,8 @@ from adlro.state.observation import Floats, Observation
 class Hungarian(Policy):
     """Matches waiting jobs and idle GPUs so that the sum of rates, 1 / expected duration, is greatest.
 
-    At most one job a GPU and one GPU a job, over the pairs that fit now; then the fastest pair of the matching starts,
-    and the rest is matched anew, since it may have taken cores that others counted on.
+    At most one job per GPU and one GPU per job, over the pairs that fit now; then the fastest pair of the matching
+    starts, and a new matching follows, since this pair may have taken cores that other pairs need.
 
     Source: the objective is that of Gavel's policy of greatest total throughput (Narayanan et al. 2020, section 4.2),
     on whole GPUs and without preemption: an assignment problem (Kuhn 1955), solved by scipy.
@@ -50,7 +50,7 @@ class Hungarian(Policy):
             if rows.start == rows.stop:
                 continue
             pairs = slice(int(ends[rows.start] - table.size[rows.start]), int(ends[rows.stop - 1]))
-            # Of the jobs and the GPUs with a pair, the others left out.
+            # Among the jobs and the GPUs with a pair; the others are left out.
             job = np.cumsum(np.diff(table.job[rows], prepend=-1) > 0)[row_of[pairs] - rows.start] - 1
             there = np.zeros(observation.gpu_idle.shape[1], dtype=np.bool_)
             there[members[pairs]] = True
@@ -58,7 +58,7 @@ class Hungarian(Policy):
             rate, row = np.zeros((job[-1] + 1, len(gpus))), np.empty((job[-1] + 1, len(gpus)), dtype=np.int64)
             rate[job, gpu], row[job, gpu] = (1.0 / table.duration_s)[row_of[pairs]], row_of[pairs]
             job, gpu = linear_sum_assignment(rate, maximize=True)
-            matched = rate[job, gpu] > 0.0  # a job left over is given a GPU where it does not fit
+            matched = rate[job, gpu] > 0.0  # scipy also pairs a remaining job with a GPU on which it does not fit
             job, gpu = job[matched], gpu[matched]
             scores[row[job, gpu]], taken[row[job, gpu]] = rate[job, gpu], gpus[gpu]
         return Judgement(scores, gpu=taken)

@@ -9,13 +9,13 @@ from adlro.state.observation import Floats, Observation
 
 
 class Las(Policy):
-    """The job of the user who has had the least GPU time, among those that fit now, on its fastest GPU.
+    """The job of the user with the least GPU time so far, among those that fit now, on its fastest GPU.
 
-    Between jobs of one user, or of users who have had the same, by submission.
+    Jobs of one user, or of users with equal GPU time, go in order of submission.
 
     Source: Nuyens and Wierman, "The foreground-background queue: a survey" (2008) for the discipline; as 2D-LAS in
     Tiresias (Gu et al. 2019) and as Gavel's least-attained-service policy (Narayanan et al. 2020). Those preempt, and
-    count a job's own service; here jobs run to their end, so that what counts is what the job's user has had.
+    count a job's own service; here jobs run to their end, so the service of the job's user counts.
     """
 
     name = "las"

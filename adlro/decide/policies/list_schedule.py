@@ -1,8 +1,8 @@
-"""What the list-scheduling policies share: a plan for the whole queue, of which only what starts now is used.
+"""The list-scheduling policies' common base: a plan for the whole queue, of which only immediate starts are used.
 
-The heuristics were written for a set of jobs that are mapped to machines at once. Here the plan is made anew at each
-decision, from the expected remaining times of the busy GPUs on; a job that the plan puts behind a busy GPU, or behind
-another waiting job, waits, and the first that would start now is the action. Arrays only.
+The heuristics were written for a set of jobs that are mapped to machines at once. Here each decision makes a new plan,
+from the expected remaining times of the busy GPUs; a job that the plan puts after a running job or another waiting job
+waits, and the first that would start now is the action. Arrays only.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from adlro.state.observation import Floats, Observation
 
 
 class ListSchedule(Policy):
-    """Takes the jobs one after another, each to the GPU with its earliest expected completion.
+    """Plans the jobs one after another, each on the GPU with its earliest expected completion.
 
-    A subclass says in which order. Completion is the time until the job could start there, plus what the plan has put
-    there already, plus the expected duration (adlro/decide/policies/plan.py).
+    A subclass gives the order. Completion is the time until the job could start there, plus the jobs planned there
+    before, plus the expected duration (adlro/decide/policies/plan.py).
     """
 
     uses_second: ClassVar[bool] = False
@@ -30,21 +30,21 @@ class ListSchedule(Policy):
         return np.zeros(observation.job_waiting.shape)
 
     def urgency(self, order: Floats, best_s: Floats, second_s: Floats) -> Floats:
-        """(n, J) whom to take next, the lowest first.
+        """(n, J) the key of the next job, the lowest first.
 
         Args:
-            order: (n, J) of the clusters whose plan goes on.
+            order: (n, J) `order` of the clusters with unfinished plans.
             best_s: (n, J) the earliest completion anywhere in the plan so far, finite.
-            second_s: (n, J) the earliest on any other GPU, inf where there is none; only with `uses_second`.
+            second_s: (n, J) the earliest on any other GPU, inf if there is none; only with `uses_second`.
         """
         return order
 
     def weigh(self, observation: Observation) -> Judgement:
-        """Minus the expected completion in s, for the job of the plan that starts now."""
+        """Minus the expected completion in s, for the planned job that starts now."""
         table = observation.table
         scores, gpu = np.full(len(table.job), -np.inf), table.gpu.copy()
         judgement = Judgement(scores, gpu=gpu)
-        rows = np.flatnonzero(table.first[:, -1] > table.first[:, 0])  # the clusters whose plan goes on
+        rows = np.flatnonzero(table.first[:, -1] > table.first[:, 0])  # the clusters with unfinished plans
         if not len(rows):
             return judgement
         order, plan = self.order(observation), Plan(observation, second=self.uses_second)
@@ -56,9 +56,9 @@ class ListSchedule(Policy):
             job = np.where(left.any(axis=1), np.argmin(urgency, axis=1), -1)
             rows, job = rows[job >= 0], job[job >= 0]
             started = plan.take(rows, job, scores, gpu)
-            rows = rows[~started & (plan.free_count[rows] > 0)]  # the others' plan goes on, with the job on its GPU
+            rows = rows[~started & (plan.free_count[rows] > 0)]  # the other plans continue, with the job on its GPU
         return judgement
 
     def preferences(self, observation: Observation) -> Floats:
-        """(C,) minus the expected completion in s, for the job of the plan that starts now."""
+        """(C,) minus the expected completion in s, for the planned job that starts now."""
         return self.weigh(observation).scores

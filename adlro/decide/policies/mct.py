@@ -10,7 +10,7 @@ class Mct(ListSchedule):
 
     Source: MCT of Maheswaran, Ali, Siegel, Hensgen and Freund, "Dynamic mapping of a class of independent tasks onto
     heterogeneous computing systems" (1999), section 3.2; Braun et al., "A comparison of eleven static heuristics for
-    mapping a class of independent tasks" (2001), section 3.3. A mapping here binds nobody until the job starts.
+    mapping a class of independent tasks" (2001), section 3.3. A mapping here may change until the job starts.
     """
 
     name = "mct"

@@ -1,9 +1,8 @@
 """Plans of N queues, job by job, each on the GPU where it is expected to end first, busy ones included. Compiled.
 
-The expected time until a job could start on a GPU, if no other job took it: 0 where it fits now; where the GPU is busy,
-its expected remaining time; where it is idle and its node has too few cores or too little memory left, the time until
-the next job of that node is expected to end (which may not free enough); inf where that never comes. numpy and numba
-only.
+The expected time until a job could start on a GPU, if no other job took it: 0 if it fits now; on a busy GPU, the
+expected remaining time; on an idle GPU whose node lacks cores or memory, the time until the expected end of the node's
+next job (which may not free enough); inf without such an end. numpy and numba only.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ NONE = -1
 
 
 class _Planned(NamedTuple):
-    """What a plan has put where, and what follows for the jobs that are not in it.
+    """A plan's placements, and the completions of the jobs that are not in it.
 
     Attributes:
         best_s: (N, J) the earliest completion anywhere in the plan so far; inf: in the plan, or there is none.
         gpu: (N, J) its GPU, of equals the lowest.
-        second_s: (N, J) the earliest on any other GPU; only where that is asked for.
+        second_s: (N, J) the earliest on any other GPU; only on request.
         next_end_s: (N, M) expected time until a job of the node ends.
-        free: (N, G) some job could start there, and the plan has no job for it.
-        free_count: (N,) of these.
-        first, last: (N, G) the jobs first and last put on a GPU, by their places in the queue; NONE.
-        behind: (N, J) the job that is put on the same GPU next; NONE.
+        free: (N, G) whether some job could start there, and the plan has no job for it.
+        free_count: (N,) number of these GPUs.
+        first, last: (N, G) places in the queue of the first and the last job planned on a GPU; NONE.
+        behind: (N, J) the next job planned on the same GPU; NONE.
     """
 
     best_s: Floats
@@ -46,16 +45,16 @@ class _Planned(NamedTuple):
 
 
 class Plan:
-    """Of the queues of an observation.
+    """The plans of the queues of an observation.
 
     Args:
         observation: its table has rows.
-        second: the earliest completion on any other GPU is asked for too.
+        second: also computes the earliest completion on any other GPU.
 
     Attributes:
         best_s: (N, J) the earliest completion of a job in the plan so far; inf: it is in the plan, or there is none.
         gpu: (N, J) its GPU, of equals the lowest.
-        second_s: (N, J) the earliest on any other GPU, inf where there is none; as `best_s` where it isn't asked for.
+        second_s: (N, J) the earliest on any other GPU, inf if there is none; equals `best_s` without `second`.
         free_count: (N,) GPUs that some job could start on, and for which the plan has no job yet.
     """
 
@@ -78,19 +77,19 @@ class Plan:
         self.free_count = self._planned.free_count
 
     def look_at_all(self, clusters: Ints) -> None:
-        """Begins the plans of some clusters, with nothing in them."""
+        """Begins empty plans for some clusters."""
         _look_at_all(self._looked, self._planned, clusters, self._second)
 
     def take(self, clusters: Ints, jobs: Ints, scores: Floats, gpu: Ints) -> Bools:
-        """Takes up a job in each of some clusters (n,): it starts now, or comes into the plan.
+        """Plans a job in each of some clusters (n,): it starts now, or is planned for later.
 
         Args:
             clusters, jobs: (n,).
             scores: (C,) filled in the rows of the jobs that start: minus the earliest completion on a GPU of the group.
-            gpu: (C,) filled there: that GPU.
+            gpu: (C,) filled in the same rows: that GPU.
 
         Returns:
-            (n,) the job starts; else it is put behind what its GPU, or node, does now.
+            (n,) whether the job starts; otherwise it is planned after the present work of its GPU or node.
         """
         started = np.zeros(len(clusters), dtype=np.bool_)
         _take(self._looked, self._planned, clusters, jobs, self._second, started, scores, gpu)
@@ -99,7 +98,7 @@ class Plan:
 
 @compiled_part
 def _completion_s(looked: Looked, planned: _Planned, n: int, job: int, gpu: int) -> float:
-    """Expected completion of a job on a GPU, behind what is planned there."""
+    """Expected completion of a job on a GPU, after the jobs planned there."""
     duration_s = looked.kind_duration_s[n, job, looked.gpu_kind[n, gpu]]
     wait_s = looked.gpu_remaining_s[n, gpu]
     if looked.gpu_idle[n, gpu] and not _fits(looked, n, job, gpu):
@@ -128,7 +127,7 @@ def _look(looked: Looked, planned: _Planned, n: int, job: int, second: bool) -> 
 
 @compiled
 def _look_at_all(looked: Looked, planned: _Planned, clusters: Ints, second: bool) -> None:
-    """Fills in the beginnings of plans."""
+    """Fills in empty plans."""
     for i in range(clusters.shape[0]):
         n = clusters[i]
         for gpu in range(looked.gpu_node.shape[1]):
@@ -143,7 +142,7 @@ def _look_at_all(looked: Looked, planned: _Planned, clusters: Ints, second: bool
 
 @compiled_part
 def _mark_free(looked: Looked, planned: _Planned, n: int) -> None:
-    """Marks the GPUs that some job could start on: those of the table's groups."""
+    """Marks the GPUs on which some job could start: those of the table's groups."""
     table, idle_count = looked.table, 0
     for gpu in range(looked.gpu_idle.shape[1]):
         idle_count += looked.gpu_idle[n, gpu]
@@ -171,7 +170,7 @@ def _take(
     scores: Floats,
     row_gpu: Ints,
 ) -> None:
-    """Takes up a job in each of some clusters, as `Plan.take`."""
+    """Plans a job in each of some clusters, as `Plan.take`."""
     for i in range(clusters.shape[0]):
         n, job = clusters[i], jobs[i]
         gpu = planned.gpu[n, job]
@@ -192,7 +191,7 @@ def _take(
 
 @compiled_part
 def _fits(looked: Looked, n: int, job: int, gpu: int) -> bool:
-    """A job fits on an idle GPU now."""
+    """Whether a job fits on an idle GPU now."""
     node = looked.gpu_node[n, gpu]
     cores, memory_mib = looked.node_cores_free[n, node], looked.node_memory_free_mib[n, node]
     return bool(node_has_room(looked.job_cores[n, job], looked.job_memory_mib[n, job], cores, memory_mib))
@@ -200,7 +199,7 @@ def _fits(looked: Looked, n: int, job: int, gpu: int) -> bool:
 
 @compiled_part
 def _put(looked: Looked, planned: _Planned, n: int, job: int, gpu: int, second: bool) -> None:
-    """Puts a job on a GPU, behind what is there; those who would have ended first there look again."""
+    """Plans a job on a GPU, after those planned there; updates the jobs that would have ended first there."""
     planned.best_s[n, job] = np.inf
     for other in range(looked.job_waiting.shape[1]):
         elsewhere = second and planned.best_s[n, other] < np.inf and planned.gpu[n, other] != gpu

@@ -12,28 +12,28 @@ from adlro.state.observation import Floats, Observation
 Words = NDArray[np.uint64]
 
 _OFF_GRID = 0.381966011250105
-"""Times are often whole parts of a millisecond; those beside which this is rounded are not."""
+"""Times are often whole parts of a millisecond; this constant moves their rounding off these."""
 
 
 class Random(Policy):
-    """Any pair that fits now, each as likely as the other.
+    """Any pair that fits now, all equally likely.
 
     The score is a hash of the decision point (how long the first job of the queue has waited, its expected duration,
     the length of the queue, the idle GPUs), of the job's place in the queue and of the GPU's number: the same decision
-    has the same outcome in every process, without a generator to keep. The time itself plays no part: a list of jobs
-    goes the same way wherever the clock begins.
+    has the same outcome in every process, without the state of a generator. The time itself does not count: a list of
+    jobs has the same schedule at any start of the clock.
     """
 
     name = "random"
     description = "any pair that fits now; score: a number from 0 to 1, by a hash of queue, idle GPUs and pair"
 
     def weigh(self, observation: Observation) -> Judgement:
-        """Uniform in [0, 1) for each GPU; a row has the highest of its group, and is meant to take that GPU."""
+        """Uniform in [0, 1) for each GPU; a row has the highest of its group, and chooses that GPU."""
         table, waiting = observation.table, observation.job_waiting
         if not len(table.job):
             return Judgement(np.zeros(0))
         rows, first = np.arange(len(waiting)), np.argmax(waiting, axis=1)
-        # In whole milliseconds: the same number however times were summed.
+        # In whole milliseconds: the same number in whichever order times were summed.
         waited_s = observation.time_s - observation.job_submit_s[rows, first]
         waited_ms = np.floor(waited_s * 1000.0 + _OFF_GRID).astype(np.int64)
         place = np.cumsum(waiting, axis=1).astype(np.uint64)  # (N, J) not the row: there may be padding between
@@ -51,7 +51,7 @@ class Random(Policy):
         at = np.flatnonzero(drawn == np.repeat(highest, table.size))
         row = np.repeat(np.arange(len(table.job)), table.size)[at]
         chosen = table.gpu.copy()
-        chosen[row[::-1]] = members[at[::-1]]  # of equals the lower-numbered, written last
+        chosen[row[::-1]] = members[at[::-1]]  # on a tie the lower-numbered, written last
         return Judgement(highest, gpu=chosen)
 
     def preferences(self, observation: Observation) -> Floats:

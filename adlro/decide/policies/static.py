@@ -18,20 +18,21 @@ AFFINITY: Mapping[JobType, str] = {
 }
 """The best of the six maps of three types to three models on the scenario `paper`.
 
-On a cluster that lacks a type's model, the type takes the model that stands in its place: the cluster's first model for
-machine learning, the second for simulation, the third for data processing, or the last there is.
+On a cluster without a type's model, the type uses a model by position: the cluster's first model for machine learning,
+the second for simulation, the third for data processing, or the last one.
 """
 
 
 class Static(Policy):
-    """Each job type waits for the GPUs of its own model, first come, first served there.
+    """Each job type waits for the GPUs of its own model, in the order of submission.
 
-    A job that its model's GPUs can never hold queues for the model of the map's first type (in `AFFINITY` machine
-    learning: Volta), and where that cannot hold it either, for the model with the most GPU memory that can. GPUs that
-    are lost or drained count only for a job that no other can hold.
+    If its model's GPUs can never hold a job, it queues for the model of the map's first type (in `AFFINITY` machine
+    learning: Volta), and if that cannot hold it either, for the model with the most GPU memory that can. Lost or
+    drained GPUs count only for a job that no other GPU can hold.
 
     Args:
-        affinity: the model of each job type; the first entry's is where memory overflows to.
+        affinity: the model of each job type; the first entry's model is also the one for jobs that are too large for
+            theirs.
     """
 
     name = "static"
@@ -52,10 +53,10 @@ class Static(Policy):
         return np.where(wanted, -table.gpu.astype(np.float64), -np.inf)
 
     def _home_model(self, observation: Observation) -> Ints:
-        """(N, J) the number of the model a job waits for; -1 where no GPU can hold it."""
+        """(N, J) the number of the model a job waits for; -1 if no GPU can hold it."""
         models = observation.gpu_models
-        # Whether a GPU can hold a job at all does not depend on what runs now. Those that are away may never come back:
-        # a job queues for them only if all that could hold it are.
+        # Whether a GPU can hold a job at all does not depend on the running jobs. Lost or drained GPUs may never
+        # return: a job queues for them only if all GPUs that could hold it are lost or drained.
         able = np.isfinite(observation.kind_duration_s)  # (N, J, S)
         present = able & kinds_there(observation)[:, None, :]
         possible = np.where(present.any(axis=2, keepdims=True), present, able)
@@ -88,13 +89,13 @@ class Static(Policy):
 
     @staticmethod
     def _holds(possible: Bools, kind_model: Ints, model: Ints) -> Bools:
-        """(N, J) some GPU of `model` (N, J) can hold the job."""
+        """(N, J) whether some GPU of `model` (N, J) can hold the job."""
         holds: Bools = (possible & (kind_model[:, None, :] == model[:, :, None])).any(axis=2)
         return holds
 
 
 def _lowest_of_kinds(observation: Observation) -> Ints:
-    """(N, S) the lowest GPU of each kind, of those that are there if any is; 0 where a cluster lacks the kind."""
+    """(N, S) the lowest GPU of each kind, preferably a present one; 0 if a cluster lacks the kind."""
     batch, gpus = observation.gpu_kind.shape
     lowest = np.zeros((batch, observation.kind_duration_s.shape[2]), dtype=np.int64)
     backwards = np.arange(gpus)[::-1]
@@ -102,5 +103,5 @@ def _lowest_of_kinds(observation: Observation) -> Ints:
     for which in (np.ones_like(there), there):
         n, place = np.nonzero(which[:, backwards])
         gpu = backwards[place]
-        lowest[n, observation.gpu_kind[n, gpu]] = gpu  # of a kind's GPUs the last written is the lowest
+        lowest[n, observation.gpu_kind[n, gpu]] = gpu  # of a kind's GPUs the lowest is written last
     return lowest

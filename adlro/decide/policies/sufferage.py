@@ -9,10 +9,10 @@ from adlro.state.observation import Floats
 
 
 class Sufferage(ListSchedule):
-    """Next in the plan is the job that would lose most if it did not get the GPU where it ends first.
+    """Next in the plan is the job that would lose most without the GPU where it ends first.
 
-    What it would lose is the earliest completion on any other GPU less the earliest one; a job that only one GPU can
-    hold loses without bound.
+    The loss is the earliest completion on any other GPU minus the earliest one; a job that only one GPU can hold has an
+    infinite loss.
 
     Source: Maheswaran et al. (1999), section 3.3, in the form of Casanova, Legrand, Zagorodnov and Berman, "Heuristics
     for scheduling parameter sweep applications in grid environments" (2000): one job at a time, the greatest sufferage
@@ -29,6 +29,6 @@ class Sufferage(ListSchedule):
     def urgency(self, order: Floats, best_s: Floats, second_s: Floats) -> Floats:
         """(n, J) minus the sufferage, in whole microseconds: jobs whose two best GPUs are alike lose the same.
 
-        Differences of sums that should be equal are not, and which is greater depends on how late it is.
+        Sums that should be equal may differ in the last bits, with a sign that depends on the time.
         """
         return np.round(best_s - second_s, 6)

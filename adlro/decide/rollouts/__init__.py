@@ -1,8 +1,8 @@
-"""Plays futures from a decision point, compiled: what would come of each candidate action. Arrays and numba only.
+"""Simulates futures from a decision point, compiled, to compare candidate actions. Arrays and numba only.
 
 rule.py          the base policy `hold_greedy` on the simulator's own arrays
-candidates.py    the actions worth trying at a decision
+candidates.py    the candidate actions of a decision
 continuation.py  a cluster copied, an action carried out, the base policy to the end; clairvoyant one-step rollouts
-futures.py       what a scheduler can imagine: what it knows now, and arrivals drawn from what it has seen
-gated.py         honest rollouts: leave the base's choice only where the gain over sampled futures is certain enough
+futures.py       imagined futures: a scheduler's present knowledge, and arrivals drawn from its history
+gated.py         honest rollouts: another action replaces the base's only for a significant gain over sampled futures
 """

@@ -1,7 +1,7 @@
-"""The actions worth trying at a decision point. numpy and numba only.
+"""The candidate actions of a decision. numpy and numba only.
 
-In this order: what the base would do; hold, where that is another thing and allowed; then the pairs with the best costs
-of the base, those it refuses among them. GPUs of a node that are the same in everything count once.
+In this order: the base's action; a hold, if that is another action and allowed; then the pairs with the best costs of
+the base, also those that it refuses. Identical GPUs of a node count once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from adlro.state.observation import HOLD, Floats, Ints
 
 
 class Candidates(NamedTuple):
-    """Room for up to C actions of one decision, in the order in which they are tried; the base's first.
+    """Room for up to C actions of one decision, in the order of their trials; the base's first.
 
     Attributes:
         job: (C,) number of the job, or HOLD.
@@ -48,10 +48,10 @@ def find_candidates(
     base: Base,
     candidates: Candidates,
 ) -> int:
-    """Fills in the candidates of cluster n, which stands at a decision.
+    """Fills in the candidates of cluster n at a decision.
 
     Returns:
-        How many there are; 1: there is nothing to choose.
+        Their number; 1: there is no choice.
     """
     limit = candidates.job.shape[0]
     base_job, base_gpu = hold_greedy(hardware, machines, jobs, course, n, base)
@@ -63,7 +63,7 @@ def find_candidates(
     count = first
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
-        for k in range(score_waiting(hardware, machines, jobs, course, n, job, np.inf, base)):  # nothing is refused
+        for k in range(score_waiting(hardware, machines, jobs, course, n, job, np.inf, base)):  # no pair is refused
             gpu = base.fitting[k]
             if (job == base_job and gpu == base_gpu) or like_the_one_before(hardware, machines, course, n, gpu):
                 continue

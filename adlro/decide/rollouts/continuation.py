@@ -1,4 +1,4 @@
-"""What comes of an action: the cluster copied, the action carried out, the base policy to the end.
+"""The outcome of an action: a copy of the cluster, the action, then the base policy to the end.
 
 Costs are total job completion times: the integral of the number of jobs in the system over time (Little's law).
 Arrays only.
@@ -17,7 +17,7 @@ from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import Hardware, Machines
 
 CERTAIN_RATIO = 1e-9
-"""A cost counts as lower from this share of it on: sums of floats differ in their last digits."""
+"""A cost counts as lower only by more than this share of it: sums of floats differ in their last digits."""
 
 
 @compiled_part
@@ -31,7 +31,7 @@ def carry_out(
     job: int,
     gpu: int,
 ) -> None:
-    """One action for cluster n, and on to its next decision; (HOLD, HOLD) holds."""
+    """Carries out one action for cluster n, and simulates to its next decision; (HOLD, HOLD) holds."""
     if job < 0:
         kernel.hold(hardware, machines, jobs, course, n)
     else:
@@ -50,7 +50,7 @@ def step(
     job: int,
     gpu: int,
 ) -> None:
-    """`carry_out` for callers that take few steps: the simulator compiled into each of them takes long to compile."""
+    """`carry_out` for callers with few steps: compiling the simulator into each of them takes long."""
     carry_out(hardware, machines, jobs, changes, course, n, job, gpu)
 
 
@@ -66,10 +66,10 @@ def play_base(
     gpu: int,
     base: Base,
 ) -> float:
-    """An action for cluster n, then the base policy to the end of its list.
+    """Simulates an action for cluster n, then the base policy to the end of its list.
 
     Returns:
-        The integral of jobs in the system, from where the cluster's totals stood; inf where jobs are left for ever.
+        The integral of jobs in the system, from the cluster's totals at the start; inf if jobs are never placed.
     """
     while course.status[n] == DECISION:
         carry_out(hardware, machines, jobs, changes, course, n, job, gpu)
@@ -94,7 +94,7 @@ def cost_of(
     scratch_course: Course,
     m: int,
 ) -> float:
-    """What `play_base` costs from where cluster n stands, which stays there: row m of the scratch goes on."""
+    """The cost of `play_base` for cluster n, which stays unchanged: row m of the scratch is simulated."""
     fork.copy_machines(machines, n, scratch_machines, m)
     fork.copy_course(jobs, course, n, scratch_course, m)
     return play_base(scratch_hardware, scratch_machines, jobs, changes, scratch_course, m, job, gpu, base)
@@ -114,17 +114,17 @@ def play_clairvoyant(
     scratch_course: Course,
     candidates: Candidates,
 ) -> int:
-    """Takes cluster n to the end of its list: at each decision the candidate whose continuation costs least.
+    """Simulates cluster n to the end of its list, with the candidate of the cheapest continuation at each decision.
 
-    The continuations know the jobs to come. The base's choice is left only for a lower cost, so that a list costs no
+    The continuations know the later jobs. Another action replaces the base's only at a lower cost, so a list costs no
     more than under the base (sequential improvement: Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for
     combinatorial optimization", Journal of Heuristics 3, 1997).
 
     Returns:
-        Decisions at which there was something to choose.
+        The number of decisions with a choice.
     """
     choices = 0
-    row = 0 * n  # of the scratch; not a constant, as above
+    row = 0 * n  # row of the scratch; not a constant, as above
     while course.status[n] == DECISION:
         count = find_candidates(hardware, machines, jobs, course, n, base, candidates)
         best, best_cost = 0, np.inf

@@ -1,8 +1,8 @@
-"""Futures that a scheduler can imagine: what it knows now, and arrivals drawn from what it has seen.
+"""Imagined futures: a scheduler's present knowledge, and arrivals drawn from the jobs that it has seen.
 
-An imagined list holds, in this order, the running jobs, the waiting ones, and the arrivals to come. Everything in it is
-belief: durations are the expected ones, running jobs end when they are expected to, GPUs keep the speed they are known
-for. How many jobs really are to come, and which, has no way in here. Arrays only.
+An imagined list has, in this order, the running jobs, the waiting ones, and the future arrivals. All its figures are
+the scheduler's estimates: durations are the expected ones, running jobs end at their expected ends, GPUs keep their
+known speeds. The true future arrivals are no input. Arrays only.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from adlro.state.observation import Floats
 
 
 class History(NamedTuple):
-    """Jobs that the scheduler saw before the lists that it now works on.
+    """Jobs that the scheduler saw before the present lists.
 
     Attributes:
-        jobs: one list; `expected_s` is what counts of its durations.
-        span_s: (1,) time over which they came.
+        jobs: one list; of its durations `expected_s` is used.
+        span_s: (1,) time over which they arrived.
     """
 
     jobs: JobArrays
@@ -38,7 +38,7 @@ class Draws(NamedTuple):
 
     Attributes:
         gap: (F, A) exponential with mean 1.
-        pick: (F, A) uniform in 0..1: which of the jobs seen comes again.
+        pick: (F, A) uniform in 0..1: selects the job of the history that arrives again.
     """
 
     gap: Floats
@@ -46,7 +46,7 @@ class Draws(NamedTuple):
 
 
 class Imagination(NamedTuple):
-    """Room for one imagined cluster; row 0 is the decision point, row 1 goes on from it."""
+    """Room for one imagined cluster; row 0 is the decision point, row 1 its continuation."""
 
     jobs: JobArrays
     changes: GpuChanges
@@ -61,10 +61,10 @@ def draw(rng: np.random.Generator, futures: int, ahead: int) -> Draws:
 
 
 def history_of(jobs: JobArrays, span_s: float) -> History:
-    """Jobs seen before; `span_s`: over what time.
+    """Earlier jobs; `span_s`: the time over which they arrived.
 
     Raises:
-        InvalidInput: not exactly one list, or no time.
+        InvalidInput: not exactly one list, or no positive time.
     """
     if len(jobs.job_count) != 1 or not 0 < span_s < np.inf:
         raise InvalidInput(
@@ -78,10 +78,10 @@ def room_to_imagine(hardware: Hardware, longest_list: int, models: int, ahead: i
     """Room for the futures of clusters with the hardware of cluster 0.
 
     Args:
-        hardware: of the clusters.
-        longest_list: jobs of the longest list that they run.
-        models: GPU models.
-        ahead: arrivals of a future.
+        hardware: the clusters' hardware.
+        longest_list: number of jobs of their longest list.
+        models: number of GPU models.
+        ahead: arrivals of one future.
     """
     jobs = empty_job_arrays(1, hardware.gpu_model.shape[1] + longest_list + ahead, models)
     changes = GpuChanges(np.zeros((1, 0)), np.zeros((1, 0), dtype=np.int64), np.zeros((1, 0)))
@@ -90,10 +90,10 @@ def room_to_imagine(hardware: Hardware, longest_list: int, models: int, ahead: i
 
 @compiled_part
 def copy_job(jobs: JobArrays, number: int, job: int, duration_s: Floats, list_: JobArrays, place: int) -> None:
-    """A job at a place of list 0; its submission is the caller's.
+    """Copies a job to a place of list 0; the caller sets its submission.
 
     Args:
-        duration_s: what it will take there: `jobs.expected_s`, or `jobs.duration_s` for who may know the truth.
+        duration_s: its durations there: `jobs.expected_s`, or `jobs.duration_s` for callers that may know the truth.
     """
     for model in range(duration_s.shape[2]):
         list_.duration_s[0, place, model] = duration_s[number, job, model]
@@ -109,7 +109,7 @@ def copy_job(jobs: JobArrays, number: int, job: int, duration_s: Floats, list_: 
 def copy_now(
     machines: Machines, jobs: JobArrays, course: Course, n: int, duration_s: Floats, imagination: Imagination
 ) -> None:
-    """Brings row 0 to where cluster n stands, without the rest of its list; `duration_s` as in `copy_job`."""
+    """Copies the state of cluster n to row 0, without the later jobs of its list; `duration_s` as in `copy_job`."""
     number = course.list_of[n]
     target, state, list_ = imagination.course, imagination.machines, imagination.jobs
     fork.copy_machines(machines, n, state, 0)
@@ -149,7 +149,7 @@ def copy_now(
 
 @compiled
 def imagine_now(machines: Machines, jobs: JobArrays, course: Course, n: int, imagination: Imagination) -> None:
-    """Brings row 0 to what the scheduler of cluster n knows at its decision; no arrivals yet."""
+    """Sets row 0 to the knowledge of cluster n's scheduler at its decision; no arrivals yet."""
     copy_now(machines, jobs, course, n, jobs.expected_s, imagination)
     time_s, state = machines.time_s[n], imagination.machines
     for gpu in range(machines.gpu_job.shape[1]):
@@ -173,9 +173,9 @@ def imagine_arrivals(
     future: int,
     imagination: Imagination,
 ) -> None:
-    """Lays one future's arrivals behind the known jobs of row 0, in place of those of the future before.
+    """Puts one future's arrivals after the known jobs of row 0, in place of the previous future's.
 
-    The jobs seen, before and in this list, come again in new order, at the mean rate at which they came.
+    The jobs of the history and of this list arrive again in random order, at their mean rate.
     """
     target, believed = imagination.course, imagination.jobs
     known, arrived = target.arrived_count[0], course.arrived_count[n]

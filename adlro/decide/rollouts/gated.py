@@ -1,8 +1,7 @@
-"""Honest rollouts: leave the base's choice only where the gain over sampled futures is certain enough.
+"""Honest rollouts: another action replaces the base's only for a significant gain over sampled futures.
 
-Each candidate is played in the same F imagined futures (common random numbers), with the base policy to their end.
-Taking the best mean would take the luckiest of the candidates: the gain must clear a gate of two standard errors.
-Arrays only.
+Each candidate is simulated in the same F imagined futures (common random numbers), with the base policy to their end.
+The best mean would often be luck: the gain must exceed a gate of two standard errors. Arrays only.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from adlro.state.observation import Floats
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """How much is looked at, and how certain a gain must be.
+    """The size of the rollouts, and the required certainty of a gain.
 
     Attributes:
-        futures: sampled for each decision.
-        ahead: arrivals in each.
-        candidates: actions tried, the base's own among them.
-        standard_errors: that a candidate's mean gain must clear.
-        first_look: after so many futures, and after each as many again, candidates without a gain so far are dropped.
-            With fewer (or than `futures`, where those are fewer) nothing is known.
-        glance: after so many, and after each as many again, those that lose by more than a standard error are; 0: none,
-            else 2 or more.
-        most_work: in pairs that the base scores (`rule.Base.work`); no future begins behind it.
+        futures: futures sampled for each decision.
+        ahead: arrivals in each future.
+        candidates: candidate actions, the base's own among them.
+        standard_errors: standard errors that a candidate's mean gain must exceed.
+        first_look: after this many futures, and after each further such number, candidates without a gain so far are
+            dropped. With fewer futures (or than `futures`, if that is less) no candidate is chosen.
+        glance: after this many futures, and after each further such number, candidates that lose by more than a
+            standard error are dropped; 0: none, otherwise 2 or more.
+        most_work: limit in pairs that the base scores (`rule.Base.work`); no future begins after it.
     """
 
     futures: int = 48
@@ -58,13 +57,13 @@ class Gate:
 
 
 class GatedRollouts:
-    """Chooses actions for clusters of one hardware that stand at decisions; holds scratch room, and no other state.
+    """Chooses actions for clusters of one hardware at decisions; has scratch memory, and no other state.
 
     Args:
-        hardware: of the clusters; all are like cluster 0.
-        jobs: the lists that they run.
-        settings: of the base policy.
-        gate: how much is looked at.
+        hardware: the clusters' hardware; all are like cluster 0.
+        jobs: the clusters' job lists.
+        settings: settings of the base policy.
+        gate: size of the rollouts.
     """
 
     def __init__(
@@ -90,10 +89,10 @@ class GatedRollouts:
         """The action for cluster n: (job, GPU), or (HOLD, HOLD).
 
         Args:
-            hardware, machines, jobs, course: the simulator's arrays; of the jobs only those that have arrived are read.
+            hardware, machines, jobs, course: the simulator's arrays; only jobs that have arrived are read.
             n: the cluster.
-            history: jobs seen before.
-            rng: for the futures.
+            history: jobs of an earlier time.
+            rng: generator of the futures.
         """
         count = find_candidates(hardware, machines, jobs, course, n, self._base, self._candidates)
         chosen = 0
@@ -122,7 +121,7 @@ class GatedRollouts:
 
 @compiled_part
 def mean_gain(gains: Floats, c: int, played: int) -> float:
-    """Of a candidate, over the futures played."""
+    """A candidate's mean gain over the futures played."""
     total = 0.0
     for future in range(played):
         total += gains[c, future]
@@ -157,22 +156,22 @@ def best_certain(
     glance: int,
     most_work: int,
 ) -> int:
-    """The candidate with the greatest mean gain that clears the gate; 0, the base's choice, where none does.
+    """The candidate with the greatest mean gain that clears the gate; 0, the base's choice, if none does.
 
     Args:
-        imagination: row 0 stands at the decision (`imagine_now`).
+        imagination: row 0 is at the decision (`imagine_now`).
         candidates: with the job numbers of cluster n.
-        count: candidates.
-        gains: (C, F) scratch: seconds of total completion time saved against the base's choice.
-        standard_errors, first_look, glance, most_work: of the gate.
+        count: number of candidates.
+        gains: (C, F) scratch: seconds of total completion time saved relative to the base's choice.
+        standard_errors, first_look, glance, most_work: see Gate.
     """
     futures, alive = draws.gap.shape[0], count - 1
     work_ends = base.work[0] + min(most_work, np.iinfo(np.int64).max - base.work[0])
-    # Rows of the imagined cluster; as constants they would compile the simulator once more for each.
+    # Rows of the imagined cluster; as constants they would compile the simulator again for each.
     now = 0 * count
     played_on = now + 1
     for c in range(count):
-        gains[c, 0] = 0.0  # nan from here on: dropped
+        gains[c, 0] = 0.0  # nan: dropped
     played = 0
     while played < futures and alive > 0 and base.work[0] < work_ends:
         imagine_arrivals(machines, jobs, course, n, history, draws, played, imagination)

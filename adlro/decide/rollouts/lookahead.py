@@ -1,8 +1,8 @@
-"""Looks ahead from what a policy sees: the candidates of one decision, played over imagined futures. Arrays only.
+"""Rollouts from observations alone: the candidates of one decision, simulated in imagined futures. Arrays only.
 
-Here is what turns the gated rollouts (gated.py) into a policy: it knows nothing but observations. From those of one
-cluster, in their order, it keeps which jobs have come (`Seen`): the population and the arrival rate that futures are
-drawn from. How many jobs are still to come has no way in.
+This module makes a policy of the gated rollouts (gated.py), with observations as the only input. From those of one
+cluster, in their order, it records the arrived jobs (`Seen`): the population and the arrival rate of the futures. The
+true number of later jobs is no input.
 
 Durations in an observation are those of GPUs, not of GPU models: in the imagined cluster every GPU is a model of its
 own.
@@ -25,23 +25,23 @@ from adlro.state.machines import IDLE, Hardware
 from adlro.state.observation import HOLD, Floats, Ints, Observation
 
 FEWEST_SEEN = 16
-"""With fewer jobs seen nobody knows what will come: no looking ahead."""
+"""With fewer jobs seen, later arrivals can't be estimated: no rollouts."""
 
 MOST_SEEN = 1024
-"""The newest count: populations change."""
+"""Only the newest jobs count: populations change."""
 
 IN_SERVICE = Gate(ahead=24, first_look=8, glance=4, most_work=1_440_000)
-"""Bounds the time of a decision, by work and not by the clock: the same decisions on each machine, however busy."""
+"""Bounds the work of a decision instead of its time: the same decisions on each machine under any load."""
 
 
 class Seen:
-    """The jobs that have come to one cluster, as far as its observations show them.
+    """The jobs that have arrived at one cluster, as far as its observations show them.
 
-    A job comes in with the first observation in which it waits: none starts without a decision. Of jobs that are
-    submitted at one instant all are taken that the first observation after it shows.
+    A job is recorded at the first observation in which it waits: no job starts without a decision. Of jobs that are
+    submitted at one instant, all that the first observation after it shows are recorded.
 
     Args:
-        gpus: of the cluster.
+        gpus: number of the cluster's GPUs.
     """
 
     def __init__(self, gpus: int) -> None:
@@ -51,11 +51,11 @@ class Seen:
 
     @property
     def count(self) -> int:
-        """Jobs that futures are drawn from."""
+        """Number of jobs that futures are drawn from."""
         return min(self._count, MOST_SEEN)
 
     def look(self, observation: Observation, row: int) -> None:
-        """Takes up the jobs that are new in a row of an observation."""
+        """Records the new jobs in a row of an observation."""
         submit_s = observation.job_submit_s[row]
         new = np.flatnonzero(observation.job_waiting[row] & (submit_s > self._last_s))
         if not len(new):
@@ -69,21 +69,21 @@ class Seen:
             self._count += 1
 
     def history(self, time_s: float) -> History:
-        """What futures are drawn from; a mean gap as from the first job until now."""
+        """The jobs that futures are drawn from; their mean gap counts from the first job until now."""
         self.jobs.job_count[0] = self.count
         gap_s = max(time_s - self._first_s, 1e-9) / max(self._count, 1)
         return History(self.jobs, np.array([gap_s * self.count]))
 
 
 class Lookahead:
-    """Leaves an incumbent's action for another only where the gain over imagined futures is certain enough.
+    """Replaces an incumbent action only if another one's gain over imagined futures is significant.
 
     For one cluster, one decision at a time.
 
     Args:
-        settings: of the base that plays futures to their end.
-        gate: how much is looked at.
-        seed: of the futures.
+        settings: settings of the base policy that the futures follow to their end.
+        gate: size of the rollouts.
+        seed: seed of the futures.
     """
 
     def __init__(self, settings: HoldGreedySettings = FIXED, gate: Gate | None = None, *, seed: int = 0) -> None:
@@ -97,8 +97,8 @@ class Lookahead:
         """The action for the first row: places in the observation, or (HOLD, HOLD).
 
         Args:
-            observation: its first row is looked at.
-            incumbent: what would be done without looking ahead.
+            observation: only its first row is read.
+            incumbent: the action without rollouts.
         """
         gpus = observation.gpu_model.shape[1]
         if self.seen is None or self.seen.jobs.expected_s.shape[2] != gpus:
@@ -113,12 +113,12 @@ class Lookahead:
         if count < 2:
             return incumbent
         draws = draw(self._rng, self._gate.futures, self._gate.ahead)
-        # Each job that waits or comes starts once, from a queue that is half as long on the way; holds come on top.
+        # Each waiting or arriving job starts once, with half the queue on average; holds add to that.
         one_future = count * (len(waiting) + self._gate.ahead) * (len(waiting) // 2 + DECISION_WORK) * gpus
         if one_future > self._gate.most_work / 4:
-            return incumbent  # four futures at most: too few to say anything
+            return incumbent  # at most four futures: too few for a significant gain
         imagined = room.imagined
-        # All that has been seen is in the history: the jobs at hand are not to be counted twice.
+        # The history has all jobs seen: the present jobs must not count twice.
         source = imagined.course._replace(arrived_count=np.zeros_like(imagined.course.arrived_count))
         chosen = best_certain(
             imagined.machines,
@@ -143,14 +143,14 @@ class Lookahead:
         return (HOLD, HOLD) if job == HOLD else (int(waiting[job - room.running]), gpu)
 
     def _room_for(self, observation: Observation, waiting: int) -> _Room:
-        """Kept for as long as the cluster is the same and the queue fits in."""
+        """The scratch memory; reused while the cluster is the same and the queue fits in."""
         room = self._room
         if room is None or not room.fits(observation, waiting):
             room = self._room = _Room(observation, 2 * waiting + 16, self._settings, self._gate)
         return room
 
     def _candidates(self, room: _Room, waiting: Ints, incumbent: tuple[int, int]) -> int:
-        """The incumbent first, then what the base would do, hold, and its next best pairs; how many they are."""
+        """Fills in the incumbent, the base's action, a hold, and the base's next best pairs; returns their number."""
         imagined, found = room.imagined, room.candidates
         count = find_candidates(room.hardware, imagined.machines, imagined.jobs, imagined.course, 0, room.base, found)
         if incumbent[0] == HOLD:
@@ -177,7 +177,7 @@ class _Room:
         self.running = 0
         jobs = empty_job_arrays(1, gpus + longest + gate.ahead, gpus)
         changes = change_arrays([[]], self.hardware.gpu_count)
-        # Row 0 is the decision, row 1 goes on from it.
+        # Row 0 is the decision, row 1 its continuation.
         rows = fork.scratch(self.hardware, jobs, changes, 2)
         self.imagined = Imagination(jobs, changes, *rows)
         self.base = base_policy(settings, self.hardware)
@@ -185,7 +185,7 @@ class _Room:
         self.gains = np.zeros((gate.candidates, gate.futures))
 
     def fits(self, observation: Observation, waiting: int) -> bool:
-        """It can be used for an observation."""
+        """Whether it can be used for an observation."""
         hardware = self.hardware
         return (
             waiting <= self.longest
@@ -196,7 +196,7 @@ class _Room:
         )
 
     def fill(self, observation: Observation, waiting: Ints) -> None:
-        """Brings row 0 to an observation's first row."""
+        """Sets row 0 to an observation's first row."""
         machines, jobs, course = self.imagined.machines, self.imagined.jobs, self.imagined.course
         remaining_s, held = observation.gpu_remaining_s[0], observation.gpu_cores_held[0]
         there = np.isfinite(remaining_s)
@@ -246,7 +246,7 @@ class _Room:
 
 
 def _node_sums(observation: Observation) -> tuple[Ints, Ints]:
-    """(M,) cores and memory of the first row's nodes when they are empty."""
+    """(M,) cores and memory of the first row's nodes when empty."""
     node, nodes = observation.gpu_node[0], observation.node_cores_free.shape[1]
     cores = observation.node_cores_free[0] + np.bincount(
         node, weights=observation.gpu_cores_held[0], minlength=nodes
@@ -258,7 +258,7 @@ def _node_sums(observation: Observation) -> tuple[Ints, Ints]:
 
 
 def _hardware(observation: Observation) -> Hardware:
-    """The first row's; every GPU a model of its own. Its nodes' GPUs stand together, as in every cluster."""
+    """The first row's hardware; every GPU is a model of its own. A node's GPUs have consecutive numbers."""
     node, memory_mib = observation.gpu_node[0], observation.gpu_memory_mib[0]
     gpus, nodes = len(node), observation.node_cores_free.shape[1]
     cores, node_memory_mib = _node_sums(observation)

@@ -1,8 +1,8 @@
-"""The learned policy, thinking longer: its choice, checked by rollouts over imagined futures. Arrays only.
+"""The learned policy with rollouts: they check its choice over imagined futures. Arrays only.
 
-At up to 15 ms a decision on 16 GPUs: in longer queues and larger clusters it looks ahead less, or not at all. The
-network's choice is left only where the gain of another clears two standard errors; what it knows of the population and
-of the arrival rate is what it has seen (adlro/decide/rollouts).
+A decision takes up to 15 ms on 16 GPUs: with longer queues and larger clusters it has fewer rollouts, or none. Another
+action replaces the network's only if its gain exceeds two standard errors; the population and the arrival rate are
+those of the observations so far (adlro/decide/rollouts).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from adlro.state.observation import HOLD, Observation
 
 
 class DqnLookahead(Dqn):
-    """Decides for one cluster, and remembers the jobs that have come to it: one object a cluster, from its beginning.
+    """Decides for one cluster, and remembers its arrived jobs: one object per cluster, from the cluster's beginning.
 
-    Where the clock goes back, it begins anew.
+    If the clock goes back, its memory is cleared.
 
     Args:
         checkpoint: as for `Dqn`.
 
     Attributes:
-        lookahead: what it remembers, and thinks with.
+        lookahead: its memory and rollouts.
     """
 
     name = "dqn_lookahead"
@@ -45,11 +45,11 @@ class DqnLookahead(Dqn):
 
     @classmethod
     def of(cls, learned: Dqn, before: Policy | None = None) -> DqnLookahead:
-        """Decides by what another policy has read, or is not able to read, and by no file of its own.
+        """A policy with another policy's network, or missing network, instead of a file of its own.
 
         Args:
             learned: that policy.
-            before: the one whose place it takes; where that looks ahead too, its memory is taken over.
+            before: the policy that it replaces; if that has rollouts too, its memory continues here.
         """
         made = cls(learned.checkpoint)
         made._learned = learned
@@ -59,14 +59,14 @@ class DqnLookahead(Dqn):
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        """A digest of the checkpoint; empty before it is read."""
+        """A digest of the checkpoint; empty before the read."""
         return super().version if self._learned is None else self._learned.version
 
     def _now_loaded(self) -> _Loaded:
         return super()._now_loaded() if self._learned is None else self._learned._now_loaded()
 
     def weigh(self, observation: Observation) -> Judgement:
-        """As `Dqn`, with the action that looking ahead finds on top.
+        """As `Dqn`, with the rollouts' action on top.
 
         Raises:
             Unsupported: more than one cluster.
@@ -82,7 +82,7 @@ class DqnLookahead(Dqn):
         chosen = self.lookahead.choose(observation, (job, gpu))
         if chosen == (job, gpu):
             return judgement
-        judgement.basis.pop(0, None)  # whatever its base's choice rested on, this one is its own
+        judgement.basis.pop(0, None)  # the basis of the network's choice does not apply to this action
         judgement.notes.pop(0, None)
         if chosen[0] == HOLD:
             judgement.scores[:] = -np.inf
@@ -90,7 +90,7 @@ class DqnLookahead(Dqn):
             best, table = judgement.scores.max(), observation.table
             row = table.row_of(0, *chosen)
             judgement.scores[row] = np.nextafter(best, np.inf) if np.isfinite(best) else 0.0
-            if chosen[1] != table.gpu[row]:  # another of its group
+            if chosen[1] != table.gpu[row]:  # another GPU of its group
                 judgement.gpu = table.gpu.copy()
                 judgement.gpu[row] = chosen[1]
         return judgement

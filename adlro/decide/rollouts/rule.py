@@ -1,7 +1,7 @@
 """The base policy of rollouts: `hold_greedy`, compiled, on the simulator's own arrays. numpy and numba only.
 
-The rule is that of adlro/decide/hold_rule.py, as the policy's. Here it gets the figures that the policy finds in its
-observation (adlro/state/scene.py); a test holds both to the same choices.
+The rule is that of adlro/decide/hold_rule.py, as for the policy. Here it reads the figures that the policy reads in its
+observation (adlro/state/scene.py); a test checks that both choose the same.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from adlro.state.room import has_room
 
 
 class Base(NamedTuple):
-    """The rule's figures, with room to work in: one a thread.
+    """The rule's parameters, with scratch memory: one per thread.
 
     Attributes:
-        rule: figures.
+        rule: the parameters.
         surroundings: filled by `look_at_cluster`.
-        idle: (G,) scratch: numbers of the GPUs that are there and idle, as many as there are.
-        gpu_idle: (G,) scratch: the GPU is one of them.
+        idle: (G,) scratch: numbers of the present idle GPUs, at its front.
+        gpu_idle: (G,) scratch: whether the GPU is one of them.
         gpu_remaining_s: (G,) scratch: expected time until it is idle.
         gpu_kind: (G,) scratch: its kind (adlro/state/candidate_table.py).
         kind_gpu: (G,) scratch: the lowest GPU of each kind.
         kind_count: (1,) scratch: kinds.
-        duration_s: (G,) scratch: of one job on each kind.
-        fitting: (G,) scratch: numbers of the GPUs on which that job can start now, as many as there are.
-        scores: (G,) of that job on these, the higher the sooner; -inf: refused.
-        work: (1,) what its decisions have taken so far, in pairs of waiting jobs and GPUs, scored or planned.
+        duration_s: (G,) scratch: a job's expected duration on each kind.
+        fitting: (G,) scratch: numbers of the GPUs on which that job can start now, at its front.
+        scores: (G,) the job's scores on these, higher is better; -inf: refused.
+        work: (1,) work of its decisions so far, in pairs of waiting jobs and GPUs, scored or planned.
     """
 
     rule: HoldRule
@@ -64,11 +64,11 @@ class Base(NamedTuple):
 
 
 DECISION_WORK = 8
-"""What a decision and the events before it take beside the scoring, as so many waiting jobs."""
+"""Work of a decision and the events before it, apart from the scoring, as a number of waiting jobs."""
 
 
 def base_policy(settings: HoldGreedySettings, hardware: Hardware) -> Base:
-    """The base policy for clusters of up to as many GPUs and nodes as these."""
+    """The base policy for clusters of up to this hardware's GPUs and nodes."""
     gpus, nodes = hardware.gpu_model.shape[1], hardware.node_cores.shape[1]
     return Base(
         rule=settings.rule(),
@@ -96,7 +96,7 @@ def remaining_s(machines: Machines, n: int, gpu: int) -> float:
 
 @compiled_part
 def look_at_cluster(hardware: Hardware, machines: Machines, course: Course, n: int, base: Base) -> None:
-    """Fills in what the rule needs to know of cluster n; comes before `score_waiting`."""
+    """Fills in the rule's input about cluster n; call it before `score_waiting`."""
     count, idle_count = hardware.gpu_count[n], 0
     for gpu in range(count):
         idle = machines.gpu_job[n, gpu] == IDLE and machines.gpu_speed[n, gpu] > 0.0
@@ -120,7 +120,7 @@ def look_at_cluster(hardware: Hardware, machines: Machines, course: Course, n: i
 def find_fitting(
     hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, base: Base
 ) -> int:
-    """Fills in on which GPUs a waiting job of cluster n can start now, and returns on how many."""
+    """Fills in the GPUs on which a waiting job of cluster n can start now; returns their number."""
     number, count = course.list_of[n], 0
     cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
     gpu_memory_mib = jobs.gpu_memory_mib[number, job]
@@ -144,7 +144,7 @@ def find_fitting(
 
 @compiled_part
 def fill_durations(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: int, base: Base) -> None:
-    """Fills in what a job is expected to take on each kind of GPU; inf where that, or its node, is too small."""
+    """Fills in a job's expected duration on each kind of GPU; inf if the GPU, or its node, is too small."""
     number = course.list_of[n]
     cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
     gpu_memory_mib = jobs.gpu_memory_mib[number, job]
@@ -165,7 +165,7 @@ def fill_durations(hardware: Hardware, jobs: JobArrays, course: Course, n: int, 
 
 @compiled_part
 def queue_drain_s(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, base: Base) -> float:
-    """The drain of cluster n's queue (adlro/decide/hold_rule.py), as far as it matters to the rule."""
+    """The drain of cluster n's queue (adlro/decide/hold_rule.py), as far as the rule needs it."""
     number, count, longest_s = course.list_of[n], hardware.gpu_count[n], 0.0
     duration_s = base.duration_s[: base.kind_count[0]]
     for i in range(course.waiting_count[n]):
@@ -173,7 +173,7 @@ def queue_drain_s(hardware: Hardware, machines: Machines, jobs: JobArrays, cours
         fitting = base.fitting[: find_fitting(hardware, machines, jobs, course, n, job, base)]
         fill_durations(hardware, jobs, course, n, job, base)
         longest_s = look_at_job(base.surroundings, duration_s, fitting, longest_s)
-    base.work[0] += course.waiting_count[n] * count  # with the plan it takes about as long as the scoring
+    base.work[0] += course.waiting_count[n] * count  # with the plan about as much work as the scoring
     drain_s, i = 0.0, 0
     while i < course.waiting_count[n] and drain_s < longest_s:
         job = course.waiting[n, i]
@@ -203,7 +203,7 @@ def score_waiting(
     drain_s: float,
     base: Base,
 ) -> int:
-    """Fills in on which GPUs a waiting job of cluster n can start now, and its scores there; returns on how many.
+    """Fills in the GPUs on which a waiting job of cluster n can start now, and its scores there; returns their number.
 
     Pairs that take no longer than `drain_s` are not refused.
     """
@@ -223,7 +223,7 @@ def score_waiting(
 
 @compiled_part
 def like_the_one_before(hardware: Hardware, machines: Machines, course: Course, n: int, gpu: int) -> bool:
-    """The GPU with the next lower number is idle too, and the same in everything: that one counts for both."""
+    """Whether the GPU with the next lower number is idle too and identical: then that one counts for both."""
     return bool(
         gpu > 0
         and machines.gpu_job[n, gpu - 1] == IDLE
@@ -239,9 +239,9 @@ def like_the_one_before(hardware: Hardware, machines: Machines, course: Course, 
 def hold_greedy(
     hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, base: Base
 ) -> tuple[int, int]:
-    """The base's action for cluster n, which stands at a decision: (job, GPU), or (HOLD, HOLD).
+    """The base's action for cluster n at a decision: (job, GPU), or (HOLD, HOLD).
 
-    Ties: the earlier submitted job, then the lower-numbered GPU. Where a hold is not allowed nothing is refused.
+    On a tie the earlier submitted job, then the lower-numbered GPU. If a hold is not allowed, no pair is refused.
     """
     may_hold = hold_is_allowed(machines, jobs, course, n)
     base.work[0] += (course.waiting_count[n] + DECISION_WORK) * hardware.gpu_count[n]

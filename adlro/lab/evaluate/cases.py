@@ -1,9 +1,9 @@
 """The cases of an evaluation: a scenario at a load, with its cluster and its job lists. Arrays and plain records only.
 
-List s of a scenario is drawn from SeedSequence(seed, (s, 0)), whatever the policy, the load, and the way the work is
-cut up: all policies see the same jobs, and at another load the same jobs come faster or slower. Noise of expected
-runtimes has (s, 1), the place of a trace's window (s, 2); each window is brought to the load by what it offers itself,
-since a trace offers far more at some times than at others.
+List s of a scenario is drawn from SeedSequence(seed, (s, 0)), for every policy, load, and division into tasks: all
+policies get the same jobs, and at another load the same jobs come faster or slower. Noise of expected runtimes uses (s,
+1), the place of a trace's window (s, 2); each window is scaled to the load by its own offered load, since a trace
+offers far more at some times than at others.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from adlro.workload.traces import TRACE_FORMATS, format_of, read_trace
 _JOBS, _NOISE, _PLACE = range(3)
 
 FEW_LISTS = 20
-"""Below it a percentile bootstrap's intervals are noticeably too narrow."""
+"""Below this number a percentile bootstrap's intervals are noticeably too narrow."""
 _LATEST_S = 1e12
-"""The latest submission that the simulator takes."""
+"""The latest submission that the simulator accepts."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class Case:
     """A scenario at a load.
 
     Attributes:
-        scenario: its rules; the cluster is the one that is simulated.
-        speeds: of the cluster's GPUs.
-        load: what the policies may be told, and what lists are drawn or scaled by; None: a trace's own times, whose
-            load is not known (all at once).
-        jobs: of a list, at most.
+        scenario: its rules; its cluster is the simulated one.
+        speeds: speeds of the cluster's GPUs.
+        load: the load of the lists, which policies may know; None: a trace's own times, whose load is unknown (all at
+            once).
+        jobs: largest number of jobs of a list.
         lists: their number.
-        seed: of all lists.
-        runtime: what policies know of runtimes.
+        seed: seed of all lists.
+        runtime: the policies' knowledge of runtimes.
         trace: the jobs of a trace, at its own times; None: lists are drawn.
-        factors: of a trace's lists, by what their submission times are multiplied, so that each offers the load.
+        factors: factors of submission times of a trace's lists, so that each offers the load.
     """
 
     scenario: Scenario
@@ -70,22 +70,22 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Of the scenario."""
+        """The scenario's name."""
         return self.scenario.name
 
     @property
     def cluster(self) -> Cluster:
-        """On which the lists run."""
+        """The simulated cluster."""
         return self.scenario.cluster
 
     @property
     def is_learned(self) -> bool:
-        """Runtimes are learned while a list runs."""
+        """Whether runtimes are learned while a list runs."""
         return self.runtime == LEARNED
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of all on which its lists depend; how many there are is not part of it, but for a trace's only list."""
+        """A digest of all inputs of its lists; without their number, except for a trace's only list."""
         of_trace = (self.trace, self.factors is not None, self.lists == 1) if self.trace is not None else None
         parts = (self.scenario, vars(self.speeds), self.load, self.jobs, self.seed, self.runtime, of_trace)
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
@@ -99,7 +99,7 @@ class Case:
         """One list."""
         if self.trace is None:
             rng = np.random.default_rng(self._seeds(number, _JOBS))
-            # A batch comes at once at any load.
+            # A batch arrives at once at any load.
             return draw_jobs(self.scenario, load=self.load or 1.0, rng=rng, count=self.jobs)
         start = self._start(number)
         window = self.trace[start : start + self.jobs]
@@ -109,20 +109,20 @@ class Case:
         return stretched(window, self.factors[number])
 
     def windows(self) -> list[tuple[WorkloadJob, ...]]:
-        """The jobs of a trace's lists as they stand there."""
+        """The jobs of a trace's lists, at the trace's times."""
         assert self.trace is not None
         return [self.trace[start : start + self.jobs] for start in map(self._start, range(self.lists))]
 
     def _start(self, number: int) -> int:
-        """Where in the trace a list begins."""
-        # A single list is the trace's beginning, as `adlro replay --limit` takes it.
+        """The first job of a list in the trace."""
+        # A single list is the trace's beginning, as for `adlro replay --limit`.
         if self.lists == 1:
             return 0
         return int(self._places[np.random.default_rng(self._seeds(number, _PLACE)).integers(len(self._places))])
 
     @functools.cached_property
     def _places(self) -> Ints:
-        """Where a list may begin: not where all its jobs come at once, if there are other places."""
+        """The possible first jobs of a list: not those whose jobs all come at once, if there are others."""
         assert self.trace is not None
         submit_s = np.array([job.submit_s for job in self.trace])
         first_s, last_s = submit_s[: len(submit_s) - self.jobs + 1], submit_s[self.jobs - 1 :]
@@ -130,16 +130,17 @@ class Case:
         return places if len(places) else np.arange(len(first_s))
 
     def expected_s(self, number: int, jobs: Sequence[WorkloadJob]) -> Floats:
-        """(J, K) the runtimes that policies see: the one place where they come from, but for learned ones.
+        """(J, K) the runtimes that policies expect: their only source, except for learned ones.
 
-        Those are known while a list runs (`learning`); here, where only decision times are measured, stand the types'.
+        Learned ones are known only while a list runs (`learning`); for decision times the job types' figures are used
+        here.
         """
         noise_seed = int(self._seeds(number, _NOISE).generate_state(1)[0])
         runtime = "type" if self.is_learned else self.runtime
         return expected_s(jobs, self.cluster.gpu_models, runtime, self.scenario, seed=noise_seed, speeds=self.speeds)
 
     def arrays(self, first: int, last: int) -> JobArrays:
-        """Lists `first` to `last` - 1 for the simulator."""
+        """Lists `first` to `last` - 1 as arrays for the simulator."""
         models = self.cluster.gpu_models
         lists = [self.job_list(number) for number in range(first, last)]
         expected = [self.expected_s(first + i, jobs) for i, jobs in enumerate(lists)]
@@ -154,11 +155,11 @@ class Case:
 
 
 def build_cases(request: Request) -> tuple[list[Case], list[str]]:
-    """All cases of a request, and what people should be told before they run.
+    """All cases of a request, and notes for people before they run.
 
     Raises:
-        InvalidInput: naming file, line and field: a file that cannot be read, jobs that fit nowhere.
-        Unsupported: a capacity is to be computed, and scipy is not installed.
+        InvalidInput: a file that cannot be read, or jobs that fit on no GPU; the message names file, line and field.
+        Unsupported: a capacity must be computed, and scipy is not installed.
     """
     cases: list[Case] = []
     notes: list[str] = []
@@ -194,7 +195,7 @@ def _drawn_cases(
         notes.append(f"{scenario.name}: the cluster of {request.cluster} carries {carries:.3g} jobs/h of this mix")
     loads = request.loads or scenario.loads
     if isinstance(scenario.arrivals, Batch):
-        # All jobs come at once: one load is as good as another, and a second would repeat the first.
+        # All jobs come at once: the load has no effect, and a second load would repeat the first.
         notes.append(f"{scenario.name}: all jobs come at once; the load has no meaning")
         loads = (request.loads or (1.0,))[:1]
     return [
@@ -223,7 +224,7 @@ def _trace_cases(request: Request, cluster: tuple[Cluster, SpeedTable] | None, n
             "--trace-format",
             field="trace_format",
         )
-    # What Gavel's traces lack is drawn for Gavel's cluster, on which its figures were measured.
+    # Fields that Gavel's traces lack are drawn for Gavel's cluster, on which its figures were measured.
     scenario = load_scenario("gavel" if trace_format == "gavel" else TRACE)
     scenario = dataclasses.replace(scenario, name=TRACE, arrivals=load_scenario(TRACE).arrivals)
     speeds = SHIPPED
@@ -253,8 +254,8 @@ def _trace_cases(request: Request, cluster: tuple[Cluster, SpeedTable] | None, n
 
 
 def _offered_loads(case: Case) -> list[float]:
-    """What each of a trace's lists offers; inf where all its jobs come at once."""
-    found: dict[int, float] = {}  # by its first job: in a short trace places are drawn again
+    """The offered load of each of a trace's lists; inf if all its jobs come at once."""
+    found: dict[int, float] = {}  # by first job: a short trace draws places repeatedly
     for window in (windows := case.windows()):
         if id(window[0]) not in found:
             at_once = window[-1].submit_s <= window[0].submit_s

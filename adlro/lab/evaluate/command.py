@@ -1,4 +1,4 @@
-"""The command line of an evaluation: options, where partial results lie, files, exit codes.
+"""The command line of an evaluation: options, the folder of partial results, files, exit codes.
 
 Exit codes: 0 all right, 1 an error or a policy that got stuck, 2 wrong input, 130 interrupted, 143 terminated.
 stdout carries the tables, stderr the rest.
@@ -189,7 +189,7 @@ def run(
             from adlro.lab.evaluate.page import build_page
 
             write_whole(Path(html_path), build_page(evaluation, document).encode())
-        # A document that is piped on stays one document.
+        # A document that goes to a pipe must not be mixed with tables.
         print_tables(_console(stderr=any(is_stream(path) for path in outputs)), document)
         for path in outputs:
             _say(f"[dim]written: {escape(str(path))}[/]")
@@ -219,7 +219,7 @@ def _evaluated(
 
 
 def _partial_folder(request: Request, cases: Sequence[Case], outputs: Sequence[Path]) -> Path:
-    """Beside the first file that is written; where none is, in the user's cache, by what is evaluated."""
+    """The folder beside the first output file; without one, in the user's cache, named by the request."""
     files = [target_of(path) for path in outputs if not is_stream(path)]
     if files:
         return files[0].with_name(files[0].name + ".partial")
@@ -243,18 +243,18 @@ def _console(*, stderr: bool) -> Console:
 
 
 def _say(text: str) -> None:
-    _console(stderr=True).print(text, soft_wrap=True)  # so that a path or message can be searched for
+    _console(stderr=True).print(text, soft_wrap=True)  # so that a path or message can be searched
 
 
 def _message(error: AdlroError) -> str:
-    """A message that begins with a field begins with its option."""
+    """A message whose field is replaced by its option."""
     if error.field and error.message.startswith(f"{error.field}:"):
         return f"--{error.field.replace('_', '-')}{error.message.removeprefix(error.field)}"
     return error.message
 
 
 def _end(number: int, _: Any) -> NoReturn:
-    # Once: a second Ctrl-C, or one that came by two ways, does not disturb the end.
+    # Handled once: a second Ctrl-C, or one by another way, must not disturb the end.
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     if number == signal.SIGTERM:

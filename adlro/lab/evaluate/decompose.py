@@ -1,8 +1,8 @@
-"""A running decompose as evaluations use it: job records and outcomes through its store, predictions over gRPC.
+"""A client of a running decompose for evaluations: job records and outcomes through its store, predictions over gRPC.
 
-Outcomes reach it as in service: `adlro.store` writes each record of a job, and its outcome, in one script, and
-decompose follows the stream. After each outcome it is asked until its memory has grown, so that nothing depends on how
-fast it is.
+Outcomes reach decompose as in service: `adlro.store` writes each record of a job, and its outcome, in one script, and
+decompose follows the stream. After each outcome the client polls until decompose's memory has grown, so that results do
+not depend on its speed.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ from adlro.store.keys import ATTAINED, CLUSTERS, EVALUATION, EVENTS, OF_JOBS, OU
 from adlro.wire import cluster_to_proto
 
 START_TIMEOUT_S = 10.0
-"""Until it answers at all."""
+"""Limit for its first answer, in seconds."""
 ANSWER_TIMEOUT_S = 60.0
-"""For one question. In service it is 2 s, after which the orchestrator does without; here the run would be lost."""
+"""Limit for one call, in seconds. In service it is 2 s, with a fallback; here the run would fail."""
 LEARN_TIMEOUT_S = 30.0
-"""Until an outcome that was written is in the memory."""
+"""Limit until the memory has learned a written outcome, in seconds."""
 FORGET_TIMEOUT_S = 10.0
-"""Until decompose notices that its stream of outcomes is gone: it looks when nothing new came for half a second."""
+"""Limit until decompose notices that its stream of outcomes is gone, in seconds: it checks after half a second without
+entries."""
 _STORE_TIMEOUT_S = 5.0
 _CREATE_COUNT = 500
 _TOKEN = 0
-"""Nobody else acts on this store, so no lease gives one out."""
+"""No other process acts on this store, so there is no lease."""
 _NOT_READ = "CLUSTERS_NOT_READ"
-"""Its reason while it does not know yet whether a cluster has a GPU model that the speed table does not list."""
+"""decompose's reason while it does not know yet whether a cluster has a GPU model outside the speed table."""
 _ONE_SECOND = Outcome(runtime_s=1.0, succeeded=True)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 
 
 class RunningDecompose:
-    """One decompose and the store that it follows; use it with `async with`.
+    """One decompose and its store; use it with `async with`.
 
     Args:
         address: decompose's, `host:port`.
-        redis_url: its store. It must hold no jobs: what is written there is taken for the truth by whoever reads it.
-        what_happened: called when it does not answer; more about why, for people.
-        outlives_list: it runs on when the list has ended, so it must forget what it learned.
-        answer_timeout_s, learn_timeout_s, forget_timeout_s: how long it may take.
+        redis_url: its store. It must have no jobs: this client writes job records there, which any reader would trust.
+        what_happened: called after a missing answer; returns details, for people.
+        outlives_list: it continues after the list, so it must forget the learned jobs.
+        answer_timeout_s, learn_timeout_s, forget_timeout_s: limits in seconds.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class RunningDecompose:
         try:
             try:
                 if error is None and self._outlives_list and self._learned_from is not None:
-                    # Else it might notice in the midst of the next list.
+                    # Otherwise it might notice in the middle of the next list.
                     await self._forget(self._learned_from, self._memory_revision)
             finally:
                 await self._empty_store()
@@ -118,10 +119,10 @@ class RunningDecompose:
             await self._close()
 
     async def begin(self, cluster: Cluster, specs: Sequence[JobSpec]) -> list[str]:
-        """Records the submissions of a list before a memory that knows nothing; the jobs' ids, in order.
+        """Records the submissions of a list, before an empty memory; returns the jobs' ids, in order.
 
         Raises:
-            Conflict: it keeps what it learned before.
+            Conflict: it keeps earlier jobs in its memory.
             Unavailable, DeadlineExceeded: it does not answer, or does not learn.
             InvalidInput: it does not know a GPU model of the cluster.
         """
@@ -129,7 +130,7 @@ class RunningDecompose:
         try:
             await self._redis.hset(CLUSTERS, cluster.name, cluster_to_proto(cluster).SerializeToString())
             await self._until_models_known(specs[0])
-            # One that was just started knows nothing unless it keeps a file, and then it has counted what was in there.
+            # A new process has an empty memory unless it has a file, and then it has counted the file's jobs.
             if await self._revision(specs[0]):
                 await self._make_it_forget(specs[0])
             self._learned_from = specs[0]
@@ -146,12 +147,12 @@ class RunningDecompose:
             raise self._store_away() from error
 
     async def learn(self, moves: Sequence[Move]) -> None:
-        """Writes records; returns when the last outcome among them is in the memory."""
+        """Writes records; returns once the memory has learned their last outcome."""
         try:
             await self._store.move(_TOKEN, moves)
         except (RedisError, OSError) as error:
             raise self._store_away() from error
-        # One that took no time teaches nothing, and is left out.
+        # A job without duration has no outcome, and is left out.
         outcomes = [move for move in moves if move.outcome is not None and move.outcome.runtime_s > 0]
         if outcomes:
             self._memory_revision += len(outcomes)
@@ -160,7 +161,7 @@ class RunningDecompose:
             )
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
-        """How long each job would take on each model."""
+        """The predicted runtime of each job on each model."""
         try:
             return await self._client.predict(specs, gpu_models)
         except DeadlineExceeded as error:
@@ -175,13 +176,13 @@ class RunningDecompose:
             ) from error
 
     async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
-        """All alike: no GPU of an evaluation is slower than its kind."""
+        """No speeds: in an evaluation no GPU is slower than its model."""
         return {}
 
-    # ---- what the above is made of
+    # ---- helpers
 
     async def _until_models_known(self, spec: JobSpec) -> None:
-        """It looks at descriptions of clusters every second only."""
+        """Waits until decompose has read the cluster's description, which it does every second."""
         end_s = time.monotonic() + self._forget_timeout_s
         while True:
             try:
@@ -194,10 +195,10 @@ class RunningDecompose:
                 await asyncio.sleep(0.1)
 
     async def _make_it_forget(self, spec: JobSpec) -> None:
-        """Takes the stream of outcomes away, and with it what was learned from it.
+        """Removes the stream of outcomes, and with it the learned jobs.
 
-        One outcome is written before, whatever it knows: only a stream that it has read from can vanish for it, and
-        that the outcome arrives shows that it reads this store.
+        It first writes one outcome, whatever decompose has learned: decompose notices only the removal of a stream that
+        it has read, and the outcome's arrival shows that it reads this store.
         """
         revision = await self._revision(spec)
         job_id = (await self._store.create(spec, NormalizedJob(), "", 0.0)).message.job_id
@@ -227,7 +228,7 @@ class RunningDecompose:
         return (await self.predict([spec], self._models)).memory_revision
 
     async def _take_store(self) -> None:
-        """Makes sure that nobody else uses the store."""
+        """Checks that no other process uses the store."""
         try:
             await wait_until_up(self._redis, _STORE_TIMEOUT_S)
             if not await self._redis.set(EVALUATION, "taken", nx=True):
@@ -250,7 +251,7 @@ class RunningDecompose:
             raise self._store_away() from error
 
     async def _empty_store(self, *, keep_mark: bool = False) -> None:
-        """Removes what was written: nothing else was there."""
+        """Removes all written keys: the store had no others."""
         if not self._taken:
             return
         keys = [key async for key in self._redis.scan_iter(match=OF_JOBS, count=1000)]

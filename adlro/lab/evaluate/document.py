@@ -1,4 +1,4 @@
-"""The JSON document of an evaluation: rows, paired comparisons, statistics, and how it was made."""
+"""The JSON document of an evaluation: rows, paired comparisons, statistics, and how they were computed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from adlro.lab.evaluate.tasks import RESULTS_FORMAT
 from adlro.state.observation import Floats, Ints
 
 BASELINES = (REFERENCE, "static", "hold_greedy_fixed")
-"""Every policy is compared with those of them that were simulated."""
+"""Every policy is compared with those of these that were simulated."""
 
 ALL_POLICIES = "all policies"
-"""Stands in a policy's place where the lists of all are one sample."""
+"""The policy's name in a regression over the lists of all policies."""
 
 JCT, P95, MAX_WAIT, THROUGHPUT, BUSY, USEFUL = map(
     METRICS.index,
@@ -39,13 +39,13 @@ RATIOS = (
     ("throughput", THROUGHPUT),
     ("useful_utilization", USEFUL),
 )
-"""Of a comparison: name and column."""
+"""Columns of a comparison: name and column."""
 
 
 def build_document(evaluation: Evaluation) -> dict[str, Any]:
-    """The document. Numbers that do not exist (an interval over one list) are null.
+    """The document. Undefined numbers (an interval over one list) are null.
 
-    Row metrics are means over lists of the figures of a list (`measure`), hyperscore comes from those means,
+    Row metrics are means over lists of each list's figures (`measure`); hyperscore is computed from these means,
     intervals from resampled lists.
     """
     resampled = _Resampled(evaluation)
@@ -78,7 +78,7 @@ def build_document(evaluation: Evaluation) -> dict[str, Any]:
 
 
 class _Resampled:
-    """Means and resampled means of a policy's lists, once for each."""
+    """Means and resampled means of a policy's lists, computed once each."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self._evaluation = evaluation
@@ -89,7 +89,7 @@ class _Resampled:
         return self._evaluation.figures[name, number].basis_counts
 
     def there(self, name: str, number: int) -> bool:
-        """Whether a policy was simulated in a case, and brought every list to its end."""
+        """Whether a policy was simulated in a case, and finished every list."""
         found = self._evaluation.figures.get((name, number))
         return found is not None and not found.stuck.any()
 
@@ -104,7 +104,7 @@ class _Resampled:
         return self._means[name, number]
 
     def share(self, name: str, number: int, columns: Sequence[int]) -> Floats:
-        """(1 + RESAMPLES,): share of the decisions that rest on one of these bases; nan: none was counted."""
+        """(1 + RESAMPLES,): share of the decisions with one of these bases; nan: no decision was counted."""
         counts = self.counts(name, number)
         of_these, of_all = counts[:, columns].sum(axis=1), counts.sum(axis=1)
         means = self._resampled(np.stack([of_these, of_all], axis=1).astype(np.float64))
@@ -116,13 +116,13 @@ class _Resampled:
 
 
 def _ratios(ours: Floats, theirs: Floats) -> Floats:
-    """Element by element; nan where there is nothing to compare with, as where nobody waited."""
+    """By element; nan for an undefined ratio, as when no job waited."""
     there = theirs > 0
     return np.where(there, ours / np.where(there, theirs, 1.0), np.nan)
 
 
 def _with_interval(name: str, values: Floats, lists: int) -> dict[str, Any]:
-    """A figure and its interval, of its value and its values in resamples; one list tells nothing of others."""
+    """A figure and its interval, from its value and its resampled values; one list allows no interval."""
     interval = list(resampling.interval(values[1:])) if lists > 1 else [None, None]
     return {name: float(values[0]), f"{name}_ci95": interval}
 
@@ -159,7 +159,7 @@ def _row(evaluation: Evaluation, resampled: _Resampled, name: str, number: int) 
 
 
 def _who_decided(resampled: _Resampled, name: str, number: int, lists: int) -> dict[str, Any]:
-    """How many decisions there were, and what they rest on; null: the policy does not say."""
+    """The number of decisions, and their bases; null: the policy does not report them."""
     counts = resampled.counts(name, number).sum(axis=0)
     counted = counts.any()
     who: dict[str, Any] = {
@@ -209,9 +209,9 @@ def _paired(evaluation: Evaluation, resampled: _Resampled, number: int) -> list[
 
 
 def _regressions(evaluation: Evaluation, resampled: _Resampled) -> list[dict[str, Any]]:
-    """Of mean JCT on busy utilization: over the lists of each policy in each case, and over all policies of a case.
+    """Regressions of mean JCT on busy utilization: over each policy's lists, and over all policies, in each case.
 
-    The latter has no p-value: its points are the same lists again and again, not independent of each other.
+    The latter has no p-value: its points are repeated lists, which are not independent.
     """
     found = []
     for number, case in enumerate(evaluation.cases):
@@ -281,7 +281,7 @@ def _meta(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def definitions(evaluation: Evaluation) -> list[str]:
-    """What the figures mean, from the documentation beside the code that computes them."""
+    """The definitions of the figures, from the docstrings of the modules that compute them."""
     items: list[str] = []
     resamples = (resampling.__doc__ or "").replace("`RESAMPLES`", str(resampling.RESAMPLES))
     for text in (measure.__doc__ or "", resamples):

@@ -1,9 +1,9 @@
-"""Runs an evaluation: all tasks on all cores, then decision times; gives figures by (policy, case).
+"""Runs an evaluation: all tasks on all cores, then decision times; returns figures by (policy, case).
 
     from adlro.lab.evaluate import Request, evaluate
     build_document(evaluate(Request(policies=("sjf",), own={"mine": MyPolicy()}, loads=(0.9,))))["rows"]
 
-Where several processes are used they are spawned: a script that calls this needs `if __name__ == "__main__"`.
+With several processes, these are spawned: a script that calls this needs `if __name__ == "__main__"`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from adlro.sim.batch import simulate
 from adlro.state.observation import Floats
 
 Progress = Callable[[str, int, int], None]
-"""Told of (phase, done, total): phase "simulating" in lists, "timing decisions" in measurements."""
+"""Called with (phase, done, total): phase "simulating" counts lists, "timing decisions" measurements."""
 
 SIMULATING, TIMING = "simulating", "timing decisions"
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A list that a policy did not bring to its end."""
+    """A list that a policy did not finish."""
 
     policy: str
     case: Case
@@ -54,16 +54,16 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What came out.
+    """The results of an evaluation.
 
     Attributes:
-        request: what was asked for.
+        request: the request.
         cases: in the order of scenarios, then of loads.
-        figures: by (policy, number of the case), all lists; the reference policy always among them.
-        decision_us: times of single decisions, for the policies that were asked for; empty without measurements.
-        stuck: lists that did not end; their policies have no row in that case.
-        notes: what to tell people.
-        processes: that simulated.
+        figures: by (policy, number of the case), all lists; includes the reference policy.
+        decision_us: durations of single decisions, for the requested policies; empty without measurements.
+        stuck: lists without an end; their policies have no row in that case.
+        notes: notes for people.
+        processes: number of simulating processes.
     """
 
     request: Request
@@ -87,19 +87,19 @@ def evaluate(
     """Evaluates policies.
 
     Args:
-        request: what.
-        processes: workers; None: one for each core that this process may use; 1: none, everything runs here. The result
-            is the same.
-        partial: where finished tasks are kept and looked for.
-        progress: told how far it is.
-        time_decisions: measure decision times at the end.
-        prepared: what `build_cases` gave for the request, where it has been called already.
+        request: the request.
+        processes: number of workers; None: one per core of this process; 1: none, this process simulates. The result is
+            the same.
+        partial: stores and finds the results of finished tasks.
+        progress: called with the progress.
+        time_decisions: measures decision times at the end.
+        prepared: the result of `build_cases` for the request, if there is one already.
 
     Raises:
-        InvalidInput: the request cannot be met; said before anything runs.
-        InternalError: Little's law does not hold, or a policy did what cannot be done.
-        Unsupported: runtimes are to be learned, no decompose is named, and none is installed here.
-        AdlroError: the decompose that learns them, or its store, does not do its part.
+        InvalidInput: the request is impossible; raised before any simulation.
+        InternalError: Little's law does not hold, or a policy's action is impossible.
+        Unsupported: runtimes must be learned, the request names no decompose, and none is installed here.
+        AdlroError: the decompose that learns them, or its store, fails.
     """
     cases, notes = prepared or build_cases(request)
     given = None
@@ -108,7 +108,7 @@ def evaluate(
 
         given = GivenDecompose(request.decompose, request.redis_url or "")
         processes = 1  # it has one memory: lists take turns
-        partial = None  # nobody knows whether it will still be the same one
+        partial = None  # a later run may have another decompose
     elif request.runtime == LEARNED:
         from adlro.lab.evaluate.own_decompose import require_decompose
 
@@ -155,7 +155,7 @@ def evaluate(
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
@@ -163,10 +163,10 @@ def cores() -> int:
 
 
 def _results(setup: Setup, tasks: Sequence[Task], processes: int, *, kept: bool) -> Iterator[tuple[Task, bytes]]:
-    """Each task's figures, as they come."""
+    """Each task's figures, as soon as they are complete."""
     if not tasks:
         return
-    # Compiled once here, so that workers find the compiled code on disk instead of compiling it all at once.
+    # Compiles once here, so that workers load the code from disk instead of all compiling it.
     case = setup.cases[0]
     simulate(case.cluster, setup.cases[0].arrays(0, 1), setup.policy(REFERENCE, case).act)
     if processes == 1:
@@ -181,7 +181,7 @@ def _results(setup: Setup, tasks: Sequence[Task], processes: int, *, kept: bool)
     running: set[Future[tuple[Task, bytes]]] = set()
     try:
         with _one_thread_each():
-            # One task ahead of each worker, no more: an interrupted run should not have to wait for a long list.
+            # Only one more task per worker is queued: an interrupted run should not wait for a long list.
             running = {pool.submit(work, task) for _, task in zip(range(2 * processes), waiting, strict=False)}
         while running:
             ended, running = wait(running, return_when=FIRST_COMPLETED)
@@ -202,7 +202,7 @@ def _results(setup: Setup, tasks: Sequence[Task], processes: int, *, kept: bool)
 
 @contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Workers are spawned in here: each takes one core, so their numerical libraries should use one thread."""
+    """Limits the numerical libraries of spawned workers to one thread: each worker takes one core."""
     names = [name for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name not in os.environ]
     os.environ.update(dict.fromkeys(names, "1"))
     try:
@@ -213,7 +213,7 @@ def _one_thread_each() -> Iterator[None]:
 
 
 def _joined(parts: Sequence[Figures]) -> Figures:
-    """Chunks of lists put together, in their order."""
+    """Figures of consecutive chunks of lists, concatenated."""
     jct_counts, gpu_busy = parts[0].jct_counts.copy(), parts[0].gpu_busy.copy()
     for part in parts[1:]:
         jct_counts += part.jct_counts

@@ -2,8 +2,8 @@
 
     HyperScore = 100 [1 + sigmoid(beta ln V + gamma)^kappa]
 
-V is the weighted geometric mean of the improvement ratios over FCFS; 1 is as good as FCFS and gives 109.96. Source:
-the seed paper, section 7, with its beta, gamma and kappa; which ratios go into V is stated here.
+V is the weighted geometric mean of the improvement ratios over FCFS; V = 1 equals FCFS and gives 109.96. Source: the
+seed paper, section 7, with its beta, gamma and kappa; this module chooses the ratios in V.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KAPPA = 2.1
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How much each improvement ratio counts in V; only their proportions matter.
+    """The weights of the improvement ratios in V; only their proportions matter.
 
     Raises:
         InvalidInput: a weight is not a number from 0, or all are 0.
@@ -51,7 +51,7 @@ EQUAL = Weights()
 
 
 def value(jct: Floats, throughput: Floats, useful_utilization: Floats, weights: Weights = EQUAL) -> Floats:
-    """V, from the ratios by which a policy is better than FCFS (JCT: FCFS's divided by the policy's)."""
+    """V, from a policy's improvement ratios over FCFS (JCT: FCFS's divided by the policy's)."""
     total = math.fsum(weights.all)
     logs = [
         weight * log_array(ratio)

@@ -1,9 +1,9 @@
-"""A job list whose runtimes nobody knows: policies see what decompose has learned from the list's own ended jobs.
+"""Simulates a job list with unknown runtimes: decompose learns them from the list's own ended jobs.
 
-The acting orchestrator's own session core decides, on a simulated cluster: it is told what ended and what begins, asks
-about jobs as they join the queue, in one batch, and about those that wait whenever enough was learned to predict anew.
-At each decision all jobs that ended by then have been learned from, one after the other, so the same list gives the
-same schedule again. Plain records and arrays; `decompose` is the port's other side over Redis and gRPC.
+The acting orchestrator's own session core decides, on a simulated cluster: it receives starts and ends, requests
+predictions for jobs as they join the queue, in one batch, and for waiting jobs whenever enough was learned for new
+predictions. At each decision all ended jobs have been learned, in order, so the same list gives the same schedule
+again. Plain records and arrays; `decompose` implements the port over Redis and gRPC.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _BEFORE_S = -1.0
 
 
 class Decompose(RuntimePredictor, Protocol):
-    """A decompose that has seen nothing when a list begins. Every call raises AdlroError where it can't be done."""
+    """A decompose that knows no job when a list begins. Every call raises AdlroError on failure."""
 
     async def begin(self, cluster: Cluster, specs: Sequence[JobSpec]) -> list[str]:
-        """Makes the jobs of a list known, as submissions are recorded; their ids, in order."""
+        """Records the jobs of a list, as their submission would; returns their ids, in order."""
 
     async def learn(self, moves: Sequence[Move]) -> None:
-        """Writes jobs' next records; returns when what their outcomes teach is in the memory."""
+        """Writes jobs' next records; returns once the memory has learned their outcomes."""
 
 
 def specs_of(jobs: Sequence[WorkloadJob]) -> list[JobSpec]:
-    """What is submitted of a list; how long the jobs truly run stays here."""
+    """The submitted specs of a list, without the true runtimes."""
     return [
         dataclasses.replace(job.spec(f"job-{number}"), simulated_work=None) for number, job in enumerate(jobs, start=1)
     ]
@@ -63,18 +63,18 @@ async def simulate_learned(
     act: Callable[[Observation], Ints],
     decompose: Decompose,
 ) -> BatchOutcome:
-    """Runs one list to its end.
+    """Simulates one list to its end.
 
     Args:
-        cluster: on which it runs.
+        cluster: the cluster to simulate.
         jobs: the list.
-        arrays: the same as arrays; what they expect plays no part.
+        arrays: the list as arrays; its expectations are not used.
         act: a policy: (1, 2) actions for an observation of one row.
         decompose: learns and predicts.
 
     Raises:
-        AdlroError: decompose can't be asked, or does not learn. There is nothing to fall back on: figures of a run in
-            which something else was believed for a while would not be what they are said to be.
+        AdlroError: decompose does not answer, or does not learn. There is no fallback: figures of a run with other
+            expectations for a while would be wrong.
     """
     simulator = BatchSimulator(cluster, arrays)
     specs = specs_of(jobs)
@@ -86,7 +86,7 @@ async def simulate_learned(
 
 
 class _Evaluated(Policy):
-    """A policy of which nothing but its actions is asked for.
+    """A policy that only needs actions.
 
     Args:
         act: (1, 2) actions for an observation of one row.
@@ -99,7 +99,7 @@ class _Evaluated(Policy):
         self._act = act
 
     def judge(self, observation: Observation) -> Judgement:
-        """Nothing but the action is wanted."""
+        """The judgement has only the action."""
         job, gpu = self._act(observation)[0].tolist()
         table = observation.table
         scores, gpus = np.full(len(table.job), -np.inf), table.gpu.copy()
@@ -110,13 +110,13 @@ class _Evaluated(Policy):
 
 
 class _Course:
-    """A session's core, and the simulated cluster that it acts on.
+    """A session's core, and its simulated cluster.
 
     Args:
-        cluster: on which the list runs.
-        specs, job_ids: of its J jobs.
+        cluster: the cluster to simulate.
+        specs, job_ids: specs and ids of its J jobs.
         act: (1, 2) actions for an observation of one row.
-        simulator: of the list.
+        simulator: the list's simulator.
         decompose: learns and predicts.
     """
 
@@ -149,26 +149,26 @@ class _Course:
         self._queue: list[int] = []  # numbers of the jobs in the simulator's queue, in its order
         self._joined = 0
         self._runs: Bools = np.zeros(len(specs), dtype=np.bool_)
-        self._started: list[tuple[int, int, float]] = []  # number, GPU and time of what no event has told yet
+        self._started: list[tuple[int, int, float]] = []  # number, GPU and time of starts without an event so far
         self._records: dict[str, list[Move]] = {}  # of jobs that have not ended
         self._launches: list[effects.Launch] = []
         self._revision = 0
         self._decisions = 0
 
     async def submit(self) -> None:
-        """All jobs are known from the beginning, as those of a replay are."""
+        """Gives the core all jobs at the beginning, as in a replay."""
         models = self._core.ledger.layout.gpu_models
-        # Something stands there until a job joins the queue; no policy sees it before decompose was asked.
+        # A placeholder until a job joins the queue; no policy sees it before decompose's prediction.
         unknown = Expected(np.ones(len(models)), 0.0, NEVER)
         jobs = [(Job(job_id, spec), 0, unknown) for job_id, spec in zip(self._job_ids, self._specs, strict=True)]
         await self._give(inputs.Begun())
         await self._give(inputs.Arrived(jobs, self._predictions.standing))
 
     async def follow(self) -> None:
-        """Tells the core what started and ended up to the simulator's decision, and has it decide.
+        """Gives the core the starts and ends up to the simulator's decision, and lets it decide.
 
         Raises:
-            InternalError: it does not decide when the simulator would have it decide.
+            InternalError: it decides at other times than the simulator.
         """
         now_s, before = self._now_s, self._decisions
         outcome = self._simulator.outcome()
@@ -182,7 +182,7 @@ class _Course:
         self._revision += 1
         events.append(ClusterEvent(self._revision, EventKind.WAKE_UP, now_s))
         self._join(now_s)
-        # When a hold ends the simulator knows by the same rule.
+        # The simulator ends a hold by the same rule.
         self._core.step(inputs.AskAgain(), 0.0)
         await self._give(EventBatch(_INCARNATION, tuple(events), Clock(ClockMode.VIRTUAL, 0.0, False, now_s)))
         launches, self._launches = self._launches, []
@@ -242,7 +242,7 @@ class _Course:
                 return inputs.Continue()
 
     async def _learn(self, moves: Sequence[Move]) -> None:
-        """Has the ends among new records learned, one by one; the others are kept until their jobs end."""
+        """Learns the ends among new records, one by one; the others wait for their jobs' ends."""
         for move in moves:
             self._records.setdefault(move.job.job_id, []).append(move)
             if move.job.state.final:
@@ -250,5 +250,5 @@ class _Course:
 
 
 def _fail(error: AdlroError) -> NoReturn:
-    """In service an expectation falls back on what was declared; here nothing would tell."""
+    """A service falls back on declared runtimes; here a fallback would go unnoticed."""
     raise error

@@ -62,25 +62,25 @@ SLOWDOWN_BOUND_S = 10.0
 LITTLE_TOLERANCE = 0.01
 
 JCT_EDGES_S: Floats = np.array([power(10.0, bin_ / 40 - 3) for bin_ in range(12 * 40 + 1)])
-"""Of the distribution of JCTs: 40 bins a decade."""
+"""Edges of the distribution of JCTs: 40 bins per decade."""
 TIME_BINS = 60
-"""Of a GPU's utilization over the makespan."""
+"""Number of bins of a GPU's utilization over the makespan."""
 GANTT_RUNS = 3000
-"""So many attempts of an episode are kept for its Gantt chart, from its beginning on."""
+"""Number of an episode's first attempts that are stored for its Gantt chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What N lists came to under one policy.
+    """The figures of N lists under one policy.
 
     Attributes:
-        metrics: (N, METRICS); nan in lists that got stuck.
-        stuck: (N,) jobs that never ended; 0: all did.
-        jct_counts: (JCT_EDGES_S - 1,) jobs of all lists by JCT.
+        metrics: (N, METRICS); nan for stuck lists.
+        stuck: (N,) number of jobs that never ended; 0: all did.
+        jct_counts: (JCT_EDGES_S - 1,) number of jobs of all lists by JCT.
         gpu_busy: (G, TIME_BINS) share of the time that a GPU was busy, over the course of the makespan, summed over the
-            lists that did not get stuck.
+            lists that were not stuck.
         gantt: (R, 5) attempts of the first list: job type, GPU, start and end since the first submission, completed.
-        basis_counts: (N, BASES) decisions by what they rest on; 0 in a whole row: they were not counted.
+        basis_counts: (N, BASES) numbers of decisions by basis; 0 in a whole row: they were not counted.
     """
 
     metrics: Floats
@@ -92,7 +92,7 @@ class Figures:
 
 
 def best_duration_s(cluster: Cluster, jobs: JobArrays) -> Floats:
-    """(N, J) shortest true duration on a GPU of the cluster that can hold the job; inf where none can."""
+    """(N, J) shortest true duration on a GPU of the cluster that can hold the job; inf if none can."""
     best = np.full(jobs.submit_s.shape, np.inf)
     models = cluster.gpu_models
     kinds = {(g.gpu_model, g.memory_mib, n.cpu_cores, n.memory_mib) for n, g in cluster.gpus()}
@@ -108,14 +108,14 @@ def figures_of(
     """Figures of all lists of an outcome.
 
     Args:
-        cluster: on which they ran.
-        outcome: of the lists.
-        policy: for messages.
+        cluster: the lists' cluster.
+        outcome: outcome of the lists.
+        policy: its name, for messages.
         first_list: number of the first list, for messages.
-        basis_counts: (N, BASES) of its decisions; None: they were not counted.
+        basis_counts: (N, BASES) bases of its decisions; None: they were not counted.
 
     Raises:
-        InternalError: Little's law does not hold: the simulator is wrong.
+        InternalError: Little's law does not hold: the simulator is faulty.
     """
     jobs, lists = outcome.jobs, len(outcome.jobs.job_count)
     gpus = sum(1 for _ in cluster.gpus())
@@ -159,7 +159,7 @@ def figures_of(
 
 
 def check_little(jobs_integral_s: float, jct_sum_s: float, *, policy: str, number: int) -> None:
-    """Raises InternalError where the two sides of Little's law differ by more than 1 %."""
+    """Raises InternalError if the two sides of Little's law differ by more than 1 %."""
     if not abs(jobs_integral_s - jct_sum_s) <= LITTLE_TOLERANCE * jct_sum_s:
         raise InternalError(
             f"Little's law does not hold for policy {policy}, list {number}: the time integral of the number of jobs "
@@ -176,7 +176,7 @@ def jain_of_users(slowdown: Floats, user: NDArray[np.int64]) -> float:
 
 
 def _weighted_mean(values: Floats, weights: Floats) -> float:
-    # Without any priority every job counts alike.
+    # Without any priority every job has the same weight.
     return float(np.average(values, weights=weights if weights.sum() > 0 else None))
 
 
@@ -187,10 +187,10 @@ def _runs(outcome: BatchOutcome, number: int) -> Floats:
 
 
 def _busy_shares(runs: Floats, begin_s: float, makespan_s: float, gpus: int) -> Floats:
-    """(gpus, TIME_BINS) share of each bin of the makespan that a GPU is busy."""
+    """(gpus, TIME_BINS) share of each bin of the makespan in which a GPU is busy."""
     edges_s = begin_s + makespan_s * np.arange(TIME_BINS + 1) / TIME_BINS
     shares = np.zeros((gpus, TIME_BINS))
-    for part in np.array_split(runs, max(1, len(runs) // 10_000)):  # as much at once as memory holds easily
+    for part in np.array_split(runs, max(1, len(runs) // 10_000)):  # chunks limit the memory
         done_s = np.clip(edges_s, part[:, 1:2], part[:, 2:3])  # (R, edges)
         np.add.at(shares, part[:, 0].astype(np.int64), np.diff(done_s, axis=1))
     shares /= makespan_s / TIME_BINS

@@ -1,4 +1,4 @@
-"""Where a list's decompose comes from: an own one, started anew for each list beside an own Valkey, or a given one.
+"""The source of a list's decompose: an own one, started anew for each list with an own Valkey, or a given one.
 
 Own ones are child processes that end with this process, however it ends.
 """
@@ -21,27 +21,27 @@ from adlro.lab.evaluate.decompose import RunningDecompose
 _STORE_MODULE, _DECOMPOSE_MODULE = "adlro.lab.evaluate.store", "adlro.services.decompose"
 _LOG_LINES_SHOWN = 3
 _END_S = 1.0
-"""A connection breaks a moment before the process behind it has ended."""
+"""A connection breaks a moment before its process has ended."""
 _SETTINGS = {
     "ADLRO_DECOMPOSE_DESCRIPTIONS_POLL_S": "0.1",
-    # An answer never comes from what was known before the last outcome, however slow the machine.
+    # Every answer includes the last outcome, however slow the machine.
     "ADLRO_DECOMPOSE_REFIT_PATIENCE_S": "60",
 }
 
 
 class Source(Protocol):
-    """Gives each list a decompose that knows nothing."""
+    """Gives each list a decompose without memory."""
 
     def fresh(self) -> AbstractAsyncContextManager[RunningDecompose]:
-        """One for a list."""
+        """A decompose for one list."""
 
     def close(self) -> None:
-        """No more lists."""
+        """Ends the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenDecompose:
-    """One that runs already; it forgets each list when it has ended. Lists must take turns."""
+    """A running decompose; it forgets each list after its end. Lists must take turns."""
 
     address: str
     redis_url: str
@@ -51,15 +51,15 @@ class GivenDecompose:
         return RunningDecompose(self.address, self.redis_url)
 
     def close(self) -> None:
-        """It runs on."""
+        """Leaves it running."""
 
 
 class OwnDecompose:
-    """A Valkey for all lists, and for each list a process of decompose.
+    """A Valkey for all lists, and one decompose process per list.
 
     Raises:
         Unsupported: decompose is not installed here.
-        InternalError: a process ended at its start; with the end of its log.
+        InternalError: a process ended at its start; the message has the end of its log.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class OwnDecompose:
             ) as decompose:
                 yield decompose
         finally:
-            process.kill()  # nothing of it is wanted any more, so nothing is drained
+            process.kill()  # its state is not needed, so it is not drained
 
     def close(self) -> None:
         """Ends the Valkey."""
@@ -92,7 +92,7 @@ class OwnDecompose:
 
 
 def require_decompose() -> None:
-    """Raises Unsupported where there is no decompose to start."""
+    """Raises Unsupported if decompose is not installed."""
     if importlib.util.find_spec(_DECOMPOSE_MODULE) is None:
         raise Unsupported(
             f"runtime: learned starts a decompose, and {_DECOMPOSE_MODULE} is not installed here; name a running one "

@@ -1,7 +1,7 @@
-"""The HTML page of an evaluation: what its template and its plots need, brought to plain values.
+"""The HTML page of an evaluation: the values for its template and its plots.
 
-One file, nothing from the network: plotly's script stands in it (4.8 MB, for plots that can be zoomed and read off on
-any device). The template is `page.html.jinja`, the plots are drawn by `page.js` from the data that is built here.
+One file without network access: it includes plotly's script (4.8 MB, for plots with zoom and values on any device). The
+template is `page.html.jinja`; `page.js` draws the plots from this module's data.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def build_page(evaluation: Evaluation, document: dict[str, Any]) -> str:
         "span": _span,
         "verdict": _verdict,
     }
-    # Autoescaping leaves what hides or turns round the text beside it.
+    # Autoescaping does not remove characters that hide or reverse text.
     document = visible_all(document)
     text: str = environment.get_template("page.html.jinja").render(
         scenarios=[_scenario(document, name) for name in dict.fromkeys(row["scenario"] for row in document["rows"])],
@@ -50,20 +50,20 @@ def build_page(evaluation: Evaluation, document: dict[str, Any]) -> str:
         reference=REFERENCE,
         style=_own("page.css"),
         script=_own("page.js"),
-        # Written by plotly for inclusion in a script element.
+        # plotly escapes it for a script element.
         plotly=Markup(get_plotlyjs()),
     )
     return text
 
 
 def _own(name: str) -> Markup:
-    """A file of this package, which may stand in the page as it is."""
+    """A file of this package, which is safe in the page."""
     text = (resources.files("adlro.lab.evaluate") / name).read_text(encoding="utf-8")
     return Markup(text)
 
 
 def _scenario(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Rows and comparisons of a scenario, by load, policies by mean JCT."""
+    """Rows and comparisons of a scenario by load, policies ordered by mean JCT."""
     loads = list(dict.fromkeys(row["load"] for row in document["rows"] if row["scenario"] == name))
     cases = []
     for load in loads:
@@ -87,12 +87,12 @@ def _scenario(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _plots(evaluation: Evaluation, document: dict[str, Any]) -> dict[str, Any]:
-    """What `page.js` draws."""
+    """The data of the plots in `page.js`."""
     policies = list(dict.fromkeys(row["policy"] for row in document["rows"]))
     scenarios = []
     for name in dict.fromkeys(row["scenario"] for row in document["rows"]):
         numbers = [number for number, case in enumerate(evaluation.cases) if case.name == name]
-        # One episode a policy: at the load nearest to 0.9, where queues form and pass.
+        # One episode per policy: at the load nearest to 0.9, where queues form and drain.
         shown = min(numbers, key=lambda number: abs((evaluation.cases[number].load or 1.0) - 0.9))
         scenarios.append(
             {
@@ -113,7 +113,7 @@ def _plots(evaluation: Evaluation, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _distribution(evaluation: Evaluation, number: int, policies: Sequence[str]) -> dict[str, Any]:
-    """Share of jobs that took no longer than a JCT, for each policy."""
+    """Share of jobs with at most a given JCT, for each policy."""
     curves = []
     for name in policies:
         found = evaluation.figures.get((name, number))
@@ -166,17 +166,17 @@ def _episodes(evaluation: Evaluation, number: int, policies: Sequence[str]) -> d
 
 
 def _figure(value: float | None, digits: int = 1) -> str:
-    """A number with so many decimals and thin spaces between thousands; `–` where there is none."""
+    """A number with so many decimals and thin spaces between thousands; `–` for a missing one."""
     return "–" if value is None else f"{value:,.{digits}f}".replace(",", "\u202f")
 
 
 def _span(interval: Sequence[float | None], digits: int, between: str = " – ") -> str:
-    """An interval; `–` where there is none."""
+    """An interval; `–` for a missing one."""
     return "–" if None in interval else between.join(_figure(value, digits) for value in interval)
 
 
 def _verdict(entry: dict[str, Any]) -> str:
-    """Whether a comparison's whole interval of the JCT ratio lies on one side of 1: a class of the page's style."""
+    """Whether a comparison's interval of the JCT ratio excludes 1, and on which side: a class of the page's style."""
     low, high = entry["jct_ratio_ci95"]
     if low is None or low <= 1 <= high:
         return ""

@@ -1,4 +1,4 @@
-"""Results of finished tasks on disk, so that an interrupted evaluation goes on where it stopped."""
+"""Results of finished tasks on disk, so that an interrupted evaluation can continue."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from adlro.errors import InvalidInput
 from adlro.lab.evaluate.measure import Figures
 from adlro.lab.evaluate.tasks import from_bytes
 
-# Also what a killed run left while it wrote (`write_whole`).
+# Also matches the remains of a killed write (`write_whole`).
 _NAME = re.compile(r"[0-9a-f]{32}\.npz|\.[0-9a-f]{32}\.npz\..*")
 
 
 class PartialResults:
-    """A folder with a file for each finished task, named by the digest of all that the task depends on.
+    """A folder with a file for each finished task, named by the digest of all inputs of the task.
 
-    From `prepare` to `clear` or `release` it is this process's alone: a lock on a file beside it tells others.
+    From `prepare` to `clear` or `release` only this process uses it: a lock on a file beside it excludes others.
 
     Args:
-        folder: made when the first result comes.
+        folder: created with the first result.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,18 +33,18 @@ class PartialResults:
         self._lock: int | None = None
 
     def get(self, key: str) -> Figures | None:
-        """A task's figures, if they are there and whole."""
+        """A task's figures, if they are stored and complete."""
         try:
             return from_bytes(self._path(key).read_bytes())
         except OSError:
             return None
 
     def put(self, key: str, content: bytes) -> None:
-        """Keeps a task's figures; a file is there whole or not at all."""
+        """Stores a task's figures; the file is written as a whole or not at all."""
         write_whole(self._path(key), content)
 
     def clear(self) -> None:
-        """Removes all results, and the folder if nothing else lies in it; another run may begin."""
+        """Removes all results, and the folder if it has no other files; another run may begin."""
         with contextlib.suppress(OSError):
             for path in self.folder.iterdir():
                 if _NAME.fullmatch(path.name):
@@ -53,10 +53,10 @@ class PartialResults:
         self.release()
 
     def prepare(self) -> None:
-        """Makes the folder, and takes it for this process.
+        """Creates the folder, and locks it for this process.
 
         Raises:
-            InvalidInput: it cannot be made, or not be written to, or another run writes there.
+            InvalidInput: it can't be created or written to, or another run uses it.
         """
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -73,9 +73,9 @@ class PartialResults:
             raise InvalidInput(f"{self.folder}: partial results cannot be kept there: {error}") from None
 
     def release(self) -> None:
-        """Leaves the folder, with what is in it, to another run."""
+        """Releases the folder, with its content, for another run."""
         if self._lock is not None:
-            # While it is still locked: whoever waits for this very file finds that it is no more (`_take`).
+            # Removed while locked: a process that waits for this file notices its removal (`_take`).
             with contextlib.suppress(OSError):
                 self._lock_file.unlink()
             os.close(self._lock)
@@ -87,7 +87,7 @@ class PartialResults:
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 with contextlib.suppress(FileNotFoundError):
-                    # Between opening and locking, the run before may have ended and removed the file.
+                    # Between opening and locking, the previous run may have ended and removed the file.
                     if os.path.samestat(os.fstat(opened), os.stat(self._lock_file)):
                         self._lock = opened
             finally:
@@ -99,7 +99,7 @@ class PartialResults:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a name stands for what cannot be replaced by a new file: a pipe, a device, this process's stdout."""
+    """Whether a path can't be replaced by a new file: a pipe, a device, this process's stdout."""
     if not path.exists() or path.is_dir():
         return False
     return not path.is_file() or _is_stdout(path)
@@ -113,21 +113,21 @@ def _is_stdout(path: Path) -> bool:
 
 
 def target_of(path: Path) -> Path:
-    """The file that is written under a name: where it is a symbolic link, what that points to."""
+    """The file behind a path: the target of a symbolic link."""
     return path if is_stream(path) or not path.is_symlink() else Path(os.path.realpath(path))
 
 
 def same_file(one: Path, other: Path) -> bool:
-    """Whether two names stand for one file, which need not exist yet."""
+    """Whether two paths are one file, which need not exist yet."""
     with contextlib.suppress(OSError):
         return os.path.samefile(one, other)
     return os.path.realpath(one) == os.path.realpath(other)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that it holds all of the content or what it held before."""
+    """Writes a file so that it has either all of the content or its previous content."""
     if is_stream(path):
-        if _is_stdout(path):  # opened anew, a file behind it would be cut off
+        if _is_stdout(path):  # opening it again would truncate a file behind it
             sys.stdout.flush()
             with open(1, "wb", closefd=False) as stream:
                 stream.write(content)
@@ -150,11 +150,11 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def require_writable(path: Path, field: str) -> None:
-    """Raises InvalidInput where a file cannot be written later.
+    """Raises InvalidInput if a file cannot be written later.
 
     Args:
-        path: the file; it is neither made nor changed.
-        field: for the message, such as `json`.
+        path: the file; it is neither created nor changed.
+        field: field name in the message, such as `json`.
     """
     problem = ""
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""What is to be evaluated, as it is asked for, and the text of options brought to it. Plain values only."""
+"""The request of an evaluation, and the parsers of its options. Plain values only."""
 
 from __future__ import annotations
 
@@ -18,40 +18,41 @@ from adlro.workload.traces import TRACE_FORMATS
 
 DEFAULT_LISTS = 100
 LOWEST_LOAD, HIGHEST_LOAD = 1e-6, 1e6
-"""Beyond them submission times are lost to rounding, or to the longest time of a simulation."""
+"""Beyond these, submission times exceed the precision of floats, or the longest time of a simulation."""
 HIGHEST_WAIT_RATIO = 1e9
-"""As the orchestrator's setting has it."""
+"""The limit of the orchestrator's setting."""
 TRACE = "trace"
 KNOWN: Mapping[str, type[Policy]] = {**POLICIES, DqnLookahead.name: DqnLookahead}
-"""By name. What looks ahead is not among "all": it takes a hundred times as long, and one object a cluster."""
+"""Policies by name. Those with rollouts are not among "all": they take a hundred times as long, and one object per
+cluster."""
 REFERENCE = "fcfs"
-"""HyperScore compares with it, so it is always simulated."""
+"""HyperScore compares with this policy, so it is always simulated."""
 LEARNED = "learned"
-"""Of `runtime`: what a decompose has learned from a list's own ended jobs, beginning with nothing (`learning`)."""
+"""A value of `runtime`: decompose learns from a list's own ended jobs, beginning without memory (`learning`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to evaluate.
+    """A request for an evaluation.
 
     Attributes:
         policies: names of registered policies.
-        own: policies of one's own by name; evaluated like the registered ones. They must be picklable.
-        scenarios: names; "trace" takes its jobs from `trace`.
+        own: further policies by name; evaluated like the registered ones. They must be picklable.
+        scenarios: names; "trace" uses the jobs of `trace`.
         loads: arrival rates as shares of the capacity; None: the scenario's own, for a trace its own times.
-        jobs: of a list; None: the scenario's number, for a trace all of it.
+        jobs: number of jobs of a list; None: the scenario's number, for a trace all of it.
         lists: job lists for each scenario and load; the same for every policy. None: 100, or 1 of a whole trace.
-        seed: of lists, noise and bootstrap.
-        trace, trace_format: a job list file; None: no trace, or a format that the file tells.
+        seed: seed of lists, noise and bootstrap.
+        trace, trace_format: a job list file; None: no trace, or the format by the file's name.
         cluster: a TOML file in place of the scenario's cluster.
-        runtime: what policies know of runtimes, as `adlro.workload.estimates` has it, or "learned".
-        decompose, redis_url: address and store of a running decompose for "learned"; None: one of our own.
-        weights: of HyperScore.
-        wait_ratio: of the limit on waits (policies/bounded_wait.py) of every policy, own ones too, 0 for none; None: as
-            each policy has it.
+        runtime: the policies' knowledge of runtimes, one of `adlro.workload.estimates`, or "learned".
+        decompose, redis_url: address and store of a running decompose for "learned"; None: an own one.
+        weights: weights of HyperScore.
+        wait_ratio: ratio of the limit on waits (policies/bounded_wait.py) of every policy, also own ones, 0 for none;
+            None: each policy's own.
 
     Raises:
-        InvalidInput: naming the field.
+        InvalidInput: names the invalid field.
     """
 
     policies: tuple[str, ...] = ()
@@ -147,12 +148,12 @@ class Request:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All policies that are asked for."""
+        """The names of all requested policies."""
         return (*self.policies, *self.own)
 
     @property
     def wait_ratios(self) -> dict[str, float]:
-        """Of the limit on waits that each policy has here, the reference's too; 0: it has none."""
+        """The ratio of each policy's limit on waits here, including the reference's; 0: no limit."""
         names = dict.fromkeys((REFERENCE, *self.names))
         if self.wait_ratio is not None:
             return dict.fromkeys(names, self.wait_ratio)
@@ -161,7 +162,7 @@ class Request:
 
     @property
     def wait_limit(self) -> str:
-        """The same in words: `no limit on waits`, `limit on waits of ratio 20`, or who differs."""
+        """The limits in words: `no limit on waits`, `limit on waits of ratio 20`, or the differing policies."""
         by_ratio: dict[float, list[str]] = {}
         for name, ratio in self.wait_ratios.items():
             by_ratio.setdefault(ratio, []).append(name)
@@ -176,7 +177,7 @@ class Request:
 
 
 def require_load(load: float, text: str) -> None:
-    """Raises InvalidInput, with the load as `text`, where no list can be brought to a load."""
+    """Raises InvalidInput, with the load as `text`, for an impossible load."""
     if not 0 < load < math.inf:
         raise InvalidInput(f"load: must be a finite number above 0, not {text}", field="load")
     if not LOWEST_LOAD <= load <= HIGHEST_LOAD:
@@ -187,7 +188,7 @@ def require_load(load: float, text: str) -> None:
 
 
 def require_known(name: str, known: Sequence[str], field_name: str, what: str) -> None:
-    """Raises InvalidInput where `name` is not known, with the nearest and all names."""
+    """Raises InvalidInput if `name` is unknown, with the nearest and all names."""
     if name in known:
         return
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
@@ -196,10 +197,10 @@ def require_known(name: str, known: Sequence[str], field_name: str, what: str) -
 
 
 def parse_policies(text: str) -> tuple[str, ...]:
-    """`fcfs,sjf`; `all` stands for every registered policy, `-name` after it leaves one out.
+    """Parses `fcfs,sjf`; `all` stands for every registered policy, `-name` after it removes one.
 
     Raises:
-        InvalidInput: an unknown name, or nothing is left.
+        InvalidInput: an unknown name, or no policy remains.
     """
     chosen: dict[str, None] = {}
     for part in _parts(text):
@@ -218,10 +219,10 @@ def parse_policies(text: str) -> tuple[str, ...]:
 
 
 def parse_loads(text: str) -> tuple[float, ...]:
-    """`0.6,0.9`, ascending, each once.
+    """Parses `0.6,0.9`; ascending, each once.
 
     Raises:
-        InvalidInput: something that is not a number above 0.
+        InvalidInput: a value is not a number above 0.
     """
     loads = set()
     for part in _parts(text):
@@ -237,7 +238,7 @@ def parse_loads(text: str) -> tuple[float, ...]:
 
 
 def parse_scenarios(text: str) -> tuple[str, ...]:
-    """`paper,surge`; each once."""
+    """Parses `paper,surge`; each once."""
     return tuple(dict.fromkeys(_parts(text)))
 
 

@@ -40,13 +40,13 @@ def resampled_means(values: Floats, seed: int) -> Floats:
     """(RESAMPLES, M) means of resamples of lists.
 
     Args:
-        values: (n, M) figures of n lists; the resamples depend on n and the seed alone.
-        seed: of the resamples.
+        values: (n, M) figures of n lists; the resamples depend only on n and the seed.
+        seed: seed of the resamples.
     """
     found = []
     for counts in _counts(len(values), seed):
         total = np.zeros((values.shape[1], len(counts)))
-        # List by list: in what order a matrix product adds up is the processor's affair.
+        # List by list: the order of a matrix product's sums depends on the processor.
         for count, value in zip(np.ascontiguousarray(counts.T), values, strict=True):
             total += value[:, None] * count
         found.append(total.T)
@@ -54,7 +54,7 @@ def resampled_means(values: Floats, seed: int) -> Floats:
 
 
 def change_of_means(ours: Floats, theirs: Floats) -> tuple[float, float, float]:
-    """The ratio of the means over the same lists less 1, and its interval.
+    """The ratio of the means over the same lists minus 1, and its interval.
 
     Args:
         ours, theirs: (n,) one figure of n lists.
@@ -64,7 +64,7 @@ def change_of_means(ours: Floats, theirs: Floats) -> tuple[float, float, float]:
 
 
 def _counts(lists: int, seed: int) -> Iterator[Floats]:
-    """How often each list is in each resample, (RESAMPLES, lists) in blocks."""
+    """The count of each list in each resample, (RESAMPLES, lists) in blocks."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(lists, 0xB007)))
     block = max(1, _AT_ONCE // lists)
     for first in range(0, RESAMPLES, block):
@@ -73,17 +73,17 @@ def _counts(lists: int, seed: int) -> Iterator[Floats]:
 
 
 def interval(resampled: Floats) -> Interval:
-    """Of a figure, from its values in the resamples."""
+    """The interval of a figure, from its resampled values."""
     tail = 100.0 * (1.0 - CONFIDENCE) / 2.0
     low, high = np.percentile(resampled, (tail, 100.0 - tail))
     return Interval(float(low), float(high))
 
 
 def paired_p_value(ours: Floats, theirs: Floats) -> float | None:
-    """Of Wilcoxon's test that the paired values do not differ; None with fewer than 6 lists, 1 if none differs."""
+    """The p-value of Wilcoxon's test for equal paired values; None with fewer than 6 lists, 1 if no pair differs."""
     from scipy.stats import wilcoxon
 
-    if len(ours) < 6:  # no outcome of so few could be significant at 5 %
+    if len(ours) < 6:  # with so few no result could be significant at 5 %
         return None
     if np.array_equal(ours, theirs):
         return 1.0
@@ -91,7 +91,7 @@ def paired_p_value(ours: Floats, theirs: Floats) -> float | None:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Adjusted p-values, in the order given; None stays None."""
+    """Adjusted p-values, in the given order; None stays None."""
     known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     least = 0.0
@@ -102,7 +102,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def regression(x: Floats, y: Floats) -> LinearRegression | None:
-    """Of y on x; None with fewer than 3 points, or where x does not vary."""
+    """The regression of y on x; None with fewer than 3 points, or if x is constant."""
     from scipy.stats import linregress
 
     if len(x) < 3 or np.ptp(x) <= 1e-12:

@@ -1,6 +1,6 @@
-"""A Valkey for one evaluation, in a process that ends with it and leaves nothing behind.
+"""A Valkey for one evaluation, in a process that ends with it and leaves no files.
 
-`python -m adlro.cli.child adlro.lab.evaluate.store PARENT_PID`; its first line on stderr says where it is.
+`python -m adlro.cli.child adlro.lab.evaluate.store PARENT_PID`; its first line on stderr has its address.
 """
 
 from __future__ import annotations

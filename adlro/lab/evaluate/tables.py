@@ -26,17 +26,17 @@ HEADS = (
     *("MEAN JCT", "JCT/FCFS", "P95 JCT", "P99 JCT", "MAX WAIT", "SLOWDOWN", "JOBS/H", "BUSY", "USEFUL", "JAIN"),
     *("OVERDUE", "FALLBACK", "p50 us", "HYPER"),
 )
-"""Columns; of who decided only where that was not the policy."""
+"""Columns; the columns of decisions only if the policy did not make all."""
 INTERVALS = "intervals"
 LEFT_OUT = ("p50 us", "JAIN", "BUSY", "USEFUL", "SLOWDOWN", "P99 JCT", INTERVALS, "HYPER", "JCT/FCFS")
-"""One after the other, until the rest fits the screen: the mean, its tails, throughput and who decided stay."""
+"""Columns left out one after the other until the table fits the screen: mean, tails, throughput and deciders stay."""
 
 _ANY_WIDTH = 10_000
 _PLAIN_LINE_EVERY_S = 10.0
 
 
 class ProgressBar:
-    """A bar for each phase on a terminal, a line now and then elsewhere. Call it as `evaluation.Progress`."""
+    """A bar for each phase on a terminal, single lines elsewhere. Call it as `evaluation.Progress`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -63,11 +63,11 @@ class ProgressBar:
         self._progress.stop()
 
     def __call__(self, phase: str, done: int, total: int) -> None:
-        """Shows how far a phase is."""
+        """Shows the progress of a phase."""
         if self._console.is_terminal:
             if phase not in self._bars:
                 self._bars[phase] = self._progress.add_task(phase, total=total)
-                # What an earlier run has done is no measure of this one's speed.
+                # The tasks of an earlier run would distort this run's speed.
                 self._progress.reset(self._bars[phase], completed=done, total=total)
             self._progress.update(self._bars[phase], completed=done, total=total)
             return
@@ -78,7 +78,7 @@ class ProgressBar:
 
 
 def print_tables(console: Console, document: dict[str, Any]) -> None:
-    """A table for each scenario and load: policies by mean JCT."""
+    """A table for each scenario and load: policies ordered by mean JCT."""
     rows = document["rows"]
     cases = list(dict.fromkeys((row["scenario"], row["load"]) for row in rows))
     for scenario, load in cases:
@@ -140,7 +140,7 @@ def _table(
 def _print_fitting(
     console: Console, rows: list[dict[str, Any]], against: dict[str, dict[str, Any]], *, several: bool
 ) -> None:
-    """A figure that is cut off is worse than none: where the screen is narrow, columns are left out, and it is said."""
+    """Prints a table; on a narrow screen it leaves columns out and says so, instead of cutting figures off."""
     heads = [
         head
         for head in HEADS
@@ -165,7 +165,7 @@ def _print_fitting(
 
 
 def _width(console: Console, table: Table) -> int:
-    """That a table needs."""
+    """The width that a table needs."""
     return Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum
 
 
@@ -178,12 +178,12 @@ def _with_interval(values: dict[str, Any], name: str, digits: int, *, several: b
 
 
 def _rate(value: float) -> str:
-    """Jobs of hours, as in Gavel's traces, as well as jobs of seconds."""
+    """A rate for jobs of hours, as in Gavel's traces, as well as for jobs of seconds."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _share(value: float | None) -> str:
-    """Of decisions; small ones are not to look like none."""
+    """A share of decisions; a small one must not look like 0."""
     if value is None:
         return "-"
     return "<0.1%" if 0 < value < 0.001 else f"{100 * value:.1f}%"

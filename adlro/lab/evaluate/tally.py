@@ -1,4 +1,4 @@
-"""What a policy's decisions rest on, counted while it runs job lists. Arrays only."""
+"""Counts the bases of a policy's decisions while it runs job lists. Arrays only."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _POLICY = _COLUMN[DecisionBasis.POLICY]
 
 
 class Tally:
-    """Has a policy decide for N lists, and counts what each decision rests on.
+    """Makes a policy decide for N lists, and counts the basis of each decision.
 
-    A policy with an `act` or `scores` of its own does not say what its decisions rest on: none of them is counted.
+    A policy with its own `act` or `scores` reports no bases: none of its decisions is counted.
 
     Args:
-        policy: decides.
+        policy: the policy.
         lists: N.
 
     Attributes:
-        counts: (N, BASES) decisions, holds included.
+        counts: (N, BASES) numbers of decisions, including holds.
     """
 
     def __init__(self, policy: Policy, lists: int) -> None:
@@ -41,14 +41,14 @@ class Tally:
         """(A, 2) the policy's actions, as `Policy.act` has them.
 
         Args:
-            observation: of A lists,
-            lists: (A,) and which they are; none twice.
+            observation: the observation of A lists.
+            lists: (A,) the numbers of these lists; none twice.
         """
         if not self._says:
             return self._policy.act(observation)
         judgement = self._policy.judge(observation)
         self.counts[lists, _POLICY] += 1
-        for row, basis in judgement.basis.items():  # empty for simple policies, nearly always
+        for row, basis in judgement.basis.items():  # empty for simple policies, and nearly always for others
             self.counts[lists[row], _POLICY] -= 1
             self.counts[lists[row], _COLUMN[basis]] += 1
         return self._policy.choose(observation, judgement)

@@ -1,4 +1,4 @@
-"""A task: one policy on some lists of one case; what a worker process does. Arrays and plain records only."""
+"""A task: one policy on some lists of one case; a worker process runs it. Arrays and plain records only."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from adlro.lab.evaluate.own_decompose import GivenDecompose, Source
 
 RESULTS_FORMAT = 3
-"""Changes when what a task's file holds changes its meaning."""
+"""Increased when the content of a task's file changes its meaning."""
 
 _WIDE = 50 * 256
-"""Jobs in a task: wide enough for numpy, small enough for a processor's cache and for work to spread over cores."""
+"""Jobs of a task: enough for numpy, few enough for a processor's cache and for a distribution over cores."""
 _CASES_KEPT = 8
 
 
@@ -60,10 +60,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all tasks share: sent to each worker once.
+    """The common data of all tasks: sent to each worker once.
 
-    `decompose`: the one that cases whose runtimes are learned ask; None: each process starts its own.
-    `wait_ratio`: of every policy's limit on waits, 0 for none; None: each policy's own.
+    `decompose`: the address for cases with learned runtimes; None: each process starts its own.
+    `wait_ratio`: ratio of every policy's limit on waits, 0 for none; None: each policy's own.
     """
 
     cases: tuple[Case, ...]
@@ -72,7 +72,7 @@ class Setup:
     wait_ratio: float | None = None
 
     def policy(self, name: str, case: Case) -> Policy:
-        """The policy as it is set for a case."""
+        """The policy with its settings for a case."""
         if name in self.own:
             policy = self.own[name] if self.wait_ratio is None else copy.copy(self.own[name])
         else:
@@ -85,8 +85,8 @@ class Setup:
         """Simulates a task.
 
         Raises:
-            InternalError: Little's law does not hold, or the policy's action cannot be carried out.
-            AdlroError: runtimes are learned, and decompose or its store does not do its part.
+            InternalError: Little's law does not hold, or the policy's action is impossible.
+            AdlroError: runtimes must be learned, and decompose or its store fails.
         """
         case = self.cases[task.case]
         arrays = self.arrays(task.case, task.first, task.last)
@@ -105,7 +105,7 @@ class Setup:
 
     def _simulated(self, task: Task, arrays: JobArrays, tally: Tally) -> BatchOutcome:
         case = self.cases[task.case]
-        # The reference looks at no runtime: nobody has to learn one for it.
+        # The reference uses no runtimes, so none must be learned for it.
         if not case.is_learned or task.policy == REFERENCE:
             simulator = BatchSimulator(case.cluster, arrays)
             while len(simulator.active):
@@ -124,19 +124,19 @@ class Setup:
 
     @functools.cached_property
     def _source(self) -> Source:
-        # Redis and gRPC: only where something is learned.
+        # Imported only for learned runtimes: it needs Redis and gRPC.
         from adlro.lab.evaluate.own_decompose import OwnDecompose
 
         return self.decompose or OwnDecompose()
 
     def close(self) -> None:
-        """Ends the processes that were started for tasks."""
+        """Ends the processes that tasks have started."""
         source: Source | None = self.__dict__.pop("_source", None)
         if source is not None:
             source.close()
 
     def arrays(self, case: int, first: int, last: int) -> JobArrays:
-        """Lists of a case; the last few are kept, since the policies take turns on them."""
+        """Lists of a case; the last few are cached, since the policies take turns on them."""
         return self._kept(case, first, last)
 
     @functools.cached_property
@@ -157,22 +157,22 @@ class Setup:
 
 
 def cut(cases: Sequence[Case], names: Sequence[str]) -> list[Task]:
-    """All tasks, those on the same lists one after the other. Does not depend on the machine, so a run can go on."""
+    """All tasks, those on the same lists consecutive. Independent of the machine, so that a run can be resumed."""
     tasks = []
     for number, case in enumerate(cases):
-        # A memory that begins with nothing learns from one list alone.
+        # An initially empty memory learns from only one list.
         wide = 1 if case.is_learned else max(1, min(50, _WIDE // case.jobs))
         for first in range(0, case.lists, wide):
             last = min(first + wide, case.lists)
             for name in names:
-                # One that remembers a cluster's jobs gets a list to itself, and is made anew for each.
+                # A policy with a cluster's memory gets a separate list and a new object for each.
                 own = 1 if name in KNOWN and KNOWN[name].one_cluster else last - first
                 tasks += [Task(name, number, each, min(each + own, last)) for each in range(first, last, own)]
     return tasks
 
 
 def key_of(setup: Setup, task: Task) -> str:
-    """A digest of everything on which a task's figures depend: a file of it never serves another question."""
+    """A digest of all inputs of a task's figures: its file is never used for another task."""
     case = setup.cases[task.case]
     question = {
         "format": RESULTS_FORMAT,
@@ -189,10 +189,10 @@ def key_of(setup: Setup, task: Task) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """A digest of the simulator's, the policies' and this package's files, and of the packages they compute with."""
+    """A digest of the files of the simulator, the policies and this package, and of their dependencies."""
     digest = hashlib.blake2b(digest_size=16)
     here = Path(__file__).parent
-    # What the learned policy sees, and what looks ahead, decide too.
+    # Planes and rollouts also affect decisions.
     deciding = [Path(str(policies_package.__file__)).parent, here.parent / "planes", here.parent / "rollouts"]
     for root in [Path(str(adlro.sim.__file__)).parent, *deciding, here]:
         _add_files(digest, root.rglob("*"), root)
@@ -205,7 +205,7 @@ def code_digest() -> str:
 
 @functools.cache
 def learning_digest() -> str:
-    """A digest of the files by which an own decompose learns, and of those by which it is asked."""
+    """A digest of the files of an own decompose and of its client."""
     digest = hashlib.blake2b(digest_size=16)
     asking = Path(__file__).parent.parent
     _add_files(digest, asking.glob("*"), asking)
@@ -246,7 +246,7 @@ def to_bytes(figures: Figures) -> bytes:
 
 
 def from_bytes(content: bytes) -> Figures | None:
-    """Figures of a file; None where it is damaged."""
+    """Figures of a file; None if it is damaged."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
             return Figures(**{name: found[name] for name in Figures.__slots__})
@@ -258,7 +258,7 @@ _setup: Setup | None = None
 
 
 def begin_worker(setup: Setup) -> None:
-    """Makes this process a worker: it ends when its parent does, and leaves Ctrl-C to it."""
+    """Makes this process a worker: it ends with its parent, and leaves Ctrl-C to it."""
     import signal
 
     global _setup
@@ -266,12 +266,12 @@ def begin_worker(setup: Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Where the worker ends in any other way, its child processes see to it themselves.
+    # If the worker ends in another way, its child processes end by themselves.
     multiprocessing.util.Finalize(None, setup.close, exitpriority=0)
 
 
 def work(task: Task) -> tuple[Task, bytes]:
-    """A task in a worker process."""
+    """Runs a task in a worker process."""
     assert _setup is not None
     return task, to_bytes(_setup.run(task))
 

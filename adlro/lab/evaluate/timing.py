@@ -1,9 +1,9 @@
-"""How long a policy takes to decide, measured as in service: one cluster's observation at a time.
+"""The duration of a policy's decisions, measured as in service: one cluster's observation at a time.
 
-Measured in one process after the simulations, so that no workers take its cores: over the first lists of a case, the
-time of `policy.act` (scores and choice) on an observation that is already built, as the orchestrator calls it. The
-first decisions of each list warm the caches and do not count. Where a list takes long, the measurement ends within it:
-the queue was then shorter than later on.
+One process measures after the simulations, so that no workers take its cores: over the first lists of a case, the time
+of `policy.act` (scores and choice) on a given observation, as the orchestrator calls it. The first decisions of each
+list warm the caches and do not count. In a long list the measurement ends before the list: its queues are then shorter
+than later ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WARM_UP = 10
 
 
 def decision_times_us(setup: Setup, policy_name: str, case_number: int) -> Floats:
-    """(D,) times of single decisions, microseconds of wall time; at least one."""
+    """(D,) durations of single decisions, microseconds of wall time; at least one."""
     case = setup.cases[case_number]
     policy = setup.policy(policy_name, case)
     times_us: list[float] = []

@@ -1,1 +1,1 @@
-"""Learning to place: environments on the simulator. Gymnasium (and, for networks, torch) live here alone."""
+"""Training of policies: environments on the simulator. Only this package uses Gymnasium (and, for networks, torch)."""

@@ -11,7 +11,7 @@ EXTRAS = ("torch", "onnx", "onnxscript", "tensorboard")
 
 
 def main() -> None:
-    """Trains, where what it needs is installed."""
+    """Trains, if its dependencies are installed."""
     missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
     if missing and "--help" not in sys.argv[1:]:
         sys.stderr.write(f"error: adlro train needs {', '.join(missing)}; install it {with_extra('train')}\n")

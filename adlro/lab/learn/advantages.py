@@ -1,11 +1,12 @@
-"""Makes a data set for approximate policy iteration: states, candidate actions, and what each gains. numpy only.
+"""Creates a data set for approximate policy iteration: states, candidate actions, and their gains. numpy only.
 
-One file a world (adlro/lab/learn/worlds.py), written whole or not at all: a run goes on where the last one
-ended. Many clusters run side by side under a behaviour policy: the base with settings of its own,
-with some actions at random, some that the rollouts call better; or a network. At a part of the decisions the candidates
-are played (adlro/lab/learn/sampling.py).
+One file per world (adlro/lab/learn/worlds.py), written as a whole or not at all: a run continues after the last file.
+Many clusters run in parallel under a behaviour policy: the base with varied settings, with some random actions, and
+some that the rollouts prefer; or a network. At a part of the decisions the candidates are simulated
+(adlro/lab/learn/sampling.py).
 
-States are kept as the simulator's own columns, some hundred bytes each: `observation_of` gives what a policy would see.
+States are stored as the simulator's own columns, some hundred bytes each: `observation_of` gives a policy's
+observation.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ _NOTHING_ASKED = -2
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How much is looked at.
+    """The size of the sampling.
 
     Attributes:
-        lists: side by side in a world.
-        jobs: of each.
-        share: of the decisions at which candidates are played.
-        futures: for each.
+        lists: number of parallel lists in a world.
+        jobs: number of jobs of each.
+        share: share of the decisions with rollouts of candidates.
+        futures: futures of each rollout.
         ahead: arrivals in each future.
-        candidates: played at a decision at most.
-        sure: of them, the best by the base's cost.
-        considered: from which the others are drawn.
-        random_share: of the played decisions, so many go on with any of the candidates,
-        improved_share: and so many with the one that gained most, if it cleared two standard errors.
-        by_priority: jobs count by their priority instead of as one each.
+        candidates: largest number of candidates of a decision.
+        sure: number of the best by the base's cost among them.
+        considered: number of candidates from which the others are drawn.
+        random_share: share of these decisions that continue with a random candidate.
+        improved_share: share that continue with the candidate of the highest gain, if that exceeds two standard errors.
+        by_priority: jobs are weighted by their priority instead of equally.
     """
 
     lists: int = 32
@@ -76,12 +77,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class States:
-    """S decisions of one world, and what their candidates gain.
+    """S decisions of one world, and their candidates' gains.
 
     Attributes:
-        jobs, hardware: of the world; `hardware` of one cluster.
-        gpu_models: of the world.
-        mean_gap_s: of the world.
+        jobs, hardware: the world's; `hardware` of one cluster.
+        gpu_models: the world's GPU models.
+        mean_gap_s: the world's mean gap.
         list_of: (S,) the list.
         time_s: (S,).
         gpu_busy: (S, G).
@@ -120,7 +121,7 @@ class States:
         return np.arange(len(self))
 
     def observation_of(self, rows: Ints) -> Observation:
-        """What a policy would have seen; what no network looks at (users' service, submission of running jobs) is 0."""
+        """A policy's observation; fields that no network uses (users' service, submission of running jobs) are 0."""
         count = len(rows)
         scene = Scene(
             time_s=self.time_s[rows],
@@ -148,7 +149,7 @@ class States:
         )
 
     def save(self, path: Path) -> None:
-        """Writes a file, whole or not at all."""
+        """Writes a file, as a whole or not at all."""
         columns: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -162,7 +163,7 @@ class States:
 
     @classmethod
     def load(cls, path: Path) -> States:
-        """Reads a file that `save` wrote."""
+        """Reads a file of `save`."""
         with np.load(path, allow_pickle=False) as found:
             columns = {name: found[name] for name in found.files}
         groups: dict[str, Any] = {"jobs": JobArrays, "hardware": Hardware, "sampled": Sampled}
@@ -177,14 +178,14 @@ class States:
 
 
 def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act | None = None) -> States:
-    """Runs a world's lists to their end, and plays candidates on the way.
+    """Simulates a world's lists to their end, with rollouts of candidates on the way.
 
     Args:
         world: lists and clusters.
-        rng: for everything by chance.
-        sampling: how much is looked at.
-        act: the behaviour policy, whose action is always among the candidates; the base, with settings of its own in
-            half of the worlds, where left out.
+        rng: generator of all random choices.
+        sampling: size of the sampling.
+        act: the behaviour policy, whose action is always a candidate; if left out the base, with varied settings in
+            half of the worlds.
     """
     clusters = [world.cluster] * len(world.jobs.job_count)
     jobs, models = world.jobs, world.cluster.gpu_models
@@ -199,7 +200,7 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
     one, candidates = room_for_candidates(1), room_for_candidates(sampling.considered)
     room = room_to_imagine(hardware, longest, len(models), sampling.ahead)
     costs = np.zeros((sampling.considered, sampling.futures))
-    chance = rng.spawn(1)[0]  # its own, so that the states do not depend on how many futures are played
+    chance = rng.spawn(1)[0]  # separate, so that the states do not depend on the number of futures
     records: list[_Record] = []
     while len(active := np.flatnonzero(course.status == DECISION)):
         rows, gpus = np.empty(len(active), dtype=np.int64), np.empty(len(active), dtype=np.int64)
@@ -208,7 +209,7 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
         else:
             actions = act(decision_points(hardware, machines, jobs, course, active, models))
             rows[:], gpus[:] = actions[:, 0], actions[:, 1]
-        # Behind the last arrival the future is another than the one that is played.
+        # After the last arrival the true future differs from the simulated one.
         wanted = (rng.random(len(active)) < sampling.share) & (course.arrived_count[active] < longest)
         at = np.flatnonzero(wanted)
         if len(at):
@@ -301,7 +302,7 @@ def _room_for_samples(states: int, candidates: int) -> Sampled:
 
 
 def _explore(rng: np.random.Generator, sampling: Sampling, sampled: Sampled, at: Ints, rows: Ints, gpus: Ints) -> None:
-    """Changes some of the actions at the places `at` that were played."""
+    """Changes some of the actions at the places `at` with rollouts."""
     chance = rng.random(len(at))
     for i, place in enumerate(at):
         count = int(sampled.played[i])
@@ -318,7 +319,7 @@ def _explore(rng: np.random.Generator, sampling: Sampling, sampled: Sampled, at:
 
 
 def _perturbed(rng: np.random.Generator) -> HoldGreedySettings:
-    """The base's settings, each some way off."""
+    """The base's settings, each randomly changed."""
 
     def near(value: float, spread: float) -> float:
         return value * exp(spread * standard_normal(rng))
@@ -337,7 +338,7 @@ def _perturbed(rng: np.random.Generator) -> HoldGreedySettings:
 def collect_world(
     path: Path, seed: int, number: int, sampling: Sampling, act: Act | None = None
 ) -> tuple[World, States]:
-    """Makes a world's file."""
+    """Creates a world's file."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
     world = draw_world(rng, lists=sampling.lists, jobs=sampling.jobs)
     states = collect(world, rng, sampling, act)
@@ -347,6 +348,6 @@ def collect_world(
 
 
 def states_in(path: Path) -> int:
-    """How many states a file has."""
+    """The number of states of a file."""
     with np.load(path, allow_pickle=False) as found:
         return len(found["time_s"])

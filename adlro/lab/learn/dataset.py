@@ -1,7 +1,7 @@
 """States with the gains of their candidates as batches for a network. numpy and torch.
 
-Chunks of states of one world lie in memory as planes in half precision (planes are within -4..4: half precision is off
-by 0.002 there at most); a batch is some chunks of different worlds side by side.
+Chunks of states of one world are in memory as planes in half precision (planes are within -4..4: the error of half
+precision is at most 0.002 there); a batch has some chunks of different worlds.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _HOLD = -1
 
 
 class Chunk(NamedTuple):
-    """Some states of one world; indices count within the chunk.
+    """Some states of one world; indices are relative to the chunk.
 
     Attributes:
         gpus, jobs, cluster, pairs, pair_cluster, pair_job, pair_place: as in `Planes`, only candidates' pairs.
-        state: (C,) of each candidate.
+        state: (C,) state of each candidate.
         pair: (C,) the candidate's pair; -1: hold.
-        base_pair: (C,) that of the base's choice in the same state; -1: hold.
-        gain: (C,) against the base's choice, in units of the state's scale.
+        base_pair: (C,) the pair of the base's choice in the same state; -1: hold.
+        gain: (C,) gain over the base's choice, in units of the state's scale.
         error: (N,) standard error of the state's gains (root mean square), in the same units.
     """
 
@@ -53,7 +53,7 @@ class Chunk(NamedTuple):
 
 
 class StateBatch(NamedTuple):
-    """Chunks side by side, as tensors: `inputs` are a network's, in its order; the rest as in `Chunk`."""
+    """Several chunks as tensors: `inputs` are a network's, in its order; the rest as in `Chunk`."""
 
     inputs: tuple[torch.Tensor, ...]
     state: torch.Tensor
@@ -63,25 +63,25 @@ class StateBatch(NamedTuple):
     error: torch.Tensor
 
     def to(self, device: torch.device) -> StateBatch:
-        """The same there."""
+        """The same batch on a device."""
         return StateBatch(tuple(each.to(device) for each in self.inputs), *(each.to(device) for each in self[1:]))
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Chunks to learn from, and of other worlds to be tested on."""
+    """Chunks for training, and chunks of other worlds for tests."""
 
     train: list[Chunk]
     test: list[Chunk]
 
     @property
     def states(self) -> int:
-        """To learn from."""
+        """Number of states for training."""
         return sum(len(chunk) for chunk in self.train)
 
 
 def load(folders: Sequence[Path], filler: PlaneFiller, *, test_every: int = 16, limit: int | None = None) -> Dataset:
-    """Reads the files of `advantages.collect_world`; every so manieth is for tests."""
+    """Reads the files of `advantages.collect_world`; every `test_every`-th is for tests."""
     files = sorted((file for folder in folders for file in folder.glob("world-*.npz")), key=lambda file: file.name)
     files = [file for file in files if ".part." not in file.name][:limit]
     found = Dataset([], [])
@@ -128,7 +128,7 @@ def _chunk(states: States, rows: NDArray[np.int64], filler: PlaneFiller) -> Chun
 def _candidates(
     states: States, rows: NDArray[np.int64], planes: Planes
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Candidates other than the base's: (state, pair, the base's pair, gain) of those that have a pair."""
+    """Candidates other than the base's: (state, pair, the base's pair, gain) of those with a pair."""
     sampled = states.sampled
     found: list[tuple[int, int, int, float]] = []
     for n, row in enumerate(rows):
@@ -146,7 +146,7 @@ def _candidates(
 
 
 def batch_of(chunks: Sequence[Chunk]) -> StateBatch:
-    """Chunks side by side; nodes, slots and windows are padded to the largest."""
+    """Several chunks as a batch; nodes, slots and windows are padded to the largest."""
     nodes, slots = (max(chunk.gpus.shape[axis] for chunk in chunks) for axis in (2, 3))
     window = max(chunk.jobs.shape[1] for chunk in chunks)
     total = sum(len(chunk) for chunk in chunks)
@@ -185,7 +185,7 @@ def batch_of(chunks: Sequence[Chunk]) -> StateBatch:
 
 
 def batches(chunks: Sequence[Chunk], size: int, rng: np.random.Generator | None) -> Iterator[StateBatch]:
-    """All chunks once, some at a time; in a new order where there is a generator."""
+    """All chunks once, in batches; in random order with a generator."""
     order = np.arange(len(chunks)) if rng is None else rng.permutation(len(chunks))
     step = max(1, size // CHUNK)
     for i in range(0, len(order), step):

@@ -1,8 +1,8 @@
 """Deep Q-learning: the update from batches of decisions. torch.
 
 Mnih et al. 2015, "Human-level control through deep reinforcement learning", with double Q (van Hasselt, Guez and Silver
-2016), for a semi-Markov process (Bradtke and Duff 1994): what comes after a decision that lasted dt counts exp(-b dt).
-Only what is allowed plays a part: in the behaviour, in greedy choices, and in the maximum over the next actions.
+2016), for a semi-Markov process (Bradtke and Duff 1994): the value after a decision that lasted dt is discounted by
+exp(-b dt). Only allowed actions count: in the behaviour, in greedy choices, and in the maximum over the next actions.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class DqnLearner:
     """An online network, its target, and the optimizer.
 
     Args:
-        network: to be trained; it is taken as it is.
+        network: the network to train, in place.
         recipe: settings.
-        device: where it all is.
+        device: device of the networks.
 
     Attributes:
-        updates: done so far.
+        updates: number of updates so far.
     """
 
     def __init__(self, network: PairNetwork, recipe: QRecipe, device: torch.device) -> None:
@@ -44,10 +44,10 @@ class DqnLearner:
         self._device = device
 
     def learn(self, replay: Replay, rng: np.random.Generator, updates: int) -> float:
-        """Some updates from batches of a replay.
+        """Makes updates from batches of a replay.
 
         Returns:
-            Their mean loss; 0 where there were none.
+            Their mean loss; 0 without updates.
         """
         total = torch.zeros((), device=self._device)
         for _ in range(updates):
@@ -55,7 +55,7 @@ class DqnLearner:
         return float(total) / max(updates, 1)
 
     def update(self, decisions: Decisions, rows: Ints) -> Tensor:
-        """One update; gives the loss."""
+        """Makes one update; returns the loss."""
         wanted = self.targets(decisions, rows)
         action = decisions.action[rows]
         q = self.q_of(taken(decisions, rows), action)
@@ -70,11 +70,11 @@ class DqnLearner:
         return loss.detach()
 
     def q_of(self, inputs: Inputs, action: NDArray[np.int32]) -> Tensor:
-        """(B,) Q of the actions done, in each decision's unit.
+        """(B,) Q of the chosen actions, in each decision's unit.
 
         Args:
             inputs: B decisions.
-            action: (B,) which pair of the decision was started; -1: held.
+            action: (B,) the pair of the decision that was started; -1: a hold.
         """
         q_pairs, q_hold = self._run(self.online, inputs)
         if not len(q_pairs):
@@ -84,7 +84,7 @@ class DqnLearner:
         return torch.where(torch.from_numpy(action < 0).to(self._device), q_hold, started)
 
     def targets(self, decisions: Decisions, rows: Ints) -> Tensor:
-        """(B,) what the actions done turned out to be worth, in each decision's unit."""
+        """(B,) the targets of the chosen actions, in each decision's unit."""
         after = decisions.following[rows]
         inputs = taken(decisions, after)
         with torch.no_grad():
@@ -101,7 +101,7 @@ class DqnLearner:
         return q
 
     def state(self) -> dict[str, object]:
-        """All that goes on from here."""
+        """The state to resume from."""
         return {
             "online": self.online.state_dict(),
             "target": self.target.state_dict(),
@@ -110,7 +110,7 @@ class DqnLearner:
         }
 
     def load(self, state: dict[str, object]) -> None:
-        """Goes on from `state`."""
+        """Resumes from `state`."""
         self.online.load_state_dict(state["online"])  # type: ignore[arg-type]
         self.target.load_state_dict(state["target"])  # type: ignore[arg-type]
         self.optimizer.load_state_dict(state["optimizer"])  # type: ignore[arg-type]
@@ -120,12 +120,12 @@ class DqnLearner:
 def best_allowed(
     chosen: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor], inputs: Inputs, hold_allowed: Bools
 ) -> Tensor:
-    """(B,) what one network says of the action that another says is best, of those that are allowed.
+    """(B,) one network's Q of the allowed action that another network prefers.
 
     Args:
         chosen, judged: (P,) Q of the pairs and (B,) of holding, by the two networks.
         inputs: of both.
-        hold_allowed: (B,); where False and nothing fits there is nothing but to hold.
+        hold_allowed: (B,); if False and no job fits, a hold is the only action.
     """
     q_pairs, q_hold = chosen
     device, count = q_hold.device, len(q_hold)
@@ -134,7 +134,7 @@ def best_allowed(
     may_hold = torch.from_numpy(hold_allowed | ~any_pair).to(device)
     best_pair = torch.full((count,), -torch.inf, device=device).scatter_reduce(0, cluster, q_pairs, "amax")
     hold = may_hold & (q_hold >= best_pair)
-    # Of pairs that are equally good any will do: networks give twins the same.
+    # Among equally good pairs the choice does not matter: networks give identical pairs the same Q.
     is_best = q_pairs == best_pair[cluster]
     judged_best = torch.full((count,), -torch.inf, device=device).scatter_reduce(
         0, cluster, torch.where(is_best, judged[0], -torch.inf), "amax"

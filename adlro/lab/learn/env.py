@@ -1,15 +1,15 @@
 """Gymnasium environments on the batched simulator: one cluster (`PlacementEnv`) and N of them (`PlacementVectorEnv`).
 
-An agent sees the planes that the policy that ships sees in service (adlro/decide/planes/), made of the same
+An agent observes the planes of the included policy in service (adlro/decide/planes/), computed from the same
 observations by the same code. An episode is one job list. An action is (job of the window, GPU), numbered job x GPUs +
-GPU, or to hold, the last number; `info["action_mask"]`, and `"mask"` of the observation, say which are possible. Of
-GPUs of a node that are the same in everything only the lowest-numbered is, and no hold where the queue is too long for
-one. A masked action counts as a hold, or, where that is masked too, as the first possible one, and is told in
-`info["masked_actions"]`: some agents explore without looking at the mask.
+GPU, or a hold, the last number; `info["action_mask"]`, and `"mask"` of the observation, mark the possible ones. Of
+identical GPUs of a node only the lowest-numbered is possible, and no hold if the queue is too long for one. A masked
+action counts as a hold, or, if that is masked too, as the first possible one, and is counted in
+`info["masked_actions"]`: some agents explore without the mask.
 
-The reward is that of the paper, `-(job completion time + lambda x idle GPU time)`, spread over time: the integral of
-the number of jobs in the system sums to the sum of all completion times. Decisions are not equally spaced: discount by
-exp(-beta x `info["dt_s"]`).
+The reward is that of the paper, `-(job completion time + lambda x idle GPU time)`, distributed over time: the integral
+of the number of jobs in the system sums to the sum of all completion times. Decisions are not equally spaced: discount
+by exp(-beta x `info["dt_s"]`).
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ REWARD_PARTS = (
     "jobs_s",  # integral of the number of jobs in the system: over an episode the sum of all completion times
     "priority_s",  # integral of their priorities: the priority-weighted sum
     "idle_s",  # idle GPU time
-    "feasible_idle_s",  # of that: what a hold leaves idle though some waiting job, in the window or not, fits there
+    "feasible_idle_s",  # the part that a hold causes though some waiting job, in the window or not, fits there
 )
-"""Integrals over the time that a step took, as in `BatchSimulator.totals`."""
+"""Integrals over the time of a step, as in `BatchSimulator.totals`."""
 
 Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class RewardWeights:
-    """What a second costs.
+    """The costs of a second.
 
     Attributes:
-        idle: lambda of the paper, above 0 and below 1: of an idle GPU's second against a waiting or running job's.
-        feasible_idle_only: count a GPU as idle only while a waiting job fits on it; the paper's text counts every idle
-            GPU, which punishes an empty queue.
-        by_priority: count each job by its priority instead of as one.
+        idle: lambda of the paper, above 0 and below 1: an idle GPU's second relative to a waiting or running job's.
+        feasible_idle_only: counts a GPU as idle only while a waiting job fits on it; the paper's text counts every idle
+            GPU, which also punishes an empty queue.
+        by_priority: weights each job by its priority instead of by one.
     """
 
     idle: float = 0.1
@@ -61,7 +61,7 @@ class RewardWeights:
     by_priority: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError where lambda is not between 0 and 1."""
+        """Raises ValueError if lambda is not between 0 and 1."""
         if not 0.0 < self.idle < 1.0:
             raise ValueError(f"idle (lambda) must be above 0 and below 1, not {self.idle}")
 
@@ -93,14 +93,14 @@ def draw_lists(
 
 
 class Step(NamedTuple):
-    """What a step brought, for N clusters.
+    """The results of a step, for N clusters.
 
     Attributes:
         parts: (N, REWARD_PARTS) integrals over the step.
-        dt_s: (N,) cluster time that passed.
-        done: (N,) the list has come to its end.
-        stuck: (N,) with `done`: jobs were left that nothing could start.
-        possible: (N,) the action was one of the mask.
+        dt_s: (N,) elapsed cluster time.
+        done: (N,) whether the list has ended.
+        stuck: (N,) with `done`: whether jobs remained that can never start.
+        possible: (N,) whether the action was possible by the mask.
     """
 
     parts: NDArray[np.float64]
@@ -111,15 +111,15 @@ class Step(NamedTuple):
 
 
 class _Clusters:
-    """N clusters, each running lists of a pool, one after another, and what is seen of them.
+    """N clusters, each with lists of a pool, one after another, and their observations.
 
     Args:
-        cluster: of each.
-        jobs: the pool.
+        cluster: the hardware of each.
+        jobs: the pool of lists.
         count: N.
-        window: jobs that are seen.
-        weights: of the reward.
-        start_cost_s: time that each start takes.
+        window: number of jobs in the window.
+        weights: weights of the reward.
+        start_cost_s: seconds that each start takes.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class _Clusters:
 
     @property
     def space(self) -> spaces.Space[Any]:
-        """Of the observation of one cluster: each plane's own range."""
+        """The space of one cluster's observation: each plane's own range."""
         planes = {"gpus": GPU_PLANES, "jobs": JOB_PLANES, "pairs": PAIR_PLANES, "cluster": CLUSTER_PLANES}
         other_axes = {"gpus": (1, 2), "jobs": (0,), "pairs": (1, 2), "cluster": ()}
         boxes: dict[str, spaces.Space[Any]] = {
@@ -153,7 +153,7 @@ class _Clusters:
         return spaces.Dict({**boxes, "mask": spaces.Box(0, 1, (self.actions,), np.int8)})
 
     def look(self) -> None:
-        """Fills `seen` and `mask` in new arrays: zeros of clusters that stand at no decision."""
+        """Fills `seen` and `mask` in new arrays: zeros for clusters without a decision."""
         count, active = len(self._rows), self.simulator.active
         self.seen = {name: np.zeros((count, *shape), dtype=np.float32) for name, shape in self._shapes.items()}
         self.mask = np.zeros((count, self.actions), dtype=np.bool_)
@@ -169,10 +169,10 @@ class _Clusters:
         self.seen["mask"] = self.mask.view(np.int8)
 
     def step(self, actions: NDArray[np.int64]) -> Step:
-        """One action for each cluster that stands at a decision; `look` at what came of it.
+        """Carries out one action for each cluster at a decision; call `look` afterwards.
 
         Raises:
-            ValueError: an action that is none; then none is carried out.
+            ValueError: an invalid action; then none is carried out.
         """
         last = self.actions - 1
         if actions.shape != (len(self.mask),):
@@ -200,7 +200,7 @@ def _box(planes: tuple[Plane, ...], shape: tuple[int, ...], others: tuple[int, .
         np.broadcast_to(np.expand_dims(np.array(values, dtype=np.float32), others), shape)
         for values in ([plane.low for plane in planes], [plane.high for plane in planes])
     )
-    # What is padding, or no pair, is 0 in all planes.
+    # Padding, and places without a pair, are 0 in all planes.
     return spaces.Box(np.minimum(low, 0.0), np.maximum(high, 0.0), shape, np.float32)
 
 
@@ -212,12 +212,12 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
     `mask`.
 
     Args:
-        cluster: the paper's where left out.
-        jobs: the lists; 64 lists of the scenario `paper` at load 0.9 where left out. An episode runs one of them,
-            drawn by the seed of `reset`.
-        window: jobs in the window.
-        weights: of the reward.
-        start_cost_s: time that each start takes.
+        cluster: the paper's if left out.
+        jobs: the lists; 64 lists of the scenario `paper` at load 0.9 if left out. An episode runs one of them, drawn by
+            the seed of `reset`.
+        window: number of jobs in the window.
+        weights: weights of the reward.
+        start_cost_s: seconds that each start takes.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - as gymnasium.Env declares it
@@ -245,11 +245,11 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
 
     @property
     def simulator(self) -> BatchSimulator:
-        """The cluster, and what became of its list."""
+        """The cluster, and its list's outcome."""
         return self._clusters.simulator
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, dict[str, Any]]:
-        """Begins a list: that of `options["list"]`, or one drawn."""
+        """Begins a list: that of `options["list"]`, or a random one."""
         super().reset(seed=seed)
         asked = (options or {}).get("list")
         chosen = int(self.np_random.integers(self._clusters.lists)) if asked is None else int(asked)
@@ -261,7 +261,7 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
         return self._observation(), self._info()
 
     def step(self, action: np.int64) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
-        """One action; `truncated` where jobs are left that nothing can start."""
+        """Carries out one action; `truncated` if jobs remain that can never start."""
         step = self._clusters.step(np.array([action], dtype=np.int64))
         self._clusters.look()
         self._masked_actions += not step.possible[0]
@@ -270,7 +270,7 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
         return self._observation(), reward, done and not stuck, stuck, self._info(step)
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(actions,) which are possible, under the name that masked agents ask for."""
+        """(actions,) the possible ones, under the name that masked agents call."""
         mask: NDArray[np.bool_] = self._clusters.mask[0].copy()
         return mask
 
@@ -289,7 +289,7 @@ class PlacementEnv(gymnasium.Env[Arrays, np.int64]):
 class PlacementVectorEnv(VectorEnv[Arrays, NDArray[np.int64], NDArray[Any]]):
     """N clusters in one step; a cluster whose list ends begins its next one in the same step.
 
-    The reward and `terminated` of that step are of the list that ended, the observation of the one that begins.
+    The reward and `terminated` of that step belong to the ended list, the observation to the new one.
 
     Args:
         num_envs: N.
@@ -326,13 +326,13 @@ class PlacementVectorEnv(VectorEnv[Arrays, NDArray[np.int64], NDArray[Any]]):
 
     @property
     def simulator(self) -> BatchSimulator:
-        """The clusters, and what became of the lists that they run."""
+        """The clusters, and the outcomes of their lists."""
         return self._clusters.simulator
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Arrays, dict[str, Any]]:
-        """Every cluster begins a list drawn by the seed."""
+        """Begins a list on every cluster, drawn by the seed."""
         if isinstance(seed, list):
             raise ValueError("one seed is for all environments: their lists are drawn from one generator")
         super().reset(seed=seed, options=options)
@@ -342,7 +342,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, NDArray[np.int64], NDArray[Any]]):
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[Arrays, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """One action for each cluster."""
+        """Carries out one action for each cluster."""
         step = self._clusters.step(np.asarray(actions, dtype=np.int64))
         self._begin(np.flatnonzero(step.done))
         info = {
@@ -355,7 +355,7 @@ class PlacementVectorEnv(VectorEnv[Arrays, NDArray[np.int64], NDArray[Any]]):
         return dict(self._clusters.seen), rewards, step.done & ~step.stuck, step.stuck, info
 
     def _begin(self, clusters: NDArray[np.int64]) -> None:
-        """Some begin lists that are drawn, and all are looked at."""
+        """Begins random lists on some clusters, and observes all."""
         if len(clusters):
             self.lists_begun[clusters] = self.np_random.integers(self._clusters.lists, size=len(clusters))
             self.simulator.begin(clusters, self.lists_begun[clusters])

@@ -1,13 +1,13 @@
-"""Runs a generation of job lists under a network, with some random actions, and says what it was paid. numpy and torch.
+"""Runs a generation of job lists under a network, with some random actions, and computes rewards. numpy and torch.
 
 Rewards, in job-seconds (docs/learning.md):
 
 - "jobs": minus the integral of the jobs in the system until the next decision. Over a list it sums to minus the total
   completion time (Little's law).
-- "waits": minus the integral of the waiting jobs, and where a job is started on another GPU than its fastest, minus the
-  seconds that it is expected to run longer there. It sums to the same, but for what no policy can change
-  (potential-based shaping: Ng, Harada and Russell 1999): what a start costs counts at once, and not as the job runs.
-  The generation's mean, by time, is taken off: values stay near 0.
+- "waits": minus the integral of the waiting jobs, and for a start on another GPU than the job's fastest, minus the
+  expected additional seconds there. It sums to the same, except for a part that no policy can change (potential-based
+  shaping: Ng, Harada and Russell 1999): the cost of a start counts at once, not while the job runs. The generation's
+  mean, by time, is subtracted: values stay near 0.
 
 Both subtract lambda times the idle GPU time.
 """
@@ -35,19 +35,19 @@ from adlro.sim.course import FEASIBLE_IDLE_S, IDLE_S, JOBS_S, PRIORITY_S
 from adlro.state.observation import Floats, Ints, Observation
 
 RANGES_EVERY = 8
-"""Steps of a generation: what planes can be shows in a part of them."""
+"""Steps of a generation between two samples of the ranges of planes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What came of it.
+    """The results of a generation.
 
     Attributes:
-        decisions: to learn from.
+        decisions: the decisions for training.
         mean_jct_s: mean job completion time.
         holds: share of the decisions that held.
-        explored: share of the decisions that were made at random.
-        ranges: of planes, at a part of the decisions.
+        explored: share of random decisions.
+        ranges: ranges of planes, at a part of the decisions.
     """
 
     decisions: Decisions
@@ -60,7 +60,7 @@ class Generation:
 def network_q(network: PairNetwork, planes: Planes, device: torch.device) -> tuple[Float32s, Float32s]:
     """(P,) Q of the pairs, (N,) of holding, by torch."""
     window, used = planes.jobs.shape[1], fullest_window(planes.jobs)
-    # Most windows are nearly empty: their padding would be most of the work.
+    # Most windows are nearly empty: padding would be most of the work.
     planes = planes._replace(jobs=planes.jobs[:, :used], pair_job=planes.pair_cluster * used + planes.pair_job % window)
     with torch.no_grad():
         q_pairs, q_hold = network(*(torch.from_numpy(getattr(planes, name)).to(device) for name in INPUTS))
@@ -106,7 +106,7 @@ def run_generation(
     outcome = simulator.outcome()
     cluster, time_s = np.concatenate(clusters), np.concatenate(times)
     following = _following(cluster)
-    # Behind the last arrival a list is like no cluster in service: decisions from there on are not learned from.
+    # After the last arrival a list is unlike any cluster in service: later decisions are not learned.
     within = time_s[following] <= last_arrival_s[cluster]
     following = np.where((following >= 0) & within, following, -1)
     dt_s = np.where(following >= 0, time_s[following] - time_s, 0.0)
@@ -139,14 +139,14 @@ def run_generation(
 
 
 def _mean_s(world: World) -> float:
-    """Mean expected duration on the best model."""
+    """Mean expected duration on the best model, in seconds."""
     there = np.arange(world.jobs.submit_s.shape[1]) < world.jobs.job_count[:, None]
     best_s = world.jobs.expected_s.min(axis=2)[there]
     return float(best_s[np.isfinite(best_s)].mean())
 
 
 def _longer_s(observation: Observation, planes: Planes, index: Ints) -> Floats:
-    """(N,) by how much what is started is expected to take longer than on the job's fastest GPU."""
+    """(N,) expected additional seconds of each start relative to the job's fastest GPU."""
     starts = np.flatnonzero(index >= 0)
     pair = index[starts]
     longer_s = np.zeros(len(index))
@@ -156,7 +156,7 @@ def _longer_s(observation: Observation, planes: Planes, index: Ints) -> Floats:
 
 
 def _explore(planes: Planes, index: Ints, rng: np.random.Generator, epsilon: float, random_hold: float) -> int:
-    """Replaces some choices by random ones that are allowed."""
+    """Replaces some choices by random allowed ones."""
     count = len(index)
     at_random, hold, pick = rng.random(count) < epsilon, rng.random(count) < random_hold, rng.random(count)
     pairs = np.diff(planes.first_pair)
@@ -179,7 +179,7 @@ def _following(cluster: Ints) -> Ints:
 def greedy(
     network: PairNetwork, filler: PlaneFiller, margins: Margins, device: torch.device
 ) -> Callable[[Observation], Ints]:
-    """A policy: observations to actions."""
+    """A policy: a function from observations to actions."""
 
     def act(observation: Observation) -> Ints:
         planes = filler.fill(observation)

@@ -1,4 +1,4 @@
-"""Networks to ONNX files, which serve, and to torch files, with which training goes on. torch and onnx."""
+"""Networks to ONNX files, for service, and to torch files, for further training. torch and onnx."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AUTO = torch.export.Dim.AUTO
 
 
 def to_onnx(network: PairNetwork, metadata: ModelMetadata) -> bytes:
-    """A network as an ONNX file, whose numbers of clusters, nodes, slots, jobs and pairs are open.
+    """A network as an ONNX file, with variable numbers of clusters, nodes, slots, jobs and pairs.
 
     Raises:
         InvalidInput: it would be larger than 2 MB.
@@ -53,14 +53,14 @@ def to_onnx(network: PairNetwork, metadata: ModelMetadata) -> bytes:
 
 
 class _Source(NamedTuple):
-    """Where a constant of the graph comes from: a weight of the network, as it is or transposed."""
+    """The source of a constant of the graph: a weight of the network, unchanged or transposed."""
 
     weight: str
     transposed: bool
 
 
 class _Template(NamedTuple):
-    """The graph of all networks of one size: they differ in the constants that come from weights alone."""
+    """The common graph of all networks of one size: they differ only in the constants from weights."""
 
     model: onnx.ModelProto
     source_of: dict[str, _Source]
@@ -68,10 +68,10 @@ class _Template(NamedTuple):
 
 @functools.cache
 def _template(settings: NetworkSettings) -> _Template:
-    """Torch takes seconds to make a graph; a training writes hundreds of networks of one size."""
+    """Cached: torch takes seconds to create a graph, and a training writes hundreds of networks of one size."""
     network = PairNetwork(settings)
     with torch.no_grad():
-        # The exporter stores equal constants once: each value is another one here, and none is a constant of the graph.
+        # The exporter stores equal constants once: so all values differ here, and none is a constant of the graph.
         for number, weight in enumerate(network.parameters()):
             weight.copy_(number + 0.375 + torch.arange(weight.numel()).reshape(weight.shape) / (2 * weight.numel()))
     model = _graph_of(network)
@@ -98,12 +98,12 @@ def _source_of(constant: NDArray[Any], weights: dict[str, NDArray[Any]]) -> _Sou
 
 
 def _stored(weight: NDArray[Any], shape: tuple[int, ...], transposed: bool) -> NDArray[Any]:
-    """A weight in the shape of a constant; the graph has no lengths of 1 that a convolution of single points has."""
+    """A weight in the shape of a constant; the graph lacks the lengths of 1 of a convolution of single points."""
     return weight.reshape(shape[::-1]).T if transposed else weight.reshape(shape)
 
 
 def _graph_of(network: PairNetwork) -> onnx.ModelProto:
-    # No length is 1, and no two are the same: the exporter takes such for fixed, or for one.
+    # No length is 1, and all differ: the exporter would take such lengths for fixed, or for one.
     count, window, nodes, slots, pairs = 2, 5, 3, 4, 7
     arguments = (
         torch.rand(count, len(GPU_PLANES), nodes, slots),
@@ -140,12 +140,12 @@ def _graph_of(network: PairNetwork) -> onnx.ModelProto:
 
 
 def export_onnx(network: PairNetwork, metadata: ModelMetadata, path: Path) -> None:
-    """Writes `to_onnx`, whole or not at all: whoever reads the file meanwhile sees the one before."""
+    """Writes `to_onnx` as a whole or not at all: a concurrent reader gets the previous file."""
     write_whole(path, to_onnx(network, metadata))
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that it is never seen in part, whatever happens meanwhile."""
+    """Writes a file so that no reader ever gets a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with beside.open("wb") as file:
@@ -156,7 +156,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def save_network(network: PairNetwork, metadata: ModelMetadata, path: Path) -> None:
-    """Writes weights, sizes, and what goes with them, for training to start from."""
+    """Writes weights, sizes, and metadata, for a training to start from."""
     buffer = io.BytesIO()
     sizes = dataclasses.asdict(network.settings)
     torch.save({"metadata": metadata.to_json(), "settings": sizes, "weights": network.state_dict()}, buffer)
@@ -164,10 +164,10 @@ def save_network(network: PairNetwork, metadata: ModelMetadata, path: Path) -> N
 
 
 def load_network(path: Path) -> tuple[PairNetwork, ModelMetadata]:
-    """A network of `save_network` (.pt), or of a model that serves and has its weights beside its graph (.onnx).
+    """A network of `save_network` (.pt), or of a served model with its weights beside its graph (.onnx).
 
     Raises:
-        InvalidInput: no such file, not one of a network, or one that does not go with this code.
+        InvalidInput: no such file, not a network's, or of other planes than this code's.
     """
     try:
         return _of_onnx(path) if path.suffix == ".onnx" else _of_torch(path)
@@ -175,7 +175,7 @@ def load_network(path: Path) -> tuple[PairNetwork, ModelMetadata]:
         raise InvalidInput(f"{path}: {error.strerror}", field="network") from error
     except InvalidInput:
         raise
-    except Exception as error:  # a damaged file makes torch and onnx raise whatever their readers stumble over
+    except Exception as error:  # a damaged file makes torch and onnx raise any kind of error
         raise InvalidInput(f"{path}: not a network of ADLRO ({error})", field="network") from error
 
 

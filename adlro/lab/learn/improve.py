@@ -1,11 +1,11 @@
-"""Approximate policy iteration: a network learns what candidates gain against the base's choice. torch.
+"""Approximate policy iteration: a network learns the gains of candidates over the base's choice. torch.
 
-The network's advantages are regressed on gains measured by rollouts (adlro/lab/learn/advantages.py): the
-difference of its Q between a candidate and the base's choice shall be the gain, in units of the state's scale. States
-whose gains are known less certainly count less.
+The network's advantages are regressed on gains measured by rollouts (adlro/lab/learn/advantages.py): the difference of
+its Q between a candidate and the base's choice should be the gain, in units of the state's scale. States with less
+certain gains have less weight.
 
-How good the fit is says little: near ties decide. So the score is what the policy would gain at the states of worlds
-that it was not trained on: the measured gain of the action that it takes there, whose noise the training has not seen.
+The quality of the fit says little: near ties decide. So the score is the policy's gain at states of worlds outside its
+training: the measured gain of its action there, with noise that the training has not seen.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from adlro.lab.learn.network import PairNetwork
 from adlro.lab.learn.sizes import NetworkSettings
 
 MARGINS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.2, float("inf"))
-"""Tried for each kind of action, in units of the state's scale."""
+"""Candidate margins for each kind of action, in units of the state's scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkFit:
-    """How the regression is done.
+    """Settings of the regression.
 
     Attributes:
-        epochs: over all states.
-        batch: states.
-        rate: highest learning rate; it rises over the first part of a twentieth, and falls to nothing as a cosine.
-        misfit: what no network would explain of a gain, beside its standard error: weights are 1 / (both squared).
-        worst: gains below minus this count as this: that a candidate is bad is enough to know, and the few very bad
-            ones would else be most of the loss. It is some standard errors from the ties that decide.
-        weight_decay: of AdamW.
-        seed: of the weights and of the order of the states.
-        sizes: of the network.
+        epochs: passes over all states.
+        batch: number of states.
+        rate: highest learning rate; it rises over the first twentieth, and falls to 0 as a cosine.
+        misfit: the part of a gain that no network would explain, in addition to its standard error: weights are 1 /
+            (both squared).
+        worst: gains below minus this count as this: the exact loss of a bad candidate does not matter, and the few very
+            bad ones would otherwise be most of the loss. It is some standard errors from the deciding ties.
+        weight_decay: weight decay of AdamW.
+        seed: seed of the weights and of the order of the states.
+        sizes: sizes of the network.
     """
 
     epochs: int = 6
@@ -54,7 +55,7 @@ class NetworkFit:
 
 
 def predicted_gain(network: PairNetwork, batch: StateBatch) -> torch.Tensor:
-    """(C,) of each candidate against the base's choice."""
+    """(C,) predicted gain of each candidate over the base's choice."""
     q_pairs, q_hold, _ = network.parts(*batch.inputs)
     of_all = torch.cat([q_pairs, q_hold]).flatten()
 
@@ -65,17 +66,17 @@ def predicted_gain(network: PairNetwork, batch: StateBatch) -> torch.Tensor:
 
 
 class Fitting:
-    """A network that is trained epoch by epoch.
+    """A network's training, epoch by epoch.
 
     Args:
         data: states.
-        settings: how.
-        network: to go on from; a new one where left out.
-        device: where it learns.
+        settings: settings of the regression.
+        network: the initial network; a new one if left out.
+        device: device of the training.
 
     Attributes:
-        network: as it stands.
-        log: how each epoch went.
+        network: the present network.
+        log: figures of each epoch.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Fitting:
         self.log: list[dict[str, float]] = []
 
     def run_epoch(self) -> None:
-        """Learns from all states once more."""
+        """Trains on all states once more."""
         settings, total, weights = self._settings, 0.0, 0.0
         self.network.train()
         for on_cpu in batches(self._data.train, settings.batch, self._rng):
@@ -123,11 +124,11 @@ class Fitting:
 
     @property
     def ended(self) -> bool:
-        """All epochs are done."""
+        """Whether all epochs are done."""
         return len(self.log) == self._settings.epochs
 
     def state(self) -> dict[str, Any]:
-        """All that goes on from here."""
+        """The state to resume from."""
         return {
             "network": self.network.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -136,17 +137,17 @@ class Fitting:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes on from `state`."""
+        """Resumes from `state`."""
         self.network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
         self.log = state["log"]
         for _ in self.log:
-            self._rng.permutation(len(self._data.train))  # the orders of the epochs that are done
+            self._rng.permutation(len(self._data.train))  # repeats the random orders of the finished epochs
 
 
 def fit(data: Dataset, settings: NetworkFit) -> tuple[PairNetwork, list[dict[str, float]]]:
-    """Trains a network, and says how it went, epoch by epoch."""
+    """Trains a network, and returns the figures of each epoch."""
     fitting = Fitting(data, settings)
     while not fitting.ended:
         fitting.run_epoch()
@@ -154,14 +155,14 @@ def fit(data: Dataset, settings: NetworkFit) -> tuple[PairNetwork, list[dict[str
 
 
 def best_margins(network: PairNetwork, test: Sequence[Chunk]) -> tuple[float, Margins]:
-    """The margins with the highest mean gain a state, and that gain, in units of the states' scales."""
+    """The margins with the highest mean gain per state, and that gain, in units of the states' scales."""
     scores = gains_by_margin(network, test)
     start, hold = np.unravel_index(int(np.argmax(scores)), scores.shape)
     return float(scores[start, hold]), Margins(MARGINS[int(start)], MARGINS[int(hold)])
 
 
 def gains_by_margin(network: PairNetwork, test: Sequence[Chunk]) -> NDArray[np.float64]:
-    """(MARGINS, MARGINS) mean measured gain of the action taken, by the margins of starts and of holds."""
+    """(MARGINS, MARGINS) mean measured gain of the chosen action, by the margins of starts and of holds."""
     total = np.zeros((len(MARGINS), len(MARGINS)))
     states = 0
     network.eval()
@@ -189,7 +190,7 @@ def _highest(
     of: NDArray[np.bool_],
     count: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(count,) of each state the highest prediction among some candidates, and its measured gain."""
+    """(count,) for each state the highest prediction among some candidates, and its measured gain."""
     best, its_gain = np.full(count, -np.inf), np.zeros(count)
     at = np.flatnonzero(of)
     at = at[np.argsort(predicted[at], kind="stable")]

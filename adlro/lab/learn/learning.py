@@ -1,4 +1,4 @@
-"""What a recipe plugs into the runner (training.py). torch."""
+"""The interface between a recipe and the runner (training.py). torch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Network = tuple[PairNetwork, ModelMetadata]
 
 @dataclass(frozen=True)
 class Given:
-    """What a recipe begins with, beside its settings.
+    """The initial state of a recipe, in addition to its settings.
 
     Attributes:
-        folder: for what is made once and is too large for a checkpoint; each file is written whole or not at all.
-        seed: of everything by chance.
-        device: of networks that learn.
-        threads: 2: as much as possible is done by two threads; the result is the same.
-        validation: by which networks are judged.
-        start: a network to begin with, which the recipe may change.
-        commit: of this code.
+        folder: for results that are too large for a checkpoint; each file is written as a whole or not at all.
+        seed: seed of all random numbers.
+        device: device of the trained networks.
+        threads: 2: two threads do as much as possible; the result is the same.
+        validation: scores the networks.
+        start: an initial network, which the recipe may change.
+        commit: commit of this code.
     """
 
     folder: Path
@@ -41,13 +41,13 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class LearningStep:
-    """What a step brought.
+    """The results of a step.
 
     Attributes:
-        text: for people who watch; nothing where there are too many steps to tell each.
-        loss: mean of its updates; None: nothing was learned.
-        score: of `Learning.network` as it is now, where it was judged.
-        keep: the name under which the network that was judged is kept, beside the best and the last; none: it is not.
+        text: progress for people; empty if there are too many steps.
+        loss: mean loss of its updates; None: no training.
+        score: score of the present `Learning.network`, if it was computed.
+        keep: name under which the scored network is stored, in addition to the best and the last; empty: it is not.
         figures: for TensorBoard.
     """
 
@@ -59,36 +59,36 @@ class LearningStep:
 
 
 class Learning(Protocol):
-    """One way to learn, as steps of seconds to a minute.
+    """A learning method, as steps of seconds to a minute.
 
-    Between two steps `state` has all that a new one with the same settings needs to go on to the same result, bit by
-    bit, together with what lies in the folder.
+    Between two steps `state`, together with the folder's content, has all that a new object with the same settings
+    needs to reach the same result, bit by bit.
     """
 
     @property
     def steps(self) -> int:
-        """Done so far."""
+        """Number of steps so far."""
 
     @property
     def episodes(self) -> int:
-        """Job lists that were run to their end so far."""
+        """Number of job lists run to their end so far."""
 
     @property
     def decisions(self) -> int:
-        """To learn from, that were made so far."""
+        """Number of decisions for training so far."""
 
     @property
     def all_steps(self) -> float:
-        """After which it ends by itself; inf: never."""
+        """Number of steps until its own end; inf: none."""
 
     def step(self) -> LearningStep:
-        """Goes on by one step."""
+        """Makes one step."""
 
     def network(self) -> Network:
-        """As it stands."""
+        """The present network."""
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: tensors and plain values."""
+        """The state for a checkpoint: tensors and plain values."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes on from `state`."""
+        """Resumes from `state`."""

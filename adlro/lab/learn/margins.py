@@ -30,19 +30,18 @@ MARGINS = tuple(
     for age in (0.0, 0.1, 0.2, 0.3)
 )
 IDLE = (0.0, 1.0, 2.0, 4.0, 8.0)
-"""Tried for the best of `MARGINS`."""
+"""Candidates for the best of `MARGINS`."""
 
 
 class MarginChoice:
-    """The margins of a network, tried one after another.
+    """The choice of a network's margins by trials.
 
     Args:
-        network, metadata: to be judged.
-        validation: by which.
+        network, metadata: the network.
+        validation: scores each trial.
 
     Attributes:
-        tried: what was found so far: each of `MARGINS`, and then, with the limit at low load, the best with each of
-            `IDLE`.
+        tried: the trials so far: each of `MARGINS`, and then, with the limit at low load, the best with each of `IDLE`.
     """
 
     def __init__(self, network: PairNetwork, metadata: ModelMetadata, validation: Validation) -> None:
@@ -52,17 +51,17 @@ class MarginChoice:
 
     @property
     def ended(self) -> bool:
-        """All were tried."""
+        """Whether all were tried."""
         return len(self.tried) == len(MARGINS) + len(IDLE)
 
     @property
     def best(self) -> tuple[Margins, Score]:
-        """Of all that were tried in the last part that was begun."""
+        """The best of the trials in the last part."""
         place = min(range(len(self.tried)), key=lambda place: (place < len(MARGINS), self.tried[place].order))
         return self._margins_at(place), self.tried[place]
 
     def try_next(self) -> str:
-        """Plays with the next margins; tells how it went."""
+        """Plays with the next margins; returns the result as text."""
         place = len(self.tried)
         margins = self._margins_at(place)
         act = with_margins(self._model, margins)
@@ -87,7 +86,7 @@ class MarginChoice:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("network", type=Path)
     parser.add_argument("out", type=Path)

@@ -1,19 +1,19 @@
 """The Q network: a CNN over the GPU matrix, and two fully connected layers shared over all (job, GPU) pairs. torch.
 
-Its parameters depend neither on the number of GPUs nor on that of jobs: weights that were trained with 16 GPUs run with
-64 or 1,024. What it says does not depend on the order of GPUs, nodes or jobs either: kernels are 1 x 1, and neighbours
-come in by pooling over a node's slots and over all nodes.
+Its parameters do not depend on the number of GPUs or jobs: weights that were trained with 16 GPUs also run with 64 or
+1,024. Its output does not depend on the order of GPUs, nodes or jobs either: kernels are 1 x 1, and neighbours count by
+pooling over a node's slots and over all nodes.
 
-Only the pairs that can be carried out now are scored (mostly few: `planes.layout.Planes`), so the mask needs no work
-here. The first fully connected layer, over what is known of job, GPU, pair and cluster together, is computed in parts,
-once for each job, GPU and cluster, and summed where they meet: the same layer, at a fraction of its cost.
+The network scores only the possible pairs (mostly few: `planes.layout.Planes`), so the mask needs no work here. The
+first fully connected layer, over the features of job, GPU, pair and cluster together, is computed in parts, once for
+each job, GPU and cluster, and summed for each pair: the same layer, at a fraction of its cost.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding as at  # rows of a table; of all ways the one that is a single node in ONNX
+from torch.nn.functional import embedding as at  # rows of a table; the only form that is a single node in ONNX
 from torch.nn.functional import linear
 
 from adlro.decide.planes.table import BASE_CHOICE, CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES
@@ -21,10 +21,10 @@ from adlro.lab.learn.sizes import NetworkSettings
 
 
 class PointConv2d(nn.Conv2d):
-    """A convolution of kernel 1 x 1, computed as the product of matrices that it is: several times faster in torch.
+    """A convolution of kernel 1 x 1, computed as a matrix product: several times faster in torch.
 
-    oneDNN prepares a convolution anew for each number of clusters, which changes from step to step. Features come last,
-    so that nothing has to be turned around in between; the weights have a convolution's shape.
+    oneDNN prepares a convolution again for each number of clusters, which changes from step to step. Features are the
+    last axis, so that no transposition is needed; the weights have a convolution's shape.
     """
 
     def forward(self, matrix: Tensor) -> Tensor:
@@ -35,17 +35,17 @@ class PointConv2d(nn.Conv2d):
 class PairNetwork(nn.Module):
     """Q of each pair and of holding: value of the state + advantage of the action.
 
-    The last layer of the advantages begins at 0: an untrained network prefers nothing.
+    The last layer of the advantages begins at 0: an untrained network has no preferences.
 
     Args:
-        settings: sizes.
+        settings: the network's sizes.
     """
 
     def __init__(self, settings: NetworkSettings | None = None) -> None:
         super().__init__()
         self.settings = settings or NetworkSettings()
         channels, hidden, hidden2 = self.settings.channels, self.settings.hidden, self.settings.hidden2
-        # No bias where padding comes in: its planes are 0, and stay 0. The plane `present` is a bias for all else.
+        # No bias for padding: its planes are 0, and stay 0. The plane `present` acts as a bias for all else.
         if self.settings.convolutions:
             self.gpu_in = PointConv2d(len(GPU_PLANES), channels, kernel_size=1, bias=False)
             self.gpu_mix = PointConv2d(channels, channels, kernel_size=1)
@@ -53,13 +53,13 @@ class PairNetwork(nn.Module):
         self.job_in = nn.Linear(len(JOB_PLANES), channels, bias=False)
         pooled = 2 * channels * (2 if self.settings.convolutions else 1)
         self.context = nn.Linear(len(CLUSTER_PLANES) + pooled, hidden)
-        # The first fully connected layer, its weights side by side: (pair, job, GPU, cluster) -> hidden.
+        # The first fully connected layer, as four parts: (pair, job, GPU, cluster) -> hidden.
         self.of_pair = nn.Linear(len(PAIR_PLANES), hidden)
         self.of_job = nn.Linear(channels, hidden, bias=False)
         self.of_gpu = nn.Linear(channels, hidden, bias=False)
         self.of_cluster = nn.Linear(hidden, hidden, bias=False)
         self.of_base = nn.Linear(hidden, hidden)
-        # The second.
+        # The second fully connected layer.
         self.second = nn.Linear(hidden, hidden2)
         self.advantage = nn.Linear(hidden2, 1)
         self.state = nn.Linear(hidden, hidden2)
@@ -103,7 +103,7 @@ class PairNetwork(nn.Module):
         if self.settings.convolutions:
             planes = gpus.permute(0, 2, 3, 1).contiguous()  # (N, M, S, planes)
             first = torch.relu(self.gpu_in(planes))  # (N, M, S, C)
-            node = first.amax(dim=2, keepdim=True)  # (N, M, 1, C): the most of each node
+            node = first.amax(dim=2, keepdim=True)  # (N, M, 1, C): the maximum of each node
             present = planes[..., :1]  # (N, M, S, 1)
             matrix = torch.relu(self.gpu_mix(first) + self.node_mix(node)) * present  # (N, M, S, C)
             pooled += _pooled(matrix, present, dims=(1, 2))
@@ -111,7 +111,7 @@ class PairNetwork(nn.Module):
         hidden = self.of_pair(pairs) + self.of_job(at(pair_job, of_jobs.flatten(0, 1)))  # (P, H)
         if self.settings.convolutions:
             hidden = hidden + self.of_gpu(at(pair_place, matrix.flatten(0, 2)))
-        # What an action gains is against the base's choice: every pair, and hold, are told which that is.
+        # An action's gain is relative to the base's choice: every pair, and hold, get that choice as input.
         chosen = torch.relu(hidden) * pairs[:, BASE_CHOICE : BASE_CHOICE + 1]
         base = self.of_base(torch.zeros_like(context).index_add(0, pair_cluster, chosen))  # (N, H)
         hidden = hidden + at(pair_cluster, self.of_cluster(context) + base)
@@ -122,5 +122,5 @@ class PairNetwork(nn.Module):
 
 
 def _pooled(values: Tensor, there: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """(N, C) mean over what is there, and maximum, of values from 0 that are 0 where nothing is."""
+    """(N, C) mean over the present ones, and maximum, of values from 0 that are 0 for padding."""
     return values.sum(dim=dims) / there.sum(dim=dims).clamp_min(1.0), values.amax(dim=dims)

@@ -1,15 +1,15 @@
-"""Approximate policy iteration, by which what ships was made: the recipe `policy_iteration`. torch.
+"""Approximate policy iteration, the recipe `policy_iteration` of the included network. torch.
 
-1. States of some worlds under the base policy, with what their candidates gain (advantages.py).
-2. A network is trained on them (improve.py), and is the behaviour policy of further worlds: the states that it comes to
-   are not those that the base comes to.
-3. Networks with different seeds are trained on all states. Each gets the margins with which it does best (margins.py).
+1. States of some worlds under the base policy, with the gains of their candidates (advantages.py).
+2. A network is trained on them (improve.py), and is the behaviour policy of further worlds: its states differ from the
+   base's states.
+3. Networks with different seeds are trained on all states. Each gets its best margins (margins.py).
 
-A step is a world (two with two threads), an epoch, or margins that are tried. All iterates are judged and kept; the
-best by `Score.order` is the result. The first is judged with the margins it behaves with, which are not for service.
+A step is a world (two with two threads), an epoch, or a trial of margins. All iterates are scored and stored; the best
+by `Score.order` is the result. The first is scored with the margins of its behaviour, which are not for service.
 
-With a network to begin with all trainings begin with its weights, as for another rule or for wider worlds than it has
-seen; what it had seen counts as seen. Their learning rate is lower, not to lose what the weights know.
+With an initial network all trainings begin with its weights, for another rule or for wider worlds than its own; the
+ranges of its training are included. Their learning rate is lower, to preserve the weights' knowledge.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from adlro.lab.learn.recipes import IterationRecipe
 from adlro.lab.learn.validation import Score, with_margins
 
 BEHAVIOUR = Margins(0.05, 0.1)
-"""Of the network that behaves in the further worlds."""
+"""Margins of the network that behaves in the further worlds."""
 
 RATE_FROM_WEIGHTS = 5e-4
-"""Highest learning rate of a training that begins with weights."""
+"""Highest learning rate of a training with initial weights."""
 
 
 class PolicyIteration:
@@ -51,7 +51,7 @@ class PolicyIteration:
 
     Args:
         recipe: settings.
-        given: where to begin.
+        given: the initial state.
     """
 
     def __init__(self, recipe: IterationRecipe, given: Given) -> None:
@@ -86,29 +86,29 @@ class PolicyIteration:
 
     @property
     def steps(self) -> int:
-        """Worlds, epochs, and margins that were tried."""
+        """Number of worlds, epochs, and tried margins."""
         return len(self._states) + self._learned
 
     @property
     def episodes(self) -> int:
-        """Job lists of the worlds so far."""
+        """Number of job lists of the worlds so far."""
         return len(self._states) * self._recipe.lists
 
     @property
     def decisions(self) -> int:
-        """Of the worlds so far, at which candidates were played."""
+        """Number of decisions of the worlds so far with rollouts of candidates."""
         return sum(self._states.values())
 
     @property
     def all_steps(self) -> float:
-        """After which it ends."""
+        """Number of steps until its end."""
         recipe = self._recipe
         trainings = self._behaviour_rounds + recipe.trainings
         tries = self._behaviour_rounds + recipe.trainings * (len(margins.MARGINS) + len(margins.IDLE))
         return recipe.worlds + recipe.further + recipe.epochs * trainings + tries
 
     def step(self) -> LearningStep:
-        """A world, an epoch, or margins."""
+        """Runs a world, an epoch, or a trial of margins."""
         if wanted := self._missing(self._first):
             return self._collect(wanted, [None] * len(wanted))
         if self._ended == 0 and self._behaviour_rounds:
@@ -135,7 +135,7 @@ class PolicyIteration:
     # --- trainings
 
     def _learn_epoch(self, worlds: Sequence[tuple[Path, int, int]]) -> LearningStep | None:
-        """An epoch of the training that is under way, begun where there is none; None: all are done."""
+        """An epoch of the present training, or of a new one; None: all are done."""
         if self._trained:
             return None
         self._fitting = fitting = self._fitting or self._begin(worlds)
@@ -203,10 +203,10 @@ class PolicyIteration:
         return self._end(score, f"{text}\n")
 
     def _end(self, score: Score, text: str = "") -> LearningStep:
-        """Ends a training, whose network was judged."""
+        """Ends a training after its network's score."""
         step = LearningStep(f"{text}{self._name}: {self._network[1].margins}: {score}", score=score, keep=self._name)
         if self._name == "behaviour":
-            self._data = None  # the others learn from more
+            self._data = None  # the other trainings use more states
         self._ended, self._learned = self._ended + 1, self._learned + 1
         self._trained, self._choice = False, None
         return step
@@ -214,11 +214,11 @@ class PolicyIteration:
     # --- for the runner
 
     def network(self) -> Network:
-        """The one that was trained last."""
+        """The network that was trained last."""
         return self._network
 
     def state(self) -> dict[str, Any]:
-        """All that goes on from here, beside the worlds' files."""
+        """The state to resume from, in addition to the worlds' files."""
         network, metadata = self._network
         return {
             "ended": self._ended,
@@ -231,7 +231,7 @@ class PolicyIteration:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes on from `state`."""
+        """Resumes from `state`."""
         self._ended, self._trained, self._learned = state["ended"], state["trained"], state["learned"]
         network = PairNetwork(self._network[0].settings)
         metadata = metadata_from_json(state["metadata"], "the checkpoint")
@@ -252,7 +252,7 @@ def world_path(folder: Path, seed: int, number: int) -> Path:
 
 
 def ranges_of(folders: Sequence[Path]) -> Ranges:
-    """Which values planes have in the states of some folders."""
+    """The ranges of the planes in the states of some folders."""
     ranges, filler = Ranges(), PlaneFiller(FIXED.rule())
     files = sorted(file for folder in folders for file in folder.glob("world-*.npz") if ".part." not in file.name)
     for file in files:

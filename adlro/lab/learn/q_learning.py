@@ -1,9 +1,9 @@
 """Deep Q-learning generation by generation: the recipes `dqn` and `paper`. torch.
 
-Two threads work at once: one runs a generation of job lists under the weights as they stood at its begin, the other
-learns from the generations before. Everything by chance is drawn from the seed and the generation's number, so a
-checkpoint needs no state of simulators or generators: it has the networks, the optimizer, and the weights under which
-the generations in the replay were run. To resume, those are run again.
+Two threads work at once: one runs a generation of job lists with the weights at its begin, the other learns from the
+previous generations. All random numbers are drawn from the seed and the generation's number, so a checkpoint needs no
+state of simulators or generators: it has the networks, the optimizer, and the weights of the generations in the replay.
+A resumed training runs those generations again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WORLDS, _ACTING, _LEARNING = range(3)
 
 @dataclass(slots=True)
 class _Run:
-    """A generation that was run: by which weights, with how much chance."""
+    """A generation to run: its weights, and its share of random actions."""
 
     generation: int
     epsilon: float
@@ -44,12 +44,12 @@ class _Run:
 
 
 class QLearning:
-    """A step is a generation.
+    """Q-learning; a step is a generation.
 
     Args:
-        recipe: settings; the margins of a network to begin with take the place of its own: others would hide what that
-            knows, or let through what it does not.
-        given: where to begin.
+        recipe: settings; the margins of an initial network replace its own: others would hide what that has learned, or
+            allow what it has not.
+        given: the initial state.
     """
 
     all_steps = math.inf
@@ -75,11 +75,11 @@ class QLearning:
 
     @property
     def episodes(self) -> int:
-        """Job lists that were run to their end so far."""
+        """Number of job lists run to their end so far."""
         return self.steps * self._recipe.lists
 
     def step(self) -> LearningStep:
-        """Runs a generation, and learns from those before."""
+        """Runs a generation, and learns from the previous ones."""
         recipe, number = self._recipe, self.steps
         weights = {name: value.detach().cpu().clone() for name, value in self._learner.online.state_dict().items()}
         run = _Run(number, recipe.epsilon(self.decisions), weights)
@@ -149,7 +149,7 @@ class QLearning:
         return self._learner.online, metadata
 
     def state(self) -> dict[str, Any]:
-        """All that goes on from here."""
+        """The state to resume from."""
         return {
             "learner": self._learner.state(),
             "runs": [dataclasses.asdict(run) for run in self._runs],
@@ -159,7 +159,7 @@ class QLearning:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes on from `state`: the generations in the replay are run again."""
+        """Resumes from `state`: runs the generations in the replay again."""
         self._learner.load(state["learner"])
         self.decisions, self.steps = state["decisions"], state["steps"]
         if state["ranges"] is not None:

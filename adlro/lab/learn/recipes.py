@@ -1,4 +1,4 @@
-"""How networks are trained: named recipes and their settings. Plain data."""
+"""The recipes of trainings by name, and their settings. Plain data."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from adlro.lab.learn.sizes import NetworkSettings
 
 DEFAULT = "policy_iteration"
 ALIASES: Mapping[str, str] = {"adlro": "dqn"}
-"""What recipes were called before."""
+"""Earlier names of recipes."""
 REWARDS = ("waits", "jobs")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Settings of a training, whatever its recipe.
+    """Settings common to all recipes.
 
     Attributes:
-        name: of the recipe.
-        by_priority: jobs count by their priority, in what is learned and in the score.
-        validation_lists: of each cell that networks are judged on (`validation.py`).
-        network: its sizes.
+        name: the recipe's name.
+        by_priority: jobs are weighted by their priority, in training and in the score.
+        validation_lists: number of lists of each scored cell (`validation.py`).
+        network: the network's sizes.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Recipe:
     network: NetworkSettings = field(default_factory=NetworkSettings)
 
     def __post_init__(self) -> None:
-        """Raises InvalidInput for settings that cannot be."""
+        """Raises InvalidInput for invalid settings."""
         self._at_least(2, "validation_lists")
 
     def _at_least(self, least: int, *names: str) -> None:
@@ -48,13 +48,13 @@ class IterationRecipe(Recipe):
     """Settings of approximate policy iteration (`policy_iteration.py`).
 
     Attributes:
-        worlds: whose states under the base policy are learned from.
-        further: worlds in which the first network behaves; 0: none.
-        trainings: networks that are trained on all states, of which the best is kept.
-        epochs: of each.
-        lists, jobs: of a world.
-        share: of the decisions at which candidates are played.
-        futures: in each of which a candidate is played.
+        worlds: number of worlds under the base policy.
+        further: number of worlds under the first network; 0: none.
+        trainings: number of networks that are trained on all states; the best is the result.
+        epochs: epochs of each training.
+        lists, jobs: number of lists of a world, and of jobs per list.
+        share: share of the decisions with rollouts of candidates.
+        futures: futures of each rollout.
         ahead: arrivals in each future.
     """
 
@@ -69,7 +69,7 @@ class IterationRecipe(Recipe):
     ahead: int = 24
 
     def __post_init__(self) -> None:
-        """Raises InvalidInput for settings that cannot be."""
+        """Raises InvalidInput for invalid settings."""
         Recipe.__post_init__(self)
         self._at_least(1, "worlds", "trainings", "epochs", "lists", "jobs", "futures")
         self._at_least(0, "further", "ahead")
@@ -81,31 +81,31 @@ class IterationRecipe(Recipe):
 class QRecipe(Recipe):
     """Settings of deep Q-learning (`q_learning.py`).
 
-    A generation is a batch of job lists that run side by side to their end under one set of weights, while the learner
-    goes on with the generations before.
+    A generation is a batch of job lists that run in parallel to their end under one set of weights, while the learner
+    trains on the previous generations.
 
     Attributes:
-        randomised: a world drawn for each generation (`worlds.py`: loads, populations, sizes, shapes of clusters,
+        randomised: draws a world for each generation (`worlds.py`: loads, populations, sizes, shapes of clusters,
             errors of runtime estimates); False: the scenario `paper` at `loads`.
-        loads: where not randomised.
-        lists, jobs: of a generation.
-        repeats: generations that run the same lists (drawing them takes as long as simulating them).
-        replay: decisions that are kept, in whole generations.
-        reward: "jobs", as the paper's, or "waits", which sums to the same with less noise (`episodes.py`).
-        idle: lambda, what an idle GPU costs against a job in the system.
+        loads: loads if not randomised.
+        lists, jobs: number of lists of a generation, and of jobs per list.
+        repeats: generations with the same lists (drawing them takes as long as simulating them).
+        replay: number of stored decisions, in whole generations.
+        reward: "jobs", the paper's, or "waits", which sums to the same with less noise (`episodes.py`).
+        idle: lambda, the cost of an idle GPU relative to a job in the system.
         feasible_idle_only: an idle GPU counts only while a hold leaves it idle though a job fits.
         horizon: discount exp(-dt / (horizon x typical duration)): decisions are not equally spaced.
         discount_per_decision: a fixed factor instead; 0: none.
-        learning_rate: of Adam.
-        batch: decisions of an update.
-        replay_ratio: decisions learned from for each one made.
-        target_every: updates after which the target network is brought up to date.
-        double: the online network chooses, the target network judges (van Hasselt et al. 2016).
-        huber: loss linear from 1 on; else squared.
-        epsilon_first, epsilon_last: share of random actions, falling linearly over `epsilon_decisions`.
-        random_hold: of the random actions, so many hold.
-        margins: of the behaviour and of the model, in units of Q.
-        validate_every: generations.
+        learning_rate: learning rate of Adam.
+        batch: number of decisions of an update.
+        replay_ratio: trained decisions for each simulated one.
+        target_every: updates between two updates of the target network.
+        double: the online network chooses, the target network evaluates (van Hasselt et al. 2016).
+        huber: loss linear from 1 on; otherwise squared.
+        epsilon_first, epsilon_last: share of random actions, decreasing linearly over `epsilon_decisions`.
+        random_hold: share of holds among the random actions.
+        margins: margins of the behaviour and of the model, in units of Q.
+        validate_every: generations between two scores.
     """
 
     validation_lists: int = 16
@@ -134,7 +134,7 @@ class QRecipe(Recipe):
     validate_every: int = 20
 
     def __post_init__(self) -> None:
-        """Raises InvalidInput for settings that cannot be."""
+        """Raises InvalidInput for invalid settings."""
         Recipe.__post_init__(self)
         self._at_least(1, "lists", "jobs", "repeats", "replay", "batch", "target_every")
         self._at_least(1, "epsilon_decisions", "validate_every")
@@ -162,12 +162,12 @@ class QRecipe(Recipe):
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
-        # What ships: what candidates gain is measured by rollouts, and a network is fitted to it.
+        # The included network's recipe: rollouts measure the gains of candidates, and a network is fitted to them.
         IterationRecipe(DEFAULT),
-        # From the policy that it starts with (`--start`, else the base's choices), never far from it: the margins keep
-        # the base's choice where nothing is clearly better.
+        # Starts from a policy (`--start`, otherwise the base's choices), and stays near it: the margins keep the base's
+        # choice unless another action is clearly better.
         QRecipe("dqn", margins=Margins(start=0.5, hold=1.0)),
-        # What the paper says, and what a plain DQN (Mnih et al. 2015) is where it says nothing: its own scenario, its
+        # The paper's method, and a plain DQN (Mnih et al. 2015) where the paper gives none: its own scenario, its
         # reward over all idle GPUs, a fixed discount, no double Q, much exploration, the highest Q wins.
         QRecipe(
             "paper",
@@ -192,7 +192,7 @@ def recipe_named(name: str, **changes: object) -> Recipe:
     """A recipe, with some settings changed.
 
     Raises:
-        InvalidInput: no such recipe, or a setting that cannot be.
+        InvalidInput: no such recipe, or an invalid setting.
     """
     name = ALIASES.get(name, name)
     if name not in RECIPES:
@@ -201,7 +201,7 @@ def recipe_named(name: str, **changes: object) -> Recipe:
 
 
 def q_recipe(name: str, **changes: object) -> QRecipe:
-    """One of those of Q-learning."""
+    """One of the recipes of Q-learning."""
     recipe = recipe_named(name, **changes)
     assert isinstance(recipe, QRecipe)
     return recipe

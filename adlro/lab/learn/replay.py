@@ -1,8 +1,8 @@
-"""What was seen, done and paid: the decisions of a generation, and batches of them to learn from. Arrays only.
+"""Decisions of generations with their rewards, and batches of them for training. Arrays only.
 
-torch converts precisions, at which it is several times faster than numpy.
+torch converts the precision: it is several times faster than numpy.
 
-Generations of different clusters have arrays of different shapes: a batch is taken from one of them.
+Generations of different clusters have arrays of different shapes: a batch is drawn from one generation.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Halves = NDArray[np.float16]
 
 
 class Decisions(NamedTuple):
-    """D decisions of one generation, their P pairs one after another; planes in half precision.
+    """D decisions of one generation, with P pairs in their order; planes in half precision.
 
     Attributes:
         gpus, jobs, cluster, pairs: as in `Planes`.
-        pair_job, pair_place: (P,) within the decision: the window's job, and node x S + slot.
+        pair_job, pair_place: (P,) relative to the decision: the window's job, and node x S + slot.
         first_pair: (D + 1,).
-        base: (D,) which pair of the decision the base would start; -1: it would hold.
+        base: (D,) the pair of the decision that the base would start; -1: it would hold.
         hold_allowed: (D,).
         scale_s: (D,).
-        action: (D,) which pair of the decision was started; -1: held.
+        action: (D,) the pair of the decision that was started; -1: a hold.
         following: (D,) the cluster's next decision; -1: none.
-        reward_s: (D,) paid until then, in job-seconds.
-        discount: (D,) of what comes from then on.
+        reward_s: (D,) reward until then, in job-seconds.
+        discount: (D,) discount of later rewards.
     """
 
     gpus: Halves
@@ -53,12 +53,12 @@ class Decisions(NamedTuple):
 
     @property
     def usable(self) -> Ints:
-        """Decisions that have a next one."""
+        """The decisions that have a next one."""
         return np.flatnonzero(self.following >= 0)
 
 
 class Inputs(NamedTuple):
-    """Some decisions as a network takes them, with what is needed beside."""
+    """Some decisions as a network's input, with further columns."""
 
     gpus: NDArray[np.float32]
     jobs: NDArray[np.float32]
@@ -71,7 +71,7 @@ class Inputs(NamedTuple):
 
 
 def halved(planes: Planes) -> Planes:
-    """The same in half precision, for `pack`: a generation in full precision would be twice the memory."""
+    """The planes in half precision, for `pack`: a generation in full precision would take twice the memory."""
     return planes._replace(
         **{
             name: torch.from_numpy(getattr(planes, name)).half().numpy()
@@ -86,11 +86,11 @@ def _whole(values: Halves) -> NDArray[np.float32]:
 
 
 def pack(seen: Sequence[Planes], chosen: Sequence[Ints]) -> dict[str, NDArray[np.generic]]:
-    """The planes of a generation's steps one after another, as the columns of `Decisions` that they give.
+    """The planes of a generation's steps, concatenated to columns of `Decisions`.
 
     Args:
-        seen: of each step, `halved`.
-        chosen: of each step, which of all pairs was started; -1: held.
+        seen: the planes of each step, `halved`.
+        chosen: for each step, the started pairs, of all pairs; -1: a hold.
     """
     window, places = seen[0].jobs.shape[1], seen[0].gpus.shape[2] * seen[0].gpus.shape[3]
     counts = np.concatenate([np.diff(planes.first_pair) for planes in seen])
@@ -117,11 +117,11 @@ def pack(seen: Sequence[Planes], chosen: Sequence[Ints]) -> dict[str, NDArray[np
 
 
 def taken(decisions: Decisions, rows: Ints) -> Inputs:
-    """Some decisions for a network, without the window's padding that all of them have.
+    """Some decisions as a network's input, without the window's common padding.
 
     Args:
-        decisions: of a generation.
-        rows: (B,) which.
+        decisions: decisions of a generation.
+        rows: (B,) their rows.
     """
     count = len(rows)
     first, counts = decisions.first_pair[rows], decisions.first_pair[rows + 1] - decisions.first_pair[rows]
@@ -143,10 +143,10 @@ def taken(decisions: Decisions, rows: Ints) -> Inputs:
 
 
 class Replay:
-    """The newest generations, up to a number of decisions; the newest one always.
+    """The newest generations, up to a number of decisions; at least the newest.
 
     Args:
-        capacity: decisions.
+        capacity: largest number of decisions.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -158,22 +158,22 @@ class Replay:
 
     @property
     def generations(self) -> int:
-        """Generations kept."""
+        """Number of stored generations."""
         return len(self._kept)
 
     @property
     def newest(self) -> int:
-        """Decisions of the newest generation; 0 where there is none."""
+        """Number of decisions of the newest generation; 0 without one."""
         return len(self._kept[-1].action) if self._kept else 0
 
     def add(self, decisions: Decisions) -> None:
-        """Takes in a generation, and lets go of the oldest that are too many."""
+        """Adds a generation, and drops the oldest beyond the capacity."""
         self._kept.append(decisions)
         while len(self._kept) > 1 and len(self) > self._capacity:
             self._kept.pop(0)
 
     def draw(self, rng: np.random.Generator, batch: int) -> tuple[Decisions, Ints]:
-        """A generation, drawn by its size, and rows of it that have a next decision."""
+        """A generation, drawn by its size, and rows of its decisions that have a next one."""
         sizes = np.array([len(each.usable) for each in self._kept], dtype=np.float64)
         decisions = self._kept[int(rng.choice(len(sizes), p=sizes / sizes.sum()))]
         usable = decisions.usable

@@ -1,14 +1,14 @@
-"""What candidate actions are worth, by rollouts that know the truth about the jobs at hand. numpy and numba only.
+"""The values of candidate actions, by rollouts with the true durations of the present jobs. numpy and numba only.
 
-At a decision each candidate is carried out, and the base policy plays on over the same K futures (common random
-numbers): the jobs at hand with their true durations, then arrivals drawn from the world's own jobs at its own rate. How
-many jobs the list still has has no way in. The base and whoever learns see estimates only; the true durations are one
-draw of what they may be given the estimates, so that costs, averaged over states that look alike, are those expected
-given what is seen: without bias, where the scheduler's own rollouts (adlro/decide/rollouts/futures.py) take
-the estimates for true.
+At a decision each candidate is carried out, and the base policy continues over the same K futures (common random
+numbers): the present jobs with their true durations, then arrivals drawn from the world's own jobs at its own rate. The
+true number of later jobs is no input. The base and the learner use only estimates; the true durations are one sample of
+their distribution given the estimates, so costs, averaged over states with equal observations, are the expected ones
+given the observation: without bias, whereas the scheduler's own rollouts (adlro/decide/rollouts/futures.py) take the
+estimates for true.
 
-A cost is a total completion time: the integral of the number of jobs in the system over the future; where jobs count by
-their priority, of the sum of priorities.
+A cost is a total completion time: the integral of the number of jobs in the system over the future; with jobs weighted
+by priority, of the sum of priorities.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from adlro.state.observation import HOLD, Floats, Ints
 
 
 class Sampled(NamedTuple):
-    """Candidates of S states and what they cost; C candidates at most, the base's own first.
+    """Candidates of S states and their costs; C candidates at most, the base's own first.
 
     Attributes:
-        played: (S,) candidates; 1 or less: there was nothing to choose, and nothing was played.
+        played: (S,) number of candidates; 1 or less: there was no choice, and no rollout.
         place: (S, C) the job's place in the queue, or HOLD.
         gpu: (S, C) or HOLD.
-        gain_s: (S, C) mean over the futures of seconds saved against the base's choice; 0 for that itself. Where jobs
-            count by their priority: each job's seconds times its priority over the mean of the world's jobs.
-        error_s: (S, C) standard error of it.
+        gain_s: (S, C) mean over the futures of seconds saved relative to the base's choice; 0 for that itself. With
+            jobs weighted by priority: each job's seconds times its priority over the mean of the world's jobs.
+        error_s: (S, C) its standard error.
     """
 
     played: Ints
@@ -53,8 +53,8 @@ class FutureDraws(NamedTuple):
 
     Attributes:
         gap: (S, F, A) exponential with mean 1.
-        pick: (S, F, A) uniform in 0..1: which of the world's jobs comes.
-        choice: (S, C) uniform in 0..1: which of the lesser candidates are played.
+        pick: (S, F, A) uniform in 0..1: selects the world's job that arrives.
+        choice: (S, C) uniform in 0..1: selects the further candidates.
     """
 
     gap: NDArray[np.float32]
@@ -66,10 +66,10 @@ class FutureDraws(NamedTuple):
 def lay_out_arrivals(
     time_s: float, jobs: JobArrays, mean_gap_s: float, draws: FutureDraws, s: int, future: int, room: Imagination
 ) -> None:
-    """Lays one future's arrivals behind the jobs at hand, in place of those of the future before."""
+    """Puts one future's arrivals after the present jobs, in place of the previous future's."""
     target, list_ = room.course, room.jobs
     known, lists, ahead = target.arrived_count[0], jobs.job_count.shape[0], draws.gap.shape[2]
-    length = jobs.job_count[0]  # all of a world's lists are equally long
+    length = jobs.job_count[0]  # all of a world's lists have the same length
     for i in range(ahead):
         time_s += mean_gap_s * draws.gap[s, future, i]
         pick = min(int(draws.pick[s, future, i] * (lists * length)), lists * length - 1)
@@ -81,7 +81,7 @@ def lay_out_arrivals(
 
 @compiled_part
 def _keep_some(candidates: Candidates, count: int, sure: int, limit: int, draws: FutureDraws, s: int) -> int:
-    """The first `sure` candidates, and of the rest as many as fit, each as likely as the other."""
+    """Selects the first `sure` candidates, and of the others as many as fit, all equally likely."""
     if count <= limit:
         return count
     for place in range(sure, limit):
@@ -112,19 +112,20 @@ def sample(
     first: int,
     by_priority: bool,
 ) -> None:
-    """Fills rows `first` and on of `sampled` with the candidates of clusters that stand at decisions.
+    """Fills rows of `sampled` from `first` on with the candidates of clusters at decisions.
 
     Args:
         clusters: (S,).
-        asked_job, asked_gpu: (S,) an action that must be among the candidates: a job's number or HOLD; -2: none.
-        candidates: room for more than are played: the best of them by the base's cost are sure to be, others by chance.
-        sure: how many are.
+        asked_job, asked_gpu: (S,) a required candidate: a job's number or HOLD; -2: none.
+        candidates: room for more than the played ones: the best of them by the base's cost are always played, others by
+            chance.
+        sure: number of those always played.
         costs: (C, F) scratch.
-        by_priority: jobs count by their priority.
+        by_priority: jobs are weighted by their priority.
     """
     limit, futures = sampled.place.shape[1], draws.gap.shape[1]
     mean_priority = max(jobs.priority.mean(), 1e-9)
-    now = 0 * limit  # rows of the room; as constants they would compile the simulator once more for each
+    now = 0 * limit  # rows of the room; as constants they would compile the simulator again for each
     played_on = now + 1
     for i in range(clusters.shape[0]):
         n, row = clusters[i], first + i
@@ -190,7 +191,7 @@ def base_actions(
     rows: Ints,
     gpus: Ints,
 ) -> None:
-    """What the base would do in clusters that stand at decisions: places in the queue and GPUs, or HOLD."""
+    """The base's actions for clusters at decisions: places in the queue and GPUs, or HOLD."""
     for i in range(clusters.shape[0]):
         n = clusters[i]
         find_candidates(hardware, machines, jobs, course, n, base, one)

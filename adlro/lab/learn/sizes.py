@@ -1,4 +1,4 @@
-"""Sizes of a network, which recipes and the command line name without torch."""
+"""Sizes of a network, for recipes and the command line, without torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class NetworkSettings:
     """Sizes.
 
     Attributes:
-        channels: of the GPU matrix after each convolution, and of a job's features.
-        hidden: of the first fully connected layer.
-        hidden2: of the second.
-        convolutions: False: pairs and jobs only, nothing of the GPU matrix (an arm of the ablation).
+        channels: channels of the GPU matrix after each convolution, and of a job's features.
+        hidden: width of the first fully connected layer.
+        hidden2: width of the second.
+        convolutions: False: pairs and jobs only, without the GPU matrix (for the ablation).
     """
 
     channels: int = 24

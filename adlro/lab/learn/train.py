@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 DECISIONS = 20_000_000
-"""Environment steps of a training that is told no end."""
+"""Environment steps of a training without a given end."""
 OF_Q_LEARNING = ", ".join(name for name, recipe in RECIPES.items() if isinstance(recipe, QRecipe))
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -136,7 +136,7 @@ def _train(trained: Training, decisions: float, episodes: float, minutes: float)
     )
 
     def done() -> tuple[str, float, float]:
-        """In what it counts to its end, how many there are, and in all."""
+        """The unit that limits the training, its count so far, and its total."""
         if learning.all_steps < math.inf:
             return "steps", learning.steps, learning.all_steps
         if decisions < math.inf:
@@ -163,7 +163,7 @@ def _train(trained: Training, decisions: float, episodes: float, minutes: float)
 
 
 def _changes(settings: Sequence[str], name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What `--set` and the options that stand for settings ask for.
+    """The changes by `--set` and by the options for settings.
 
     Raises:
         InvalidInput: no such recipe or setting, or a value of another type.
@@ -195,7 +195,7 @@ def _changes(settings: Sequence[str], name: str, options: dict[str, Any]) -> dic
 
 
 def commit_of_this_code() -> str:
-    """The commit, "+" behind it where files differ from it; nothing where this is no checkout."""
+    """The commit, followed by "+" if files differ from it; empty outside a checkout."""
     where = Path(__file__).parent
     try:
         commit, changed = (

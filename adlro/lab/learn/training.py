@@ -1,9 +1,9 @@
-"""The runner of all recipes: it owns a training's folder, and goes on exactly where it was stopped. torch.
+"""The runner of all recipes: it owns a training's folder, and resumes exactly where it was stopped. torch.
 
-The folder has `settings.json`; `checkpoint.pt`; `curve.jsonl`, a line for each time that the network was judged, with
-the same keys whatever the recipe (`CURVE_KEYS`); the best network and the last as `.pt`, to begin with, and as `.onnx`,
-to serve; TensorBoard's files. On one machine, killed or not, a training comes to the same files, bit by bit, but for
-`elapsed_s` in the curve.
+The folder has `settings.json`; `checkpoint.pt`; `curve.jsonl`, a line for each score of the network, with the same keys
+for every recipe (`CURVE_KEYS`); the best network and the last as `.pt`, to begin with, and as `.onnx`, to serve;
+TensorBoard's files. On one machine, killed or not, a training gives the same files, bit by bit, except for `elapsed_s`
+in the curve.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from adlro.lab.learn.validation import Score, Validation
 CHECKPOINT, CURVE, SETTINGS, TENSORBOARD = "checkpoint.pt", "curve.jsonl", "settings.json", "tensorboard"
 BEST, LAST = "best", "last"
 CURVE_KEYS = (
-    "steps",  # of the recipe
-    "episodes",  # job lists that were run to their end
-    "decisions",  # made, to learn from
-    "elapsed_s",  # spent on it, less what was lost where it was killed
-    "loss",  # mean of the steps that learned since the line before
-    "gain_percent",  # by which the mean completion time is lower than hold_greedy_fixed's; null: jobs never started
+    "steps",  # steps of the recipe
+    "episodes",  # job lists run to their end
+    "decisions",  # decisions for training
+    "elapsed_s",  # time spent on it, without the time lost by kills
+    "loss",  # mean of the training steps since the previous line
+    "gain_percent",  # reduction of the mean completion time relative to hold_greedy_fixed; null: jobs never started
     "half_width_percent",  # of its 95 % interval
     "worst_percent",  # gain in the worst cell
-    "breaks_limits",  # of validation.py, where those are judged
+    "breaks_limits",  # limits of validation.py, if scored
     "best_percent",  # gain of the best so far
 )
 
@@ -55,24 +55,23 @@ class Training:
     """One training in a folder.
 
     Args:
-        folder: made where it is missing.
+        folder: created if it is missing.
         recipe: settings.
-        seed: of everything.
-        start: a network to begin with, of `export.save_network` or one that serves.
+        seed: seed of all random numbers.
+        start: an initial network, of `export.save_network` or a served one.
         device: "cpu" or "cuda".
-        commit: of this code, for the models.
-        threads: 2: as much as possible is done side by side, with the same result.
-        checkpoint_s: a checkpoint is written after so much time.
-        validation: to be judged by; where left out, as the recipe says.
-        tensorboard: figures of each step are written for it.
+        commit: commit of this code, for the models.
+        threads: 2: as much as possible runs in parallel, with the same result.
+        checkpoint_s: seconds between two checkpoints.
+        validation: scores the networks; the recipe's if left out.
+        tensorboard: writes figures of each step for TensorBoard.
 
     Attributes:
-        learning: the recipe at work.
+        learning: the running recipe.
         best: score of the best network so far.
 
     Raises:
-        InvalidInput: the folder has a training of another recipe, other settings or another seed, or files that cannot
-            be read.
+        InvalidInput: the folder has a training of another recipe, other settings or another seed, or unreadable files.
     """
 
     def __init__(
@@ -112,14 +111,14 @@ class Training:
     def run(
         self, *, decisions: float = math.inf, episodes: float = math.inf, minutes: float = math.inf
     ) -> Generator[LearningStep, None, None]:
-        """Trains, and tells after each step; a checkpoint at the end.
+        """Trains, and yields after each step; writes a checkpoint at the end.
 
         Args:
-            decisions, episodes: in all; it ends with the step that reaches one of them, or where the recipe ends.
-            minutes: from now on.
+            decisions, episodes: totals; it ends with the step that reaches one of them, or with the recipe.
+            minutes: time limit from now on.
 
         Raises:
-            KeyboardInterrupt: SIGINT or SIGTERM came; the step was ended, and a checkpoint written.
+            KeyboardInterrupt: after SIGINT or SIGTERM, the end of the step, and a checkpoint.
         """
         learning, saved_s = self.learning, time.monotonic()
         end_s = saved_s + 60.0 * minutes
@@ -145,7 +144,7 @@ class Training:
                 raise KeyboardInterrupt
 
     def _take_in(self, step: LearningStep) -> dict[str, Any]:
-        """A step that was done; gives its line of the curve, or nothing where nothing was judged."""
+        """Adds a finished step; returns its line of the curve, or an empty one without a score."""
         self._losses += [] if step.loss is None else [step.loss]
         score, learning = step.score, self.learning
         if score is None:
@@ -189,7 +188,7 @@ class Training:
     # --- files
 
     def save(self) -> None:
-        """Writes new networks, and then a checkpoint and the curve up to it, each whole or not at all."""
+        """Writes new networks, then a checkpoint and the curve up to it, each as a whole or not at all."""
         for name, network in self._to_write.items():
             self._write(name, *network)
         self._to_write = {}
@@ -206,7 +205,7 @@ class Training:
         write_whole(self._folder / CURVE, "".join(line + "\n" for line in self._curve).encode())
 
     def finish(self) -> list[Path]:
-        """Writes the network as it stands beside the best, as models that serve; gives their paths."""
+        """Writes the present network and the best as models for service; returns their paths."""
         self._write(LAST, *self.learning.network())
         return [path for name in (BEST, LAST) if (path := self._folder / f"{name}.onnx").exists()]
 
@@ -223,7 +222,7 @@ class Training:
             self.learning.load(state["learning"])
             self._curve, self._losses, self._before_s = state["curve"], state["losses"], state["elapsed_s"]
             self.best = None if state["best"] is None else Score(**state["best"])
-        except Exception as error:  # a damaged file makes torch raise whatever its reader stumbles over
+        except Exception as error:  # a damaged file makes torch raise any kind of error
             raise InvalidInput(f"{path}: not a checkpoint of this version ({error})", field="checkpoint") from error
         return True
 
@@ -236,10 +235,10 @@ def _learning(recipe: Recipe, given: Given) -> Learning:
 
 
 def _keep_settings(folder: Path, recipe: Recipe, seed: int, start: Path | None) -> None:
-    """Writes the settings, or compares them with those that are there.
+    """Writes the settings, or compares them with those in the folder.
 
     Raises:
-        InvalidInput: they are others; the recipe is named first.
+        InvalidInput: they differ; the message names the recipe first.
     """
     path = folder / SETTINGS
     stated: dict[str, Any] = json.loads(json.dumps({"recipe": recipe.name, **dataclasses.asdict(recipe), "seed": seed}))
@@ -269,7 +268,7 @@ def _keep_settings(folder: Path, recipe: Recipe, seed: int, start: Path | None) 
 
 @contextlib.contextmanager
 def _signals() -> Iterator[Callable[[], bool]]:
-    """Tells whether SIGINT or SIGTERM came; a second one ends the process as it would without this."""
+    """Yields whether SIGINT or SIGTERM came; a second one ends the process as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return

@@ -1,15 +1,15 @@
-"""The one score of a network: it plays validation lists, paired with the base policy on the same lists. numpy only.
+"""The score of a network on validation lists, paired with the base policy on the same lists. numpy only.
 
-All recipes are judged by it, in training and where margins are chosen. Two scores had grown here. This is the one by
-which what ships was chosen, and the better founded: its ratios are of mean completion times, which is what the tables
-of docs/learned_policy.md compare (the other averaged logarithms of each list's ratio, in which a short list counts as
-much as a long one); it plays with guessed runtimes and on the cluster of `gavel` too; it sees the tail and the
-throughput. What ships keeps its figures: lists, cells and sums are as they were. New is the error of the mean of the
-cells: cells have lists drawn from the same seeds, so it is taken over the lists and not over the cells as if those
+All recipes use this score, in training and for the choice of margins. There were two scores. This one chose the
+included network, and is better founded: its ratios are of mean completion times, as in the tables of
+docs/learned_policy.md (the other averaged logarithms of each list's ratio, in which a short list counts as much as a
+long one); it also plays with guessed runtimes and on the cluster of `gavel`; it includes the tail and the throughput.
+The included network's figures are unchanged: lists, cells and sums are the same. New is the error of the mean of the
+cells: cells have lists drawn from the same seeds, so it is computed over the lists, and not over the cells as if those
 were independent.
 
 Validation seeds are those from 7001 on; neither training nor the tables of docs/learned_policy.md use them. All lists
-of a cell run side by side, so that a network is asked for dozens of decisions at a time.
+of a cell run in parallel, so that a network judges dozens of decisions at a time.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from adlro.workload.scenario import load_scenario
 
 VALIDATION_SEED = 7001
 JOBS = 256
-"""Of a list."""
+"""Number of jobs of a list."""
 
 Cell = tuple[str, float, str]
-"""Scenario, load, what is known of runtimes."""
+"""Scenario, load, knowledge of runtimes."""
 
 CELLS: tuple[Cell, ...] = (
     *((name, load, "true") for name in ("paper", "paper_roomy") for load in (0.6, 0.9, 1.1)),
@@ -51,31 +51,31 @@ CELLS: tuple[Cell, ...] = (
     ("gavel", 0.9, "true"),
 )
 LISTS = 100
-"""Of a cell, to choose what may ship. With fewer no limits are judged: tails and throughput err by more than those
-allow (the policy that ships breaks two of them on 16 lists, and none on 100)."""
+"""Number of lists of a cell for the choice of a network for service. With fewer, limits are not tested: the errors of
+tails and throughput exceed them (the included policy breaks two of them on 16 lists, and none on 100)."""
 THROUGHPUT_CELLS: tuple[Cell, ...] = (("paper", 0.9, "true"), ("paper", 1.1, "true"))
 THROUGHPUT_TIMES = 3
-"""As many lists as elsewhere."""
+"""Multiple of the lists in other cells."""
 LEAST_THROUGHPUT = -0.01
-"""Against the base, in each of those cells: what holds cost shows in throughput first."""
+"""Limit relative to the base, in each of those cells: the cost of holds first shows in throughput."""
 MOST_P95 = 0.02
-"""Against the base, in each cell."""
+"""Limit relative to the base, in each cell."""
 IDLE_CELLS: tuple[Cell, ...] = (("paper", 0.3, "true"), ("paper_roomy", 0.3, "true"))
 MOST_MEAN = 0.001
-"""Against the base, in each of those cells."""
+"""Limit relative to the base, in each of those cells."""
 
 Act = Callable[[Observation], Ints]
 
 
 class CellScore(NamedTuple):
-    """A policy against the base on the same lists of a cell: ratios of means over the lists, less 1.
+    """A policy relative to the base on the same lists of a cell: ratios of means over the lists, minus 1.
 
     Attributes:
-        ratio: of mean completion times.
-        off: (lists,) by how much each list is off that ratio; its errors are those of a ratio of means of pairs (delta
+        ratio: ratio of mean completion times.
+        off: (lists,) each list's deviation from that ratio; its errors are those of a ratio of means of pairs (delta
             method).
-        p95: of 95th percentiles of the completion time.
-        throughput: of jobs ended a second.
+        p95: ratio of 95th percentiles of the completion time.
+        throughput: ratio of jobs ended per second.
     """
 
     ratio: float
@@ -94,17 +94,17 @@ class CellScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A policy against the base.
+    """A policy relative to the base.
 
     Attributes:
-        gain: by how much its mean completion time is lower, mean of the cells: 0.01 is 1 % below the base; -inf where
-            jobs were never started.
+        gain: reduction of its mean completion time, mean of the cells: 0.01 is 1 % below the base; -inf if jobs were
+            never started.
         error: its standard error.
-        worst: gain in the worst cell.
-        p95: highest ratio of a cell's 95th percentiles, less 1.
-        throughput: least ratio, less 1, where limits are judged.
-        breaks_limits: a limit, where those are judged.
-        cells: in words.
+        worst: gain of the worst cell.
+        p95: highest ratio of a cell's 95th percentiles, minus 1.
+        throughput: least ratio, minus 1, if limits are tested.
+        breaks_limits: whether it breaks a limit, if these are tested.
+        cells: the cells in words.
     """
 
     gain: float
@@ -117,12 +117,12 @@ class Score:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """The lowest is the best: what keeps the limits, and of that what gains most."""
+        """Sort key, the lowest is the best: scores within the limits first, then by gain."""
         return self.breaks_limits, -self.gain
 
     @property
     def half_width(self) -> float:
-        """Of the gain's 95 % interval."""
+        """Half the width of the gain's 95 % interval."""
         return 1.96 * self.error
 
     def __str__(self) -> str:
@@ -131,16 +131,16 @@ class Score:
 
 
 class Validation:
-    """Lists to be judged on; what the base does with them is kept.
+    """The validation lists; the base's results on them are cached.
 
     Args:
-        lists: of each cell.
-        by_priority: jobs count by their priority in mean completion times.
-        cells: other than `CELLS`.
-        limits: are judged; where left out, with `LISTS` and more.
+        lists: number of lists of each cell.
+        by_priority: jobs are weighted by their priority in mean completion times.
+        cells: cells in place of `CELLS`.
+        limits: tests the limits; if left out, with `LISTS` and more.
 
     Raises:
-        InvalidInput: fewer than two lists: one has no error.
+        InvalidInput: fewer than two lists: one allows no error.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Validation:
         self._limits = lists >= LISTS if limits is None else limits
 
     def score(self, act: Act) -> Score:
-        """Of a policy."""
+        """The score of a policy."""
         found = {cell: self._paired(cell, act) for cell in self._cells}
         ratios = [score.ratio for score in found.values()]
         p95, throughput = max(score.p95 for score in found.values()), 0.0
@@ -175,7 +175,7 @@ class Validation:
         )
 
     def with_low_load(self, act: Act, score: Score) -> Score:
-        """The same policy's score with the limit at low load, where limits are judged."""
+        """The same policy's score with the limit at low load, if limits are tested."""
         if not self._limits:
             return score
         found = {cell: self._paired(cell, act) for cell in IDLE_CELLS}
@@ -187,13 +187,13 @@ class Validation:
 
 
 def paired(cell: Cell, act: Act, *, lists: int, by_priority: bool = False) -> CellScore:
-    """A policy against the base on the same lists of a cell.
+    """A policy relative to the base on the same lists of a cell.
 
     Args:
-        cell: scenario, load, what is known of runtimes.
+        cell: scenario, load, knowledge of runtimes.
         act: the policy.
-        lists: how many.
-        by_priority: jobs count by their priority in the mean completion time.
+        lists: number of lists.
+        by_priority: jobs are weighted by their priority in the mean completion time.
     """
     base, own = _base(cell, lists, by_priority), _play(cell, act, lists, by_priority)
     ratio, p95, throughput = (float(a.mean() / b.mean()) for a, b in zip(own, base, strict=True))
@@ -203,7 +203,7 @@ def paired(cell: Cell, act: Act, *, lists: int, by_priority: bool = False) -> Ce
 
 
 def unlimited_base() -> Policy:
-    """The base policy without the limit on waits, which a network that plays does not have either."""
+    """The base policy without the limit on waits; a playing network has none either."""
     base = HoldGreedyFixed()
     base.wait_ratio = math.inf
     return base
@@ -220,7 +220,7 @@ def with_margins(model: OnnxModel, margins: Margins) -> Act:
 
 
 class _Played(NamedTuple):
-    """What came of some lists: each (lists,)."""
+    """The results of some lists: each (lists,)."""
 
     jct_s: Floats
     p95_s: Floats
@@ -236,7 +236,7 @@ def _in_words(found: dict[Cell, CellScore]) -> dict[str, str]:
 
 
 def _play(cell: Cell, act: Act, lists: int, by_priority: bool) -> _Played:
-    """Figures of each list; inf where it got stuck, and a rate of 0."""
+    """Figures of each list; inf for a stuck one, and a rate of 0."""
     outcome = simulate(_case(*cell, lists).cluster, _arrays(*cell, lists), act)
     submit_s = outcome.jobs.submit_s
     end_s = np.where(outcome.stuck[:, None], submit_s, outcome.end_s)

@@ -1,9 +1,9 @@
-"""Worlds to train in: what scenario, cluster, load and knowledge of runtimes, drawn at random. numpy only.
+"""Worlds for training: scenario, cluster, load and knowledge of runtimes, drawn at random. numpy only.
 
-A policy that has seen one cluster at one load is tuned to it; what it learns here must hold for the clusters, mixes and
-loads of people nobody knows. Shares are this project's choice. A world differs from the scenarios of the comparison in
-one or more ways: load, population, a single application, shape of the cluster, GPU models up to ten times apart, jobs
-that wait already when the list begins, error of the runtimes that are expected, jobs that end long before.
+A policy trained on one cluster at one load is tuned to it; a trained policy must work for unknown clusters, mixes and
+loads. Shares are this project's choice. A world differs from the scenarios of the comparison in one or more ways: load,
+population, a single application, shape of the cluster, GPU models up to ten times apart, initially waiting jobs, error
+of the expected runtimes, jobs that end early.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _TRIES = 20
 
 @dataclass(frozen=True)
 class World:
-    """Lists of jobs for clusters that are all alike.
+    """Lists of jobs for clusters of one hardware.
 
     Attributes:
-        text: for logs.
-        cluster: each list has one of its own.
+        text: description for logs.
+        cluster: the hardware of each list's cluster.
         jobs: L lists.
-        mean_gap_s: between submissions at ordinary times.
-        load: share of what the cluster can carry.
-        runtime: what is known of runtimes (`adlro.workload.estimates`).
+        mean_gap_s: mean time between submissions at ordinary times.
+        load: load as a share of the capacity.
+        runtime: the knowledge of runtimes (`adlro.workload.estimates`).
     """
 
     text: str
@@ -57,7 +57,7 @@ def draw_world(rng: np.random.Generator, *, lists: int, jobs: int) -> World:
         try:
             return _draw(rng, lists, jobs)
         except InvalidInput:
-            continue  # the cluster drawn has no GPU for some of the scenario's jobs
+            continue  # the drawn cluster has no GPU for some of the scenario's jobs
     raise InvalidInput(f"none of {_TRIES} clusters drawn could hold all of the jobs drawn for it")
 
 
@@ -89,7 +89,7 @@ def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
 
 
 def _of_one_application(scenario: Scenario, rng: np.random.Generator) -> tuple[Scenario, tuple[Group, ...]]:
-    """One of the scenario's applications alone, with a population of its own."""
+    """A scenario with one of its applications, with a population of its own."""
     names = list(scenario.job_types)
     name = names[int(rng.integers(len(names)))]
     job_types = {name: scenario.job_types[name]}
@@ -114,14 +114,14 @@ def world_of(
 
     Args:
         scenario: its rules.
-        load: share of what the cluster can carry.
-        runtime: what is known of runtimes.
-        rng: for everything by chance.
-        lists, jobs: how many.
-        speedup: (K,) by which the cluster's GPU models are faster than in the scenario; the load is brought to what the
-            cluster then carries, roughly: as if each GPU did the same share of the work.
-        backlog: jobs of each list that are there when it begins.
-        early_share: of the jobs, that end after 2 to 30 % of their time; nobody expects it.
+        load: load as a share of the capacity.
+        runtime: the knowledge of runtimes.
+        rng: generator of all random choices.
+        lists, jobs: number of lists, and of jobs per list.
+        speedup: (K,) factors of the GPU models' speeds relative to the scenario; the load is scaled roughly to the
+            cluster's new capacity: as if each GPU did the same share of the work.
+        backlog: number of each list's jobs that wait at its beginning.
+        early_share: share of the jobs that end after 2 to 30 % of their time, unexpectedly.
     """
     models = scenario.cluster.gpu_models
     speedup = np.ones(len(models)) if speedup is None else speedup
@@ -151,7 +151,7 @@ def world_of(
 
 
 def _with_backlog(jobs: list[WorkloadJob], count: int) -> list[WorkloadJob]:
-    """The list as it stands once so many jobs have come and none has started."""
+    """The list with so many jobs waiting at its beginning."""
     begin_s = jobs[count - 1].submit_s
     return [dataclasses.replace(job, submit_s=max(round(job.submit_s - begin_s, 3), 0.0)) for job in jobs]
 
@@ -162,7 +162,7 @@ _SCENARIOS = (0.46, 0.22, 0.06, 0.05, 0.09, 0.12)
 def _with_more_memory(
     scenario: Scenario, cluster: Cluster, factor: float, rng: np.random.Generator
 ) -> tuple[Scenario, Cluster]:
-    """GPUs with so much more memory, in half of the worlds for jobs that ask for as much more."""
+    """GPUs with more memory by a factor, in half of the worlds with jobs that request more by the same factor."""
     nodes = tuple(
         dataclasses.replace(
             node,
@@ -182,7 +182,7 @@ def _draw_runtime(rng: np.random.Generator) -> str:
 
 
 def _draw_cluster(rng: np.random.Generator, like: Cluster) -> Cluster:
-    """Nodes of another cluster's kinds in other numbers, with other cores; sometimes one model is missing."""
+    """Nodes of another cluster's kinds in other numbers, with other cores; sometimes without one model."""
     kinds = list({node.gpus[0].gpu_model: node for node in like.nodes}.values())
     if len(kinds) > 1 and rng.random() < 0.3:
         kinds.pop(int(rng.integers(len(kinds))))

@@ -1,7 +1,7 @@
 """Job lists read from files: the lists of the scenario `paper`, and traces in four formats, also gzipped.
 
-Each reader gives the jobs in the order of submission and notes of what was made of the trace. What a trace lacks is
-drawn from a scenario's distributions with a seed. Bad input is an InvalidInput that names file, line and field.
+Each reader returns the jobs in the order of submission, and notes about the conversion. Fields that a trace lacks are
+drawn from a scenario's distributions with a seed. Invalid input is an InvalidInput that names file, line and field.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _COLUMNS = {
 
 
 def format_of(path: str | Path) -> str | None:
-    """The format that a file's name and, for CSV, its header tell; None where the name tells nothing.
+    """The format by a file's name and, for CSV, by its header; None if the name is unknown.
 
-    A CSV file without all columns of any format counts as the one with which it shares most, whose reader says what is
-    missing; with none, as `paper`.
+    A CSV file without all columns of any format counts as the format with most of its columns, whose reader names the
+    missing ones; without any, as `paper`.
 
     Raises:
         InvalidInput: a CSV file that cannot be read.
@@ -64,7 +64,7 @@ def format_of(path: str | Path) -> str | None:
     shared = {name: len(header.intersection(columns)) for name, columns in _COLUMNS.items()}
     if not any(shared.values()):
         return "paper"
-    # All of a format's columns first; then how many, and which part of the format they are.
+    # A format with all its columns goes first; then the number of columns, then their share of the format's.
     return max(shared, key=lambda name: (shared[name] == len(_COLUMNS[name]), shared[name], -len(_COLUMNS[name])))
 
 
@@ -81,12 +81,12 @@ def read_trace(
     Args:
         path: the file.
         trace_format: its format.
-        seed: of what is drawn where the format lacks it.
-        limit: only the first so many jobs by submission.
-        scenario: where that comes from; `gavel` for that format and `paper` for others where left out.
+        seed: seed of the drawn fields.
+        limit: only the first jobs by submission, up to this number.
+        scenario: source of the drawn fields; if left out, `gavel` for that format and `paper` for others.
 
     Raises:
-        InvalidInput: no such format, a limit below 1, or naming file, line and field.
+        InvalidInput: no such format, a limit below 1, or an invalid line; the message names file, line and field.
     """
     if limit is not None and limit < 1:
         raise InvalidInput(f"the number of jobs must be at least 1, not {limit}", field="jobs")

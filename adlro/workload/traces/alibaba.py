@@ -1,4 +1,4 @@
-"""Alibaba's GPU trace of 2023, `openb_pod_list_*.csv`: one line a pod, in the order of creation.
+"""Alibaba's GPU trace of 2023, `openb_pod_list_*.csv`: one line per pod, in the order of creation.
 
 Columns and units: https://github.com/alibaba/clusterdata, cluster-trace-gpu-v2023 (Q. Weng et al., "Beware of
 Fragmentation", USENIX ATC 2023). Times in seconds, cores and GPUs in thousandths, memory in MiB. The sampled lists
@@ -55,18 +55,17 @@ def read_alibaba(
 
     A pod is submitted at its creation; the time from schedule to deletion becomes work on the reference GPU, quality of
     service the priority (`PRIORITY_OF_QOS`). A pod of several GPUs becomes a job of one GPU with its share of cores and
-    memory, one of a part of a GPU a job of a whole one; GPU models asked for are passed over. Pods that ask for no GPU
-    or never ran are left out. What the trace lacks (job type, application, user, GPU memory) is drawn by the scenario's
-    rules.
+    memory, a pod of a part of a GPU a job of a whole one; requested GPU models are ignored. Pods that request no GPU or
+    never ran are left out. Missing fields (job type, application, user, GPU memory) are drawn by the scenario's rules.
 
     Args:
         path: the file.
-        seed: of what is drawn.
-        limit: only the first so many jobs.
-        scenario: where missing fields come from; `paper` where left out.
+        seed: seed of the drawn fields.
+        limit: only the first jobs, up to this number.
+        scenario: source of the drawn fields; `paper` if left out.
 
     Raises:
-        InvalidInput: naming file, line and field.
+        InvalidInput: names file, line and field.
     """
     found = Found()
     in_order = InOrder("creation_time")
@@ -97,7 +96,7 @@ def read_alibaba(
 
 
 def _job(row: Row, created_s: float, phase: str) -> TraceJob | str:
-    """The job of a pod, or why it is left out."""
+    """The job of a pod, or the reason to leave it out."""
     gpus = row.whole("num_gpu", least=0)
     cpu_milli = row.number("cpu_milli", least=0, most=1000.0 * LARGEST)
     memory_mib = row.number("memory_mib", least=0, most=LARGEST)

@@ -1,4 +1,4 @@
-"""From what a trace says of its jobs to a job list, and notes of what was made of the trace. numpy only."""
+"""From a trace's jobs to a complete job list, with notes about the conversion. numpy only."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ TEXTS = {
     "without_user": "have no user; one was drawn",
     "without_requested_time": "have no requested time; they are submitted without an expected runtime",
 }
-"""What the keys of `TraceNotes.counts` mean."""
+"""The texts for the keys of `TraceNotes.counts`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceNotes:
-    """What was made of a trace, for the report.
+    """Notes about a trace's conversion, for the report.
 
     Attributes:
         path: the file.
         trace_format: as in `TRACE_FORMATS`.
-        lines: job lines that were taken or left out; with a limit, up to the last one that was taken.
-        jobs: of the list.
-        jobs_in_file: the list's, and those beyond a limit.
-        counts: of how many lines (left out) or jobs (changed) each of `TEXTS` holds; 0 is left out.
-        drawn: fields that the trace lacks for all jobs, drawn for each in turn.
-        scenario: from whose distributions.
-        seed: of the draws.
-        remarks: rules that hold for every job.
-        first_lines: of `out_of_order`, the first line that is.
+        lines: number of job lines; with a limit, up to the last job of the list.
+        jobs: number of jobs of the list.
+        jobs_in_file: number of these and of those beyond a limit.
+        counts: by key of `TEXTS`, the number of lines (left out) or jobs (changed); 0 is omitted.
+        drawn: fields that the trace lacks for all jobs, drawn for each.
+        scenario: the scenario with their distributions.
+        seed: seed of the draws.
+        remarks: rules that apply to every job.
+        first_lines: for `out_of_order`, the first such line.
     """
 
     path: str
@@ -87,7 +87,7 @@ class TraceNotes:
 
 @dataclass(slots=True)
 class TraceJob:
-    """What a trace says of a job; None where it says nothing. `flags` are keys of `TEXTS`."""
+    """A trace's data of a job; None for a missing field. `flags` are keys of `TEXTS`."""
 
     line: int
     submit_s: float
@@ -105,7 +105,7 @@ class TraceJob:
 
 @dataclass(slots=True)
 class Found:
-    """What a reader found in a file: how many job lines, the jobs among them, and lines it left out with the reason."""
+    """A file's content: the number of job lines, the jobs among them, and counts of lines left out, by reason."""
 
     lines: int = 0
     jobs: list[TraceJob] = field(default_factory=list)
@@ -123,21 +123,21 @@ def complete(
     limit: int | None,
     remarks: Sequence[str] = (),
 ) -> tuple[list[WorkloadJob], TraceNotes]:
-    """The job list: in the order of submission, counted from the first, with what the trace lacks drawn.
+    """The complete job list: in the order of submission, counted from the first, with drawn values for missing fields.
 
     Args:
-        found: what is in the file.
+        found: the file's content.
         path: the file.
         trace_format: its format.
         drawn: names of the fields that the format lacks, for the notes.
-        scenario: where they come from.
-        seed: of the draws. Every job takes the same count of random numbers, so a limit changes nothing about the jobs
-            that are left.
-        limit: only the first so many jobs by submission.
-        remarks: for the notes.
+        scenario: source of the drawn fields.
+        seed: seed of the draws. Every job draws the same count of random numbers, so a limit does not change the
+            remaining jobs.
+        limit: only the first jobs by submission, up to this number.
+        remarks: remarks for the notes.
 
     Raises:
-        InvalidInput: no job is left.
+        InvalidInput: the file has no usable job.
     """
     ordered = sorted(found.jobs, key=lambda job: job.submit_s)[:limit]
     if not ordered:

@@ -1,6 +1,7 @@
 """Gavel's traces as CSV: job_type (a job configuration), total_steps, arrival_s, scale_factor (GPUs).
 
-One line a job, in the order of arrival (stanford-futuredata/gavel, scheduler/traces/msr, MIT). Configurations and their
+One line per job, in the order of arrival (stanford-futuredata/gavel, scheduler/traces/msr, MIT). Configurations and
+their
 measured steps/s: `data/gavel_throughputs.csv`.
 """
 
@@ -28,18 +29,17 @@ def read_gavel(
     """Reads a Gavel CSV file (also gzipped, `.gz`).
 
     The configuration becomes the application, of job type machine_learning; total_steps / its measured steps/s on a
-    V100 the work; a job of several GPUs becomes one of one GPU. GPU memory is not asked for: every configuration was
-    measured on all three GPU models. What the trace lacks (user, cores, memory, priority) is drawn by the scenario's
-    rules.
+    V100 the work; a job of several GPUs becomes one of one GPU. Jobs request no GPU memory: every configuration was
+    measured on all three GPU models. Missing fields (user, cores, memory, priority) are drawn by the scenario's rules.
 
     Args:
         path: the file.
-        seed: of what is drawn.
-        limit: only the first so many jobs.
-        scenario: where missing fields come from; `gavel` where left out.
+        seed: seed of the drawn fields.
+        limit: only the first jobs, up to this number.
+        scenario: source of the drawn fields; `gavel` if left out.
 
     Raises:
-        InvalidInput: naming file, line and field.
+        InvalidInput: names file, line and field.
     """
     found = Found()
     in_order = InOrder("arrival_s")

@@ -22,10 +22,10 @@ PAPER_COLUMNS = (
 
 
 def read_paper_csv(path: str | Path) -> list[WorkloadJob]:
-    """Reads a job list: a header line with `PAPER_COLUMNS`, one job a line (also gzipped, `.gz`).
+    """Reads a job list: a header line with `PAPER_COLUMNS`, one job per line (also gzipped, `.gz`).
 
     Raises:
-        InvalidInput: naming file, line and field.
+        InvalidInput: names file, line and field.
     """
     jobs: list[WorkloadJob] = []
     in_order = InOrder("submit_s")

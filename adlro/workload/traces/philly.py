@@ -1,6 +1,6 @@
 """Microsoft's Philly trace as a flat CSV file: timestamp, duration, num_gpus, gpu_time, cluster.
 
-One line a job, in the order of submission; `cluster` is its virtual cluster (M. Jeon et al., "Analysis of Large-Scale
+One line per job, in the order of submission; `cluster` is its virtual cluster (M. Jeon et al., "Analysis of Large-Scale
 Multi-Tenant GPU Clusters for DNN Training Workloads", USENIX ATC 2019).
 """
 
@@ -26,17 +26,17 @@ def read_philly(
     """Reads a Philly CSV file (also gzipped, `.gz`).
 
     The duration becomes work on the reference GPU, the virtual cluster the user `vc-<cluster>`; a job of several GPUs
-    becomes one of one GPU; jobs without duration or GPU are left out. `gpu_time` must be a number and is not used. What
-    the trace lacks is drawn by the scenario's rules (see `adlro.workload.traces.complete`).
+    becomes one of one GPU; jobs without duration or GPU are left out. `gpu_time` must be a number and is not used.
+    Missing fields are drawn by the scenario's rules (see `adlro.workload.traces.complete`).
 
     Args:
         path: the file.
-        seed: of what is drawn.
-        limit: only the first so many jobs.
-        scenario: where missing fields come from; `paper` where left out.
+        seed: seed of the drawn fields.
+        limit: only the first jobs, up to this number.
+        scenario: source of the drawn fields; `paper` if left out.
 
     Raises:
-        InvalidInput: naming file, line and field.
+        InvalidInput: names file, line and field.
     """
     found = Found()
     in_order = InOrder("timestamp")

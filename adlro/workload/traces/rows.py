@@ -1,4 +1,4 @@
-"""Lines of trace files and their fields: every complaint names file, line and field. Standard library only."""
+"""Lines of trace files and their fields: every error names file, line and field. Standard library only."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from adlro.errors import InvalidInput
 from adlro.records.jobs import JobType
 
 LONGEST_S = 31_536_000.0
-"""One year: the most that job.proto takes as work or expected runtime."""
+"""One year: the limit of job.proto for work and expected runtime."""
 LATEST_S = 1e11
-"""The latest time of a trace: 3,000 years of seconds, so Unix times are below it, and milliseconds are kept."""
+"""The latest time of a trace: 3,000 years of seconds, so Unix times are below it, and floats keep milliseconds."""
 LARGEST = 2**31 - 1
 
 _USER = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
@@ -32,7 +32,7 @@ class Row:
     Args:
         path: the file.
         line: its number, from 1.
-        numbers: where in `values` a field stands.
+        numbers: by field, its index in `values`.
         values: the texts.
     """
 
@@ -49,7 +49,7 @@ class Row:
         raise InvalidInput(f"{self._path}: line {self.line}: {field}: {complaint}", field=field)
 
     def text(self, field: str) -> str:
-        """As it stands, which may be nothing."""
+        """The field's text, possibly empty."""
         return self._values[self._numbers[field]].strip()
 
     def number(
@@ -61,7 +61,7 @@ class Row:
             value = float(text)
         except ValueError:
             value = math.nan
-        # float() also takes `1_000`; infinities are beyond every limit but `most`.
+        # float() also accepts `1_000`; infinities are outside every limit but `most`.
         if not (least <= value <= most and value > above and value < math.inf) or "_" in text:
             bounds = (
                 (least > -math.inf, f"from {least:g}"),
@@ -73,7 +73,7 @@ class Row:
         return value
 
     def whole(self, field: str, *, least: int, most: int = LARGEST) -> int:
-        """A whole number; `4.0` is one too."""
+        """A whole number; `4.0` is accepted too."""
         text = self._values[self._numbers[field]]
         try:
             value = float(text)
@@ -84,7 +84,7 @@ class Row:
         return int(value)
 
     def time(self, field: str) -> float:
-        """A time such as `2017-09-04 10:30:41` (ISO 8601), as Unix time; in UTC where it does not say."""
+        """A time such as `2017-09-04 10:30:41` (ISO 8601), as Unix time; UTC if it has no zone."""
         text = self.text(field)
         try:
             parsed = datetime.datetime.fromisoformat(text)
@@ -95,7 +95,7 @@ class Row:
             self.refuse(field, f"must be a time such as 2017-09-04 10:30:41, not '{text}'")
 
     def user(self, field: str, prefix: str = "") -> str:
-        """A user's name, as job.proto takes it."""
+        """A user's name that job.proto accepts."""
         name = prefix + self.text(field)
         if name == prefix:
             self.refuse(field, "must be given, not ''")
@@ -104,7 +104,7 @@ class Row:
         return name
 
     def application(self, field: str) -> str:
-        """An application's name, as job.proto takes it."""
+        """An application's name that job.proto accepts."""
         name = self.text(field)
         if not name:
             self.refuse(field, "must be given, not ''")
@@ -113,7 +113,7 @@ class Row:
         return name
 
     def job_type(self, field: str) -> JobType:
-        """One of the three kinds, by its label."""
+        """One of the three job types, by its label."""
         found = {job_type.label: job_type for job_type in JobType}.get(self.text(field))
         if found is None:
             labels = ", ".join(job_type.label for job_type in JobType)
@@ -122,7 +122,7 @@ class Row:
 
 
 class InOrder:
-    """Checks that the times of a file do not fall."""
+    """Checks that the times of a file do not decrease."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -137,11 +137,11 @@ class InOrder:
 
 
 def csv_rows(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The lines of a CSV file with exactly these columns, in any order; blank lines are passed over.
+    """The lines of a CSV file with exactly these columns, in any order; blank lines are skipped.
 
     Raises:
-        InvalidInput: no such file, unreadable, not UTF-8, a column missing, unknown or given twice, a line with too
-            many or too few values.
+        InvalidInput: no such file, unreadable, not UTF-8, a missing, unknown or repeated column, a line with too many
+            or too few values.
     """
     text = read_text(path)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -162,11 +162,11 @@ def csv_rows(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def read_text(path: str | Path, *, lenient: bool = False) -> str:
-    """The text of a file, unpacked where its name ends in `.gz`, without a byte order mark.
+    """The text of a file, decompressed if its name ends in `.gz`, without a byte order mark.
 
     Args:
         path: the file.
-        lenient: replace what is not UTF-8 (for formats whose comments may be in another encoding).
+        lenient: replaces bytes that are not UTF-8 (for formats whose comments may have another encoding).
 
     Raises:
         InvalidInput: no such file, unreadable, a broken gzip file, or not UTF-8.

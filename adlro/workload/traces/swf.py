@@ -1,10 +1,9 @@
 """Traces in Standard Workload Format (SWF).
 
-18 whitespace-separated numbers a line, -1 for what is not known, comments after `;`
-(D. G. Feitelson, Parallel Workloads Archive, https://www.cs.huji.ac.il/labs/parallel/workload/swf.html). The format is
-"completely defined, with no scope for user extensability": a line of 17 or 19 numbers has lost or gained one
-somewhere, and what stands where cannot be known, so it is refused, as is a job without submit time. Lines should be
-sorted by submit time; where they are not, they are sorted here, and the notes say so.
+18 whitespace-separated numbers per line, -1 for unknown ones, comments after `;` (D. G. Feitelson, Parallel Workloads
+Archive, https://www.cs.huji.ac.il/labs/parallel/workload/swf.html). The format is "completely defined, with no scope
+for user extensability": a line of 17 or 19 numbers has lost or gained one at an unknown place, so it is refused, as is
+a job without submit time. Lines should be sorted by submit time; if not, the reader sorts them, and the notes say so.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ SWF_FIELDS = (
 )
 SWF_CANCELLED = 5
 SWF_FAILED = 0
-# A job that was checkpointed has a line for the whole and one for each part; the parts would count twice.
+# A checkpointed job has a line for the whole and one for each part; the parts would count twice.
 SWF_PARTS = (2, 3, 4)
 
 _NUMBERS = {field: i for i, field in enumerate(SWF_FIELDS)}
@@ -53,26 +52,26 @@ def read_swf(
     """Reads a trace in Standard Workload Format (also gzipped, `.gz`).
 
     A job of several processors becomes one GPU job. Run time becomes work on the reference GPU, requested time the
-    expected runtime there, user id n the user `user-<n>`, submit times count from the first job that is kept. Jobs
-    without run time, cancelled jobs and parts of checkpointed jobs are left out. What a trace lacks (job type,
-    application, cores, memory, GPU memory, priority, a missing user) is drawn for each job in turn by the scenario's
-    rules; a trace's processors and memory are those of a CPU machine and say nothing about a GPU job's.
+    expected runtime there, user id n the user `user-<n>`; submit times count from the first job of the list. Jobs
+    without run time, cancelled jobs and parts of checkpointed jobs are left out. Missing fields (job type, application,
+    cores, memory, GPU memory, priority, a missing user) are drawn for each job by the scenario's rules; a trace's
+    processors and memory are those of a CPU machine and say nothing about a GPU job's.
 
     Args:
         path: the file.
-        seed: of what is drawn.
-        limit: only the first so many jobs by submission.
-        scenario: where missing fields come from; `paper` where left out.
+        seed: seed of the drawn fields.
+        limit: only the first jobs by submission, up to this number.
+        scenario: source of the drawn fields; `paper` if left out.
 
     Returns:
-        The jobs in the order of submission, and what was done to the trace.
+        The jobs in the order of submission, and notes about the conversion.
 
     Raises:
-        InvalidInput: naming file, line and field.
+        InvalidInput: names file, line and field.
     """
     found = Found()
     last_s = 0.0
-    # Comments of the archive's logs are not always UTF-8; fields are numbers, so nothing is lost by leniency.
+    # Comments of the archive's logs are not always UTF-8; fields are numbers, so replaced bytes lose no data.
     for line_number, line in enumerate(io.StringIO(read_text(path, lenient=True)), start=1):
         values = line.partition(";")[0].split()
         if not values:
@@ -116,7 +115,7 @@ def read_swf(
 def _job(row: Row, run_s: float, *, failed: bool) -> TraceJob:
     processors = max(row.number("allocated_processors"), row.number("requested_processors"))
     requested_s = row.number("requested_time")
-    # An estimate only: "no limit", or one in other units, is no reason to refuse a trace.
+    # Only an estimate: "no limit", or another unit, is no reason to refuse a trace.
     estimated = 0 < requested_s <= LONGEST_S
     user_id = row.whole("user_id", least=-1)
     noted = (

@@ -1,1 +1,1 @@
-"""Clusters as they are known: the matrix of all GPUs, and the same as one hypervector."""
+"""The state of clusters: the matrix of all GPUs, and the same as one hypervector."""

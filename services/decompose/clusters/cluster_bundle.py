@@ -1,4 +1,4 @@
-"""The described cluster as one hypervector, kept in step with its GPU matrix. Knows plain records and arrays only."""
+"""The described cluster as one hypervector, synchronous with its GPU matrix. Knows plain records and arrays only."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NOT_KNOWN = "not known"
 
 
 class ClusterBundle:
-    """A cluster memory of GPU model, utilization level and memory level, updated GPU by GPU as these change.
+    """A cluster memory of GPU model, utilization level and memory level; each GPU is updated when these change.
 
     Args:
-        codebook: gives the atoms.
+        codebook: source of the atoms.
     """
 
     def __init__(self, codebook: Codebook | None = None) -> None:
@@ -29,7 +29,7 @@ class ClusterBundle:
 
     @property
     def codebook_version(self) -> str:
-        """Names the atoms."""
+        """A text that identifies the atoms."""
         return self._codebook.version
 
     def variables(self, variables: Variables) -> dict[str, list[str]]:
@@ -41,7 +41,7 @@ class ClusterBundle:
         }
 
     def fold(self, snapshot: GpuMatrixSnapshot) -> NDArray[np.int32]:
-        """Brings the bundle up to a snapshot. Returns it: d."""
+        """Updates the bundle to a snapshot. Returns it: d."""
         if self._memory is None or snapshot.gpus != self._gpus:
             self._gpus = snapshot.gpus
             self._models = sorted({model for _, _, model in snapshot.gpus})

@@ -3,9 +3,9 @@
     record(gpu)  = a_1[value] * a_2[value] * ...        one random atom for each variable's value
     memory       = sum over GPUs of slot(gpu) * record(gpu)
 
-One GPU is updated in place: its old product is subtracted, its new one added. `decode` takes a GPU's values out again:
-unbind its slot, then look for the record in the product codebook of all combinations, where there are at most
-EXHAUSTIVE_LIMIT; beyond that by a resonator network (`adlro.services.decompose.hypervectors.resonator`).
+A GPU is updated in place: the memory subtracts its old product and adds the new one. `decode` recovers a GPU's values:
+it unbinds the GPU's slot, then searches the product codebook of all combinations, up to EXHAUSTIVE_LIMIT of them;
+beyond that it uses a resonator network (`adlro.services.decompose.hypervectors.resonator`).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from adlro.services.decompose.hypervectors.codebook import Codebook
 from adlro.services.decompose.hypervectors.resonator import resonate
 
 EXHAUSTIVE_LIMIT = 100_000
-"""Combinations up to which decoding compares with every one."""
+"""Combinations up to which decoding compares with all."""
 CLEAR_MARGIN = 1.2
-"""Standard deviations by which the best must lead after half the components to be taken."""
-_BLOCK_COMBINATIONS = 2_048  # of the product codebook that are compared at a time
-_KEPT_BYTES = 64 * 2**20  # a product codebook up to this size is kept as floats
+"""Lead of the best after half the components, in standard deviations, that is accepted without the other half."""
+_BLOCK_COMBINATIONS = 2_048  # combinations of the product codebook per comparison
+_KEPT_BYTES = 64 * 2**20  # a product codebook up to this size is stored as floats
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """What was read of N slots.
+    """The decoded records of N slots.
 
-    values: N x V numbers of values. similarity: N, the dot product with the record found over the components that were
-    compared (half of them where these settled it); about 1 where it is right, about 0 for a slot that holds nothing.
+    values: N x V numbers of values. similarity: N, the dot product with the decoded record over the compared components
+    (half of them if these sufficed); about 1 for a right one, about 0 for an empty slot.
     """
 
     values: NDArray[np.intp]
@@ -47,9 +47,9 @@ class GpuRecordCode:
     """Codes of records: V variables with a fixed number of values each.
 
     Args:
-        codebook: gives the atoms.
-        sizes: how many values each variable has, by name; their order is that of a record's values.
-        exhaustive_limit: combinations up to which `decode` compares with every one.
+        codebook: source of the atoms.
+        sizes: number of values of each variable, by name; their order is that of a record's values.
+        exhaustive_limit: combinations up to which `decode` compares with all.
     """
 
     def __init__(self, codebook: Codebook, sizes: Mapping[str, int], exhaustive_limit: int = EXHAUSTIVE_LIMIT) -> None:
@@ -67,7 +67,7 @@ class GpuRecordCode:
         """The records of N x V numbers of values: N x d.
 
         Raises:
-            IndexError: a number is not one of its variable's.
+            IndexError: a number is not one of its variable's values.
         """
         numbers = np.asarray(values, dtype=np.intp)
         if numbers.ndim != 2 or numbers.shape[1] != len(self.factors):
@@ -82,8 +82,8 @@ class GpuRecordCode:
         """The values in noisy records.
 
         Args:
-            noisy: N x d; or d where all are in one bundle.
-            keys: N x d by which they are unbound; None: they are not bound to anything.
+            noisy: N x d; or d if all are in one bundle.
+            keys: N x d, the keys to unbind; None: the records are not bound.
         """
         held = np.asarray(noisy, dtype=np.float32)
         if self.exhaustive and self._kept_halves is not None:
@@ -106,9 +106,9 @@ class GpuRecordCode:
         first: NDArray[np.float32],
         second: NDArray[np.float32],
     ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """The most similar combinations, and how similar.
+        """The most similar combinations, and their similarities.
 
-        What half the components settle clearly is neither unbound nor compared by the other half.
+        Records that half the components decide clearly are not compared by the other half.
         """
         half = len(first)
         left = held[..., :half] if keys is None else unbind(held[..., :half], keys[:, :half])
@@ -119,8 +119,8 @@ class GpuRecordCode:
         dots[rows, which] = -np.inf
         margin = best - dots.max(axis=1)
         dots[rows, which] = best
-        # The difference of two wrong ones' dot products has this standard deviation. With a margin of more than it, the
-        # right one would have to lie five of them lower than expected where a bundle is full, more where it is not.
+        # The difference of two wrong ones' dot products has this standard deviation. With a larger margin, the right
+        # one would have to be five of them below its expectation in a full bundle, more in others.
         spread = np.sqrt(2.0 * np.einsum("nd,nd->n", left, left))
         unclear = np.flatnonzero(margin <= CLEAR_MARGIN * spread)
         similarity = best.astype(np.float64) / half
@@ -132,7 +132,7 @@ class GpuRecordCode:
         return which, similarity
 
     def _in_blocks(self, vectors: NDArray[np.float32]) -> NDArray[np.intp]:
-        """The most similar combinations of a product codebook that is made block by block."""
+        """The most similar combinations of a product codebook that is computed in blocks."""
         best = np.full(len(vectors), -np.inf, dtype=np.float32)
         which = np.zeros(len(vectors), dtype=np.intp)
         rows = np.arange(len(vectors))
@@ -147,7 +147,7 @@ class GpuRecordCode:
 
     @functools.cached_property
     def _kept_halves(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        """The product codebook by halves of the components, d/2 x combinations each; None where it is too large."""
+        """The product codebook by halves of the components, d/2 x combinations each; None if it is too large."""
         if self.combinations * self.codebook.dimension * 4 > _KEPT_BYTES:
             return None
         products = self._block(0, self.combinations)
@@ -160,7 +160,7 @@ class GpuRecordCode:
 
 
 class ClusterMemory:
-    """Slots by name, and the bundle of what they hold.
+    """Slots by name, and the bundle of their records.
 
     Args:
         record: codes of the records.
@@ -174,12 +174,12 @@ class ClusterMemory:
         self.slots = tuple(slots)
         self._number = {name: number for number, name in enumerate(self.slots)}
         self._atoms = record.codebook.atoms([f"slot/{name}" for name in self.slots])  # N x d
-        self._float_atoms = self._atoms.astype(np.float32)  # so that unbinding hands the product of matrices its floats
+        self._float_atoms = self._atoms.astype(np.float32)  # as floats, the input of the matrix product
         self._values = np.full((len(self.slots), len(record.factors)), -1, dtype=np.intp)
         self.bundle: NDArray[np.int32] = np.zeros(record.codebook.dimension, dtype=np.int32)
 
     def update(self, slots: Sequence[str], values: NDArray[Any]) -> None:
-        """Puts records into slots in place of what they held; slots whose values stay cost nothing.
+        """Replaces the records of slots; slots with unchanged values cost nothing.
 
         Args:
             slots: n names, each at most once.
@@ -187,7 +187,7 @@ class ClusterMemory:
 
         Raises:
             KeyError: no such slot.
-            IndexError: a number is not one of its variable's.
+            IndexError: a number is not one of its variable's values.
         """
         rows = np.array([self._number[name] for name in slots], dtype=np.intp)
         wanted = np.asarray(values, dtype=np.intp)
@@ -204,11 +204,11 @@ class ClusterMemory:
         self._values[rows] = wanted
 
     def decode(self, slots: Sequence[str] | None = None, bundle: NDArray[Any] | None = None) -> DecodedRecords:
-        """The values that slots hold, read from the bundle alone.
+        """The values of slots, decoded from the bundle alone.
 
         Args:
-            slots: names; all where left out.
-            bundle: read this (d) in place of the memory's own, such as one that came over a wire, or with noise.
+            slots: names; all if left out.
+            bundle: decodes this (d) in place of the memory's own, such as a received or noisy one.
 
         Raises:
             KeyError: no such slot.

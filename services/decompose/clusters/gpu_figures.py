@@ -15,10 +15,10 @@ from adlro.records.matrices import GpuDrift
 from adlro.records.telemetry import Metric as Telemetry
 from adlro.services.decompose.clusters.gpu_matrix import GpuMatrixSnapshot
 
-# A GPU that has not reported for longer shows no values: it may be lost, or its exporter.
+# A GPU without a report for longer shows no values: it, or its exporter, may be lost.
 SHOWN_FOR_S = 60.0
 
-# Metric, name, what it is, and what a raw value is multiplied by.
+# Metric, name, description, and the factor of a raw value.
 _FIGURES: tuple[tuple[Telemetry, str, str, float], ...] = (
     (Telemetry.UTILIZATION, "utilization_ratio", "share of time in which it computes", 1.0),
     (Telemetry.MEMORY_USED, "memory_used_bytes", "memory in use", 2.0**20),
@@ -30,11 +30,11 @@ _LABELS = ["cluster", "gpu_id", "node_id", "gpu_model"]
 
 
 class GpuFigures(NamedTuple):
-    """What is shown.
+    """The exported figures.
 
     Attributes:
         snapshots: the GPU matrix of each cluster.
-        drifts: of each GPU that ran jobs, by cluster and id.
+        drifts: the drift of each GPU that ran jobs, by cluster and id.
         now_unix_s: wall time.
     """
 
@@ -44,7 +44,7 @@ class GpuFigures(NamedTuple):
 
 
 def show_gpu_figures(take: Callable[[], GpuFigures], registry: CollectorRegistry) -> None:
-    """Shows each GPU as it is known when the process is scraped: seven series a GPU."""
+    """Exports the state of each GPU at each scrape: seven series per GPU."""
     WhenScraped(take, _metrics, GpuFigures((), {}, 0.0), registry)
 
 

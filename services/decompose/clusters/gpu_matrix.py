@@ -1,7 +1,7 @@
 """The GPU matrix: the newest value of each metric of each GPU, folded from telemetry. Knows records and arrays only.
 
-A value counts as newer by its sample time, so blocks may come twice or out of order. GPUs are those of the cluster's
-description, in its order; what GPUs report that it doesn't name is counted and left out.
+Sample times decide which value is newer, so blocks may repeat or be out of order. GPUs are those of the cluster's
+description, in its order; values of other GPUs are counted and dropped.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ METRIC_UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class GpuMatrixSnapshot:
-    """A cluster's GPU matrix at one revision; never changed after it is made.
+    """A cluster's GPU matrix at one revision; immutable.
 
     gpus: (gpu_id, node_id, gpu_model) in the order of the description. sample_times_unix_s: G, NaN: never reported.
-    levels: 3 x G, see `variables.gpu_levels`. newest_sample_unix_s: of all; None where none reported.
+    levels: 3 x G, see `variables.gpu_levels`. newest_sample_unix_s: of all GPUs; None before the first report.
     """
 
     cluster: str
@@ -52,7 +52,7 @@ class GpuMatrix:
 
     Args:
         cluster: its description.
-        revisions: gives growing numbers, so that a cluster that is described anew goes on where it was.
+        revisions: source of growing numbers, so that the revisions of a cluster with a new description continue.
     """
 
     def __init__(self, cluster: Cluster, revisions: Iterator[int] | None = None) -> None:
@@ -64,13 +64,13 @@ class GpuMatrix:
         self._raw: NDArray[np.float32]
         self._normalized: NDArray[np.float32]
         self._times: NDArray[np.float64]
-        # The GPUs of the last block and their rows: a source sends the same ones again and again.
+        # The GPUs of the last block and their rows: a source sends the same ones repeatedly.
         self._last_ids: tuple[str, ...]
         self._last_numbers: NDArray[np.intp]
         self._describe(cluster, {})
 
     def describe(self, cluster: Cluster) -> None:
-        """Takes a new description; the values of GPUs that stay, as the model they were, are kept."""
+        """Sets a new description; GPUs that stay with the same model keep their values."""
         if cluster == self.cluster:
             return
         old_models = {gpu_id: model for gpu_id, _, model in self._gpus}
@@ -88,14 +88,14 @@ class GpuMatrix:
         self._touch()
 
     def drop(self) -> None:
-        """The cluster is described no longer: wakes those who wait for changes."""
+        """Marks the cluster as no longer described: wakes all waiting callers."""
         self._touch()
 
     def fold(self, block: TelemetryBlock) -> bool:
-        """Takes the newest values of a block.
+        """Adds the newest values of a block.
 
         Returns:
-            Whether the block names GPUs that the description doesn't.
+            Whether the block has GPUs that are not in the description.
         """
         if block.gpu_ids == self._last_ids:
             numbers = self._last_numbers
@@ -112,7 +112,7 @@ class GpuMatrix:
         for metric, column in block.columns.items():
             raw = column.raw[:, columns]
             reported = ~np.isnan(raw)
-            # Of each GPU the last reported sample of the block.
+            # For each GPU the last reported sample of the block.
             last = len(raw) - 1 - np.argmax(reported[::-1], axis=0)
             times = sample_times_unix_s[last]
             row = metric - 1
@@ -129,7 +129,7 @@ class GpuMatrix:
         return strangers > 0
 
     def snapshot(self) -> GpuMatrixSnapshot:
-        """The matrix as it is; computed once a revision."""
+        """The present matrix; computed once per revision."""
         if self._snapshot is None:
             reported = ~np.isnan(self._times)
             newest = np.where(reported, self._times, -np.inf).max(axis=0, initial=-np.inf)  # G
@@ -151,7 +151,7 @@ class GpuMatrix:
         return self._snapshot
 
     async def changed(self, after_revision: int) -> None:
-        """Returns as soon as the revision is another one."""
+        """Returns once the revision differs."""
         while self.revision == after_revision:
             await self._changed.wait()
 
@@ -177,21 +177,21 @@ class GpuMatrix:
     def _touch(self) -> None:
         self.revision = next(self._revisions)
         self._snapshot = None
-        # Everyone who waits wakes; those who come later wait for the next change.
+        # Wakes all waiting callers; later ones wait for the next change.
         self._changed.set()
         self._changed = asyncio.Event()
 
 
 @dataclass(slots=True)
 class GpuMatrices:
-    """The matrices of all described clusters. `read` is whether the descriptions have been read at all."""
+    """The matrices of all described clusters. `read`: whether the descriptions have been read at all."""
 
     matrices: dict[str, GpuMatrix] = field(default_factory=dict)
     read: bool = False
     _revisions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def describe(self, clusters: Sequence[Cluster]) -> None:
-        """Takes the descriptions of all clusters there are."""
+        """Sets the descriptions of all clusters."""
         self.read = True
         for name in self.matrices.keys() - {cluster.name for cluster in clusters}:
             self.matrices.pop(name).drop()
@@ -203,7 +203,7 @@ class GpuMatrices:
                 matrix.describe(cluster)
 
     def gpu_models(self) -> set[str] | None:
-        """The GPU models of all clusters; None while their descriptions are not read."""
+        """The GPU models of all clusters; None until their descriptions are read."""
         if not self.read:
             return None
         return {model for matrix in self.matrices.values() for model in matrix.cluster.gpu_models}

@@ -1,1 +1,1 @@
-"""Hypervectors: their algebra and codes, the index of packed ones, and the similarity that they stand for: arrays."""
+"""Hypervectors: their algebra and codes, the index of packed ones, and their similarity kernel: arrays."""

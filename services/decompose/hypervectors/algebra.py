@@ -23,7 +23,7 @@ WORD_BITS = 64
 
 
 def bind(first: Signs, *others: Signs) -> Signs:
-    """The product, component by component: unlike each of its factors, and undone by binding again.
+    """The product by components: dissimilar to each of its factors, and undone by another bind.
 
     Args:
         first: ... x d, -1 and 1.
@@ -33,16 +33,16 @@ def bind(first: Signs, *others: Signs) -> Signs:
 
 
 def unbind(bound: Bundle, *factors: Bundle) -> Bundle:
-    """What is left when factors are taken out of a product, or of a bundle of products: each is its own inverse."""
+    """The rest of a product, or of a bundle of products, without some factors: each is its own inverse."""
     return reduce(np.multiply, factors, bound)
 
 
 def bundle(vectors: Bundle, weights: NDArray[Any] | None = None) -> Bundle:
-    """The sum over the first axis: like each of its members.
+    """The sum over the first axis: similar to each of its members.
 
     Args:
         vectors: n x ... x d.
-        weights: n; each vector counts so much.
+        weights: n; the weight of each vector.
 
     Returns:
         ... x d; int32 without weights, the weights' kind of float otherwise.
@@ -55,14 +55,14 @@ def bundle(vectors: Bundle, weights: NDArray[Any] | None = None) -> Bundle:
 
 
 def permute(vector: Bundle, steps: int = 1) -> Bundle:
-    """Components moved on by `steps` places, round the end; undone by the negative. Marks order."""
+    """Shifts components by `steps` places, cyclically; the negative undoes it. Encodes order."""
     return np.roll(vector, steps, axis=-1)
 
 
 def similarity(first: Bundle, second: Bundle) -> NDArray[np.float64]:
     """The cosine of hypervectors: `first` A x d and `second` B x d give A x B; single ones drop their axis.
 
-    A bundle of nothing, all zeros, is similar to nothing: 0.
+    A bundle of no members, all zeros, has similarity 0.
     """
     left, right = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     lengths = np.multiply.outer(np.linalg.norm(left, axis=-1), np.linalg.norm(right, axis=-1))
@@ -71,7 +71,7 @@ def similarity(first: Bundle, second: Bundle) -> NDArray[np.float64]:
 
 
 def signs(vectors: Bundle, ties: Signs) -> Signs:
-    """-1 and 1 by sign; components that are 0 are taken from `ties` (d), so that the result is the same everywhere."""
+    """-1 and 1 by sign; components of 0 come from `ties` (d), so that the result is the same everywhere."""
     return np.where(vectors == 0, ties, np.where(vectors < 0, -1, 1)).astype(np.int8)
 
 
@@ -98,16 +98,16 @@ def packed_similarity(query: Words, words: Words) -> NDArray[np.float64]:
 
 
 def recovery_probability(dimension: int, bundled: int, candidates: int, flipped_ratio: float = 0.0) -> float:
-    """The capacity formula: how often cleanup finds the right one of `candidates` in a bundle of `bundled` products.
+    """The capacity formula: the probability that cleanup selects the right one of `candidates` from a bundle.
 
     The right candidate's dot product is normal about d, every other's about 0, both with a variance of d for each
-    vector bundled (the right one's without its own); the right one must be the greatest:
+    bundled vector (the right one's without its own); the right one must be the greatest:
 
         p = E_z [ Phi((a d + sqrt((K - 1) d) z) / sqrt(K d)) ^ (C - 1) ],  a = 1 - 2 x flipped share
 
     after Frady, Kleyko, Sommer 2018, "A theory of sequence indexing and working memory in recurrent neural networks",
-    eq. 15 with unequal variances. A sum whose signs are flipped at random keeps its variance and loses 2 x the share of
-    its mean; what is lost of the right one's signal becomes noise.
+    eq. 15 with unequal variances. A sum with randomly flipped signs has the same variance, and its mean is lower by 2 x
+    the share; the lost part of the right one's signal becomes noise.
 
     Args:
         dimension: d.

@@ -1,13 +1,14 @@
 """Codebooks: the same atoms in every process, on every machine, in every release. Knows arrays only.
 
 An atom's components are the bits of a counter-based generator (Philox 4x64, whose stream numpy keeps fixed) with a key
-made from its name by BLAKE2b: no Python hash, no order of appearance, nothing stored. Three kinds of codes:
+made from the atom's name by BLAKE2b: independent of Python's hash, of the order of appearance and of stored state.
+Three kinds of codes:
 
 - random codes (`atom`, `atoms`): nearly orthogonal, for exact recovery;
-- level codes (`levels`): neighbours alike, ends unlike, for ordered values in a closed range;
-- fractional-power codes (`FractionalPowerCode`): alike by distance, for real values without bounds.
+- level codes (`levels`): similar neighbours, dissimilar ends, for ordered values in a closed range;
+- fractional-power codes (`FractionalPowerCode`): similar by distance, for unbounded real values.
 
-Level and fractional-power codes are for retrieval alone: bundled for recovery they mistake neighbours for each other
+Level and fractional-power codes are only for retrieval: recovery from a bundle would confuse neighbours
 (tests/unit/decompose/hypervectors/test_codebook.py shows by how much). Names keep the kinds apart.
 """
 
@@ -27,16 +28,15 @@ from adlro.services.decompose.hypervectors.algebra import WORD_BITS, Signs
 DIMENSION = 4096
 _TURNS_PER_RADIAN = 1.0 / (2.0 * math.pi)
 CODE_VERSION = "adlro-1"
-"""Part of every key: another version is another set of atoms. What was kept under one version is not read by
-another."""
+"""Part of every key: another version is another set of atoms. Data stored under one version are not read by another."""
 
 
 class Codebook:
     """Atoms of one dimension by name.
 
     Args:
-        dimension: components of each; a multiple of 64.
-        seed: another seed gives atoms unlike these.
+        dimension: number of components of each; a multiple of 64.
+        seed: another seed gives dissimilar atoms.
 
     Raises:
         ValueError: the dimension is not a multiple of 64, or not above 0.
@@ -51,7 +51,7 @@ class Codebook:
 
     @property
     def version(self) -> str:
-        """Names everything that the atoms depend on."""
+        """A text that identifies the atoms."""
         return f"{CODE_VERSION}/{self.dimension}/{self.seed}"
 
     def atom(self, name: str) -> Signs:
@@ -66,9 +66,9 @@ class Codebook:
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - a codebook lives as long as its process
     def levels(self, name: str, count: int) -> Signs:
-        """Level codes for `count` ordered values: count x d; similarity falls evenly from 1 to 0 over the range.
+        """Level codes for `count` ordered values: count x d; similarity decreases linearly from 1 to 0 over the range.
 
-        From level to level another share of the components is taken from a second atom instead of the first.
+        From level to level a further share of the components comes from a second atom instead of the first.
         """
         first, last = self.atom(f"level/{name}/first"), self.atom(f"level/{name}/last")
         order = np.random.Generator(self._generator(f"level/{name}/order")).permutation(self.dimension)
@@ -81,11 +81,11 @@ class Codebook:
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - the same
     def fractional(self, name: str, length_scale: float = 1.0) -> FractionalPowerCode:
-        """Fractional-power codes of a real variable; values a `length_scale` apart are half as alike as can be."""
+        """Fractional-power codes of a real variable; see `FractionalPowerCode`."""
         return FractionalPowerCode(self, name, length_scale)
 
     def uniform(self, name: str) -> NDArray[np.float64]:
-        """D numbers in (0, 1) that belong to a name."""
+        """D numbers in (0, 1) determined by a name."""
         raw = self._generator(name).random_raw(self.dimension)
         return ((raw >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
 
@@ -103,21 +103,22 @@ class Codebook:
 
 @functools.cache
 def default_codebook() -> Codebook:
-    """The codebook of DIMENSION that a process shares, so that each atom is made once."""
+    """The process's shared codebook of DIMENSION, so that each atom is computed once."""
     return Codebook()
 
 
 class FractionalPowerCode:
-    """Codes whose similarity depends on the distance of two values alone: sign(cos(x w + b)), one random w and b each.
+    """Codes whose similarity depends only on the distance of two values: sign(cos(x w + b)), with random w and b.
 
-    A fractional power of a unitary phasor hypervector (Plate 1994; Frady et al. 2021, "Computing on functions") read as
-    signs by a random dither (Raginsky, Lazebnik 2009), so that it lives among the other codes. With Cauchy-distributed
-    w (inverse distribution function of `Codebook.uniform`) the similarity falls smoothly, without long-range ripples.
+    A fractional power of a unitary phasor hypervector (Plate 1994; Frady et al. 2021, "Computing on functions"),
+    converted to signs by a random dither (Raginsky, Lazebnik 2009), so that it combines with the other codes. With
+    Cauchy-distributed w (inverse distribution function of `Codebook.uniform`) the similarity decreases smoothly,
+    without long-range ripples.
 
     Args:
-        codebook: gives w and b.
-        name: of the variable.
-        length_scale: distance over which similarity falls to about a third.
+        codebook: source of w and b.
+        name: name of the variable.
+        length_scale: distance over which similarity decreases to about a third.
     """
 
     def __init__(self, codebook: Codebook, name: str, length_scale: float) -> None:
@@ -147,7 +148,7 @@ class FractionalPowerCode:
         values = np.asarray(value, dtype=np.float64)
         if not np.isfinite(values).all():
             raise ValueError("a fractional-power code needs a finite value")
-        # The sign of the cosine without one: it is negative on the half of the circle around half a turn.
+        # The cosine's sign without a cosine: it is negative on the half of the circle around half a turn.
         turns = (values[..., None] * self._frequency + self._phase) * _TURNS_PER_RADIAN
         turns -= np.floor(turns)
         return np.where(np.abs(turns - 0.5) < 0.25, -1, 1).astype(np.int8)

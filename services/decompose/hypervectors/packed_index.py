@@ -1,7 +1,7 @@
-"""Packed hypervectors by row, and the rows nearest to one by counting bits. Knows arrays only.
+"""Packed hypervectors by row, and the nearest rows to one by counting bits. Knows arrays only.
 
-A row takes d/8 bytes and an eighth of as much again for its first PREFIX_WORDS words, which lie together for all rows:
-a query compares the prefix with every row, and all words with the best of these.
+A row takes d/8 bytes and an eighth of that again for its first PREFIX_WORDS words, which are contiguous for all rows: a
+query compares the prefix with every row, and all words with the best of these.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from adlro.services.decompose.hypervectors.algebra import Words
 
 PREFIX_WORDS = 16
-"""Words (of 64 bits) that every row is compared by."""
-_BLOCK_ROWS = 16_384  # rows compared at a time: what stays in the processor's cache
+"""Number of 64-bit words in the comparison with every row."""
+_BLOCK_ROWS = 16_384  # rows per comparison: they fit into the processor's cache
 _SHARE_OF_ROWS = 64  # one row in so many is compared by all words
 _LEAST_ROWS = 1_024
 
 
 class PackedIndex:
-    """Rows of packed hypervectors, reused as they become free.
+    """Rows of packed hypervectors; freed rows are reused.
 
     Args:
-        words: 64-bit words in each.
+        words: number of 64-bit words in each.
     """
 
     def __init__(self, words: int) -> None:
@@ -38,7 +38,7 @@ class PackedIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the rows take."""
+        """Size of the rows in bytes."""
         return self._prefix.nbytes + self._all.nbytes + self._used.nbytes
 
     def put(self, row: int, packed: Words) -> None:
@@ -61,13 +61,13 @@ class PackedIndex:
         self._end = end
 
     def free(self, row: int) -> None:
-        """Leaves a row out from now on."""
+        """Excludes a row from now on."""
         self._used[row] = False
 
     def nearest(self, query: Words, count: int) -> NDArray[np.intp]:
-        """The rows, about `count`, with the fewest bits unlike the query's; nearest first.
+        """The rows, about `count`, with the fewest bits different from the query's; nearest first.
 
-        Rows that are not among the best one in 64 (at least 1,024) by their first 1,024 bits are not looked at further.
+        Only the best rows, one in 64 (at least 1,024), by their first 1,024 bits are compared in full.
         """
         different = np.empty(self._end, dtype=np.uint16)
         for start in range(0, self._end, _BLOCK_ROWS):
@@ -91,7 +91,7 @@ def _least(values: NDArray[np.integer], count: int) -> NDArray[np.intp]:
     if len(values) <= count:
         return np.arange(len(values))
     if values.dtype == np.uint16 and len(values) > 100_000:
-        # Distances are small whole numbers: counting them is faster than sorting.
+        # Distances are small whole numbers: counting is faster than sorting.
         threshold = int(np.searchsorted(np.cumsum(np.bincount(values)), count))
         return np.flatnonzero(values <= threshold)
     return np.argpartition(values, count - 1)[:count]

@@ -1,11 +1,11 @@
-"""A resonator network: takes a product of atoms apart without looking at every combination. Knows arrays only.
+"""A resonator network: factorizes a product of atoms without a search of all combinations. Knows arrays only.
 
-Each factor's estimate is what is left of the product when the others' estimates are taken out, cleaned up by its
-codebook; all are improved in turn until they stay. Source: Frady, Kent, Olshausen, Sommer 2020, "Resonator networks for
+Each factor's estimate is the product with the other estimates unbound, cleaned up by the factor's codebook; the network
+updates all in turn until they are stable. Source: Frady, Kent, Olshausen, Sommer 2020, "Resonator networks for
 factoring distributed representations of data structures".
 
-Two estimates may both be negative: their signs cancel in the product, so the network settles there as happily. The
-read-out therefore takes the greatest |similarity| of each factor, never the greatest similarity.
+Two estimates may both be negative: their signs cancel in the product, so the network also converges there. The read-out
+therefore selects the greatest |similarity| of each factor, never the greatest similarity.
 """
 
 from __future__ import annotations
@@ -34,24 +34,26 @@ class Factorization:
 def resonate(
     vector: NDArray[Any], codebooks: Sequence[Signs], *, max_steps: int = MAX_STEPS, restarts: int = RESTARTS
 ) -> Factorization:
-    """Takes a (noisy) product of one atom of each codebook apart.
+    """Factorizes a (noisy) product of one atom of each codebook.
 
     Args:
-        vector: d; a product, or one with noise such as what is left of a bundle.
+        vector: d; a product, or one with noise such as the rest of a bundle.
         codebooks: V arrays of C_v x d.
-        max_steps: rounds before it is started anew.
-        restarts: starts at most; the first from the superposition of each codebook, the others from random mixtures.
+        max_steps: rounds before a restart.
+        restarts: largest number of starts; the first from the superposition of each codebook, the others from random
+            mixtures.
 
     Returns:
-        The best found. Its similarity says whether to believe it: about 1 when right, about 0 when not.
+        The best factorization found. Its similarity shows its reliability: about 1 for a right one, about 0 for a wrong
+        one.
     """
     noisy = np.asarray(vector, dtype=np.float32)
     atoms = [codebook.astype(np.float32) for codebook in codebooks]
     dimension = len(noisy)
-    # By how much a right answer stands out: the norm of what is not signal is at most that of the whole input.
+    # The threshold of a right answer: the norm of the noise is at most that of the whole input.
     believed = 0.5 if float(noisy @ noisy) < 4 * dimension else 0.7
     best = Factorization(tuple(0 for _ in atoms), -np.inf)
-    # The same input takes the same way in every process.
+    # The same input gives the same steps in every process.
     rng = np.random.Generator(np.random.Philox(key=np.array([dimension, len(atoms)], dtype=np.uint64)))
     for start in range(max(1, restarts)):
         if start == 0:

@@ -5,8 +5,8 @@ over terms, each a product over variables:
 
     k(x, y) = sum over terms t of  weight_t * product over variables v in t of  k_v(x_v, y_v)
 
-with k_v = 1 where the values of a category are equal and 0 where not (random codes), and exp(-|x - y| / length) for
-reals (fractional-power codes with Cauchy frequencies). Computed directly it has none of the noise of 1/sqrt(d);
+with k_v = 1 for equal values of a category and 0 otherwise (random codes), and exp(-|x - y| / length) for reals
+(fractional-power codes with Cauchy frequencies). The direct computation has none of the noise of 1/sqrt(d);
 benchmarks/decompose.py shows both.
 """
 
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 class KernelTerm(NamedTuple):
-    """A product of variables: categories and reals, by number. None at all: the constant."""
+    """A product of variables: categories and reals, by number. Without any: the constant."""
 
     weight: float
     categories: tuple[int, ...] = ()
@@ -30,7 +30,7 @@ class KernelTerm(NamedTuple):
 
 
 class Features(NamedTuple):
-    """N records: categories N x C (numbers of values), reals N x R (NaN: not stated, like no other value)."""
+    """N records: categories N x C (numbers of values), reals N x R (NaN: not stated, unlike any other value)."""
 
     categories: NDArray[np.int32]
     reals: Floats
@@ -49,8 +49,8 @@ def kernel(first: Features, second: Features, terms: Sequence[KernelTerm], lengt
     Args:
         first: N records.
         second: M records.
-        terms: what is added up.
-        length: the distance over which two reals become a third as alike.
+        terms: the terms of the sum.
+        length: the distance over which the similarity of two reals decreases to a third.
     """
     equal: dict[int, Floats] = {}
     near: dict[int, Floats] = {}
@@ -97,8 +97,8 @@ def kernel_by_value(
 ) -> Floats:
     """The similarity of N records, with each of V values in one column of categories, to each of M: N V x M.
 
-    As `kernel` of the N V records, value by value within a record, in a V-th of the time: terms without the column are
-    computed once for all values.
+    Equals `kernel` of the N V records, value by value within a record, in a V-th of the time: terms without the column
+    are computed once for all values.
     """
     without = [term for term in terms if column not in term.categories]
     within = [

@@ -1,1 +1,1 @@
-"""Outcomes of finished jobs: the memory that keeps them, what is like what in it, and its form as a file."""
+"""Outcomes of finished jobs: the memory that stores them, its similarity search, and its file format."""

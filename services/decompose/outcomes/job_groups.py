@@ -1,4 +1,4 @@
-"""Groups of finished jobs with something in common, and the quantiles of their newest values. Plain records only."""
+"""Groups of finished jobs with a common property, and the quantiles of their newest values. Plain records only."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from adlro.records.jobs import JobSpec
 
 GROUP_WINDOW = 256
-"""A group keeps so many of its newest values."""
+"""Number of newest values that a group stores."""
 
 
 class GroupKey(NamedTuple):
-    """What the jobs of a group have in common; parts that don't count are empty."""
+    """The common properties of a group's jobs; other parts are empty."""
 
     kind: str
     first: str = ""
@@ -57,12 +57,12 @@ class JobGroup:
         return len(self._values)
 
     def add(self, sequence: int, value: float) -> None:
-        """Takes a value of record number `sequence`; the oldest gives way when the window is full."""
+        """Adds a value of record number `sequence`; drops the oldest of a full window."""
         self._values.append((sequence, value))
         self._quantiles = None
 
     def drop(self, sequence: int) -> None:
-        """Forgets the value of a record, if it is still here."""
+        """Removes the value of a record, if it is still stored."""
         if not self._values or sequence < self._values[0][0]:
             return
         if self._values[0][0] == sequence:
@@ -80,7 +80,7 @@ class JobGroup:
 
 
 def quantile(ordered: Sequence[float], probability: float) -> float:
-    """The quantile of sorted values that a next value of their kind undercuts with this probability.
+    """The quantile of sorted values below which a further value falls with this probability.
 
     Linear between neighbours at p (n + 1) - 1, numpy's "weibull": its default would make intervals of ten values cover
     0.65 instead of 0.8. Beyond the ends: the end.

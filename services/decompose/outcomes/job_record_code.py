@@ -3,8 +3,8 @@
     job = sum over variables of  sqrt(weight) * role * code(value)
 
 with random codes for categories and fractional-power codes for reals, so that the dot product of two jobs is about the
-weighted similarity of their variables. A variable that a job does not state is left out of the sum: it says nothing
-either way. Signs of the sum are packed for the search; the best are ranked by the similarity itself.
+weighted similarity of their variables. A variable that a job does not state is left out of the sum: it has no
+information. The search uses the packed signs of the sum; the similarity itself ranks the best.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from adlro.services.decompose.variables.vocabulary import NOT_STATED, UNKNOWN
 
 CATEGORY_WEIGHTS = {Category.APPLICATION: 40, Category.USER: 25, Category.JOB_TYPE: 15, Category.LABELS: 10}
 GPU_MODEL_WEIGHT = 20
-"""Where the model that a job ran on is asked for."""
+"""Weight of the GPU model of a job's run, if requested."""
 DECLARED = REAL_COUNT
 """Column of the declared runtime, beyond the reals of `job_features`."""
 REAL_WEIGHTS = {
@@ -35,13 +35,13 @@ REAL_WEIGHTS = {
     **dict.fromkeys(range(len(Real), REAL_COUNT), 10),
 }
 LENGTH = 2.0
-"""Distance at which two reals (logarithms to the base 2) are a third as alike."""
+"""Distance at which the similarity of two reals (logarithms to the base 2) is a third."""
 STEP = 0.25
-"""Reals are rounded to steps of so much, so that jobs that hardly differ are one row of the memory."""
+"""Step of the rounding of reals, so that nearly equal jobs are one row of the memory."""
 
 
 def rounded(reals: Sequence[float]) -> list[float]:
-    """Reals to the steps by which rows differ."""
+    """Reals rounded to the steps of rows."""
     return [round(value / STEP) * STEP if math.isfinite(value) else math.nan for value in reals]
 
 
@@ -49,9 +49,9 @@ class JobRecordCode:
     """Hypervectors of rows of numbers.
 
     Args:
-        codebook: gives the atoms.
-        features: knows the names behind the numbers of categories and labels: atoms are made from names, so that
-            hypervectors are the same in every process, whatever it saw first.
+        codebook: source of the atoms.
+        features: has the names of categories' and labels' numbers: atoms depend on names, so that hypervectors are the
+            same in every process, whatever its order of jobs.
     """
 
     def __init__(self, codebook: Codebook, features: FeatureExtractor) -> None:
@@ -94,14 +94,14 @@ class JobRecordCode:
 
 
 def stated(column: int, value: int) -> bool:
-    """Whether a category says anything: an empty application, user or set of labels does not."""
+    """Whether a category has information: an empty application, user or set of labels has none."""
     if column == Category.JOB_TYPE:
         return value >= 0
     return value not in {UNKNOWN, NOT_STATED}
 
 
 def similarity(query: Features, records: Features) -> Floats:
-    """The share, 0..1, of the weight of what the query states that N records have alike: N.
+    """The share, 0..1, of the weight of the query's stated variables that N records have in common with it: N.
 
     Args:
         query: one row; a category below 0 is a value that equals none, and counts.

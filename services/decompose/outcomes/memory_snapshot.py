@@ -1,14 +1,13 @@
-"""The memory of finished jobs as a file: written whole or not at all, read only when whole and of this version.
+"""The memory of finished jobs as a file: written as a whole or not at all, read only if complete and of this version.
 
     {"format": "adlro-outcomes", "version": 2, "vocabulary": "1", "cursor": ..., "bytes": ..., "blake2b": ...}
     <zlib: JSON of {"vocabularies": {name: {value: number}}, "jobs": [...]}>
 
-It carries the place in the stream of outcomes up to which it was folded, so that a process goes on from there. Of what
-is read every type is checked before it is used (pydantic, strict), so that a file can't end the service by what it
-holds.
+The file has the last folded position in the stream of outcomes, so that a process continues from there. Every type is
+checked before its use (pydantic, strict), so that no content of a file can end the service.
 
-Replicas fold the same stream, so they may share a file: one writes at a time, and what reaches less far into the stream
-never replaces what reaches further.
+Replicas fold the same stream, so they may share a file: one writes at a time, and an earlier position in the stream
+never replaces a later one.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ FORMAT, VERSION = "adlro-outcomes", 2
 READABLE_VERSIONS = (1, 2)
 """Version 1 had lists of values as vocabularies, and jobs without their clusters."""
 MOST_CONTENT_BYTES = 2**30
-"""Unpacked; a million jobs are about so much."""
+"""Limit of the decompressed size in bytes; a million jobs need about this."""
 ANOTHER_VERSION = "ANOTHER_VERSION"
 _ENTRY = re.compile("[0-9]{1,20}-[0-9]{1,20}")
 _NO_ENTRY = (-1, 0)
 _MOST_HEADER_BYTES = 4096
 _MOST_NUMBER = 2**30
-"""Numbers of values stand in arrays of int32, and grow with each value that is new."""
+"""Limit of values' numbers: arrays store them as int32, and each new value increases them."""
 
 _Figure = Annotated[float, AllowInfNan(False)]
 _Vocabulary = list[str] | dict[str, Annotated[int, Field(ge=0, le=_MOST_NUMBER)]]
@@ -70,10 +69,10 @@ _CONTENT = TypeAdapter(_Content)
 
 
 class WrittenSnapshot(NamedTuple):
-    """What became of a file that was to be written.
+    """The result of a write.
 
-    bytes: of it; 0 where another process is writing it just now, or its file reaches further into the stream.
-    put_aside: where what was in its place, and no release could read, is now.
+    bytes: size of the file; 0 if another process is writing it, or its position in the stream is later.
+    put_aside: new path of an unreadable file that was in its place.
     """
 
     bytes: int
@@ -82,7 +81,7 @@ class WrittenSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
-    """What a file holds: finished jobs, oldest first; the growing vocabularies; the id of the last entry folded."""
+    """A file's content: finished jobs, oldest first; the growing vocabularies; the id of the last folded entry."""
 
     jobs: Sequence[FinishedJob]
     vocabularies: Mapping[str, Sequence[str] | Mapping[str, int]]
@@ -90,13 +89,13 @@ class MemorySnapshot:
 
 
 def save(path: Path, snapshot: MemorySnapshot) -> WrittenSnapshot:
-    """Writes a file in place of the one that may be there, by way of a temporary one beside it.
+    """Replaces the file, by way of a temporary file beside it.
 
-    One that can't be read is put aside first. One of another version is replaced: replicas of two releases that share
-    a file would put aside each other's without end.
+    An unreadable file is put aside first. A file of another version is replaced: replicas of two releases with a common
+    file would otherwise put aside each other's files for ever.
 
     Raises:
-        OSError: it can't be written, or what is there can't be put aside.
+        OSError: it can't be written, or the present file can't be put aside.
     """
     with _alone(path.parent) as alone:
         if not alone:
@@ -114,7 +113,7 @@ def save(path: Path, snapshot: MemorySnapshot) -> WrittenSnapshot:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[bool]:
-    """Whether no other process is in here: by a lock on the directory, which a killed process leaves free."""
+    """Whether no other process writes here: by a lock on the directory, which the kernel releases after a kill."""
     held = os.open(directory, os.O_RDONLY)
     try:
         try:
@@ -128,11 +127,11 @@ def _alone(directory: Path) -> Iterator[bool]:
 
 
 def _header_on_disk(path: Path) -> Mapping[str, Any]:
-    """Of a file that this release reads.
+    """The header of a file that this release reads.
 
     Raises:
-        OSError: there is none, or it can't be read.
-        InvalidInput: as `load`.
+        OSError: there is no file, or it can't be read.
+        InvalidInput: as for `load`.
     """
     with path.open("rb") as file:
         return _header(path, file.readline(_MOST_HEADER_BYTES))
@@ -158,7 +157,7 @@ def _header(path: Path, line: bytes) -> Mapping[str, Any]:
 
 
 def _reach(cursor: object) -> tuple[int, int]:
-    """Orders entry ids ("<ms>-<n>", 64 bits each); what is none comes first."""
+    """The sort key of an entry id ("<ms>-<n>", 64 bits each); an invalid id comes first."""
     if not isinstance(cursor, str) or not _ENTRY.fullmatch(cursor):
         return _NO_ENTRY
     ms, number = (int(each) for each in cursor.split("-"))
@@ -176,7 +175,7 @@ def _write(path: Path, snapshot: MemorySnapshot) -> int:
         "bytes": len(body),
         "blake2b": hashlib.blake2b(body, digest_size=16).hexdigest(),
     }
-    beside = path.with_name(f"{path.name}.tmp")  # nobody else is writing; what a killed process left is written over
+    beside = path.with_name(f"{path.name}.tmp")  # no other process is writing; a killed process's rest is overwritten
     try:
         with beside.open("wb") as file:
             file.write(json.dumps(header).encode() + b"\n" + body)
@@ -189,11 +188,11 @@ def _write(path: Path, snapshot: MemorySnapshot) -> int:
 
 
 def load(path: Path) -> MemorySnapshot:
-    """Reads a file.
+    """Reads a snapshot file.
 
     Raises:
-        FileNotFoundError: there is none.
-        InvalidInput: it is no such file, of another version, cut short or damaged; says which and what to do.
+        FileNotFoundError: there is no file.
+        InvalidInput: another file type or version, cut short or damaged; the message names the fault and the remedy.
     """
     with path.open("rb") as file:
         header = _header(path, file.readline(_MOST_HEADER_BYTES))
@@ -220,13 +219,13 @@ def load(path: Path) -> MemorySnapshot:
 
 
 def put_aside(path: Path) -> Path:
-    """Renames a file that can't be read to `.unreadable`, or `.unreadable.2`, ... where files are put aside already.
+    """Renames an unreadable file to `.unreadable`, or `.unreadable.2`, ... if there are such files already.
 
     Returns:
-        Where it is now.
+        The new path.
 
     Raises:
-        OSError: it can't be renamed.
+        OSError: the file can't be renamed.
     """
     aside = path.with_name(f"{path.name}.unreadable")
     number = 1

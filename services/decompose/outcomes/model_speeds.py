@@ -1,4 +1,4 @@
-"""Speeds of GPU models as the predictor uses them: a ratio and how sure it is. Knows plain records and the table."""
+"""Speeds of GPU models for the predictor: a ratio and its uncertainty. Knows plain records and the table."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from adlro.hardware import speeds as table
 from adlro.records.jobs import JobSpec, JobType
 
 APPLICATION_NOT_LISTED_LOG_SIGMA = 0.3
-"""Assumed standard deviation of the log speed where the job type's mean stands in for the application (the table's own
-spread within a type is 0.2 to 0.4)."""
+"""Assumed standard deviation of the log speed if the job type's mean replaces the application's (the table's own spread
+within a type is 0.2 to 0.4)."""
 MODEL_NOT_LISTED_LOG_SIGMA = 0.7
-"""Assumed standard deviation of the log speed of a GPU model that the table does not list: taken to be as fast as the
-reference GPU, give or take a factor of 2.5 at 80 %."""
+"""Assumed standard deviation of the log speed of a GPU model outside the table: as fast as the reference GPU, within a
+factor of 2.5 at 80 %."""
 
-# Both tables' V100: 1 by definition, whatever runs.
+# Both tables' V100: 1 by definition, for all applications.
 _REFERENCES = (table.REFERENCE_GPU_MODEL, table.GAVEL_REFERENCE_GPU_MODEL)
 
 
 class ModelSpeed(NamedTuple):
-    """Speed relative to the reference GPU, and the standard deviation of its logarithm; 0 where the table lists it."""
+    """Speed relative to the reference GPU, and the standard deviation of its logarithm; 0 for a speed in the table."""
 
     ratio: float
     log_sigma: float
 
 
 class ModelSpeeds:
-    """Speeds by application, or job type where the application is not listed; 1, unsure, for models without figures."""
+    """Speeds by application, or job type for an unlisted one; 1, with uncertainty, for models without figures."""
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
-        """The models that the table lists."""
+        """The models in the table."""
         return table.SHIPPED.gpu_models
 
     def of(self, spec: JobSpec, gpu_model: str) -> ModelSpeed:

@@ -1,15 +1,14 @@
 """The memory of finished jobs: job, GPU, runtime; bounded. Uses plain records and arrays only.
 
-Jobs that hardly differ in what they asked for (`job_record_code`) are one *row*, with one packed hypervector: the
-search for what is like a job goes through rows, of which there are fewer than jobs. What is like it by the signs of
-the hypervectors is ranked by the similarity that they stand for.
+Jobs with nearly the same demands (`job_record_code`) are one *row*, with one packed hypervector: a similarity search
+compares rows, of which there are fewer than jobs. The signs of the hypervectors select candidates, and the similarity
+that they approximate ranks them.
 
-The memory forgets: jobs that ended `max_age_s` before the newest of their cluster, whose clock is its own; and when it
-is full, the oldest job of the most crowded row (by redundancy), or the oldest of all where no row has more than
-`CROWDED`.
+The memory drops jobs that ended `max_age_s` before the newest of their cluster, on that cluster's clock; and when it is
+full, the oldest job of the row with most jobs (by redundancy), or the oldest of all if no row has more than `CROWDED`.
 
-Beside the rows stand *groups*: for each (user, application), application, job type and declaring user the newest log
-runtimes on the reference GPU, from which `runtimes.plain_predictor` takes medians and intervals.
+It also has *groups*: for each (user, application), application, job type and declaring user the newest log runtimes on
+the reference GPU, from which `runtimes.plain_predictor` computes medians and intervals.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ from adlro.services.decompose.variables.variables import Variables
 from adlro.services.decompose.variables.vocabulary import NOT_STATED
 
 CROWDED = 64
-"""Jobs of a row from which it is the first to forget when the memory is full."""
+"""Number of jobs in a row from which a full memory first drops this row's jobs."""
 SHORTLIST = 256
-"""Rows that the signs of hypervectors choose, of which the similarity itself chooses the nearest."""
+"""Number of rows that the signs of hypervectors select, of which the similarity itself selects the nearest."""
 DEFAULT_CLUSTER = "default"
 _DECLARED_MIN_S = 1e-3
 
 
 class GpuKey(NamedTuple):
-    """Names a GPU: ids are unique within a cluster only."""
+    """Identifies a GPU: ids are unique only within a cluster."""
 
     cluster: str
     gpu_id: str
@@ -60,7 +59,7 @@ class GpuKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """A job that ended by itself without error, and how long it ran; `end_s` is of its cluster's clock."""
+    """A job that ended by itself without error, and its runtime; `end_s` is on its cluster's clock."""
 
     job_id: str
     spec: JobSpec
@@ -72,22 +71,22 @@ class FinishedJob:
 
     @property
     def gpu(self) -> GpuKey:
-        """Where it ran."""
+        """Its GPU."""
         return GpuKey(self.cluster, self.gpu_id)
 
 
 class SimilarJob(NamedTuple):
-    """A finished job and its similarity, 0..1, to what was asked for."""
+    """A finished job and its similarity, 0..1, to the requested one."""
 
     job: FinishedJob
     similarity: float
 
     def evidence(self) -> Evidence:
-        """The record of it, as what a prediction rests on."""
+        """Its record as evidence of a prediction."""
         return Evidence(self.job.job_id, self.similarity, self.job.gpu_model, self.job.runtime_s)
 
     def recollection(self) -> Recollection:
-        """The record of it, with what it asked for."""
+        """Its record with its demands."""
         return Recollection(self.job.job_id, self.similarity, self.job.spec, self.job.gpu_model, self.job.runtime_s)
 
 
@@ -99,14 +98,14 @@ class _KeptJob(NamedTuple):
 
 
 class OutcomeMemory:
-    """The newest finished jobs, their groups, and what is like what.
+    """The newest finished jobs, their groups, and a similarity search.
 
     Args:
-        variables: the vocabularies by which jobs are separated; they learn from what is added.
-        speeds: brings runtimes to the reference GPU.
-        capacity: finished jobs that are kept.
-        max_age_s: cluster time after which a job is forgotten, counted back from the newest end on its cluster.
-        codebook: of the hypervectors.
+        variables: the vocabularies; added jobs extend them.
+        speeds: converts runtimes to the reference GPU.
+        capacity: largest number of finished jobs.
+        max_age_s: cluster time after which a job is dropped, relative to the newest end on its cluster.
+        codebook: codebook of the hypervectors.
     """
 
     def __init__(
@@ -157,23 +156,23 @@ class OutcomeMemory:
 
     @property
     def row_count(self) -> int:
-        """Rows in use: jobs that differ in what they asked for or ran on."""
+        """Number of rows in use: of jobs that differ in their demands or GPU model."""
         return len(self._row_of)
 
     def jobs(self) -> list[FinishedJob]:
-        """All finished jobs that are kept, in the order in which they were added."""
+        """All stored finished jobs, in the order of their addition."""
         return [kept.job for kept in self._kept.values()]
 
     def clear(self) -> None:
-        """Forgets everything; the revision still grows."""
+        """Drops all jobs; the revision still grows."""
         self._empty()
         self.revision += 1
 
     def merge(self, others: Iterable[FinishedJob]) -> int:
-        """Takes what another memory knew, as if all had been added in the order of their ends.
+        """Adds the jobs of another memory, as if all had been added in the order of their ends.
 
         Returns:
-            How many of the others' jobs were new and are kept.
+            The number of added jobs that were new and are stored.
         """
         mine = self.jobs()
         known = {job.job_id for job in mine}
@@ -184,7 +183,7 @@ class OutcomeMemory:
         return sum(job.job_id in self._job_ids for job in new)
 
     def add(self, job: FinishedJob) -> bool:
-        """Learns from a finished job; one that is known (by its id) or too old changes nothing.
+        """Learns from a finished job; a known one (by its id), or one that is too old, changes nothing.
 
         Returns:
             Whether it was new.
@@ -197,7 +196,7 @@ class OutcomeMemory:
             self._forget(self._most_redundant())
         sequence = self._next_sequence
         self._next_sequence += 1
-        # Groups first: a runtime of which no logarithm can be taken raises before anything is changed.
+        # Groups first: a runtime without a logarithm raises before any change.
         groups = self._add_to_groups(sequence, job)
         self.features.note(job.spec)
         kept = _KeptJob(sequence, job, self._row(job), groups)
@@ -215,19 +214,19 @@ class OutcomeMemory:
         return True
 
     def group(self, key: GroupKey) -> JobGroup | None:
-        """The group of a key; None where no finished job belongs to it."""
+        """The group of a key; None if it has no finished jobs."""
         return self._groups.get(key)
 
     def nearest(self, job: JobSpec, k: int, gpu_model: str = "", *, without: str = "") -> list[SimilarJob]:
-        """The k finished jobs most like a job, most similar first, newer before older.
+        """The k most similar finished jobs, most similar first, newer before older.
 
-        Similarity is the share of the weight of what the job states that is alike (`job_record_code.similarity`).
+        Similarity is the share of the weight of the job's stated variables that agree (`job_record_code.similarity`).
 
         Args:
-            job: what was asked for.
-            k: at most so many.
-            gpu_model: also weigh whether it ran on this model; empty: the model doesn't count.
-            without: the id of a finished job that is left out; empty: none is.
+            job: the requested job.
+            k: largest number of jobs.
+            gpu_model: the model counts as a variable; empty: it does not count.
+            without: id of a finished job to leave out; empty: none.
         """
         if k <= 0 or not self._kept:
             return []
@@ -238,7 +237,7 @@ class OutcomeMemory:
         packed = self._code.packed(query.categories[0].tolist(), query.reals[0].tolist())
         rows = self._index.nearest(packed, max(SHORTLIST, 4 * k))
         alike = similarity(query, Features(self._categories[rows], self._reals[rows]))
-        # The k nearest jobs lie in the k rows that are best by similarity and newest job.
+        # The k nearest jobs are in the k rows that are best by similarity and newest job.
         newest = np.array([self._members[row][-1].sequence for row in rows.tolist()])
         best = np.lexsort((-newest, -alike))[:k]
         found = [
@@ -305,11 +304,11 @@ class OutcomeMemory:
 
     def _clear_real(self, column: int) -> None:
         self._reals[:, column] = math.nan
-        # Rows with a value there are found by no new job: what it states there is another thing.
+        # No new job matches rows with a value there: the column has another meaning for it.
         at = len(Category) + column
         for key, row in [each for each in self._row_of.items() if each[0][at] is not None]:
             del self._row_of[key]
-            self._keys[row] = (*key, float(row), float(self._next_sequence))  # longer than keys of jobs, so like none
+            self._keys[row] = (*key, float(row), float(self._next_sequence))  # longer than jobs' keys, so equal to none
             self._row_of[self._keys[row]] = row
 
     def _most_redundant(self) -> _KeptJob:
@@ -318,7 +317,7 @@ class OutcomeMemory:
         return next(iter(self._kept.values()))
 
     def _forget_old(self, cluster: str) -> None:
-        # Jobs are added about in the order of their ends: one that was added late is forgotten a little late.
+        # Jobs are added about in the order of their ends: a late addition is dropped a little late.
         jobs = self._of_cluster[cluster]
         while jobs:
             oldest = next(iter(jobs.values()))

@@ -1,1 +1,1 @@
-"""Regression over the similarity of records, with how sure it is of what was seen and of what was not."""
+"""Regression over the similarity of records, with calibrated uncertainty for seen and unseen records."""

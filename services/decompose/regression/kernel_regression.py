@@ -1,13 +1,13 @@
 """A ridge read-out over records' similarity, with its uncertainty. Knows arrays only.
 
-Ridge regression on hypervectors is, in the dual form, a linear combination of similarities to the records learned from;
-with the expected similarity (`hypervectors.similarity_kernel`) it is Gaussian-process regression (Rasmussen, Williams
-2006, ch. 2). Records with the same values are one *cell*, its mean known the better the more they are, so that the work
-grows with distinct records and not with all.
+Ridge regression on hypervectors is, in the dual form, a linear combination of similarities to the learned records; with
+the expected similarity (`hypervectors.similarity_kernel`) it is Gaussian-process regression (Rasmussen, Williams 2006,
+ch. 2). Records with the same values are one *cell*, whose mean is more certain with more records, so that the work
+grows with distinct records, not with all.
 
-How far predictions are off is taken from leaving out, in closed form (ibid. eq. 5.12): each cell once by itself, once
-with all cells of its *configuration*, that is as if its like had never been seen. The residuals over their predicted
-spread are what intervals are made from, so that these cover what they claim also where the model is wrong.
+The errors of predictions come from leaving out, in closed form (ibid. eq. 5.12): each cell once by itself, once with
+all cells of its *configuration*, as if that was never seen. The residuals over their predicted spread give the
+intervals, so that these have their claimed coverage even for a wrong model.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from adlro.services.decompose.hypervectors.similarity_kernel import (
 )
 
 NOISES = tuple(np.geomspace(0.01, 2.0, 16).tolist())
-"""Standard deviations of a target about its record's mean that are considered."""
+"""The candidate standard deviations of a target about its record's mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Distinct records with what was observed of each.
+    """Distinct records with the statistics of their observations.
 
     features: N. configuration: N numbers; cells with equal numbers are left out together. count, mean: N.
     deviation: N; sum of squared deviations from the mean.
@@ -64,20 +64,20 @@ class Cells:
 def make_cells(
     features: Features, targets: Floats, configuration_columns: Sequence[int], active: Sequence[int]
 ) -> tuple[Cells, NDArray[np.intp]]:
-    """Brings N records together that are equal in all categories and in the `active` reals.
+    """Merges N records that are equal in all categories and in the `active` reals.
 
     Args:
         features: the records.
         targets: N.
-        configuration_columns: the categories that, with the active reals, make a configuration.
-        active: numbers of the reals that count; the others become 0.
+        configuration_columns: the categories of a configuration, in addition to the active reals.
+        active: numbers of the active reals; the others become 0.
 
     Returns:
-        The cells, and of each record which is its own.
+        The cells, and the cell of each record.
     """
     reals = np.zeros_like(features.reals)
     reals[:, list(active)] = features.reals[:, list(active)]
-    # NaN equals itself here: compared as bits. Adding 0 makes one zero of the two.
+    # NaN equals itself here: compared as bits. Adding 0 unifies the two zeros.
     bits = np.where(np.isnan(reals), np.nan, reals + 0.0).view(np.int64)
     rows = np.concatenate([features.categories.astype(np.int64), bits], axis=1)
     first, cell = _unique_rows(rows)
@@ -90,7 +90,7 @@ def make_cells(
 
 
 def log_evidence(cells: Cells, terms: Sequence[KernelTerm], length: float, noise: float) -> float:
-    """How probable the observations are by these settings (ibid. eq. 2.30), those within cells included."""
+    """The log likelihood of the observations under these settings (ibid. eq. 2.30), including those within cells."""
     covariance = kernel(cells.features, cells.features, terms, length)
     covariance[np.diag_indices_from(covariance)] += noise**2 / cells.count
     try:
@@ -105,18 +105,18 @@ def log_evidence(cells: Cells, terms: Sequence[KernelTerm], length: float, noise
 
 
 class Residuals:
-    """Standardised residuals and the intervals that they make; never changed once made.
+    """Standardised residuals and the intervals from them; immutable.
 
     Args:
         values: the residuals over their predicted spread.
-        count: how many of them are independent; None: all.
-        prior_count: the normal distribution weighs as much as so many independent ones.
-        scaled: the normal distribution is taken as wide as the residuals are, and wider while they are few (Student's
-            distribution says how much): for residuals whose predicted spread was itself a guess.
+        count: number of independent ones; None: all.
+        prior_count: weight of the normal distribution in independent residuals.
+        scaled: the normal distribution has the width of the residuals, and more while they are few (by Student's
+            distribution): for residuals whose predicted spread was itself a guess.
     """
 
     PRIOR_COUNT = 12
-    """The normal distribution weighs as much as so many residuals."""
+    """Weight of the normal distribution in residuals."""
 
     def __init__(
         self, values: Floats, count: int | None = None, prior_count: int = PRIOR_COUNT, *, scaled: bool = False
@@ -128,7 +128,7 @@ class Residuals:
         self._ends: dict[tuple[float, ...], tuple[float, float]] = {}
 
     def ends(self, low: float, high: float, z_low: float, z_high: float) -> tuple[float, float]:
-        """Quantiles by Weibull positions, drawn towards the normal distribution's while there are few."""
+        """Quantiles by Weibull positions, shrunk towards the normal distribution's while there are few."""
         asked = low, high, z_low, z_high
         if asked not in self._ends:
             self._ends[asked] = self._find_ends(*asked)
@@ -152,7 +152,7 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class RegressionEstimates:
-    """Of N records: mean and variance of what would be observed; the share of the prior's variance that is left."""
+    """For N records: mean and variance of an observation; the unexplained share of the prior's variance."""
 
     mean: Floats
     variance: Floats
@@ -162,9 +162,9 @@ class RegressionEstimates:
 class LeaveOneOut(NamedTuple):
     """N observations predicted without them; spread is the predicted standard deviation of the residual.
 
-    known: whether others of the observation's configuration were seen. residual, spread: as they are predicted from all
-    others. unseen_residual, unseen_spread: as if none of their configuration had been seen. unexplained: of the latter,
-    the share of the prior's variance that was left.
+    known: whether other observations of the configuration were seen. residual, spread: predicted from all other
+    observations. unseen_residual, unseen_spread: predicted with the whole configuration left out. unexplained: for the
+    latter, the unexplained share of the prior's variance.
     """
 
     known: NDArray[np.bool_]
@@ -179,9 +179,9 @@ class KernelRegression:
     """A read-out learned from cells.
 
     Args:
-        cells: what was observed.
-        terms: of the similarity; their weights are prior variances.
-        length: of reals.
+        cells: the observations.
+        terms: terms of the similarity; their weights are prior variances.
+        length: length of reals.
         noise: standard deviation of an observation about its cell's mean.
     """
 
@@ -197,11 +197,11 @@ class KernelRegression:
         self._weights = self._inverse @ cells.mean
 
     def estimate(self, features: Features, by_value: tuple[int, Sequence[int]] | None = None) -> RegressionEstimates:
-        """What is expected of N records.
+        """The predictions for N records.
 
         Args:
             features: the records.
-            by_value: a column of categories and V values: the answer is for each record with each value, N V.
+            by_value: a column of categories and V values: predicts each record with each value, N V.
         """
         if by_value is None:
             similar = kernel(features, self.cells.features, self.terms, self.length)
@@ -212,20 +212,20 @@ class KernelRegression:
         return RegressionEstimates(similar @ self._weights, latent + self.noise**2, latent / self._prior)
 
     def means(self, features: Features) -> Floats:
-        """What is expected of N records, without how sure that is, which takes most of the work of `estimate`."""
+        """The predicted means of N records, without variances, which take most of the work of `estimate`."""
         return kernel(features, self.cells.features, self.terms, self.length) @ self._weights
 
     def without(self, group: NDArray[np.intp], means: Floats | None = None) -> tuple[Floats, Floats]:
-        """Mean and latent variance of each of N cells, as the cells of all other groups give them.
+        """Mean and latent variance of each of N cells, predicted from the cells of all other groups.
 
         Args:
-            group: N; the number of each cell's.
-            means: N; in place of what was observed of the cells.
+            group: N; number of each cell's group.
+            means: N; in place of the cells' observed means.
         """
         cells, variance = self.cells, self.noise**2 / self.cells.count
         observed = cells.mean if means is None else means
         weights = self._weights if means is None else self._inverse @ means
-        # Each cell by itself in one go, then those of the same group together.
+        # All cells by themselves in one step, then those with a common group.
         alone = 1.0 / np.diag(self._inverse)
         mean, latent = observed - weights * alone, alone - variance
         order = np.argsort(group, kind="stable")
@@ -239,17 +239,17 @@ class KernelRegression:
         return mean, np.clip(latent, 1e-12, self._prior)
 
     def left_out(self, targets: Floats, cell: NDArray[np.intp]) -> LeaveOneOut:
-        """How N observations would have been predicted without them.
+        """The predictions of N observations without them.
 
         Args:
-            targets: N observations that the cells were made from.
+            targets: N observations of the cells.
             cell: N; the cell of each.
         """
         cells, variance = self.cells, self.noise**2
         alone_mean, alone_latent = self.without(np.arange(len(cells)))
         unseen_mean, unseen_latent = self.without(cells.configuration)
         with_others = np.bincount(cells.configuration)[cells.configuration] > 1
-        # What the other observations of the cell add to what the other cells say.
+        # The other observations of the cell, added to the prediction from the other cells.
         others = cells.count[cell] - 1
         precision = 1.0 / alone_latent[cell] + others / variance
         of_others = np.where(others > 0, cells.count[cell] * cells.mean[cell] - targets, 0.0)
@@ -265,8 +265,8 @@ class KernelRegression:
 
 
 def _unique_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The first of each of the distinct rows, and which of them each row is."""
-    # Rows as one number each: sums of products with random odd numbers, two of them equal by chance once in 2^63 pairs.
+    """The first of each of the distinct rows, and the index of each row among them."""
+    # Rows as one number each: sums of products with random odd numbers; two collide by chance once in 2^63 pairs.
     factors = np.random.Generator(np.random.Philox(key=1)).integers(1, 2**62, rows.shape[1], dtype=np.uint64) * 2 + 1
     keys = (rows.view(np.uint64) * factors).sum(axis=1, dtype=np.uint64)
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)

@@ -12,17 +12,17 @@ from adlro.services.decompose.hypervectors.similarity_kernel import Features, Fl
 from adlro.services.decompose.variables.job_features import REAL_COUNT, Category
 
 WINDOW = 4096
-"""Newest finished jobs that the regressions look at."""
+"""Number of newest finished jobs in the regressions."""
 
-_TARGET_COUNT = 4  # behind the reals: outcome, correction, declared, seen correction
+_TARGET_COUNT = 4  # after the reals: outcome, correction, declared, seen correction
 
 
 class Observations(NamedTuple):
     """N observations, oldest first.
 
-    features: N rows. outcomes: N. corrections: N, NaN where nothing was declared. added_count, declared_count: of those
-    that were taken so far, which gave way to newer ones too. declared: N, log2 of the declared seconds.
-    seen_corrections: N, as they were observed, whatever is known of the GPU that the job ran on.
+    features: N rows. outcomes: N. corrections: N, NaN without a declaration. added_count, declared_count: numbers of
+    all observations, and of those with a correction, also dropped ones. declared: N, log2 of the declared seconds.
+    seen_corrections: N, as observed, without a correction for the job's GPU.
     """
 
     features: Features
@@ -38,7 +38,7 @@ class ObservationWindow:
     """The newest observations, as arrays.
 
     Args:
-        capacity: how many.
+        capacity: their largest number.
     """
 
     def __init__(self, capacity: int = WINDOW) -> None:
@@ -47,9 +47,9 @@ class ObservationWindow:
         self._values = np.zeros((2 * capacity, REAL_COUNT + _TARGET_COUNT))
         self._start = self._end = 0
         self.added_count = 0
-        """Observations taken so far, those that gave way too."""
+        """Number of observations so far, also dropped ones."""
         self.declared_count = 0
-        """Those of them with a correction."""
+        """Number of those with a correction."""
 
     def __len__(self) -> int:
         return self._end - self._start
@@ -63,18 +63,18 @@ class ObservationWindow:
         declared: float = math.nan,
         seen_correction: float | None = None,
     ) -> None:
-        """Takes an observation; the oldest gives way. See `Observations`.
+        """Adds an observation; drops the oldest of a full window. See `Observations`.
 
         Args:
-            categories: of the job.
-            reals: of the job.
+            categories: the job's categories.
+            reals: the job's reals.
             outcome: log runtime, relative to the prior's.
-            correction: log(observed / declared); NaN where nothing was declared.
+            correction: log(observed / declared); NaN without a declaration.
             declared: log2 of the declared seconds.
             seen_correction: None: the correction.
         """
         if self._end == len(self._values):
-            # The newest to the front: once in `capacity` observations, so that all of them always lie in one piece.
+            # Moves the newest to the front: once in `capacity` observations, so that all are always contiguous.
             self._categories[: len(self)] = self._categories[self._start :].copy()
             self._values[: len(self)] = self._values[self._start :].copy()
             self._start, self._end = 0, len(self)
@@ -92,14 +92,14 @@ class ObservationWindow:
         self._start = max(self._start, self._end - self._capacity)
 
     def view(self) -> tuple[Features, Floats, Floats]:
-        """Columns, outcomes, corrections (NaN where nothing was declared), oldest first."""
+        """Columns, outcomes, corrections (NaN without a declaration), oldest first."""
         rows = slice(self._start, self._end)
         values = self._values[rows]
         outcomes, corrections = values[:, -_TARGET_COUNT], values[:, -_TARGET_COUNT + 1]
         return Features(self._categories[rows], values[:, :-_TARGET_COUNT]), outcomes, corrections
 
     def copy(self) -> Observations:
-        """All observations, in arrays that stay as they are."""
+        """A copy of all observations."""
         rows = slice(self._start, self._end)
         categories, values = self._categories[rows].copy(), self._values[rows].copy()
         outcomes, corrections, declared, seen = values[:, -_TARGET_COUNT:].T
@@ -114,10 +114,10 @@ class ObservationWindow:
         )
 
     def clear_real(self, column: int) -> None:
-        """Forgets what a column of reals held."""
+        """Clears a column of reals."""
         self._values[:, column] = math.nan
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Forgets all observations."""
         self._start = self._end = 0
         self.added_count = self.declared_count = 0

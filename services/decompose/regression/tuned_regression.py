@@ -1,8 +1,8 @@
 """A regression over similarity that follows a window of observations: tuning, calibration, residuals. Arrays only.
 
-Hyperparameters (prior variances, noise, which reals count) are those by which the observations are most probable; they
-are looked for again as the observations grow. The regression holds at most CELL_LIMIT cells; what a user and
-application add beyond them is retrieved from the residuals of the others.
+Hyperparameters (prior variances, noise, active reals) maximise the likelihood of the observations; they are tuned again
+as the observations grow. The regression has at most CELL_LIMIT cells; the effects of users and applications beyond them
+come from the residuals of the other cells.
 """
 
 from __future__ import annotations
@@ -42,23 +42,22 @@ TUNING_WINDOW = 512
 FIRST_TUNING = 12
 MOST_PASSES = 4
 GAIN = {0: 0.1, 1: 4.0, -1: -2.0}
-"""By how much the log evidence must grow for a step: to take one more real into account, and to leave one out (it may
-fall a little: the fewer count, the fewer cells there are)."""
+"""Least growth of the log evidence for a step that adds a real, and for one that removes one (there it may decrease a
+little: fewer reals mean fewer cells)."""
 CENTRE_PRIOR_COUNT = 0.36
-"""Observations that the target 0 weighs as much as: (0.9 / 1.5)^2, by the assumed spread of applications and of the
-prior (`predictor.PRIOR_LOG_SIGMA`)."""
+"""Weight of the target 0 in observations: (0.9 / 1.5)^2, by the assumed spread of applications and of the prior
+(`predictor.PRIOR_LOG_SIGMA`)."""
 UNTOLD_VARIANCE = 0.3
-"""Of the logarithm, where a real that was the same in all observations is another: as of jobs before any tuning."""
+"""Variance of the logarithm for a new value of a real that was constant in all observations: that before any tuning."""
 FloatOrFloats = TypeVar("FloatOrFloats", float, Floats)
 _CONFIGURATION = (Category.JOB_TYPE, Category.APPLICATION, Category.USER, Category.LABELS)
 
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """Prior variance of jobs and of what GPU models change, length of reals, noise, reals that count.
+    """Prior variances of jobs and of GPU models' effects, length of reals, noise, active reals.
 
-    fixed: the reals always count, also where they tell no two records apart; their new values get no residuals of their
-    own.
+    fixed: the always active reals, even if constant over all records; their new values have no residuals of their own.
     """
 
     jobs: float = 0.3
@@ -69,11 +68,11 @@ class Hyperparameters:
     fixed: bool = False
 
     def counting(self, present: Collection[int]) -> tuple[int, ...]:
-        """The reals that count and tell any two records apart."""
+        """The active reals that distinguish any two records."""
         return self.reals if self.fixed else tuple(real for real in self.reals if real in present)
 
     def terms(self, present: Collection[int]) -> list[KernelTerm]:
-        """The similarity of records: of their kinds, their sizes, and on which GPU model."""
+        """The similarity of records: by their kinds, their sizes, and the GPU model."""
         kind, application, user, gpu = Category.JOB_TYPE, Category.APPLICATION, Category.USER, Category.GPU_MODEL
         s, g = self.jobs, self.gpus
         terms = [
@@ -101,7 +100,7 @@ class Hyperparameters:
         return terms
 
     def neighbours(self, present: Collection[int]) -> list[Hyperparameters]:
-        """Hyperparameters one step away. `present` are the reals that tell any two records apart."""
+        """Hyperparameters one step away. `present` are the reals that distinguish any two records."""
         at = NOISES.index(self.noise)
         steps = [replace(self, noise=NOISES[i]) for i in (at - 2, at - 1, at + 1, at + 2) if 0 <= i < len(NOISES)]
         steps += [replace(self, jobs=self.jobs * f) for f in (1 / 3, 3.0) if 0.003 < self.jobs * f < 30]
@@ -114,13 +113,13 @@ class Hyperparameters:
 
 
 class TunedRegression:
-    """A regression that follows a window of observations, with its hyperparameters and calibration.
+    """A regression over a window of observations, with its hyperparameters and calibration.
 
     Args:
-        hyperparameters: to begin with.
-        make_terms: the similarity by hyperparameters and the reals that tell records apart.
-        centred: differences from the mean of what was observed are learned, not from 0: of what was never seen, that
-            mean is expected. Without it 0 means something, such as that a declaration holds.
+        hyperparameters: the initial ones.
+        make_terms: the similarity terms by hyperparameters and the reals that distinguish records.
+        centred: the regression learns differences from the mean of the observations, not from 0: that mean is then the
+            prediction for unseen records. Without it 0 has a meaning, such as an exact declaration.
     """
 
     def __init__(
@@ -135,16 +134,17 @@ class TunedRegression:
         self.hyperparameters = hyperparameters
         self.model: KernelRegression | None = None
         self.known, self.unseen, self.new_user, self.novel = (Residuals(np.empty(0)) for _ in range(4))
-        """By what intervals are made: the configuration was seen; was not; nor was its user; nor its application."""
+        """The sources of intervals: for a seen configuration; an unseen one; also with an unseen user; an unseen
+        application."""
         self.sizes: list[SeenValues] = []
-        """The same of values of reals that were not seen."""
+        """The same for unseen values of reals."""
         self.unexplained = np.empty(0)
         self.left_out_residual = self.left_out_spread = np.empty(0)
         self.present: tuple[int, ...] = ()
         self.centre = 0.0
-        """What is expected of a record that is like none."""
+        """The prediction for a record that is similar to none."""
         self.share = 0.0
-        """Of what the regression adds to the centre for an application that was never seen."""
+        """Weight of the regression's difference from the centre for an unseen application."""
         self._count = 0
         self._configurations: set[tuple[float, ...]] = set()
         self._applications: set[int] = set()
@@ -154,12 +154,12 @@ class TunedRegression:
         self._next_tuning = FIRST_TUNING
 
     def fit(self, features: Features, targets: Floats, observed_count: int | None = None) -> None:
-        """Learns N observations, oldest first, in place of those learned before.
+        """Learns N observations, oldest first, in place of the previous ones.
 
         Args:
             features: N rows.
             targets: N.
-            observed_count: observations that there were so far, those that gave way to newer ones too; None: N.
+            observed_count: number of all observations so far, also dropped ones; None: N.
         """
         self.present = _telling(features.reals)
         self._applications = set(features.categories[:, Category.APPLICATION].tolist())
@@ -190,14 +190,14 @@ class TunedRegression:
         self.known = Residuals((out.residual / out.spread)[out.known])
         self.unseen = Residuals(out.unseen_residual / out.unseen_spread)
         self._calibrate_novel(features.reals[inside], observed, cell_of, out)
-        # Each configuration counts once, however many jobs it had.
+        # Each configuration counts once, whatever its number of jobs.
         self.unexplained = np.sort(out.unexplained[_first_of(cell_of)])
         self.left_out_residual, self.left_out_spread = np.full((2, len(targets)), np.nan)
         self.left_out_residual[inside], self.left_out_spread[inside] = out.residual, out.spread
         self._keep_rest(cells, np.flatnonzero(number < 0))
 
     def _pooled(self, mean: FloatOrFloats) -> FloatOrFloats:
-        """The centre by the mean of the targets: drawn to 0 while they are few."""
+        """The centre from the mean of the targets: shrunk to 0 while they are few."""
         return mean * (self._count / (self._count + CENTRE_PRIOR_COUNT)) if self._centred else 0.0 * mean
 
     def estimate(
@@ -208,7 +208,7 @@ class TunedRegression:
     ) -> tuple[Floats, Floats, Floats]:
         """Mean, variance of an observation, and unexplained share, of N records; see `KernelRegression.estimate`.
 
-        Before anything is learned: 0, the prior's, 1. `familiarity` is that of the records, where it is known.
+        Before any observation: 0, the prior's, 1. `familiarity`: the records' familiarity, if known.
         """
         values = 1 if by_value is None else len(by_value[1])
         if self.model is None:
@@ -230,26 +230,26 @@ class TunedRegression:
         familiarity = familiarity or self.familiarity(features)
         if self._centred and self.share < 1.0 and not familiarity.knows_application.all():
             mean = np.where(np.repeat(familiarity.knows_application, values), mean, self.share * mean)
-        if familiarity.untold.any():  # of what another value changes nothing could be learned
+        if familiarity.untold.any():  # the observations have no information about another value
             variance = variance + UNTOLD_VARIANCE * np.repeat(familiarity.untold, values)
         return self.centre + mean, variance, unexplained
 
     def ends(
         self, features: Features, low: float, high: float, z: float, familiarity: Familiarity | None = None
     ) -> tuple[Floats, NDArray[np.bool_]]:
-        """The ends of N records' intervals in predicted standard deviations: N x 2. And which are of a new kind.
+        """The ends of N records' intervals in predicted standard deviations, N x 2, and which records are new.
 
-        What is new in several ways has the widest interval of these.
+        A record that is new in several ways has the widest interval of these.
 
         Args:
             features: the records.
             low: a quantile.
             high: another.
             z: the quantile `high` of the normal distribution.
-            familiarity: of the records, where it is known.
+            familiarity: the records' familiarity, if known.
 
         Returns:
-            N x 2; and of the N records, whether their application, user or a size of theirs was never seen.
+            N x 2; and for the N records, whether their application, user or a size of theirs was never seen.
         """
         familiarity = familiarity or self.familiarity(features)
         found = np.array([kind.ends(low, high, -z, z) for kind in (self.unseen, self.known)])[
@@ -257,7 +257,7 @@ class TunedRegression:
         ]
         common = familiarity.knows_application & familiarity.knows_user
         strange = [(self.novel, ~familiarity.knows_application), (self.new_user, ~familiarity.knows_user)]
-        # Residuals of their own: applications and users that were left out had sizes of their own too.
+        # Residuals of their own: left-out applications and users had sizes of their own too.
         found[~common] = 0.0
         for size in self.sizes:
             values = features.reals[:, size.real]
@@ -273,7 +273,7 @@ class TunedRegression:
         return found, new
 
     def familiarity(self, features: Features) -> Familiarity:
-        """How N records stand to what was learned from."""
+        """The familiarity of N records."""
         same, value = self._same
         reals = features.reals[:, same]
         return Familiarity(
@@ -284,22 +284,22 @@ class TunedRegression:
         )
 
     def seen(self, features: Features) -> NDArray[np.bool_]:
-        """Of N records, whether observations of their configuration were learned from."""
+        """Whether observations of the configuration were learned, for N records."""
         return np.array([key in self._configurations for key in self._configuration_keys(features)], dtype=bool)
 
     def knows_application(self, features: Features) -> NDArray[np.bool_]:
-        """Of N records, whether observations of their application were learned from."""
+        """Whether observations of the application were learned, for N records."""
         applications = features.categories[:, Category.APPLICATION].tolist()
         return np.array([application in self._applications for application in applications], dtype=bool)
 
     def _calibrate_novel(self, reals: Floats, targets: Floats, cell: NDArray[np.intp], out: LeaveOneOut) -> None:
-        """Intervals, and how much the regression counts, for what was never seen: from leaving out what was.
+        """Intervals for unseen records, and the regression's weight there: from left-out ones.
 
         Args:
-            reals: N rows, as they were observed.
-            targets: N observations, as the regression learned them.
+            reals: N rows, as observed.
+            targets: N observations, as learned.
             cell: N; the cell of each.
-            out: how they would have been predicted without them.
+            out: their predictions without them.
         """
         assert self.model is not None
         features = self.model.cells.features
@@ -309,10 +309,10 @@ class TunedRegression:
         [self.new_user] = self._of_groups(users, targets, cell)
         self.sizes = []
         if self.hyperparameters.fixed:
-            return  # whoever holds the reals to count knows what a new value of theirs means
+            return  # the caller with fixed reals knows the effect of their new values
         counting = self.hyperparameters.counting(self.present)
         self.sizes = [self._of_size(features.reals[:, real], real, targets, cell) for real in counting]
-        # Of those that do not count, a value more or less in what was learned from changes next to nothing.
+        # For inactive reals, one value more or less in the observations has almost no effect.
         alone = out.residual / out.spread
         for real in sorted(set(self.present) - set(counting)):
             distinct, group, ends = sizes_of(reals[:, real])
@@ -334,21 +334,21 @@ class TunedRegression:
         *,
         share: bool = False,
     ) -> list[Residuals]:
-        """Standardised residuals as if nothing of a group had been seen; each group counts once.
+        """Standardised residuals with the whole group left out; each group counts once.
 
         Args:
-            group: the number of each cell's.
+            group: number of each cell's group.
             targets: N.
             cell: N.
             only: numbers of groups.
-            share: also find how much of what the regression adds to the centre counts.
+            share: also computes the weight of the regression's difference from the centre.
 
         Returns:
-            Of all groups, then of each of `only`.
+            The residuals of all groups, then of each of `only`.
         """
         count = int(group.max()) + 1
         if count < 2:
-            return [Residuals(np.empty(0)) for _ in range(1 + len(only))]  # of all others there is nothing
+            return [Residuals(np.empty(0)) for _ in range(1 + len(only))]  # no other group, so no residuals
         centre, added, spread = self._without(group, targets, cell)
         counted = 1.0
         if share and self._centred:
@@ -362,16 +362,16 @@ class TunedRegression:
     def _without(
         self, group: NDArray[np.intp], targets: Floats, cell: NDArray[np.intp]
     ) -> tuple[Floats, Floats, Floats]:
-        """N observations predicted as if none of their group had been seen.
+        """N observations predicted with their whole group left out.
 
         Args:
-            group: the number of each cell's.
-            targets: N, as the regression learned them: less the centre.
+            group: number of each cell's group.
+            targets: N, as learned: minus the centre.
             cell: N; the cell of each.
 
         Returns:
-            By how much the centre would be another; what the regression would add to it; standard deviation of the
-            observation. Each N.
+            The change of the centre; the regression's difference from it; the standard deviation of the observation.
+            Each N.
         """
         assert self.model is not None
         count = np.bincount(group[cell])
@@ -379,7 +379,7 @@ class TunedRegression:
         moved = self._pooled(of_others)[group]
         mean, latent = self.model.without(group)
         if self._centred:
-            # The regression would have learned other differences: those from the moved centre.
+            # The regression would have learned other differences: from the changed centre.
             mean = mean - moved * self.model.without(group, np.ones(len(group)))[0]
         return moved[cell], mean[cell], np.sqrt(latent[cell] + self.hyperparameters.noise**2)
 
@@ -390,12 +390,12 @@ class TunedRegression:
 
     def _configuration_keys(self, features: Features) -> list[tuple[float, ...]]:
         reals = features.reals[:, list(self.hyperparameters.counting(self.present))]
-        # NaN is unequal to itself; no logarithm is this far off.
+        # NaN is unequal to itself; no logarithm is near this value.
         keys = np.concatenate([features.categories[:, _CONFIGURATION], np.where(np.isnan(reals), 1e9, reals)], axis=1)
         return [tuple(key) for key in keys.tolist()]
 
     def _tune(self, features: Features, targets: Floats) -> None:
-        """Climbs to hyperparameters by which the observations are more probable, one step of one of them at a time."""
+        """Increases the likelihood of the observations by steps of one hyperparameter at a time."""
         features, targets = features.rows(slice(-TUNING_WINDOW, None)), targets[-TUNING_WINDOW:]
         best = self._evidence(self.hyperparameters, features, targets)
         for _ in range(MOST_PASSES):
@@ -414,7 +414,7 @@ class TunedRegression:
     def _evidence(self, hyperparameters: Hyperparameters, features: Features, targets: Floats) -> float:
         cells, _ = make_cells(features, targets, _CONFIGURATION, hyperparameters.counting(self.present))
         if len(cells) > TUNING_CELL_LIMIT:
-            # Hyperparameters are compared by the same observations, or not at all: the newest.
+            # Comparisons of hyperparameters need the same observations: the newest.
             newest = slice(-TUNING_CELL_LIMIT, None)
             cells, _ = make_cells(
                 features.rows(newest), targets[newest], _CONFIGURATION, hyperparameters.counting(self.present)
@@ -424,7 +424,7 @@ class TunedRegression:
         )
 
     def _keep_rest(self, cells: Cells, rest: NDArray[np.intp]) -> None:
-        """Residuals of what the regression does not hold, by application and user."""
+        """Stores residuals of the observations outside the regression, by application and user."""
         self._rest = {}
         if not len(rest):
             return
@@ -442,7 +442,7 @@ class TunedRegression:
 
 
 def _telling(reals: Floats) -> tuple[int, ...]:
-    """The numbers of the reals that tell any two of N records apart."""
+    """The numbers of the reals that distinguish any two of N records."""
     if not len(reals):
         return ()
     differs = (reals != reals[0]) & ~(np.isnan(reals) & np.isnan(reals[0]))
@@ -450,7 +450,7 @@ def _telling(reals: Floats) -> tuple[int, ...]:
 
 
 def _most_telling(cells: Cells, cell: NDArray[np.intp], limit: int) -> NDArray[np.intp]:
-    """The cells with the most observations; of equals those seen last. In their own order."""
+    """The cells with the most observations; on a tie those seen last. In their own order."""
     if len(cells) <= limit:
         return np.arange(len(cells))
     last = np.zeros(len(cells))

@@ -13,22 +13,22 @@ from adlro.services.decompose.hypervectors.similarity_kernel import Floats
 from adlro.services.decompose.regression.kernel_regression import Residuals
 
 GROUP_PRIOR_COUNT = 4
-"""The normal distribution weighs as much as so many applications (users, sizes): less than elsewhere, since these are
+"""The normal distribution has the weight of so many applications (users, sizes): less than elsewhere, since these are
 few, and differ in leaps."""
 EVEN = 16
-"""Quantiles of an application's (user's, size's) residuals that stand for all of them."""
+"""Number of quantiles of an application's (user's, size's) residuals that represent all of them."""
 SHARES = np.linspace(0.0, 1.0, 11)
 SHARE_FROM = 3
-"""Applications from which it can be told whether what they have in common tells of another one."""
+"""Number of applications from which their common part can be tested on another one."""
 _SURE = 1.645  # the 0.95 quantile of the normal distribution
 
 
 @dataclass(frozen=True, slots=True)
 class SeenValues:
-    """One of the reals that tell records apart: the values seen, and residuals as if those of a value had not been.
+    """One of the reals that distinguish records: the seen values, and residuals with a value left out.
 
-    real: its number. values: those seen, sorted, NaN last. inside: by what intervals are made of a new value; outside:
-    of one beyond those seen, from leaving out the least and the greatest.
+    real: its number. values: the seen ones, sorted, NaN last. inside: residuals for a new value between seen ones;
+    outside: for one beyond them, from leaving out the least and the greatest.
     """
 
     real: int
@@ -37,13 +37,13 @@ class SeenValues:
     outside: Residuals
 
     def is_new(self, values: Floats) -> NDArray[np.bool_]:
-        """Of N values, which were not seen."""
+        """Whether the value is unseen, for N values."""
         at = np.minimum(np.searchsorted(self.values, values), len(self.values) - 1)
         found = self.values[at]
         return np.asarray((found != values) & ~(np.isnan(found) & np.isnan(values)))
 
     def is_outside(self, values: Floats) -> NDArray[np.bool_]:
-        """Of N values, which are beyond those seen."""
+        """Whether the value is beyond the seen ones, for N values."""
         stated = self.values[~np.isnan(self.values)]
         if not len(stated):
             return ~np.isnan(values)
@@ -51,10 +51,10 @@ class SeenValues:
 
 
 class Familiarity(NamedTuple):
-    """How N records stand to what was learned from; N each.
+    """The relation of N records to the learned ones; N each.
 
-    seen: their configuration was. knows_application, knows_user: theirs was. untold: they differ in a real that was the
-    same in all observations.
+    seen: whether their configuration was learned. knows_application, knows_user: whether theirs was. untold: whether
+    they differ in a real that was constant in all observations.
     """
 
     seen: NDArray[np.bool_]
@@ -64,27 +64,27 @@ class Familiarity(NamedTuple):
 
 
 def numbered(values: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Of N values the number of each among those that are there."""
+    """For N values, the number of each among the distinct ones."""
     return np.unique(values, return_inverse=True)[1]
 
 
 def sizes_of(values: Floats) -> tuple[Floats, NDArray[np.intp], NDArray[np.intp]]:
-    """The distinct ones of N values, which of them each is, and the numbers of the least and the greatest stated."""
+    """The distinct ones of N values, the index of each among them, and the numbers of the least and the greatest."""
     distinct, group = np.unique(values, return_inverse=True)  # at most one NaN, at the end
     stated = np.flatnonzero(~np.isnan(distinct))
     return distinct, group, np.unique(stated[[0, -1]]) if len(stated) else stated
 
 
 def best_share(targets: Floats, added: Floats, group: NDArray[np.intp]) -> float:
-    """How much of what the regression adds would have predicted groups best that it had not seen.
+    """The weight of the regression's difference that would have predicted unseen groups best.
 
-    A share must be better than none by more than groups differ by chance (in 95 % of cases, by Student's distribution):
-    with few of them the regression is not followed only because it happened to be right.
+    A weight must be better than 0 by more than chance (in 95 % of cases, by Student's distribution): with few groups
+    the regression must not be followed only because it was right by chance.
 
     Args:
         targets: N differences from the centre.
-        added: N, as the regression predicted them without the group of each.
-        group: N; the number of each one's.
+        added: N, the regression's predictions without the group of each.
+        group: N; number of each one's group.
     """
     count = np.bincount(group)
     if len(count) < SHARE_FROM:

@@ -1,1 +1,1 @@
-"""Runtimes of jobs on GPU models: predictors, and how well what they said held."""
+"""Runtimes of jobs on GPU models: predictors, and the accuracy of their predictions."""

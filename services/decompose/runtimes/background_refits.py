@@ -14,8 +14,8 @@ class BackgroundRefits:
     """See the module.
 
     Args:
-        predictor: one that does not make its fits itself.
-        metrics: takes the times.
+        predictor: a predictor that does not refit itself.
+        metrics: records the durations.
         log: a structlog logger.
     """
 
@@ -26,14 +26,14 @@ class BackgroundRefits:
         self._running: asyncio.Task[None] | None = None
 
     async def for_question(self, patience_s: float) -> None:
-        """Starts a refit if there are enough new outcomes, and waits a moment for a running one."""
+        """Starts a refit after enough new outcomes, and waits at most `patience_s` for a running one."""
         if self._predictor.due:
             self._begin()
         if self._running is not None:
             await asyncio.wait([self._running], timeout=patience_s)
 
     async def for_learning(self) -> None:
-        """Waits for a fit where so much was learned since the last that what is compared with it would mislead."""
+        """Waits for a refit if so much was learned since the last one that comparisons with it would mislead."""
         while self._predictor.overdue:
             self._begin()
             if self._running is not None:
@@ -53,7 +53,7 @@ class BackgroundRefits:
         try:
             refit = self._predictor.refit()
             fit = await asyncio.to_thread(refit.make)
-        except Exception as error:  # the old fit serves on; another is tried when more was learned
+        except Exception as error:  # the previous fit stays; the next refit follows after more outcomes
             self._metrics.failed_refits.inc()
             self._log.error("the refit failed; the previous fit stays in use", problem=repr(error))
         else:

@@ -1,4 +1,4 @@
-"""How the predictor's intervals held, as Prometheus has it: how often runtimes lay in them, and what follows."""
+"""Prometheus metrics of the predictor's intervals: the share of runtimes in them, and the calibration."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from adlro.services.decompose.runtimes.interval_coverage import Calibration, Pre
 
 
 class CoverageFigures(NamedTuple):
-    """What is shown of the predictor's intervals.
+    """The exported figures of the predictor's intervals.
 
-    counts: by basis, finished jobs that were compared with their prediction, and those of them in their interval.
-    calibrations: of kinds of predictions, what follows from it at present.
+    counts: by basis, the finished jobs compared with their prediction, and those of them in their interval.
+    calibrations: by kind of predictions, the present calibration.
     """
 
     counts: Mapping[PredictionBasis, tuple[int, int]]
@@ -25,7 +25,7 @@ class CoverageFigures(NamedTuple):
 
 
 def show_coverage(take: Callable[[], CoverageFigures], registry: CollectorRegistry) -> None:
-    """Shows how often runtimes lay in their intervals, and what the predictor makes of it, when it is scraped."""
+    """Exports the share of runtimes in their intervals, and the present calibration, at each scrape."""
     WhenScraped(take, _coverage_metrics, CoverageFigures({}, {}), registry)
 
 

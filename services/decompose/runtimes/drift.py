@@ -1,8 +1,8 @@
 """Tests for slower GPUs and for a changed mix of jobs: scores with a false-alarm rate. Arrays only.
 
-Both scores are 1 - p: the share of healthy looks that would show less. At FLAGGED and above something is flagged, so
-at any one look at most 1 % of healthy GPUs (or of unchanged mixes) are. Looks at one GPU follow each other with 19 of
-20 jobs in common: over 20 jobs about 5 % of healthy GPUs are flagged at some time (benchmarks/decompose.py).
+Both scores are 1 - p: the share of healthy checks with a smaller deviation. From FLAGGED on a GPU or the mix is
+flagged, so each single check flags at most 1 % of healthy GPUs (or of unchanged mixes). Consecutive checks of one GPU
+share 19 of 20 jobs: over 20 jobs about 5 % of healthy GPUs are flagged at some time (benchmarks/decompose.py).
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import numpy as np
 from adlro.records.matrices import GpuDrift, MixDrift
 
 FLAGGED = 0.99
-"""Score from which a GPU or the mix is flagged: a false-alarm rate of 1 % a look."""
+"""Score from which a GPU or the mix is flagged: a false-alarm rate of 1 % per check."""
 
 GPU_WINDOW = 20
-"""Newest jobs of a GPU that its score is made from."""
+"""Number of a GPU's newest jobs in its score."""
 SPEED_WINDOW = 60
-"""Newest jobs of a GPU that its speed may be estimated from, since it changed."""
+"""Largest number of a GPU's newest jobs in the estimate of its speed, since it changed."""
 _LEAST_JOBS = 5
-_CLIP = 3.0  # a job that went wrong by more standard deviations than this counts as if it were this many
-_PEER_PRIOR = 20.0  # jobs; as many that say that a model's residuals are 0 on average
-# Before any job: one GPU in four runs at a speed of its own, slower by exp(N(0.15, 0.2)). Generous, since taking a
-# healthy GPU for 2 % slower costs a scheduler less than not knowing of a slow one.
+_CLIP = 3.0  # a deviation of more standard deviations counts as this many
+_PEER_PRIOR = 20.0  # jobs; the prior that a model's residuals are 0 on average has this weight
+# Before any job: one GPU in four has its own speed, slower by exp(N(0.15, 0.2)). Generous, since a 2 % underestimate of
+# a healthy GPU costs a scheduler less than an unknown slow one.
 _PRIOR_CHANGED, _PRIOR_MEAN, _PRIOR_SIGMA = 0.25, 0.15, 0.2
 
 MIX_WINDOW = 256
-"""Newest jobs whose mix is compared with that of the jobs before them."""
+"""Number of newest jobs whose mix is compared with that of the earlier jobs."""
 REFERENCE_WINDOW = 4096
 _REFERENCE_LEAST = 256
-_LEAST_EXPECTED = 5.0  # jobs of a value that the window should have; rarer values count as one
-_HIGHEST = 0.99  # p above this count as this
+_LEAST_EXPECTED = 5.0  # least expected number of jobs of a value in the window; rarer values are merged
+_HIGHEST = 0.99  # larger p count as this
 
 _NORMAL = NormalDist()
 
@@ -44,7 +44,7 @@ HEALTHY = GpuDrift()
 
 
 class GpuDriftDetector:
-    """Compares each GPU's jobs with what was predicted for its model, and with how its peers' jobs went."""
+    """Compares each GPU's jobs with the predictions for its model, and with the jobs of its peers."""
 
     def __init__(self) -> None:
         self.start_over()
@@ -56,28 +56,28 @@ class GpuDriftDetector:
         self._states: dict[Hashable, GpuDrift] = {}
         self._sums: dict[Hashable, tuple[float, float]] = {}  # by GPU: of clipped residuals by precision, of precisions
         self._unit: deque[float] = deque(maxlen=512)  # |residual| / spread of all GPUs' newest jobs
-        self._unit_count = 0  # taken so far; the deque's length stands still once it is full
+        self._unit_count = 0  # all so far; the deque's length stays at its limit
         self._scale = 1.0
 
     def observe(self, gpu: Hashable, gpu_model: str, residual: float, spread: float) -> None:
-        """Takes a finished job.
+        """Adds a finished job.
 
         Args:
-            gpu: names where it ran.
+            gpu: key of its GPU.
             gpu_model: its model.
-            residual: log(observed runtime / median predicted for the model before it ran).
-            spread: standard deviation that was predicted for the residual.
+            residual: log(observed runtime / median prediction for the model before the run).
+            spread: predicted standard deviation of the residual.
         """
         if not (math.isfinite(residual) and spread > 0):
             return
         if self._model.get(gpu) != gpu_model:
-            self._jobs[gpu] = deque(maxlen=SPEED_WINDOW)  # another card under the same name
+            self._jobs[gpu] = deque(maxlen=SPEED_WINDOW)  # another card with the same name
             self._model[gpu] = gpu_model
         self._jobs[gpu].append((residual, spread))
         self._unit.append(abs(residual) / spread)
         self._unit_count += 1
         if self._unit_count >= 30 and self._unit_count % 10 == 0:
-            # The predicted spread may be off by a factor: the median of |N(0, 1)| is 0.6745.
+            # The predicted spread may have a constant error: the median of |N(0, 1)| is 0.6745.
             self._scale = float(np.clip(np.median(self._unit) / 0.6745, 0.3, 3.0))
         jobs = np.array(self._jobs[gpu])
         precision = 1 / (jobs[:, 1] * self._scale) ** 2
@@ -86,7 +86,7 @@ class GpuDriftDetector:
         self._states.pop(gpu, None)
 
     def state(self, gpu: Hashable) -> GpuDrift:
-        """What is known of a GPU."""
+        """The drift of a GPU."""
         if gpu not in self._jobs:
             return HEALTHY
         found = self._states.get(gpu)
@@ -95,7 +95,7 @@ class GpuDriftDetector:
         return found
 
     def states(self) -> Mapping[Hashable, GpuDrift]:
-        """What is known of every GPU that ran jobs."""
+        """The drift of every GPU that ran jobs."""
         return {gpu: self.state(gpu) for gpu in self._jobs}
 
     def log_slowdown(self, gpu: Hashable) -> float:
@@ -125,11 +125,11 @@ class GpuDriftDetector:
         weights: np.ndarray[tuple[int], np.dtype[np.float64]],
         peers_variance: float,
     ) -> float:
-        """The speed since the most probable moment of change, drawn to 1 by how probable a change is at all."""
+        """The speed since the most probable moment of a change, shrunk to 1 by the probability of a change."""
         starts = np.arange(_LEAST_JOBS - 1, len(sums))
         variance = 1 / weights[starts] + peers_variance
         mean = sums[starts] / weights[starts]
-        # How much more probable the mean is if the speed changed then than if it never did.
+        # The likelihood ratio of the mean with a change at that moment against no change.
         both = variance + _PRIOR_SIGMA**2
         log_factor = 0.5 * np.log(variance / both) - (mean - _PRIOR_MEAN) ** 2 / (2 * both) + mean**2 / (2 * variance)
         factor = _PRIOR_CHANGED / (1 - _PRIOR_CHANGED) * np.exp(np.minimum(log_factor, 50)) / len(starts)
@@ -159,14 +159,13 @@ UNCHANGED = MixDrift()
 
 
 class MixDriftDetector:
-    """Compares the mix of the newest jobs with that of those before, variable by variable.
+    """Compares the mix of the newest jobs with that of the earlier ones, for each variable.
 
-    A test of two samples (chi-square of homogeneity) for each variable. Their p are brought together by Cauchy
-    combination (Liu, Xie 2020), which keeps its rate though the variables hang together, and loses less than taking
-    the least p.
+    A test of two samples (chi-square of homogeneity) for each variable. Cauchy combination (Liu, Xie 2020) combines
+    their p; it keeps its rate for dependent variables, and loses less power than the least p.
 
     Args:
-        variables: weights by name, in the order of the values that `observe` takes.
+        variables: weights by name, in the order of the values in `observe`.
     """
 
     def __init__(self, variables: Mapping[str, float]) -> None:
@@ -182,7 +181,7 @@ class MixDriftDetector:
         self._old: list[Counter[Hashable]] = [Counter() for _ in self.variables]
 
     def observe(self, values: Sequence[Hashable]) -> None:
-        """Takes a job's values, one for each variable."""
+        """Adds a job's values, one for each variable."""
         job = tuple(values)
         self._window.append(job)
         _count(self._new, job, 1)
@@ -195,11 +194,11 @@ class MixDriftDetector:
                 _count(self._old, self._reference.popleft(), -1)
 
     def state(self) -> MixDrift:
-        """The state of the mix; unchanged while there are too few jobs."""
+        """The state of the mix; unchanged if there are too few jobs."""
         if len(self._window) < MIX_WINDOW or len(self._reference) < _REFERENCE_LEAST:
             return UNCHANGED
         compared = [_compare(new, old) for new, old in zip(self._new, self._old, strict=True)]
-        # A variable of one value says nothing either way, and must not outweigh those that do.
+        # A variable with one value has no information, and must not outweigh the others.
         told = [
             (p, weight, name, variation)
             for (p, variation), weight, name in zip(compared, self._weights, self.variables, strict=True)
@@ -222,7 +221,7 @@ def _count(counters: Sequence[Counter[Hashable]], job: tuple[Hashable, ...], by:
 
 
 def _compare(new: Counter[Hashable], old: Counter[Hashable]) -> tuple[float | None, float]:
-    """The p of two samples' being of one mix, None where there is nothing to compare, and their total variation."""
+    """The p that two samples have one mix, None without data to compare, and their total variation."""
     values = list(new.keys() | old.keys())
     counts = np.array([[new[value] for value in values], [old[value] for value in values]], dtype=np.float64)
     totals = counts.sum(axis=1)
@@ -239,15 +238,15 @@ def _compare(new: Counter[Hashable], old: Counter[Hashable]) -> tuple[float | No
 
 
 def _combined(probabilities: Sequence[float], weights: Sequence[float]) -> float:
-    """One p of several that may depend on each other; weights sum to 1."""
-    # Not above _HIGHEST: one p next to 1 would outweigh, as Cauchy variables do, any number of small ones.
+    """One p from several, possibly dependent ones; weights sum to 1."""
+    # At most _HIGHEST: a p next to 1 would, as a Cauchy variable, outweigh any number of small ones.
     clipped = [min(max(each, 1e-15), _HIGHEST) for each in probabilities]
     mean = sum(weight * math.tan((0.5 - each) * math.pi) for each, weight in zip(clipped, weights, strict=True))
     return 0.5 - math.atan(mean) / math.pi
 
 
 def chi_square_tail(statistic: float, degrees: int) -> float:
-    """The probability of a greater chi-square: Wilson and Hilferty's cube root, good to a few percent of itself."""
+    """The probability of a greater chi-square: Wilson and Hilferty's cube root, relative error a few percent."""
     if statistic <= 0:
         return 1.0
     scale = 2.0 / (9.0 * degrees)
@@ -255,7 +254,7 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
 
 
 class DriftDetectors:
-    """Both: of each GPU, and of the mix of job types, applications and users."""
+    """Both detectors: for each GPU, and for the mix of job types, applications and users."""
 
     def __init__(self) -> None:
         self.gpus = GpuDriftDetector()

@@ -1,13 +1,13 @@
 """The coverage of predicted intervals, by kind of prediction, and the correction of intervals that miss it.
 
-Each finished job is compared with what was predicted for it before it was learned from. Of the newest COVERAGE_WINDOW
-of a kind two things follow (`Calibration`):
+Each finished job is compared with its prediction before it is learned. The newest COVERAGE_WINDOW comparisons of a kind
+have two effects (`Calibration`):
 
-- where the prior (the declared runtime; the mean of all jobs) would have been nearer than the regression, by more than
-  chance, the answer moves towards it, as far as would have been best;
-- where fewer than INTERVAL_COVERAGE of the runtimes lay in their intervals, both ends go outwards by as much as would
-  have covered as many: conformalized quantile regression (Romano, Patterson, Candes 2019). By as much, and not by a
-  multiple: where declarations were exact, intervals had no width that anything could be a multiple of.
+- if the prior (the declared runtime; the mean of all jobs) would have been nearer than the regression, by more than
+  chance, the prediction moves towards it, by the best share;
+- if fewer than INTERVAL_COVERAGE of the runtimes were in their intervals, both ends move outwards by the amount that
+  would have covered so many: conformalized quantile regression (Romano, Patterson, Candes 2019). The amount is
+  absolute, not a multiple: with exact declarations intervals had zero width.
 
 Knows plain numbers only.
 """
@@ -26,18 +26,18 @@ from adlro.records.predictions import PredictionBasis
 from adlro.services.decompose.runtimes.predictor import INTERVAL_COVERAGE
 
 COVERAGE_WINDOW = 256
-"""Newest finished jobs of a kind that its calibration looks at."""
+"""Number of a kind's newest finished jobs in its calibration."""
 CALIBRATE_FROM = 8
-"""Finished jobs of a kind from which its predictions are changed at all."""
-_SHARES = np.linspace(1.0, 0.0, 11)  # of equals the first is taken: the regression as it stands
+"""Finished jobs of a kind from which its predictions are calibrated."""
+_SHARES = np.linspace(1.0, 0.0, 11)  # on a tie the first: the regression alone
 _SURE = 1.645  # the 0.95 quantile of the normal distribution
 _MOST_LOG = 100.0
 
 
 class PredictionKind(NamedTuple):
-    """Predictions that are calibrated together.
+    """Predictions with a common calibration.
 
-    basis: what they rest on. is_new: application, user or a size was never seen: their intervals are made otherwise.
+    basis: their basis. is_new: application, user or a size was never seen: their intervals are computed differently.
     """
 
     basis: PredictionBasis
@@ -45,11 +45,11 @@ class PredictionKind(NamedTuple):
 
 
 class PredictionResidual(NamedTuple):
-    """A finished job beside its prediction; all in logarithms of seconds.
+    """A finished job and its prediction; all in logarithms of seconds.
 
-    residual: observed less the regression's median. prior_residual: observed less the prior's. low, high: ends of the
-    interval before it was widened, relative to the regression's median: low <= 0 <= high. known_count: of finished jobs
-    then, no logarithm.
+    residual: observed minus the regression's median. prior_residual: observed minus the prior's. low, high: ends of the
+    interval before its widening, relative to the regression's median: low <= 0 <= high. known_count: number of finished
+    jobs then, no logarithm.
     """
 
     residual: float
@@ -61,11 +61,11 @@ class PredictionResidual(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What becomes of the predictions of a kind.
+    """The calibration of a kind of predictions.
 
     Attributes:
-        share: of the regression beside the prior.
-        widening_ratio: by which the high end is multiplied, and the low end divided; 1 or more.
+        share: weight of the regression against the prior.
+        widening_ratio: factor of the high end, and divisor of the low end; 1 or more.
     """
 
     share: float = 1.0
@@ -80,7 +80,7 @@ class _KindCoverage:
 
 
 class IntervalCoverage:
-    """The comparisons by kind, and what follows from them."""
+    """The comparisons by kind, and the calibrations from them."""
 
     def __init__(self) -> None:
         self._of: dict[PredictionKind, _KindCoverage] = {}
@@ -90,12 +90,12 @@ class IntervalCoverage:
         self._of.clear()
 
     def observe(self, kind: PredictionKind, compared: PredictionResidual, *, hit: bool) -> None:
-        """Takes a finished job; one whose logarithms are no numbers is left out.
+        """Adds a finished job; one whose logarithms are not finite is left out.
 
         Args:
-            kind: of its prediction.
-            compared: its runtime beside the prediction.
-            hit: whether the runtime lay in the interval as it was given.
+            kind: kind of its prediction.
+            compared: its runtime and the prediction.
+            hit: whether the runtime was in the given interval.
         """
         if not all(map(math.isfinite, compared)):
             return
@@ -105,7 +105,7 @@ class IntervalCoverage:
         of_kind.hits += hit
 
     def counts(self) -> Mapping[PredictionBasis, tuple[int, int]]:
-        """By basis: finished jobs that were compared, and those of them in their interval."""
+        """By basis: the number of compared finished jobs, and of those in their interval."""
         found: dict[PredictionBasis, tuple[int, int]] = {}
         for kind, each in self._of.items():
             total, hits = found.get(kind.basis, (0, 0))
@@ -113,10 +113,10 @@ class IntervalCoverage:
         return found
 
     def calibrations(self, known_count: int) -> dict[PredictionKind, Calibration]:
-        """By kind, what follows from the newest comparisons; a kind with few is left out.
+        """The calibrations by kind from the newest comparisons; kinds with few are left out.
 
         Args:
-            known_count: of finished jobs now. Intervals from less than half as many were others.
+            known_count: number of finished jobs now. Intervals from less than half as many no longer count.
         """
         found = {}
         for kind, each in self._of.items():
@@ -131,12 +131,12 @@ def _calibration(compared: np.ndarray[tuple[int, int], np.dtype[np.float64]]) ->
     count = len(compared)
     mixed = prior_residual + _SHARES[:, None] * (residual - prior_residual)  # shares x jobs
     gained = np.abs(mixed) - np.abs(residual)
-    # Better by more than chance: by a standard error.
+    # Better than chance: by a standard error.
     loss = gained.mean(axis=1) + gained.std(axis=1, ddof=1) / math.sqrt(count)
     best = int(loss.argmin())
     off = mixed[best]
     outside = np.maximum(low - off, off - high)  # below 0: inside
-    # As many as are missing for sure: fewer than chance would let miss in 5 % of cases.
+    # The certain part of the shortfall: less than chance would cause in 5 % of cases.
     level = INTERVAL_COVERAGE - _SURE * math.sqrt(INTERVAL_COVERAGE * (1.0 - INTERVAL_COVERAGE) / count)
     rank = math.ceil((count + 1) * level)
     widening = min(max(0.0, float(np.sort(outside)[rank - 1])), _MOST_LOG)

@@ -1,15 +1,15 @@
-"""The default predictor: ridge regression over records' similarity, residuals of the rest, corrected declarations.
+"""The default predictor: ridge regression over records' similarity, residuals, corrected declarations.
 
 Knows plain records and arrays only. Three parts, all learned from the newest finished jobs:
 
 - *outcomes*: log runtime on the reference GPU, by a regression over similarity (`tuned_regression`);
-- *declarations*: log(observed / declared), by a regression over users and applications. A declared runtime is
-  corrected by it, and mixed with what outcomes say in the share that would have predicted the finished jobs best;
-  It is learned by the size of declarations too, and never leaves the corrections that were observed;
+- *declarations*: log(observed / declared), by a regression over users and applications. It corrects a declared runtime,
+  which is mixed with the outcomes' estimate in the share that would have predicted the finished jobs best; the
+  regression includes the size of declarations, and corrections stay within the observed range;
 - *calibration*: residuals of finished jobs predicted without them, and without all of their user, application or size,
-  make the intervals of what is as new; how little was known of those whose configuration was left out makes novelty a
-  rank: at or above NOVEL are at most 5 % of configurations of known kinds. How runtimes lay in the intervals that were
-  given widens them, or brings the answer back to the prior (`interval_coverage`).
+  give the intervals of equally new jobs; the unexplained shares of left-out configurations make novelty a rank: at most
+  5 % of configurations of known kinds are at or above NOVEL. The coverage of given intervals widens them, or moves the
+  prediction back to the prior (`interval_coverage`).
 """
 
 from __future__ import annotations
@@ -58,32 +58,32 @@ from adlro.services.decompose.variables.variables import Variables
 from adlro.workload.estimates import PRIOR_WORK_S
 
 REFIT_SHARE = 0.02
-"""Newly finished jobs, as a share of the window, after which the fit is made anew."""
+"""Newly finished jobs, as a share of the window, after which a refit is due."""
 LAZY_REFIT_SHARE = 0.2
-"""The same while nobody asks: what finished jobs are compared with may be a little older."""
+"""The same without requests: comparisons of finished jobs allow a slightly older fit."""
 LEAST_SPREAD = 0.02
-"""Assumed standard deviation of the log runtime where predictions are exact."""
+"""Assumed standard deviation of the log runtime for exact predictions."""
 NOVEL = 0.95
 """Novelty from which a job is flagged."""
 RANK_FROM = 20
-"""Configurations from which novelty is a rank among them; with fewer it is the unexplained share itself."""
+"""Number of configurations from which novelty is a rank among them; with fewer it is the unexplained share itself."""
 LISTED_FROM = 4
-"""Finished jobs of an application on a GPU model from which the speed table's own uncertainty no longer counts."""
+"""Number of an application's finished jobs on a GPU model from which the speed table's uncertainty no longer counts."""
 NOTED_LIMIT = 16_384
-"""Users' applications on GPU models of which it is noted on which GPUs they ran."""
+"""Largest number of (user, application, GPU model) whose GPUs are recorded."""
 _LOW, _HIGH = (1 - INTERVAL_COVERAGE) / 2, (1 + INTERVAL_COVERAGE) / 2
 _Z = 1.2815515655446004
-_MOST_LOG = 700.0  # of which the exponential is a number
+_MOST_LOG = 700.0  # largest argument of a finite exponential
 _AS_LEARNED = Calibration()
 
 
 class _LearnedRuntimes(NamedTuple):
-    """What the fit says of J jobs on M models before it is put right by how earlier jobs went; J x M each.
+    """The fit's predictions of J jobs on M models before the calibration by earlier jobs; J x M each.
 
-    median_s. prior_s: the median where nothing is known of the job. low, high: the ends of the interval as logarithms
-    relative to the median, low <= 0 <= high. least_s, greatest_s: the range that the median may not leave.
-    is_new: J x 1; application, user or a size was never seen. strangeness: J x 1; 0 where declarations of about this
-    size were learned from, towards 1 the farther from these.
+    median_s. prior_s: the median of an unknown job. low, high: the ends of the interval as logarithms relative to the
+    median, low <= 0 <= high. least_s, greatest_s: the allowed range of the median. is_new: J x 1; application, user or
+    a size was never seen. strangeness: J x 1; 0 if declarations of about this size were learned, towards 1 with the
+    distance from these.
     """
 
     median_s: Floats
@@ -102,12 +102,11 @@ class LearnedPredictor:
     Args:
         memory: the finished jobs.
         variables: the vocabularies of the memory.
-        speeds: brings runtimes from model to model.
-        cluster_gpu_models: the models of all clusters; None while their descriptions are not read.
-        drift: told how each finished job's runtime compares with its prediction; knows which GPUs are slower than their
-            kind, so that their jobs are not taken for longer ones.
-        refits_itself: makes its fit anew before it answers, if enough was learned; otherwise whoever holds it does, by
-            `refit` and `adopt`.
+        speeds: converts runtimes from model to model.
+        cluster_gpu_models: the models of all clusters; None until their descriptions are read.
+        drift: receives each finished job's runtime with its prediction; knows the slow GPUs, so that their jobs do not
+            count as longer ones.
+        refits_itself: refits before an answer if enough was learned; otherwise the caller does, by `refit` and `adopt`.
     """
 
     def __init__(
@@ -136,38 +135,38 @@ class LearnedPredictor:
 
     @property
     def revision(self) -> int:
-        """Grows as finished jobs are learned from."""
+        """Grows with each finished job."""
         return self._memory.revision
 
     @property
     def prediction_revision(self) -> int:
-        """Grows whenever the fit is made anew, or would be if something were asked."""
+        """Grows with each refit, or when a request would cause one."""
         return self._fit_count + int(self._refits_itself and self.due)
 
     @property
     def calibrations(self) -> Mapping[PredictionKind, Calibration]:
-        """Of kinds of predictions, how they are put right at present."""
+        """The present calibration by kind of predictions."""
         return self._fit.calibrations
 
     @property
     def due(self) -> bool:
-        """Enough was learned since the last fit to make it anew before something is asked."""
+        """Whether enough was learned since the last fit for a refit before the next answer."""
         if self._pending and self._window.declared_count and self._fit.correction_range == NO_CORRECTIONS:
-            return True  # the first declarations say within which range they are corrected at all
+            return True  # the first declarations set the range of corrections
         return self._pending >= max(1.0, REFIT_SHARE * len(self._window))
 
     @property
     def overdue(self) -> bool:
-        """So much was learned since the last fit that finished jobs should not be compared with it."""
+        """Whether so much was learned since the last fit that finished jobs should not be compared with it."""
         return self._pending >= max(1.0, LAZY_REFIT_SHARE * len(self._window))
 
     def refit(self) -> Refit:
-        """The work of making the fit anew from what was learned so far; give what it makes to `adopt`."""
+        """A refit from the finished jobs so far; pass its result to `adopt`."""
         self._pending = 0
         return Refit(self._fit, self._window.copy(), self.coverage.calibrations(self._window.added_count))
 
     def adopt(self, refit: Refit, fit: RuntimeFit) -> None:
-        """Answers from a fit from now on, unless what it was made from was forgotten meanwhile."""
+        """Uses a fit from now on, unless its jobs were forgotten meanwhile."""
         if refit.previous is self._fit:
             self._fit = fit
             self._fit_count += 1
@@ -186,10 +185,10 @@ class LearnedPredictor:
         self._fit = RuntimeFit()
         self._pending = 0
         self.all_exact = True
-        """Every declared runtime was exact so far: those that are declared are predicted to be, whatever the fit."""
-        self._fit_count += 1  # what was predicted before is another now
+        """Whether all declared runtimes were exact so far: then predictions are the declared ones, whatever the fit."""
+        self._fit_count += 1  # earlier predictions are no longer valid
         self._seen_on: dict[tuple[str, str], int] = {}
-        self._gpus_of: dict[tuple[str, str, str], set[GpuKey]] = {}  # by user, application, model: which ran such jobs
+        self._gpus_of: dict[tuple[str, str, str], set[GpuKey]] = {}  # by user, application, model: their jobs' GPUs
 
     def learn(self, job: FinishedJob) -> bool:
         """Learns from a finished job. Returns whether it was new."""
@@ -205,11 +204,11 @@ class LearnedPredictor:
         correction = math.nan
         declared_s = self._declared_s(spec)
         if declared_s is not None:
-            # Rounded, so that the last bits of end - start don't look like an error of the declaration.
+            # Rounded, so that the last bits of end - start do not count as an error of the declaration.
             correction = round(log_s - math.log(declared_s), 6)
         self.all_exact &= correction == 0.0 or declared_s is None
         seen_correction = correction
-        # A job that took exactly what was declared did not run on a GPU that is slow, whatever others' jobs say.
+        # A job that took exactly its declared runtime did not run on a slow GPU, whatever the other jobs.
         if self._ran_elsewhere(job) and correction != 0.0:
             slowdown = self.drift.gpus.log_slowdown(job.gpu)
             log_s -= slowdown
@@ -223,13 +222,13 @@ class LearnedPredictor:
         return True
 
     def _ran_elsewhere(self, job: FinishedJob) -> bool:
-        """Whether another GPU of the model ran the user's jobs of the application; notes that this one did.
+        """Whether another GPU of the model ran the user's jobs of the application; records this one.
 
-        Where none did, that the jobs became longer can't be told from that their GPU became slow.
+        Without another GPU, longer jobs can't be distinguished from a slower GPU.
         """
         key = (job.spec.user, job.spec.application, job.gpu_model)
         gpus = self._gpus_of.pop(key, set())
-        self._gpus_of[key] = gpus  # at the end: those that ran nothing for longest go first
+        self._gpus_of[key] = gpus  # reinserted at the end: the least recently used go first
         if len(self._gpus_of) > NOTED_LIMIT:
             del self._gpus_of[next(iter(self._gpus_of))]
         if job.gpu_id:
@@ -237,14 +236,14 @@ class LearnedPredictor:
         return bool(gpus - {job.gpu})
 
     def _compare(self, job: FinishedJob) -> None:
-        """Tells drift and coverage how a job went compared with what would have been predicted for it."""
+        """Passes a job's runtime and its prediction to drift and coverage."""
         spec = job.spec
         self.drift.mix.observe((spec.job_type, spec.application, spec.user))
         if not len(self._window) or not (0 < job.runtime_s < math.inf):
             return
         if self._refits_itself and self.overdue:
             if not job.gpu_id:
-                return  # nobody asked for long: what would be compared is older than any answer
+                return  # no request for long: the comparison would use an older fit than any answer
             self._refit_itself()
         learned = self._expected(spec, job.gpu_model)
         of_job = learned.median_s, learned.prior_s, learned.low, learned.high
@@ -254,7 +253,8 @@ class LearnedPredictor:
         if job.gpu_id:
             self.drift.gpus.observe(job.gpu, job.gpu_model, residual, max((high - low) / (2 * _Z), LEAST_SPREAD))
             if residual:
-                # Predictions for the GPU itself count its speed; a job that took what was declared ran on no slow one.
+                # Predictions for the GPU itself include its speed; a job with its exact declared runtime ran on no slow
+                # one.
                 slowdown = self.drift.gpus.log_slowdown(job.gpu)
                 residual, prior_residual = residual - slowdown, prior_residual - slowdown
                 runtime_s *= math.exp(-slowdown)
@@ -266,9 +266,9 @@ class LearnedPredictor:
         )
 
     def _expected(self, spec: JobSpec, gpu_model: str) -> _LearnedRuntimes:
-        """A job on a model, as `_learned` has it."""
+        """A job on a model, from `_learned`."""
         if self._fit.exact and self._declared_s(spec) is not None:
-            # Outcomes have no say, and asking them is most of the work.
+            # Outcomes have no weight here, and their estimate is most of the work.
             speeds, _ = self._model_speeds([spec], [gpu_model])
             return self._correct([spec], self._features.rows([spec]), [gpu_model], np.full((1, 1), np.nan), speeds)
         return self._learned([spec], self._features.rows([spec]), [gpu_model])[0]
@@ -283,11 +283,11 @@ class LearnedPredictor:
     def evidence(
         self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
     ) -> list[list[list[SimilarJob]]]:
-        """For each job and model the k finished jobs most like it; the model they ran on counts as a variable."""
+        """For each job and model the k most similar finished jobs; the model they ran on counts as a variable."""
         return evidence(self._memory, jobs, gpu_models, k, job_ids)
 
     def recall(self, job: JobSpec, k: int) -> list[SimilarJob]:
-        """The k finished jobs most like a job, whatever they ran on."""
+        """The k most similar finished jobs, on any model."""
         return self._memory.nearest(job, k)
 
     def _predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
@@ -301,7 +301,7 @@ class LearnedPredictor:
     def _learned(
         self, jobs: Sequence[JobSpec], features: Features, gpu_models: Sequence[str]
     ) -> tuple[_LearnedRuntimes, Floats]:
-        """What the fit says, and the share J x M of the prior's variance that is left of each outcome."""
+        """The fit's predictions, and the unexplained share J x M of the prior's variance of each outcome."""
         shape = len(jobs), len(gpu_models)
         outcomes = self._fit.outcomes
         models = [self._variables.gpu_model.number(model) for model in gpu_models]
@@ -336,10 +336,10 @@ class LearnedPredictor:
         return learned, unexplained
 
     def _given(self, learned: _LearnedRuntimes, basis: Sequence[PredictionBasis]) -> tuple[Floats, Floats, Floats]:
-        """Median, low and high end in seconds, J x M, put right by how earlier jobs of each kind went.
+        """Median, low and high end in seconds, J x M, calibrated by earlier jobs of each kind.
 
         Args:
-            learned: of J jobs on M models.
+            learned: predictions of J jobs on M models.
             basis: J.
         """
         kinds = [PredictionKind(each, new) for each, new in zip(basis, learned.is_new[:, 0].tolist(), strict=True)]
@@ -348,7 +348,7 @@ class LearnedPredictor:
         median_s = learned.median_s
         if any(each.share != 1.0 for each in calibrations):
             median_s = np.where(share == 1.0, median_s, learned.prior_s * (median_s / learned.prior_s) ** share)
-        # The interval is about what was learned: where the median may not go there, it still says how unsure that is.
+        # The interval is around the learned median: if that is outside its range, the interval shows the uncertainty.
         kept_s = np.clip(median_s, learned.least_s, learned.greatest_s)
         low_s, high_s = median_s * np.exp(learned.low) / widening, median_s * np.exp(learned.high) * widening
         return kept_s, np.minimum(low_s, kept_s), np.maximum(high_s, kept_s)
@@ -356,19 +356,19 @@ class LearnedPredictor:
     def _correct(
         self, jobs: Sequence[JobSpec], features: Features, gpu_models: Sequence[str], outcome: Floats, speeds: Floats
     ) -> _LearnedRuntimes:
-        """What the fit says of jobs with a declared runtime.
+        """The fit's predictions of jobs with a declared runtime.
 
         Args:
             jobs: J.
-            features: their rows.
+            features: their rows of features.
             gpu_models: M.
-            outcome: J x M; log reference seconds by outcomes, NaN where the job's configuration was not seen.
+            outcome: J x M; log reference seconds by outcomes, NaN for an unseen configuration of the job.
             speeds: J x M.
         """
         fit = self._fit
         declared_s = np.array([self._declared_s(job) for job in jobs], dtype=np.float64)[:, None]
         variance = np.array([[self._moved_variance(job, model) for model in gpu_models] for job in jobs])
-        # exp(0) is 1: an exact declaration stays to the last bit.
+        # exp(0) is 1: an exact declaration stays the same to the last bit.
         correction, new = np.zeros((len(jobs), 1)), np.zeros(len(jobs), dtype=bool)
         strange = np.zeros((len(jobs), 1))
         if fit.exact:
@@ -394,7 +394,7 @@ class LearnedPredictor:
                 correction = correction + counted * (by_outcome - correction)
             correction = (1.0 - strange) * correction
         prior_s = declared_s / speeds
-        with np.errstate(over="ignore"):  # beyond any number: no bound
+        with np.errstate(over="ignore"):  # infinite: no bound
             least_s, greatest_s = (prior_s * math.exp(min(each, _MOST_LOG)) for each in fit.correction_range)
         return _LearnedRuntimes(
             declared_s * np.exp(correction) / speeds,
@@ -408,8 +408,8 @@ class LearnedPredictor:
         )
 
     def _model_speeds(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> tuple[Floats, Floats]:
-        """Speeds, and the variance of their logarithm as long as no finished jobs speak about it: both J x M."""
-        # Jobs of an application run at the same speeds: these are looked up once.
+        """Speeds, and the variance of their logarithm without finished jobs about them: both J x M."""
+        # Jobs of an application have the same speeds: one look-up for all.
         kinds = {(job.application, job.job_type): job for job in jobs}
         number_of = {kind: number for number, kind in enumerate(kinds)}
         table = np.array(
@@ -424,7 +424,7 @@ class LearnedPredictor:
         return speed.ratio, 0.0 if learned else speed.log_sigma**2
 
     def _moved_variance(self, job: JobSpec, model: str) -> float:
-        """Of the log speeds by which a declared runtime is brought to a model; none where it was declared on it."""
+        """The variance of the log speeds that convert a declared runtime to a model; 0 if declared on it."""
         assert job.expected_runtime is not None
         declared_on = job.expected_runtime.gpu_model
         return 0.0 if model == declared_on else self._speed(job, model)[1] + self._speed(job, declared_on)[1]
@@ -451,7 +451,7 @@ class LearnedPredictor:
             return np.ones(len(jobs))
         novelty = unexplained
         if len(ranks) >= RANK_FROM:
-            # Less 1e-9: what is as unexplained as the most unexplained configuration ranks with it, not above.
+            # Minus 1e-9: an equal to the most unexplained configuration ranks with it, not above.
             novelty = np.searchsorted(ranks, unexplained - 1e-9) / len(ranks)
         strange = [bool(job.application) and self._memory.group(application_key(job)) is None for job in jobs]
         return np.maximum(np.where(strange, np.maximum(novelty, NOVEL), novelty), strangeness)

@@ -2,8 +2,7 @@
 
 It answers from the best of five bases: the declared runtime; the median of finished jobs of the same user and
 application; of the same application; of the same job type; a prior. Runtimes are compared in seconds on the reference
-GPU, to and from which the speed table brings them. Nothing is learned about speeds, and a declared runtime is taken as
-it stands.
+GPU, with conversions by the speed table. It learns no speeds, and does not correct a declared runtime.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ from adlro.workload.estimates import PRIOR_WORK_S
 _Z = 1.2815515655446004  # the 0.9 quantile of the normal distribution
 
 PRIOR_COUNT = 8
-"""The assumed spread weighs as much as so many finished jobs."""
+"""The assumed spread has the weight of so many finished jobs."""
 
 
 class _Estimate(NamedTuple):
-    """A log-normal-like guess: the median on the reference GPU, and its interval's ends as logs relative to it."""
+    """A log-normal-like estimate: the median on the reference GPU, and its interval's ends as logs relative to it."""
 
     reference_s: float
     low_log: float
     high_log: float
     basis: PredictionBasis
-    # Uncertainty of the speed by which the estimate was brought to the reference GPU, and the model it came from.
+    # Uncertainty of the speed that converted the estimate to the reference GPU, and the model of that speed.
     from_model: str = ""
     from_log_sigma: float = 0.0
 
@@ -58,8 +57,8 @@ class PlainPredictor:
 
     Args:
         memory: the finished jobs.
-        speeds: brings runtimes from model to model.
-        cluster_gpu_models: the models of all clusters; None while their descriptions are not read.
+        speeds: converts runtimes from model to model.
+        cluster_gpu_models: the models of all clusters; None until their descriptions are read.
     """
 
     def __init__(
@@ -74,12 +73,12 @@ class PlainPredictor:
 
     @property
     def revision(self) -> int:
-        """Grows as finished jobs are learned from."""
+        """Grows with each finished job."""
         return self._memory.revision
 
     @property
     def prediction_revision(self) -> int:
-        """The same: every finished job moves its groups' medians."""
+        """The same: every finished job changes its groups' medians."""
         return self._memory.revision
 
     def learn(self, job: FinishedJob) -> bool:
@@ -94,14 +93,14 @@ class PlainPredictor:
         """Predicts each job on each model; see `Predictor.predict`."""
         require_known(gpu_models, self._speeds, self._cluster_gpu_models())
         estimates = [self._estimate(job) for job in jobs]
-        # Jobs of an application run at the same speeds: these are looked up once.
+        # Jobs of an application have the same speeds: one look-up for all.
         kinds = {(job.application, job.job_type): job for job in jobs}
         number_of = {kind: number for number, kind in enumerate(kinds)}
         table = np.array([[self._speeds.of(job, model) for model in gpu_models] for job in kinds.values()])
         speeds = table[[number_of[job.application, job.job_type] for job in jobs]]  # J x M x (ratio, log_sigma)
         reference_s = np.array([estimate.reference_s for estimate in estimates])
         median_s = reference_s[:, None] / speeds[:, :, 0]
-        # Independent uncertainties add as squares; none is added where nothing was brought from model to model.
+        # Independent uncertainties add as squares; an estimate without a conversion adds none.
         from_variance = np.array([estimate.from_log_sigma for estimate in estimates]) ** 2
         moved = np.array([[estimate.from_model != model for model in gpu_models] for estimate in estimates])
         speed_variance = moved * (speeds[:, :, 1] ** 2 + from_variance[:, None])
@@ -120,11 +119,11 @@ class PlainPredictor:
     def evidence(
         self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
     ) -> list[list[list[SimilarJob]]]:
-        """For each job and model the k finished jobs most like it; the model they ran on counts as a variable."""
+        """For each job and model the k most similar finished jobs; the model they ran on counts as a variable."""
         return evidence(self._memory, jobs, gpu_models, k, job_ids)
 
     def recall(self, job: JobSpec, k: int) -> list[SimilarJob]:
-        """The k finished jobs most like a job, whatever they ran on."""
+        """The k most similar finished jobs, on any model."""
         return self._memory.nearest(job, k)
 
     def _estimate(self, job: JobSpec) -> _Estimate:
@@ -145,7 +144,7 @@ class PlainPredictor:
         return _Estimate(PRIOR_WORK_S[job.job_type], -width, width, PredictionBasis.PRIOR)
 
     def _from_declared(self, job: JobSpec) -> _Estimate:
-        """The declared runtime, with the spread of log(observed / declared) of this user's jobs, or of everyone's."""
+        """The declared runtime, with the spread of log(observed / declared) of this user's jobs, or of all jobs."""
         declared = job.expected_runtime
         assert declared is not None
         speed = self._speeds.of(job, declared.gpu_model)
@@ -155,7 +154,7 @@ class PlainPredictor:
         if group is not None:
             low_quantile, _, high_quantile = group.quantiles()
             weight = len(group) / (len(group) + PRIOR_COUNT)
-            # The median stays what was declared, inside the interval even where declarations are always too long.
+            # The median stays the declared runtime, inside the interval even if declarations are always too long.
             low = min(0.0, weight * low_quantile + (1 - weight) * low)
             high = max(0.0, weight * high_quantile + (1 - weight) * high)
         return _Estimate(
@@ -170,14 +169,14 @@ class PlainPredictor:
         count = len(group)
         low_quantile, median, high_quantile = group.quantiles()
         weight = count / (count + PRIOR_COUNT)
-        # The median of n jobs is itself off, with a variance of about pi / (2 n) of theirs.
+        # The median of n jobs has an error too, with a variance of about pi / (2 n) of theirs.
         prior = (1 - weight) * _Z * PRIOR_LOG_SIGMA[basis] * math.sqrt(1 + math.pi / (2 * count))
         low_log = weight * (low_quantile - median) - prior
         high_log = weight * (high_quantile - median) + prior
         return _Estimate(math.exp(median), low_log, high_log, basis)
 
     def _novelty(self, job: JobSpec) -> float:
-        """By the closest group that has finished jobs."""
+        """The novelty by the closest group with finished jobs."""
         for key, novelty in (
             (user_application_key(job), 0.0),
             (application_key(job), 0.25),

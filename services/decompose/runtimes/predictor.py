@@ -1,6 +1,6 @@
-"""How long jobs would take on GPU models: the predictors' interface, and what they share. Plain records and arrays.
+"""The interface of the predictors of runtimes, and their common code. Plain records and arrays.
 
-Two stand behind it: `plain_predictor`, medians of groups, and `learned_predictor`, the default.
+There are two: `plain_predictor`, medians of groups, and `learned_predictor`, the default.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ PRIOR_LOG_SIGMA = {
     PredictionBasis.PRIOR: 1.5,
 }
 """Assumed standard deviation of the log runtime about the median, by basis: 0.4 within and 0.9 across users and
-applications are the scenario's; users' own estimates are taken to be within a factor of 1.9 in 80 % of cases; the prior
-alone within a factor of 6.8."""
+applications are the scenario's; users' own estimates are assumed to be within a factor of 1.9 in 80 % of cases; the
+prior alone within a factor of 6.8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
     """Predicted runtimes of J jobs on M GPU models, in seconds.
 
-    median_s, low_s, high_s: J x M; the runtime lies in low_s..high_s with probability `coverage`.
-    basis: J. novelty: J; 0 much like what was seen, 1 unlike anything.
+    median_s, low_s, high_s: J x M; the runtime is in low_s..high_s with probability `coverage`.
+    basis: J. novelty: J; 0 close to the jobs so far, 1 unlike any of them.
     """
 
     median_s: NDArray[np.float64]
@@ -51,15 +51,15 @@ class Predictions:
 
 
 class Predictor(Protocol):
-    """Learns from finished jobs and predicts. One of several stands behind the service."""
+    """Learns from finished jobs and predicts. The service uses one of several."""
 
     @property
     def revision(self) -> int:
-        """Grows as finished jobs are learned from."""
+        """Grows with each finished job."""
 
     @property
     def prediction_revision(self) -> int:
-        """Grows when predictions may have become others: those asked for before are worth asking for again."""
+        """Grows when predictions may have changed: earlier ones are worth another request."""
 
     def learn(self, job: FinishedJob) -> bool:
         """Learns from a finished job. Returns whether it was new."""
@@ -71,30 +71,30 @@ class Predictor(Protocol):
         """Predicts each job on each model.
 
         Raises:
-            InvalidInput: a GPU model is not known; names it and those that are.
+            InvalidInput: a GPU model is unknown; names it and the known ones.
             Unavailable: a GPU model may be known, but the clusters' descriptions are not read yet.
         """
 
     def evidence(
         self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
     ) -> list[list[list[SimilarJob]]]:
-        """For each job and model the k finished jobs that speak most for the prediction; never the job itself.
+        """For each job and model the k finished jobs with the most weight in the prediction; never the job itself.
 
         Args:
             jobs: J.
             gpu_models: M.
-            k: at most so many.
-            job_ids: J, empty where a job has none; none at all: no job has one.
+            k: largest number.
+            job_ids: J, empty for a job without an id; an empty sequence: no job has one.
         """
 
     def recall(self, job: JobSpec, k: int) -> list[SimilarJob]:
-        """The k finished jobs most like a job, whatever they ran on."""
+        """The k most similar finished jobs, on any model."""
 
 
 def evidence(
     memory: OutcomeMemory, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str]
 ) -> list[list[list[SimilarJob]]]:
-    """The memory's nearest finished jobs; see `Predictor.evidence`."""
+    """The nearest finished jobs of the memory; see `Predictor.evidence`."""
     ids = job_ids or [""] * len(jobs)
     return [
         [memory.nearest(job, k, model, without=job_id) for model in gpu_models]
@@ -103,15 +103,15 @@ def evidence(
 
 
 def require_known(gpu_models: Sequence[str], speeds: ModelSpeeds, in_clusters: Collection[str] | None) -> None:
-    """Checks GPU models that a caller names.
+    """Checks the GPU models of a request.
 
     Args:
-        gpu_models: as asked for.
-        speeds: lists the models with figures.
-        in_clusters: the models of all clusters; None while their descriptions are not read.
+        gpu_models: the models of the request.
+        speeds: has the models with figures.
+        in_clusters: the models of all clusters; None until their descriptions are read.
 
     Raises:
-        InvalidInput: a model is not known; names it and those that are.
+        InvalidInput: a model is unknown; names it and the known ones.
         Unavailable: a model may be known, but the clusters' descriptions are not read yet.
     """
     for number, model in enumerate(gpu_models):

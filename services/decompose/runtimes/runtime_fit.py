@@ -1,7 +1,7 @@
 """A fit to the newest finished jobs, computed in one step from a copy of them. Uses arrays only.
 
-A `Refit` holds all that it needs and a `RuntimeFit` is never changed once it is made, so the work may be done in
-another thread while questions are answered from the fit before.
+A `Refit` has all its inputs and a `RuntimeFit` never changes, so another thread may compute it while the previous fit
+answers requests.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from adlro.services.decompose.runtimes.interval_coverage import Calibration, Pre
 from adlro.services.decompose.variables.job_features import Category
 
 EXACT = 1e-3
-"""Declarations off by less than this, in root mean square of the logarithm, are taken as they stand."""
+"""Declarations with a smaller error, in root mean square of the logarithm, are not corrected."""
 MIX_FROM = 16
-"""Finished jobs with a declared runtime from which it is mixed with what outcomes say."""
+"""Number of finished jobs with a declared runtime from which declarations are mixed with the outcomes' estimate."""
 
 
 STEP_OCTAVES = 1.0
-"""Declared runtimes this close count as one size."""
+"""Declared runtimes within this distance count as one size."""
 FADE_OCTAVES = 3.0
-"""Beyond the sizes learned from, after which what was learned counts for a third."""
+"""Distance beyond the learned sizes after which the learned correction counts for a third."""
 NEAR_PRIOR_COUNT = 4
-"""The declared runtime weighs as much as so many finished jobs, near to it in size, beside what outcomes say."""
+"""The declared runtime has the weight of so many finished jobs of similar size against the outcomes' estimate."""
 NO_CORRECTIONS = (-math.inf, math.inf)
 
 
 def correction_terms(hyperparameters: Hyperparameters, present: Collection[int]) -> list[KernelTerm]:
-    """How alike two declarations' errors are: by everyone's, the user's and the application's; half of it by size.
+    """Similarity of two declarations' errors: by all users', the user's and the application's; half of it by size.
 
-    Who is wrong by a factor about minutes may be so about hours, or not: what is learned of the one counts less there.
+    An error factor for minutes need not hold for hours: what is learned of one size counts less for another.
     """
-    del present  # what else a job asks for says little about how well its user estimates
+    del present  # a job's other demands say little about its user's estimates
     s, application, user = 0.5 * hyperparameters.jobs, Category.APPLICATION, Category.USER
     return [
         KernelTerm(weight * s, categories, reals)
@@ -56,22 +56,22 @@ def correction_terms(hyperparameters: Hyperparameters, present: Collection[int])
 
 
 def declaration_features(features: Features, declared: Floats) -> Features:
-    """The rows of N jobs as the corrections of their declarations are compared: `declared` is the only real.
+    """The rows of N jobs for the corrections of their declarations: `declared` is the only real.
 
     Args:
         features: N rows.
         declared: N; log2 of the declared seconds.
     """
     categories = features.categories.copy()
-    categories[:, [Category.GPU_MODEL, Category.LABELS]] = 0  # these tell nothing about a declaration
+    categories[:, [Category.GPU_MODEL, Category.LABELS]] = 0  # these are unrelated to declarations
     return Features(categories, (np.round(declared / STEP_OCTAVES) * STEP_OCTAVES)[:, None])
 
 
 class DeclaredSizes:
-    """Sizes of the declarations that were learned from, by user and application.
+    """Sizes of the learned declarations, by user and application.
 
     Args:
-        features: N rows, as `declaration_features` makes them.
+        features: N rows of `declaration_features`.
     """
 
     def __init__(self, features: Features | None = None) -> None:
@@ -93,7 +93,7 @@ class DeclaredSizes:
         return [(application, user) for application, user in rows]
 
     def near(self, features: Features) -> Floats:
-        """Of N declarations: how many of their user and application there were, each counted by how near it is."""
+        """For N declarations: the number of those of their user and application, each weighted by its nearness."""
         none = np.empty(0), np.empty(0)
         found = []
         for pair, size in zip(self._pairs(features), features.reals[:, 0].tolist(), strict=True):
@@ -102,7 +102,7 @@ class DeclaredSizes:
         return np.array(found)
 
     def strangeness(self, features: Features) -> Floats:
-        """Of N declarations: 0 within the sizes learned from and a step beyond, towards 1 the farther from them."""
+        """For N declarations: 0 within the learned sizes and a step beyond, towards 1 with the distance from them."""
         if self.least > self.greatest:
             return np.zeros(len(features))
         sizes = features.reals[:, 0]
@@ -111,10 +111,10 @@ class DeclaredSizes:
 
 
 def of_outcomes(share: float, near: Floats) -> Floats:
-    """How much outcomes count beside a corrected declaration: the less, the fewer such declarations were learned from.
+    """The weight of outcomes against a corrected declaration: less with fewer learned declarations nearby.
 
     Args:
-        share: of the corrected declaration where there were many.
+        share: weight of the corrected declaration if there are many.
         near: N; see `DeclaredSizes.near`.
     """
     return (1.0 - share) * near / (near + NEAR_PRIOR_COUNT)
@@ -122,12 +122,12 @@ def of_outcomes(share: float, near: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFit:
-    """Regressions and what they are calibrated by. As it is made without arguments, nothing is learned yet.
+    """The regressions and their calibration. Without arguments, nothing is learned yet.
 
     outcomes: of log runtimes. corrections: of log(observed / declared). exact: whether declarations were exact so far.
-    share: of the corrected declaration, beside what outcomes say. declared_residuals: of jobs with a declared runtime,
-    while these are exact. declared: the sizes of declarations. correction_range: least and greatest log(observed /
-    declared) that was observed. calibrations: of kinds of predictions.
+    share: weight of the corrected declaration against the outcomes' estimate. declared_residuals: of jobs with a
+    declared runtime, while these are exact. declared: the sizes of declarations. correction_range: least and greatest
+    observed log(observed / declared). calibrations: by kind of predictions.
     """
 
     outcomes: TunedRegression = field(default_factory=lambda: TunedRegression(Hyperparameters()))
@@ -153,10 +153,10 @@ class Refit:
     calibrations: Mapping[PredictionKind, Calibration] = field(default_factory=dict)
 
     def make(self) -> RuntimeFit:
-        """The new fit; the one before is left as it is.
+        """The new fit; the previous one stays unchanged.
 
         Raises:
-            LinAlgError: the observations are such that no regression can be made of them.
+            LinAlgError: the observations allow no regression.
         """
         seen = self.seen
         outcomes = copy.copy(self.previous.outcomes)

@@ -51,11 +51,11 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 DEFAULT_RECALL_COUNT = 8
 DEFAULT_WATCH_INTERVAL_S = 0.1
-# Work between two looks at other calls: a few milliseconds each.
+# Items of work before other calls run: a few milliseconds each.
 _JOBS_AT_A_TIME, _JOBS_WITH_EVIDENCE_AT_A_TIME, _RECORDS_AT_A_TIME = 250, 8, 500
 _PREDICTIONS_AT_A_TIME, _PREDICTIONS_WITH_EVIDENCE_AT_A_TIME = 1000, 24
 PREDICTION_LIMIT = 100_000
-"""Predictions of one call, jobs x (models + GPUs): their message is some 10 MB."""
+"""Limit of one call's predictions, jobs x (models + GPUs): their message is some 10 MB."""
 
 
 class DecomposeServer(pb_grpc.DecomposeServiceServicer):
@@ -162,7 +162,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
     # ---- DecomposeService
 
     async def Decompose(self, request: pb.DecomposeRequest, context: Context) -> pb.DecomposeResponse:
-        """Records to variables."""
+        """Separates records into variables."""
         messages.refuse_unknown_fields(request)
         if request.vocabulary_version not in {"", VOCABULARY_VERSION}:
             raise InvalidInput(
@@ -190,12 +190,12 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         return response
 
     async def GetClusterState(self, request: pb.GetClusterStateRequest, context: Context) -> pb.GetClusterStateResponse:
-        """The GPU matrix."""
+        """Returns the GPU matrix."""
         matrix = await self._followers.matrix(await self._followers.named(request.cluster))
         snapshot = matrix.snapshot()
         state = self._state(snapshot)
         if request.include_bundle:
-            # A copy: the message that is kept is shared by all who did not ask for it.
+            # A copy: the cached message is shared with callers that did not request it.
             state = pb.ClusterState.FromString(state.SerializeToString())
             bundle = self._bundles.setdefault(snapshot.cluster, ClusterBundle())
             components = bundle.fold(snapshot)
@@ -208,7 +208,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
     async def WatchClusterState(
         self, request: pb.WatchClusterStateRequest, context: Context
     ) -> AsyncIterator[pb.WatchClusterStateResponse]:
-        """The GPU matrix now and on change; changes between two messages become one."""
+        """Sends the GPU matrix now and after changes; changes between two messages become one."""
         name = await self._followers.named(request.cluster)
         interval_s = request.min_interval_s or DEFAULT_WATCH_INTERVAL_S
         matrix = await self._followers.matrix(name)
@@ -223,14 +223,14 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                     await asyncio.wait([changed, draining], return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     changed.cancel()
-                matrix = self._clusters.find(name)  # it may have gone, or come anew
+                matrix = self._clusters.find(name)  # the cluster may be gone, or new
         finally:
             draining.cancel()
 
     async def PredictRuntime(self, request: pb.PredictRuntimeRequest, context: Context) -> pb.PredictRuntimeResponse:
-        """Jobs x GPU models."""
+        """Predicts jobs x GPU models."""
         models = list(request.gpu_models)
-        width = len(models) + len(request.gpu_ids)  # predictions of a job
+        width = len(models) + len(request.gpu_ids)  # predictions per job
         if len(request.jobs) * width > PREDICTION_LIMIT:
             raise InvalidInput(
                 f"jobs: {len(request.jobs)} jobs for {len(models)} models and {len(request.gpu_ids)} GPUs are "
@@ -249,8 +249,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         gpus = await self._gpus(request)
         if self._refits is not None:
             exact = self._learned is not None and self._learned.all_exact
-            # What is predicted of exact declarations does not depend on the fit, but for interval and novelty, and
-            # those may be as old as what finished jobs are compared with: no reason to make it anew, or to wait.
+            # Predictions of exact declarations depend on the fit only in interval and novelty, and these may be as old
+            # as the fit that finished jobs are compared with: no refit or wait is needed.
             if not (exact and all(job.HasField("expected_runtime") for job in request.jobs)):
                 await self._refits.for_question(self._settings.refit_patience_s)
         response = pb.PredictRuntimeResponse(
@@ -286,7 +286,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 ids = request.job_ids[start : start + step]
                 evidence = self._predictor.evidence(jobs, models, request.max_evidence, ids)
                 for number, of_job in enumerate(evidence, start):
-                    # Those of single GPUs, which follow, rest on the same jobs as those of their models.
+                    # Predictions of single GPUs, which follow, have the same evidence as those of their models.
                     for prediction, of_model in zip(response.predictions[number].predictions, of_job, strict=False):
                         prediction.evidence.extend(evidence_to_proto(each.evidence()) for each in of_model)
         return response
@@ -319,7 +319,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         return gpus
 
     def _state(self, snapshot: GpuMatrixSnapshot) -> pb.ClusterState:
-        """The message of a snapshot; made once for all callers, until the next change."""
+        """The message of a snapshot; created once for all callers, until the next change."""
         made = self._states.get(snapshot.cluster)
         if made is None or made[0] is not snapshot or made[1] != self._predictor.revision:
             made = snapshot, self._predictor.revision, cluster_state_to_proto(self._state_of(snapshot))
@@ -327,7 +327,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         return made[2]
 
     def _state_of(self, snapshot: GpuMatrixSnapshot) -> ClusterState:
-        """The record of a snapshot, with what is known of drift."""
+        """The record of a snapshot, with the drift."""
         times, levels = snapshot.sample_times_unix_s.tolist(), snapshot.levels.T.tolist()
         return ClusterState(
             cluster=snapshot.cluster,

@@ -12,7 +12,7 @@ from adlro.v1 import decompose_service_pb2 as pb
 
 
 def add_gpus(prediction: pb.JobPrediction, gpus: Sequence[tuple[str, int, float]]) -> None:
-    """Predictions for single GPUs: those of their models at their own speed."""
+    """Adds predictions for single GPUs: those of their models at the GPUs' own speeds."""
     of_models = list(prediction.predictions)
     for gpu_id, number, speed_ratio in gpus:
         own = prediction.predictions.add()
@@ -27,7 +27,7 @@ def refuse_unknown_fields(request: pb.DecomposeRequest) -> None:
     Other calls ignore them, as protobuf does, so that a newer orchestrator can be rolled out first.
 
     Raises:
-        InvalidInput: naming each such field by its path and number.
+        InvalidInput: names each such field by its path and number.
     """
     violations: list[FieldViolation] = []
     _find_unknown_fields(request, "", violations)

@@ -1,1 +1,1 @@
-"""Variables of records: the discrete ones with their vocabularies, and jobs as rows of numbers."""
+"""Variables of records: discrete variables with their vocabularies, and jobs as rows of numbers."""

@@ -1,8 +1,8 @@
 """The features of jobs: rows of numbers, from which similarity is computed. Knows plain records and arrays only.
 
-Categories are numbers of values in growing vocabularies, reals logarithms of what a job asks for and of numeric labels
-(such as batch_size=64); labels that are not numbers count together as one category, without those that are another for
-each job (`labels`).
+Categories are numbers of values in growing vocabularies, reals logarithms of a job's demands and of numeric labels
+(such as batch_size=64); labels that are not numbers form one category together, without labels that differ for each job
+(`labels`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REAL_COUNT = len(Real) + LABEL_LIMIT
 
 
 class FeatureExtractor:
-    """Makes the features of jobs, a row of numbers each.
+    """Computes the features of jobs, a row of numbers each.
 
     Args:
         variables: the vocabularies.
@@ -53,10 +53,10 @@ class FeatureExtractor:
         self._variables = variables
         self._labels = Vocabulary("labels", [""], grows=True)
         self.on_cleared: list[Callable[[int], None]] = []
-        """Called with a column of reals whose label is another from now on."""
+        """Called with a column of reals when its label changes."""
 
     def note(self, job: JobSpec) -> None:
-        """Learns from a finished job, once, which labels count."""
+        """Learns from a finished job, once, the labels in use."""
         for column in self._variables.labels.note(job.labels):
             for cleared in self.on_cleared:
                 cleared(len(Real) + column)
@@ -65,8 +65,8 @@ class FeatureExtractor:
         """A job's categories (GPU_MODEL left UNKNOWN) and reals.
 
         Args:
-            job: what was asked for.
-            learn: take values that were not seen into the vocabularies; otherwise they are UNKNOWN, like nothing.
+            job: the job's spec.
+            learn: adds unseen values to the vocabularies; otherwise they are UNKNOWN, equal to no value.
         """
         reals = [math.nan] * REAL_COUNT
         reals[Real.GPU_COUNT] = math.log2(max(1, job.gpu_count))
@@ -94,12 +94,12 @@ class FeatureExtractor:
         return categories, reals
 
     def hold(self, categories: Sequence[int]) -> None:
-        """Keeps the values of a row's categories from giving way to others."""
+        """Protects the values of a row's categories from replacement."""
         for vocabulary, number in zip(self._vocabularies, categories, strict=True):
             vocabulary.hold(number)
 
     def release(self, categories: Sequence[int]) -> None:
-        """Lets go of values that are held."""
+        """Releases protected values."""
         for vocabulary, number in zip(self._vocabularies, categories, strict=True):
             vocabulary.release(number)
 
@@ -109,7 +109,7 @@ class FeatureExtractor:
         return variables.job_type, variables.application, variables.user, variables.gpu_model, self._labels
 
     def category_name(self, column: int, number: int) -> str:
-        """The value behind a category's number.
+        """The value of a category's number.
 
         Raises:
             IndexError: no value has this number.
@@ -117,7 +117,7 @@ class FeatureExtractor:
         return self._vocabularies[column].value(number)
 
     def real_name(self, column: int) -> str:
-        """What a column of reals holds; a label is `label/<key>`."""
+        """The name of a column of reals; a label is `label/<key>`."""
         return (
             Real(column).name.lower()
             if column < len(Real)
@@ -125,10 +125,10 @@ class FeatureExtractor:
         )
 
     def rows(self, jobs: Sequence[JobSpec]) -> Features:
-        """J jobs as rows; values that were not seen equal nothing."""
+        """J jobs as rows; unseen values equal no value."""
         made = [self.row(job, learn=False) for job in jobs]
         categories = np.array([each[0] for each in made], dtype=np.int32).reshape(-1, len(Category))
-        # An unknown value equals no known one, but must not equal what a full vocabulary left UNKNOWN either.
+        # An unknown value equals no known one, and must not equal the UNKNOWN of a full vocabulary either.
         categories[categories == UNKNOWN] = UNKNOWN - 1
         return Features(categories, np.array([each[1] for each in made]).reshape(-1, REAL_COUNT))
 

@@ -1,8 +1,8 @@
-"""Which labels of jobs are looked at: numbers as sizes, texts that come again. Knows plain values only.
+"""The selection of jobs' labels: numbers as sizes, repeated texts. Knows plain values only.
 
-A text label that is another for each job (a run's name) tells jobs apart that are alike, so it is left out; numbers
-have LABEL_LIMIT columns, which go to the keys that jobs carry. Both follow the newest jobs, so nobody's invented labels
-take the place of those in use for good.
+A text label that differs for each job (a run's name) would distinguish similar jobs, so it is left out; numbers have
+LABEL_LIMIT columns, for the most frequent keys. Both follow the newest jobs, so invented labels do not permanently
+replace those in use.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 LABEL_LIMIT = 8
-"""Keys of numeric labels that are looked at."""
+"""Number of columns for keys of numeric labels."""
 RECENT_JOBS = 256
-"""Newest finished jobs by which keys of numbers are compared."""
+"""Number of newest finished jobs in the comparison of keys of numbers."""
 TAKES_OVER_FROM = 16
-"""Of these, jobs that must carry a key for it to take the column of another."""
+"""Number of these jobs that must have a key before it replaces another in its column."""
 TAKES_OVER_LEAD = 4
-"""It is carried by so many times as many jobs as the other."""
+"""Factor by which its jobs must outnumber the other key's."""
 RECENT_VALUES = 256
-"""Newest values of a key by which is judged whether it tells every job from every other."""
+"""Number of a key's newest values in the test whether it distinguishes every job."""
 JUDGED_FROM = 64
 LEFT_OUT_SHARE, TAKEN_BACK_SHARE = 0.4, 0.25
-"""A key is left out when more than this share of its newest values differ, until at most that share do."""
+"""A key is left out when more than the first share of its newest values differ, until at most the second share do."""
 KEY_LIMIT = 256
-"""Keys of texts that are followed: those carried last."""
+"""Number of text keys that are tracked: the most recent ones."""
 
 
 class LabelUse:
-    """Learns from the labels of finished jobs which to look at."""
+    """Learns from the labels of finished jobs which keys to use."""
 
     def __init__(self) -> None:
         self._columns: dict[str, int] = {}
         self._recent: deque[tuple[str, ...]] = deque()
         self._carried: Counter[str] = Counter()
-        self._values: dict[str, deque[str]] = {}  # by key, the one carried last at the end
+        self._values: dict[str, deque[str]] = {}  # by key, the most recent at the end
         self._left_out: dict[str, None] = {}
 
     def note(self, labels: Mapping[str, str]) -> list[int]:
-        """Takes a finished job's labels.
+        """Adds a finished job's labels.
 
         Returns:
-            The columns that went from one key to another: what they held means nothing from now on.
+            The columns whose key changed: their earlier values are invalid from now on.
         """
         numeric = []
         for key, value in labels.items():
@@ -61,14 +61,14 @@ class LabelUse:
         return [column for key in numeric if (column := self._give_column(key)) is not None]
 
     def column(self, key: str) -> int | None:
-        """The column of a numeric label; None where it is not looked at."""
+        """The column of a numeric label; None if it has none."""
         return self._columns.get(key)
 
     def key(self, column: int) -> str:
-        """The key that has a column.
+        """The key of a column.
 
         Raises:
-            IndexError: none has it.
+            IndexError: the column has no key.
         """
         for key, number in self._columns.items():
             if number == column:
@@ -88,10 +88,10 @@ class LabelUse:
         return list(self._left_out)
 
     def restore(self, columns: Mapping[str, int], left_out: Sequence[str]) -> None:
-        """Takes up what another process had learned.
+        """Restores the state of another process.
 
         Raises:
-            ValueError: a column is given twice, or there is no such column.
+            ValueError: a column is repeated, or does not exist.
         """
         numbers = list(columns.values())
         if len(set(numbers)) != len(numbers) or not set(numbers) <= set(range(LABEL_LIMIT)):
@@ -100,7 +100,7 @@ class LabelUse:
         self._left_out = dict.fromkeys(left_out[:KEY_LIMIT])
 
     def _give_column(self, key: str) -> int | None:
-        """Gives a key a column if it deserves one. Returns it where another key had it."""
+        """Gives a key a column if it qualifies. Returns the column if another key had it."""
         if key in self._columns:
             return None
         free = set(range(LABEL_LIMIT)) - set(self._columns.values())
@@ -132,7 +132,7 @@ class LabelUse:
 
 
 def as_number(text: str) -> float | None:
-    """The finite number that a label holds; None where it holds something else."""
+    """The finite number of a label; None for another text."""
     try:
         number = float(text)
     except ValueError:

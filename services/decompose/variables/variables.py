@@ -1,7 +1,7 @@
 """Separates records (a job, a GPU sample) into discrete variables. Knows plain records and arrays only.
 
     variable            of   values
-    gpu_model           GPU  grows with what is seen
+    gpu_model           GPU  grows with new values
     utilization_level   GPU  "0.00..0.05" to "0.95..1.00"
     memory_level        GPU  "0..2048 MiB" to ">=131072 MiB"
     temperature_level   GPU  "<0 C", "0..5 C" to ">=120 C"
@@ -11,8 +11,8 @@
     user                job  grows; number 0 is ""
     size_class          job  "<declared runtime>/<GPU memory asked for>", such as "1..10 min/<=8 GiB"
 
-A value's number stays while its vocabulary knows it (`vocabulary`), and is given to no other; another process may
-number the growing vocabularies otherwise.
+A value's number stays while the vocabulary has it (`vocabulary`), and no other value gets it; another process may
+number the growing vocabularies differently.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from adlro.services.decompose.variables.labels import LabelUse
 from adlro.services.decompose.variables.vocabulary import UNKNOWN, Vocabulary
 
 VOCABULARY_VERSION = "1"
-"""Names the variables and the values of those that don't grow. Changes with any of them."""
+"""Identifies the variables and the values of those that don't grow. Changes with any of them."""
 UTILIZATION_STEP_RATIO = 0.05
 MEMORY_STEP_MIB = 2048
 TEMPERATURE_STEP_C = 5
@@ -49,7 +49,7 @@ _PRIORITY_BOUNDS = (1 / 3, 2 / 3)
 
 
 class JobCodes(NamedTuple):
-    """A job's variables as numbers, in the order that `adlro`'s memory of outcomes compares them."""
+    """A job's variables as numbers, in the order of comparison in the memory of outcomes."""
 
     application: int
     user: int
@@ -59,7 +59,7 @@ class JobCodes(NamedTuple):
 
 
 class Variables:
-    """The vocabularies, and the separation of records by them."""
+    """The vocabularies, and the separation of records into them."""
 
     def __init__(self) -> None:
         self.gpu_model = Vocabulary("gpu_model", [""], grows=True)
@@ -89,7 +89,7 @@ class Variables:
         )
 
     def growing(self) -> dict[str, dict[str, int]]:
-        """The vocabularies that grow, and which labels count: kept so that numbers stay across restarts."""
+        """The growing vocabularies, and the labels in use: stored so that numbers stay across restarts."""
         return {
             **{each.name: each.numbers() for each in (self.gpu_model, self.application, self.user)},
             "label_columns": self.labels.columns(),
@@ -97,7 +97,7 @@ class Variables:
         }
 
     def restore(self, growing: Mapping[str, Sequence[str] | Mapping[str, int]]) -> None:
-        """Takes up where another process was; what this one has seen since keeps no number.
+        """Restores another process's vocabularies; values that this process has added lose their numbers.
 
         Raises:
             InvalidInput: not the values of growing vocabularies.
@@ -117,7 +117,7 @@ class Variables:
 
         Args:
             spec: the job.
-            learn: take an application or user that was not seen into the vocabularies.
+            learn: adds an unseen application or user to the vocabularies.
         """
         if learn:
             application = self.application.learn(spec.application)
@@ -130,7 +130,7 @@ class Variables:
         )
 
     def of_job(self, spec: JobSpec) -> list[Variable]:
-        """A job's variables; values not seen before are taken into the vocabularies."""
+        """A job's variables; unseen values are added to the vocabularies."""
         codes = self.codes_of_job(spec, learn=True)
         return [
             self.priority_class.variable(codes.priority_class),
@@ -147,7 +147,7 @@ class Variables:
         memory_used_mib: float | None = None,
         temperature_c: float | None = None,
     ) -> list[Variable]:
-        """A GPU sample's variables; those of values that are None or NaN are left out."""
+        """A GPU sample's variables; those whose values are None or NaN are left out."""
         levels = gpu_levels(
             np.array([np.nan if utilization_ratio is None else utilization_ratio]),
             np.array([np.nan if memory_used_mib is None else memory_used_mib]),
@@ -170,7 +170,7 @@ class Variables:
 def gpu_levels(
     utilization_ratio: NDArray[np.floating], memory_used_mib: NDArray[np.floating], temperature_c: NDArray[np.floating]
 ) -> NDArray[np.int32]:
-    """The numbers of G GPUs' levels: 3 x G (utilization, memory, temperature), UNKNOWN where the value is NaN."""
+    """The numbers of G GPUs' levels: 3 x G (utilization, memory, temperature), UNKNOWN for NaN."""
     return np.stack(
         [
             _level(utilization_ratio, 1 / UTILIZATION_STEP_RATIO, 0, _UTILIZATION_LEVELS),
@@ -181,7 +181,7 @@ def gpu_levels(
 
 
 def size_class_of(spec: JobSpec) -> int:
-    """The number of a job's size class, from the runtime as declared and the GPU memory asked for."""
+    """The number of a job's size class, from the declared runtime and the requested GPU memory."""
     if spec.expected_runtime is None:
         runtime = len(_RUNTIME_BOUNDS_S) + 1
     else:

@@ -1,7 +1,7 @@
 """Vocabularies: the values of a variable and their numbers. Knows plain values only.
 
-A growing one is bounded: when it is full, the value that was seen longest ago gives way, unless somebody holds it. The
-memory holds the values of the finished jobs that it keeps, so names that were only asked about never take their place.
+A growing vocabulary is bounded: when it is full, a new value replaces the least recently seen one that is not held. The
+memory holds the values of its finished jobs, so names that only requests have never replace these.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from adlro.errors import InvalidInput
 from adlro.records.matrices import Variable
 
 UNKNOWN = -1
-"""The number of a value that its vocabulary does not hold."""
+"""The number of a value that its vocabulary lacks."""
 NOT_STATED = 0
 """The number of the empty value in a growing vocabulary."""
 VOCABULARY_LIMIT = 65_536
-"""Values of a growing vocabulary."""
+"""Largest number of values of a growing vocabulary."""
 
 
 class Vocabulary:
-    """The values of one variable, numbered from 0 in order of appearance. No number is given twice.
+    """The values of one variable, numbered from 0 in order of appearance. No number is reused.
 
     Args:
-        name: of the variable.
-        values: those known from the start, which stay.
-        grows: takes values that it has not seen; at most `limit` are known at a time.
+        name: name of the variable.
+        values: the initial values, which stay.
+        grows: adds unseen values; at most `limit` are known at a time.
     """
 
     def __init__(
@@ -38,21 +38,21 @@ class Vocabulary:
         self._first_count = self._next = len(self._index)
         self._grows = grows
         self._limit = limit
-        self._held: dict[int, int] = {}  # by number, how many hold it
-        self._idle: dict[int, None] = {}  # numbers that nobody holds, the one seen last at the end
+        self._held: dict[int, int] = {}  # by number, its count of holders
+        self._idle: dict[int, None] = {}  # numbers without holders, the most recently seen at the end
 
     def __len__(self) -> int:
         return len(self._index)
 
     def number(self, value: str) -> int:
-        """The value's number; UNKNOWN where it has none."""
+        """The value's number; UNKNOWN if it has none."""
         return self._index.get(value, UNKNOWN)
 
     def learn(self, value: str) -> int:
-        """The value's number, a new one where it had none.
+        """The value's number, a new one if it had none.
 
         Returns:
-            UNKNOWN when the vocabulary is closed, or full of values that are held.
+            UNKNOWN if the vocabulary is closed, or full of held values.
         """
         index = self._index.get(value)
         if index is not None:
@@ -71,13 +71,13 @@ class Vocabulary:
         return self._next - 1
 
     def hold(self, number: int) -> None:
-        """Keeps a value from giving way, until it is released as often as it was held. UNKNOWN is ignored."""
+        """Protects a value from replacement until it is released as often as it was held. UNKNOWN is ignored."""
         if number >= self._first_count:
             self._held[number] = self._held.get(number, 0) + 1
             self._idle.pop(number, None)
 
     def release(self, number: int) -> None:
-        """Lets go of a value that is held."""
+        """Releases a held value."""
         if number >= self._first_count:
             count = self._held.pop(number) - 1
             if count:
@@ -94,10 +94,10 @@ class Vocabulary:
         return dict(self._index)
 
     def restore(self, values: Sequence[str] | Mapping[str, int]) -> None:
-        """Takes these values in place of its own: with their numbers, or numbered from 0. Nobody holds them.
+        """Replaces the values by these: with their numbers, or numbered from 0. None of them is held.
 
         Raises:
-            InvalidInput: they don't begin with the empty value, or one or its number is there twice.
+            InvalidInput: the first is not the empty value, or a value or number is repeated.
         """
         items = list(values.items()) if isinstance(values, Mapping) else [(each, i) for i, each in enumerate(values)]
         numbers = [number for _, number in items]

@@ -1,1 +1,1 @@
-"""Which policy decides, its checkpoint, its guard and its shadow, and what was decided."""
+"""The acting policy, its checkpoint, its guard and its shadow, and the log of decisions."""

@@ -1,4 +1,4 @@
-"""What an orchestrator that acts knows from one session to the next, in its process. Plain data."""
+"""The state that an acting orchestrator passes from one session to the next, in its process. Plain data."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from adlro.services.orchestrator.deciding.shadow import Shadow
 
 @dataclass(slots=True)
 class Acting:
-    """What outlives a session, in this process.
+    """State that outlives a session, in this process.
 
     Attributes:
-        policy: decides.
-        drained: nodes on which nothing more is started, with the reason.
-        decisions: what was decided.
-        guard: stands between the ledger and the policy.
-        shadow: another policy that is asked as well.
-        incarnation: the cluster's, as last described.
-        told_s: the newest cluster time that the cluster has told; 0 before the first.
-        ask_again: what was chosen for this process is not what an earlier one held by.
+        policy: the acting policy.
+        drained: the drained nodes, with the reasons.
+        decisions: the log of decisions.
+        guard: the guard of the policy.
+        shadow: the shadow policy, if any.
+        incarnation: the cluster's incarnation when last described.
+        told_s: the newest cluster time that the cluster has reported; 0 before the first.
+        ask_again: the policy of this process differs from an earlier one whose hold may be in force.
     """
 
     policy: Policy
@@ -42,19 +42,19 @@ class Acting:
     _clock_read_at: float = 0.0
 
     def note_clock(self, clock: Clock) -> None:
-        """The cluster has told its clock."""
+        """Stores the clock that the cluster has reported."""
         self._clock, self._clock_read_at = clock, time.monotonic()
         self.told_s = max(self.told_s, clock.time_s)
 
     @property
     def deciding(self) -> tuple[str, DecisionBasis]:
-        """Who decided last, or will, where nobody has yet; and what that rests on."""
+        """Who made the last decision, or will make the first, and that decision's basis."""
         missing = isinstance(self.policy, Dqn) and not self.policy.version
         basis = DecisionBasis.MISSING if missing else self.guard.basis_of(self.policy)
         return (FALLBACK if basis.fallback else self.policy.name), basis
 
     def clock(self) -> Clock | None:
-        """The cluster's clock as it should stand now; None before it was told."""
+        """The cluster's estimated clock now; None before its first report."""
         clock = self._clock
         if clock is None or clock.paused or clock.mode is ClockMode.VIRTUAL:
             return clock

@@ -1,9 +1,9 @@
-"""The learned policy's checkpoint: found, read, and replaced while decisions go on. Knows files, and no gRPC.
+"""The learned policy's checkpoint: found, read, and replaced while decisions continue. Knows files, no gRPC.
 
-A new checkpoint is a new file under the path's name, or in the folder, where the newest that can be used counts:
-renamed into its place, so that it is whole. It is tried out in a process of its own, then read in a thread; the next
-decision is the new one's. One that can't be used is refused, told, and counted, and the one before stays. Nothing that
-a file holds keeps later ones, or the end of this process, waiting.
+A new checkpoint is a new file at the path, or in the folder, where the newest valid one is used; it must be renamed
+into its place, so that it is complete. A separate process tries it out, then a thread reads it; the next decision uses
+it. An invalid checkpoint is refused, logged and counted, and the previous one stays. No content of a file delays later
+ones, or the end of this process.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.state.observation import Observation
 
 LOOK_S = 1.0
-"""How often it is looked for a new one."""
+"""Seconds between two searches for a new checkpoint."""
 READ_LIMIT_S = 30.0
-"""How long it may take to look for files, and to read one that has passed its trial."""
+"""Time limit for the search, and for reading a file that has passed its trial, in seconds."""
 MOST_FILE_BYTES = 64 * 2**20
 
 FALLBACK = HoldGreedyFixed.name
 
 
 class _Seen(NamedTuple):
-    """A file as it was; another one in its place is another."""
+    """A file's identity: a replaced file has another one."""
 
     changed_ns: int
     name: str
@@ -55,18 +55,18 @@ class _Seen(NamedTuple):
 
 
 class Checkpoint:
-    """The checkpoint that serves.
+    """The checkpoint in use.
 
     Args:
-        path: a file, or a folder of `.onnx` files; None: the one that comes with ADLRO.
+        path: a file, or a folder of `.onnx` files; None: the checkpoint that ADLRO includes.
         log: a structlog logger.
-        on_read: called with whether it is used, after each that was read.
+        on_read: called after each read, with whether the checkpoint is used.
 
     Attributes:
-        path: where it is looked for.
-        policy: decides by the newest checkpoint that can be used.
-        problem: why there is none, or why the newest was refused; empty: it is in use.
-        loaded, refused: counts.
+        path: the file or folder that is searched.
+        policy: the policy of the newest valid checkpoint.
+        problem: why there is none, or why the newest was refused; empty: the newest is in use.
+        loaded, refused: numbers of checkpoints.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Checkpoint:
         self._on_read = on_read
         self._serving: _Seen | None = None
         self._refused: set[_Seen] = set()
-        self._passed: set[bytes] = set()  # digests of what has passed its trial
+        self._passed: set[bytes] = set()  # digests of contents that have passed their trial
         self._worker = SideThread("read checkpoint")
 
     async def look(self) -> bool:
-        """Reads the newest checkpoint that was not refused before; True where another one serves from now on."""
+        """Reads the newest checkpoint that was not refused before; True if it replaces the previous one."""
         found, missing = [], f"there is no checkpoint {self.path}"
         try:
             found = await self._worker.run(functools.partial(_newest_first, self.path), READ_LIMIT_S)
@@ -97,7 +97,7 @@ class Checkpoint:
             why = error.strerror if isinstance(error, OSError) else str(error)
             missing = f"the checkpoint {self.path} can't be looked for: {why}"
         if not found:
-            # The one that serves goes on, as it would if the new one were damaged.
+            # The checkpoint in use stays, as it would if the new one were damaged.
             if self.problem != missing:
                 self.problem = missing
                 self._log.warning("no checkpoint of the learned policy", problem=missing, **self._serves())
@@ -118,12 +118,12 @@ class Checkpoint:
     async def _read(self, file: _Seen) -> bool:
         try:
             policy = await self._tried(Path(file.name))
-        except Unavailable as error:  # that says nothing of the file: it is asked again
+        except Unavailable as error:  # this says nothing about the file: it is tried again
             if self.problem != error.message:
                 self.problem = error.message
                 self._log.warning("a checkpoint waits for its trial", problem=error.message, **self._serves())
             return False
-        except Exception as error:  # whatever is in the file: it must not end what serves
+        except Exception as error:  # no content of a file may end the service
             why = error.message if isinstance(error, AdlroError) else f"{type(error).__name__}: {error}"
             self._refused.add(file)
             self.problem = why
@@ -139,11 +139,11 @@ class Checkpoint:
         return True
 
     async def _tried(self, path: Path) -> Dqn:
-        """A policy that has decided once, after its network has done so in a process of its own.
+        """A policy that has made one decision, after its network has done so in a separate process.
 
         Raises:
-            InvalidInput, Unsupported: it can't be used.
-            Unavailable: there can be no trial at present.
+            InvalidInput, Unsupported: the file can't be used.
+            Unavailable: no trial is possible at present.
         """
         trial, policy = Trial(), None
         try:
@@ -151,23 +151,23 @@ class Checkpoint:
                 functools.partial(self._content, path, trial), READ_LIMIT_S + TRIAL_LIMIT_S
             )
             policy = await self._worker.run(functools.partial(Dqn(path).take, content), READ_LIMIT_S)
-            # Once, whatever it thinks of that: what is allocated first, no decision waits for.
+            # One decision, whatever its outcome: it allocates the memory, so that no later decision waits for that.
             await self._worker.run(functools.partial(policy.try_out, _decision()), READ_LIMIT_S)
             return policy
         except LateError as error:
             if policy is not None:
                 policy.stop()
-            self._worker.close()  # what hangs hangs alone
+            self._worker.close()  # only this thread hangs
             self._worker = SideThread("read checkpoint")
             raise InvalidInput(f"checkpoint {path}: {error}", field="checkpoint") from error
         finally:
             trial.end()
 
     def _content(self, path: Path, trial: Trial) -> bytes:
-        """What is in a file, once that has passed its trial."""
+        """The content of a file after its trial."""
         content = _content(path)
         if path == SHIPPED:
-            return content  # that is part of the code
+            return content  # part of the package, tested with it
         digest = hashlib.blake2b(content, digest_size=16).digest()
         if digest not in self._passed:
             self._log.info("a checkpoint is tried out", path=str(path))
@@ -183,12 +183,12 @@ class Checkpoint:
         return {"serves": self.policy.version or FALLBACK}
 
     async def pause(self) -> None:
-        """Until it is to be looked again."""
+        """Waits until the next search."""
         await asyncio.sleep(LOOK_S)
 
 
 class _Without(Dqn):
-    """Stands in the policy's place as long as there is no checkpoint: it cannot decide, and says why."""
+    """Stands in for the policy while there is no checkpoint: it cannot decide, and gives the reason."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint.path)
@@ -199,14 +199,14 @@ class _Without(Dqn):
 
 
 def _newest_first(path: Path) -> list[_Seen]:
-    """What is there.
+    """The checkpoint files at a path, newest first.
 
     Raises:
-        OSError: there may be something, but it can't be looked at.
+        OSError: the path can't be read.
     """
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
-        # Not `glob`, which takes a folder that can't be read for an empty one.
+        # Not `glob`, which treats an unreadable folder as an empty one.
         files = [path / name for name in os.listdir(path) if name.endswith(".onnx")] if is_folder else [path]
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -215,15 +215,15 @@ def _newest_first(path: Path) -> list[_Seen]:
         with contextlib.suppress(OSError):
             status = file.stat()
             if not stat.S_ISREG(status.st_mode):
-                continue  # to read a pipe may take for ever
+                continue  # reading a pipe may block for ever
             found.append(_Seen(status.st_mtime_ns, str(file), status.st_size, status.st_ino))
     return sorted(found, reverse=True)
 
 
 def warm() -> None:
-    """Compiles what the learned policy sees with, or fetches it from where numba keeps it: before anything is decided.
+    """Compiles the observation code of the learned policy, or loads it from numba's cache, before the first decision.
 
-    A compiler lets nobody else run for seconds, and a checkpoint may come at any time.
+    The compiler blocks all threads for seconds, and a checkpoint may appear at any time.
     """
     planes = PlaneFiller(HoldGreedyFixed().settings.rule()).fill(_decision())
     ranges_of([planes]).bring_in(planes)
@@ -240,10 +240,10 @@ def _decision() -> Observation:
 
 
 def _content(path: Path) -> bytes:
-    """What is in a file.
+    """The content of a file.
 
     Raises:
-        InvalidInput: it can't be read, or is no network by its size.
+        InvalidInput: the file can't be read, or its size is not a network's.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""What was decided and why: a bounded log of decisions, and its watchers. Plain data."""
+"""Decisions with their explanations: a bounded log, and its watchers. Plain data."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from adlro.state.observation import Floats, Observation
 
 FALLBACK = HoldGreedyFixed.name
 WAIT_LIMIT = "the limit on waits"
-"""Who decides where a job is overdue, in words."""
+"""The name of the limit that decides for overdue jobs, for people."""
 
 
 def holds_back(policy: Policy, basis: DecisionBasis) -> str:
-    """Why a job that could start does not, by what the last decision rests on: `dqn holds it back`."""
+    """Why a job that could start does not, by the last decision's basis: `dqn holds it back`."""
     if basis is DecisionBasis.OVERDUE:
         return f"{WAIT_LIMIT} keeps GPUs for a job that has waited too long"
     if basis.fallback:
@@ -35,15 +35,15 @@ def holds_back(policy: Policy, basis: DecisionBasis) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A decision as it is kept: what its explanation is made from, when somebody asks.
+    """A stored decision: the data of its explanation, which is made on request.
 
     Attributes:
-        spec: the job's.
-        chosen: number of the GPU; -1: not placed.
-        scores: (G,) the policy's, before the placement; -inf: the policy does not want the pair.
-        values: (G,) what the policy reckons with, where that is something else; nan: the pair is not looked at.
-        durations_s: (G,) expected.
-        occupancy: before the placement.
+        spec: the job's spec.
+        chosen: index of the GPU; -1: not placed.
+        scores: (G,) the policy's scores before the placement; -inf: the policy refuses the pair.
+        values: (G,) the figures behind the scores, where they differ from these; nan: the policy has none for the pair.
+        durations_s: (G,) expected durations.
+        occupancy: the occupancy before the placement.
     """
 
     decision_id: str
@@ -69,7 +69,7 @@ class Made:
 
     @classmethod
     def now(cls, decision_id: str, entry: Entry, policy: Policy, ledger: Ledger, time_s: float) -> Made:
-        """How things stand for a waiting job, before anybody has judged them."""
+        """The state of a waiting job before a judgement."""
         return cls(
             decision_id=decision_id,
             job_id=entry.job.job_id,
@@ -88,12 +88,12 @@ class Made:
         )
 
     def judged(self, judgement: Judgement, observation: Observation, place: int, **more: Any) -> Made:
-        """The same with what was made of it.
+        """A copy with a judgement's scores and values.
 
         Args:
-            judgement: of one observation,
-            observation: which is this,
-            place: and the job's place in it.
+            judgement: the judgement of one observation.
+            observation: this observation.
+            place: the job's place in the observation.
             more: other fields.
         """
         basis = judgement.basis_of(0)
@@ -118,7 +118,7 @@ class Made:
         runner_up: RunnerUp | None,
         decision_us: float,
     ) -> Made:
-        """The same with what was made of it, and the GPU that was chosen."""
+        """A copy with a judgement's scores and values, and the chosen GPU."""
         layout = self.occupancy.layout
         basis = judgement.basis_of(0)
         who = FALLBACK if basis.fallback else WAIT_LIMIT if basis is DecisionBasis.OVERDUE else self.policy
@@ -138,7 +138,7 @@ class Made:
         )
 
     def explained(self) -> Decision:
-        """With every GPU of the cluster, either as a candidate (best first, the chosen one in front) or masked."""
+        """The explanation: each GPU of the cluster as a candidate (the chosen one first, then by score) or masked."""
         layout = self.occupancy.layout
         candidates: list[tuple[int, Candidate]] = []
         masked: list[MaskedCandidate] = []
@@ -147,7 +147,7 @@ class Made:
             reason = self.occupancy.mask_reason(self.spec, gpu, self.time_s)
             score = float(self.scores[gpu] if self.values is None else self.values[gpu])
             if gpu == self.chosen and not np.isfinite(score):
-                # It went first for its age, and the network has not looked at it.
+                # The job went first for its age, and the network has not scored it.
                 score = float(self.scores[gpu])
             if not reason and (not np.isfinite(score) or self._overdue_first(gpu)):
                 reason = self._unwanted(gpu)
@@ -183,7 +183,7 @@ class Made:
         return FALLBACK if self.basis.fallback else self.policy
 
     def _overdue_first(self, gpu: int) -> bool:
-        """The limit on waits keeps the pair from the job, whatever the network thinks of it."""
+        """Whether the limit on waits keeps the pair from the job, whatever its score."""
         looked_at = self.values is None or bool(np.isfinite(self.values[gpu]))
         return self.basis is DecisionBasis.OVERDUE and self.scores[gpu] == -np.inf and (self.chosen < 0 or looked_at)
 
@@ -209,10 +209,10 @@ class Made:
 
 
 class DecisionLog:
-    """The newest decisions, by id and by job; watchers see each as it is made.
+    """The newest decisions, by id and by job; watchers receive each new one.
 
     Args:
-        kept: how many are remembered, in a cluster of up to 200 GPUs; fewer in a larger one.
+        kept: number of stored decisions, in a cluster of up to 200 GPUs; fewer in a larger one.
     """
 
     def __init__(self, kept: int) -> None:
@@ -223,32 +223,32 @@ class DecisionLog:
         self.count = 0
 
     def add(self, decision: Made) -> None:
-        """Remembers a decision; `tell` follows."""
+        """Stores a decision; the caller calls `tell` afterwards."""
         self.count += 1
         self._by_id[decision.decision_id] = decision
         self._newest_of_job[decision.job_id] = decision.decision_id
-        # A decision's size grows with the cluster: 10,000 of 1,000 GPUs would be half a gigabyte.
+        # A decision's size grows with the cluster: 10,000 decisions with 1,000 GPUs would take half a gigabyte.
         while len(self._by_id) > max(1, min(self._kept, self._kept * 200 // len(decision.durations_s))):
             dropped_id, dropped = self._by_id.popitem(last=False)
             if self._newest_of_job.get(dropped.job_id) == dropped_id:
                 del self._newest_of_job[dropped.job_id]
 
     def tell(self, decision: Made, shadow: ShadowDecision | None) -> None:
-        """Tells the watchers of a decision, with what the policy in the shadow would have done."""
+        """Sends the watchers a decision, with the shadow policy's decision."""
         if shadow is not None:
             decision = replace(decision, shadow=shadow)
             if decision.decision_id in self._by_id:
                 self._by_id[decision.decision_id] = decision
         for watcher in self._watchers:
             if watcher.full():
-                watcher.get_nowait()  # a slow watcher misses the oldest: decisions are for looking, not for keeping
+                watcher.get_nowait()  # a slow watcher loses the oldest decision: watches are for viewing only
             watcher.put_nowait(decision)
 
     def get(self, decision_id: str) -> Made:
         """A decision by its id.
 
         Raises:
-            NotFound: unknown, or no longer kept.
+            NotFound: unknown, or no longer stored.
         """
         if decision_id not in self._by_id:
             raise NotFound(
@@ -259,7 +259,7 @@ class DecisionLog:
         return self._by_id[decision_id]
 
     def of_job(self, job_id: str) -> Made | None:
-        """A job's newest decision; None where none is kept."""
+        """A job's newest decision; None if none is stored."""
         decision_id = self._newest_of_job.get(job_id)
         return None if decision_id is None else self._by_id[decision_id]
 
@@ -268,7 +268,7 @@ class DecisionLog:
         return list(deque(self._by_id.values(), maxlen=number)) if number > 0 else []
 
     def watch(self, queue_size: int = 1000) -> asyncio.Queue[Made]:
-        """A queue that gets each new decision, until `unwatch`."""
+        """A queue that receives each new decision, until `unwatch`."""
         watcher: asyncio.Queue[Made] = asyncio.Queue(queue_size)
         self._watchers.add(watcher)
         return watcher

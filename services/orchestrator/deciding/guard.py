@@ -1,12 +1,12 @@
-"""Decides with a policy, and with `hold_greedy_fixed` where the policy can't be relied on. Arrays; no I/O.
+"""Decides with a policy, or with `hold_greedy_fixed` if the policy fails. Arrays; no I/O.
 
-The policy is missing (it has no checkpoint), fails (raises, or answers with what is no number), is late, or says that
-what it sees is out of the range that it was trained in: each is counted by reason and told, and none of it holds up a
-decision for longer than the deadline. Where time goes on, a policy that is not trusted (`guarded`, the learned ones)
-always decides beside the event loop, in a thread: the lease, health and callers go on, and a policy that hangs hangs
-alone, however quick it was before. So does any other whose decisions take long.
+A policy fails if it has no checkpoint, raises, answers with values that are not finite, is late, or reports an
+observation outside its training range. The guard counts and logs each failure by reason, and no failure delays a
+decision beyond the deadline. In real and scaled time, a policy that is not trusted (`guarded`, the learned ones) always
+decides in a thread, however quick it was before: the lease, health checks and callers continue, and a policy that hangs
+blocks nothing else. A trusted policy whose decisions take long also decides in a thread.
 
-In virtual time the clock waits for the decision, so none is late there, but one that hangs; who was quick so far
+In virtual time the clock waits for the decision, so only a policy that hangs is late; a policy that was quick so far
 decides on the event loop.
 """
 
@@ -30,31 +30,31 @@ from adlro.services.orchestrator.deciding.side_thread import LateError, SideThre
 from adlro.state.observation import Observation
 
 INLINE_PAIRS = 16_384
-"""(job, GPU) pairs up to which a decision may be made on the event loop, which saves the way to the thread and back."""
+"""(job, GPU) pairs up to which a decision may be made on the event loop, which avoids the switch between threads."""
 INLINE_S = 0.005
-"""How long decisions on the event loop may take; a policy that takes longer decides beside it."""
+"""Longest decision on the event loop in seconds; a slower policy decides in a thread."""
 DEADLINE_PAIRS = 16_384
-"""Pairs up to which the deadline holds as it is set; above it grows in proportion."""
+"""Pairs up to which the deadline applies unchanged; above, it grows in proportion."""
 HANGS_S = 60.0
-"""After so long a decision in virtual time counts as late."""
+"""Seconds after which a decision in virtual time counts as late."""
 LOG_EVERY_S = 10.0
 NO_NUMBER = "its answer is no number"
 _DECAY = 0.8
 
 
 class Guard:
-    """What stands between the ledger and a policy.
+    """Runs a policy's decisions, with a fallback.
 
     Args:
-        deadline_s: for decisions of up to DEADLINE_PAIRS pairs, where time is not virtual.
+        deadline_s: deadline of decisions of up to DEADLINE_PAIRS pairs, outside virtual time.
         log: a structlog logger.
         on_fallback: called with the reason of each fallback.
-        on_overdue: called where a job that has waited too long changed what is done.
+        on_overdue: called if an overdue job has changed the decision.
 
     Attributes:
-        counts: fallbacks by reason, whichever policy acted.
-        problem: why the policy did not decide last time; empty: it did.
-        basis: of the last decision.
+        counts: fallbacks by reason, under all policies.
+        problem: why the policy did not make the last decision; empty: it did.
+        basis: the last decision's basis.
     """
 
     def __init__(
@@ -73,41 +73,41 @@ class Guard:
         self._on_overdue = on_overdue
         self._fallback = HoldGreedyFixed()
         self._worker, self._explainer = SideThread("decide"), SideThread("explain")
-        self._decisions: Counter[DecisionBasis] = Counter()  # of the policy of this name, in this session
+        self._decisions: Counter[DecisionBasis] = Counter()  # of the policy with this name, in this session
         self._counted = ""
-        self._of: Policy | None = None  # whom the recent time is of
+        self._of: Policy | None = None  # the policy that the recent durations belong to
         self._recent_s = np.inf
         self._hangs, self._late = False, ""
         self._told_s = -np.inf
         self._told: DecisionBasis | None = None
 
     def basis_of(self, policy: Policy) -> DecisionBasis:
-        """What a policy's last decision rests on; one that has decided nothing yet is trusted to decide itself."""
+        """The basis of a policy's last decision; before its first one, the policy itself."""
         return self.basis if policy is self._of else DecisionBasis.POLICY
 
     def begin_session(self) -> None:
-        """Decisions are counted from 0."""
+        """Resets the counts of decisions."""
         self._decisions.clear()
 
     def decisions_of(self, policy: Policy) -> Mapping[DecisionBasis, int]:
-        """What decisions under a policy rest on, since the session began or the policy was set, if that was later."""
+        """Counts of a policy's decisions by basis, since the session began or the policy was set, if that was later."""
         return self._decisions if policy.name == self._counted else {}
 
     def deadline_s(self, observation: Observation) -> float:
-        """How long a decision of this size may take."""
+        """The deadline of a decision of this size, in seconds."""
         return self._deadline_s * max(1.0, observation.pair_count / DEADLINE_PAIRS)
 
     async def judge(self, policy: Policy, observation: Observation, *, virtual: bool) -> Judgement:
-        """The policy's judgement, or the fallback's. Nobody else may change the observation meanwhile.
+        """The policy's judgement, or the fallback's. The caller must not change the observation meanwhile.
 
         Args:
             virtual: the cluster's clock waits for the decision.
         """
-        if policy is not self._of:  # of a policy that has not decided yet nobody knows how long it takes
+        if policy is not self._of:  # the duration of a new policy's decisions is unknown
             before, self._of, self._recent_s = self._of, policy, np.inf
             if policy.name != self._counted:
                 self._counted, self._decisions = policy.name, Counter()
-            if self._worker.busy:  # perhaps the one before hangs: that is no reason for this one to be late
+            if self._worker.busy:  # the previous policy may hang: it must not delay this one
                 if isinstance(before, Dqn):
                     before.stop()
                 self._worker.close()
@@ -124,10 +124,10 @@ class Guard:
             return self._instead(DecisionBasis.LATE, policy, observation, self._late)
         except AdlroError as error:
             return self._instead(_reason_of(error), policy, observation, error.message)
-        except Exception as error:  # whatever a policy does, jobs are placed
+        except Exception as error:  # jobs are placed whatever the policy raises
             return self._instead(DecisionBasis.FAILED, policy, observation, f"{type(error).__name__}: {error}", error)
         basis = judgement.basis_of(0)
-        if basis.fallback:  # it has fallen back by itself
+        if basis.fallback:  # the policy itself has fallen back
             self._note(basis, policy, judgement.notes.get(0, ""))
         elif not sound:
             return self._instead(DecisionBasis.FAILED, policy, observation, NO_NUMBER)
@@ -139,14 +139,15 @@ class Guard:
         return judgement
 
     async def look(self, policy: Policy, observation: Observation) -> Judgement:
-        """What would be decided, for an explanation: nothing is counted, and no decision waits for it.
+        """A judgement for an explanation: it is not counted, and delays no decision.
 
-        A policy that was late with its last decision would be again: the fallback is looked at.
+        If the policy was late with its last decision, the fallback judges instead.
         """
         if self.basis_of(policy) is DecisionBasis.LATE:
             return self._looked_at_fallback(policy, observation, DecisionBasis.LATE, self._late)
         try:
-            # Who remembers a cluster must not be asked out of turn: its preferences without that serve.
+            # A policy that remembers a cluster must not judge out of turn: its preferences without this memory are
+            # used.
             judge = policy.judge
             if policy.one_cluster and isinstance(policy, Dqn):
                 judge = functools.partial(Dqn.weigh, policy)
@@ -174,7 +175,7 @@ class Guard:
 
     async def _aside(self, policy: Policy, observation: Observation, virtual: bool) -> Judgement:
         if self._hangs and self._worker.busy:
-            raise LateError("it is still at an earlier decision")  # one wait for what hangs is enough
+            raise LateError("it is still at an earlier decision")  # waiting once for a hanging policy is enough
         self._hangs = False
         limit_s = self._limit(observation, virtual) if policy.guarded else None
         try:
@@ -190,7 +191,7 @@ class Guard:
         began = time.perf_counter()
         judgement = policy.judge(observation)
         took_s = time.perf_counter() - began
-        # The slowest of late, so that one that is slow now and then is not let back too soon.
+        # The slowest recent decision, with a slow decay, so that an occasionally slow policy does not return too soon.
         self._recent_s = took_s if np.isinf(self._recent_s) else max(took_s, self._recent_s * _DECAY)
         return judgement
 
@@ -222,7 +223,7 @@ class Guard:
                 reason=str(reason),
                 problem=why,
                 so_far=self.counts[reason],
-                # Not as `exc_info`: to render that with all arrays may take longer than the lease lasts.
+                # Not as `exc_info`: rendering all arrays may take longer than the lease lasts.
                 raised_at="".join(traceback.format_exception(error, limit=-4)) if error is not None else None,
             )
 
@@ -232,9 +233,9 @@ def _reason_of(error: AdlroError) -> DecisionBasis:
 
 
 def _sound(observation: Observation, judgement: Judgement) -> bool:
-    """Scores of the right shape, each a number or -inf."""
+    """Whether the scores have the right shape, and each is finite or -inf."""
     scores = judgement.scores
     if scores.shape != observation.table.job.shape:
         return False
-    # A maximum is nan where one of the numbers is.
+    # A maximum is nan if one of the values is.
     return float(np.max(scores, initial=-np.inf)) < np.inf

@@ -1,7 +1,7 @@
-"""Which policies decide: the acting one, the one in its shadow, and the learned one's checkpoint. Knows Redis, no gRPC.
+"""The selected policies: the acting one, its shadow, and the learned one's checkpoint. Knows Redis, no gRPC.
 
-The names that were set are kept in Redis. A setting is for the start; what is set later holds, and for later
-starts.
+Redis stores the names of the selected policies. A setting applies at the start; a later selection replaces it, also for
+later starts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from adlro.store.keys import POLICY, SHADOW
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the settings say of policies.
+    """The policy settings.
 
     Attributes:
-        policy: to begin with; empty: the one last set, or the default.
-        shadow: runs beside it; empty: the one last set, or none.
-        checkpoint: of the learned policy, a file or a folder; None: the one that comes with ADLRO.
-        deadline_s: of its decisions.
-        wait_ratio: of every policy (policies/bounded_wait.py), 0 for none; None: the policies' own, the same for all.
+        policy: the acting policy at the start; empty: the one last selected, or the default.
+        shadow: the shadow policy at the start; empty: the one last selected, or none.
+        checkpoint: the learned policy's checkpoint, a file or a folder; None: the one that ADLRO includes.
+        deadline_s: deadline of the learned policy's decisions.
+        wait_ratio: the limit's ratio for every policy (policies/bounded_wait.py), 0 for none; None: each policy's own.
     """
 
     policy: str = ""
@@ -47,18 +47,18 @@ class Choices:
 
 
 class PolicySelection:
-    """Keeps the policies of `acting` as they were chosen.
+    """Sets the policies of `acting` as selected.
 
     Args:
-        redis: for the names that were set.
-        choices: to begin with.
+        redis: stores the selected names.
+        choices: the settings at the start.
         decisions_kept: size of the decision log.
         metrics: counters.
         log: a structlog logger.
 
     Attributes:
-        acting: what decides.
-        checkpoint: the learned policy's.
+        acting: the state with the acting policy.
+        checkpoint: the learned policy's checkpoint.
 
     Raises:
         InvalidInput: no such policy.
@@ -89,7 +89,7 @@ class PolicySelection:
 
     @property
     def shadow(self) -> str:
-        """Name of the policy in the shadow; empty: none."""
+        """Name of the shadow policy; empty: none."""
         return self.acting.shadow.policy.name if self.acting.shadow.policy is not None else ""
 
     @property
@@ -100,7 +100,7 @@ class PolicySelection:
 
     @property
     def offered(self) -> list[OfferedPolicy]:
-        """What can be set."""
+        """The policies that can be selected."""
         learned = self.checkpoint
         return [
             OfferedPolicy(
@@ -115,14 +115,14 @@ class PolicySelection:
         ]
 
     def make(self, name: str, before: Policy | None = None) -> Policy:
-        """The policy of a name, as it decides here.
+        """The policy of a name, with the settings of this service.
 
         Args:
             name: of the policy.
-            before: the one whose place it takes.
+            before: the policy that it replaces.
 
         Raises:
-            InvalidInput: there is none.
+            InvalidInput: unknown policy.
         """
         _check(name)
         learned, kind = self.checkpoint.policy, _known()[name]
@@ -138,7 +138,7 @@ class PolicySelection:
         return policy
 
     async def load(self) -> None:
-        """Takes up what was set in Redis, or brings there what the settings say, the first time."""
+        """Loads the selection from Redis; the first time, stores the settings there."""
         chosen = await self._redis.get(POLICY)
         if self._first_policy:
             await self._redis.set(POLICY, self._first_policy)
@@ -154,22 +154,22 @@ class PolicySelection:
             self.acting.shadow.set(self.make(beside) if beside in _known() else None)
 
     async def set_policy(self, name: str) -> str:
-        """Another one acts from now on; returns the one before.
+        """Selects another acting policy; returns the previous one.
 
         Raises:
-            InvalidInput: unknown.
+            InvalidInput: unknown policy.
         """
         _check(name)
         await self._redis.set(POLICY, name)
-        # Made only now: a checkpoint may have come meanwhile.
+        # Created only now: a checkpoint may have appeared meanwhile.
         before, self.acting.policy = self.acting.policy.name, self.make(name, self.acting.policy)
         return before
 
     async def set_shadow(self, name: str) -> str:
-        """Another one runs in the shadow, or none; returns the one before.
+        """Selects another shadow policy, or none; returns the previous one.
 
         Raises:
-            InvalidInput: unknown.
+            InvalidInput: unknown policy.
         """
         if name:
             _check(name)
@@ -185,7 +185,7 @@ class PolicySelection:
             await self.checkpoint.pause()
 
     async def look_for_checkpoint(self) -> None:
-        """Takes up the newest checkpoint: the next decision is its."""
+        """Loads the newest checkpoint: the next decision uses it."""
         if await self.checkpoint.look():
             acting, shadow = self.acting.policy, self.acting.shadow.policy
             if isinstance(acting, Dqn):
@@ -201,7 +201,7 @@ class PolicySelection:
 
 
 def _known() -> dict[str, type[Policy]]:
-    """By name; what looks ahead stands on the policies, so that it can't be one of their package."""
+    """Policies by name; those with rollouts depend on the package of policies, so they can't be part of it."""
     return {**POLICIES, DqnLookahead.name: DqnLookahead}
 
 

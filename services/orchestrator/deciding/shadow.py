@@ -1,7 +1,7 @@
-"""Another policy beside the acting one: it sees each decision a little later, and says what it would have done.
+"""A shadow policy beside the acting one: it judges each decision a little later, and its choice is compared.
 
-It works in a thread of its own, off the way from an event to a launch, and places nothing. Where it can't
-keep up, decisions are left out, and counted. No I/O.
+The shadow policy decides in its own thread, off the path from an event to a launch, and places nothing. If it can't
+keep up, it skips decisions, which are counted. No I/O.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from adlro.services.orchestrator.deciding.side_thread import LateError, SideThre
 from adlro.state.observation import HOLD, Observation
 
 WAITING = 256
-"""Decisions that may wait for the shadow's answer,"""
+"""Largest number of decisions that wait for the shadow's answer,"""
 WAITING_ROWS = 1_000_000
-"""and rows in the tables of all of them: a row takes 32 bytes."""
+"""and of rows in the tables of all of them: a row takes 32 bytes."""
 OUTCOMES = ("agreed", "differed", "failed", "skipped")
 PATIENCE_S = 2.0
-"""One that takes longer for a decision counts as failed, and is asked again when it is done with it."""
+"""Seconds after which the shadow's decision counts as failed; its next decision follows when this one has ended."""
 
 
 @dataclass(slots=True)
 class _Task:
-    observation: Observation | None  # None: left out
+    observation: Observation | None  # None: skipped
     job_ids: tuple[str, ...]
     gpu_ids: Sequence[str]
     action: tuple[int, int]
@@ -64,16 +64,16 @@ class Shadow:
 
     @property
     def status(self) -> ShadowStatus | None:
-        """None: no policy runs in the shadow."""
+        """The shadow policy's status; None without one."""
         return None if self.policy is None else replace(self._status, policy=self.policy.name)
 
     def set(self, policy: Policy | None) -> None:
-        """Another policy, or another version of it, or none; where the name changes it is counted from 0."""
+        """Sets another policy, another version of it, or none; a change of the name resets the counts."""
         before = self.policy.name if self.policy is not None else ""
         if (policy.name if policy is not None else "") != before:
             self._status = ShadowStatus(policy.name if policy is not None else "")
         self.policy, self._told = policy, False
-        if self._worker.busy:  # perhaps with one that hangs
+        if self._worker.busy:  # the previous policy may hang
             self._worker.close()
             self._worker = SideThread("shadow")
 
@@ -85,31 +85,31 @@ class Shadow:
         action: tuple[int, int],
         answered: Callable[[ShadowDecision | None], None],
     ) -> None:
-        """A decision was made; nobody changes its observation.
+        """Enqueues a decision for the shadow; its observation must not change any more.
 
         Args:
-            job_ids: of the observation's rows, asked for only where a shadow runs.
-            gpu_ids: of the cluster.
-            action: the row and the GPU, or (HOLD, HOLD).
-            answered: called, in the order of the decisions, with what the shadow would have done; None: it can't say.
+            job_ids: returns the ids of the observation's rows; called only if a shadow runs.
+            gpu_ids: the cluster's GPU ids.
+            action: (row, GPU), or (HOLD, HOLD).
+            answered: called in the order of the decisions, with the shadow's decision; None: it has none.
         """
         if self.policy is None and not self._tasks:
             answered(None)
             return
         full = len(self._tasks) >= WAITING or self._rows + len(observation.table.job) > WAITING_ROWS
         if self.policy is None or full:
-            # In its turn, behind those that wait.
+            # In order, after the waiting decisions.
             self._enqueue(_Task(None, (), gpu_ids, action, answered))
             return
         self._enqueue(_Task(observation, job_ids(), gpu_ids, action, answered))
 
     async def settled(self) -> None:
-        """Waits until all that was asked is answered; for tests and a clean end."""
+        """Waits until all enqueued decisions are answered; for tests and a clean end."""
         if self._working is not None:
             await asyncio.wait([self._working])
 
     def close(self) -> None:
-        """Lets the thread end, and what waits is left out."""
+        """Ends the thread; waiting decisions are skipped."""
         if self._working is not None:
             self._working.cancel()
         self._worker.close()
@@ -135,9 +135,9 @@ class Shadow:
     async def _ask(self, policy: Policy, observation: Observation, task: _Task) -> ShadowDecision | None:
         try:
             if self._worker.busy:
-                raise LateError("it is still at an earlier decision")  # who watches decisions has waited once
+                raise LateError("it is still at an earlier decision")  # watchers of decisions have waited once
             action = await self._worker.run(lambda: policy.act(observation)[0], PATIENCE_S)
-        except Exception as error:  # it is only looked at
+        except Exception as error:  # the shadow has no effect on jobs
             self._count("failed")
             if not self._told:
                 self._told = True

@@ -1,6 +1,6 @@
 """One thread beside the event loop, for one piece of work at a time. No I/O of its own.
 
-Not an executor: those wait at the process's exit for what they run, and a policy that hangs must not keep it alive.
+Not an executor: at the process's exit executors wait for their work, and a hanging policy must not block the exit.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _T = TypeVar("_T")
 
 
 class LateError(Exception):
-    """What was asked for is not there in time."""
+    """The result is not available in time."""
 
 
 class SideThread:
-    """Runs work in a daemon thread of its own, which begins with the first.
+    """Runs work in its own daemon thread, which starts with the first work.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,21 +33,21 @@ class SideThread:
 
     @property
     def busy(self) -> bool:
-        """It is still at what it was given last, though nobody may be waiting for that any more."""
+        """Whether earlier work is still running, also if nothing waits for its result any more."""
         return self._pending is not None and not self._pending.done()
 
     async def run(self, work: Callable[[], _T], timeout_s: float | None = None) -> _T:
-        """Does the work after what was given before, and gives what it returns or raises.
+        """Runs the work after all earlier work; returns its result or raises its error.
 
         Raises:
-            LateError: it takes longer, with what was before it. What was begun goes on; its result is dropped.
+            LateError: this work, and the work before it, take longer. Running work continues; its result is dropped.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 while self._pending is not None and not self._pending.done():
                     await asyncio.wait([self._pending])
                 answer = self._begin(work)
-                # Not the future itself, which tells whether the thread is busy, whoever waits for it.
+                # Not the future itself: `busy` reads it, and a timeout would cancel it.
                 await asyncio.wait([answer])
         except TimeoutError as error:
             raise LateError(f"{self._name} took longer than {timeout_s} s") from error
@@ -58,14 +58,14 @@ class SideThread:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
         answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        # An error that nobody waits for any more is nobody's: it counts as read.
+        # Marks an error that nothing awaits any more as retrieved.
         answer.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
         self._pending = answer
         self._inbox.put((work, answer))
         return answer
 
     def close(self) -> None:
-        """Lets the thread end after what it is at."""
+        """Ends the thread after its present work."""
         self._inbox.put(None)
 
     def _work(self) -> None:
@@ -79,7 +79,7 @@ class SideThread:
                 answer.get_loop().call_soon_threadsafe(_settle, answer, result, error)
             except RuntimeError:  # the loop is closed
                 return
-            del given, work, answer, result, error  # what was worked on may be large
+            del given, work, answer, result, error  # the work's data may be large
 
 
 def _settle(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
@@ -87,7 +87,7 @@ def _settle(answer: asyncio.Future[Any], result: Any, error: BaseException | Non
         return
     if error is None:
         answer.set_result(result)
-    elif isinstance(error, StopIteration):  # a future takes any error but this
+    elif isinstance(error, StopIteration):  # a future accepts any error but this
         answer.set_exception(RuntimeError("the work raised StopIteration"))
     else:
         answer.set_exception(error)

@@ -1,8 +1,8 @@
-"""Tries a network out in a process of its own before it is taken into this one. Starts processes; no gRPC.
+"""Tries a network out in a separate process before this process loads it. Starts processes; no gRPC.
 
-An ONNX file is a program: it may loop for ever or take all memory, and what runs in a thread can't be stopped. In
-a process with limits that ends with the process (trial_process.py beside this). A network that does such a thing for
-other decisions than the made-up ones passes; the guard (guard.py) is there for those.
+An ONNX file is a program: it may loop for ever or use all memory, and a thread can't be stopped. So a process with
+limits, which can be (trial_process.py beside this), runs it first. A network that fails only on other decisions than
+the made-up ones passes the trial; the guard (guard.py) handles those.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from adlro.decide.planes.probe import probe_planes
 from adlro.errors import InvalidInput, Unavailable
 
 CPU_LIMIT_S = 5
-"""Processor time to open it and answer PROBES times, which takes milliseconds."""
+"""Processor seconds to open the network and answer PROBES times, which takes milliseconds."""
 MEMORY_LIMIT_MIB = 512
-"""Address space on top of an idle ONNX Runtime's."""
+"""Address space in MiB on top of an idle ONNX Runtime's."""
 LIMIT_S = 60.0
-"""Wall time, on a machine however busy."""
+"""Wall seconds, on a machine of any load."""
 PROBES = 8
 
 
 class Trial:
-    """The trial of one network: `run` in a thread, `end` from any other."""
+    """The trial of one network: one thread calls `run`, any other may call `end`."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -40,18 +40,18 @@ class Trial:
         self._lock = threading.Lock()
 
     def run(self, content: bytes, source: str) -> None:
-        """Returns once the network has answered to made-up decisions.
+        """Returns once the network has answered made-up decisions.
 
         Args:
-            content: of the ONNX file.
-            source: of errors.
+            content: content of the ONNX file.
+            source: the file's name in errors.
 
         Raises:
-            InvalidInput: it did not end within the limits, or can't be opened, or can't answer.
+            InvalidInput: the network exceeded the limits, can't be opened, or can't answer.
             Unavailable: no process can be started at present.
         """
         if importlib.util.find_spec("onnxruntime") is None:
-            return  # nothing can be run, as whoever takes it up says
+            return  # without ONNX Runtime no network can run; the caller reports that
         try:
             process = self._begin()
         except OSError as error:
@@ -70,19 +70,19 @@ class Trial:
             from adlro.decide.planes.model import KEY, metadata_from_json
 
             if KEY in verdict.get("stated", ()):
-                # It may be of another version of ADLRO, which says more.
+                # The file may be of another version of ADLRO: then this error says more.
                 metadata_from_json(verdict["stated"][KEY], source)
             raise InvalidInput(f"{source}: {verdict['problem']}", field="checkpoint")
 
     def end(self) -> None:
-        """Ends the process, if it still runs."""
+        """Ends the process if it still runs."""
         with self._lock:
             self._ended = True
             if self._process is not None and self._process.poll() is None:
                 self._process.kill()
 
     def _begin(self) -> subprocess.Popen[bytes]:
-        # Secrets are files, but settings name them: a network's process needs none.
+        # Secrets are files whose paths the settings contain: a network's process needs none.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ADLRO_")}
         command = [
             sys.executable,

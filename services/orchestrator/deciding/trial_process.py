@@ -1,9 +1,9 @@
-"""Opens a network and lets it answer, as a process of its own (for trial.py beside this): it may not end.
+"""Opens a network and lets it answer, as a separate process that may hang (for trial.py beside this).
 
     python -m adlro.services.orchestrator.deciding.trial_process CPU_LIMIT_S MEMORY_LIMIT_MIB
 
-takes an npz file on standard input (`model`: bytes of an ONNX file; `<n>/<input>`: made-up decisions), and writes one
-JSON document: what went wrong, and what the file says of itself. Knows numpy and ONNX Runtime only, to start quickly.
+reads an npz file from standard input (`model`: bytes of an ONNX file; `<n>/<input>`: made-up decisions), and writes one
+JSON document: the problem, and the file's metadata. Imports only numpy and ONNX Runtime, to start quickly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adlro.decide.planes.session import OUTPUTS, open_session
 
 
 def main() -> None:
-    """Reads, limits itself, tries, tells."""
+    """Reads the input, sets the limits, runs the network, writes the result."""
     given = np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False)
     content, probes = given["model"].tobytes(), _probes(given)
     _limit(*map(int, sys.argv[1:]))
@@ -39,16 +39,16 @@ def _probes(given: Any) -> list[dict[str, NDArray[Any]]]:
 
 
 def _limit(cpu_s: int, memory_mib: int) -> None:
-    """Beyond what was used so far, which is the same for every network."""
+    """Sets the limits on top of the use so far, which is the same for every network."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s += int(used.ru_utime + used.ru_stime) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))  # SIGXCPU at the first, SIGKILL at the second
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))  # SIGXCPU at the first limit, SIGKILL at the second
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         with open("/proc/self/statm") as statm:
             taken_bytes = int(statm.read().split()[0]) * os.sysconf("SC_PAGESIZE")
     except OSError:
-        return  # no Linux: address space can't be limited there
+        return  # not Linux: address space can't be limited
     most_bytes = taken_bytes + memory_mib * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
 
@@ -56,12 +56,12 @@ def _limit(cpu_s: int, memory_mib: int) -> None:
 def _tried(content: bytes, probes: list[dict[str, NDArray[Any]]]) -> dict[str, Any]:
     try:
         session = open_session(content)
-    except Exception as error:  # ONNX Runtime's have no common base
+    except Exception as error:  # ONNX Runtime's errors have no common base
         return {"problem": f"not an ONNX model that can be run: {error}"}
     stated = dict(session.get_modelmeta().custom_metadata_map)
     inputs = [each.name for each in session.get_inputs()]
     if not all(set(inputs) <= set(probe) for probe in probes):
-        return {"problem": "", "stated": stated}  # whoever asked knows better what to say of that
+        return {"problem": "", "stated": stated}  # the caller's error for this says more
     try:
         for probe in probes:
             session.run(OUTPUTS, {name: probe[name] for name in inputs})

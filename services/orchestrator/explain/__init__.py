@@ -1,1 +1,1 @@
-"""Explanations: why a job waits, and what the next best action was."""
+"""Explanations: the reason of a job's wait, and the next best action."""

@@ -1,4 +1,4 @@
-"""What explanations alone look at: the next best action, and why a job of the queue waits. Plain data and arrays."""
+"""Parts of explanations that decisions don't need: the next best action, and why a job waits. Plain data and arrays."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from adlro.state.observation import HOLD, CandidateTable, Observation
 def runner_up(
     judgement: Judgement, table: CandidateTable, row: int, queue: Sequence[Entry], ledger: Ledger
 ) -> RunnerUp | None:
-    """The next best candidate, or to hold, where the policy has a figure for that, and it is better.
+    """The next best candidate, or a hold if the policy scores it and its score is higher.
 
     Args:
-        judgement: of one observation,
-        table: and its table,
-        row: the next best of that, or HOLD,
-        queue: and the jobs in the observation's order.
+        judgement: the judgement of one observation.
+        table: the observation's table.
+        row: the next best row of the table, or HOLD.
+        queue: the jobs in the observation's order.
     """
     values, hold = (None, None) if judgement.basis_of(0).fallback else (judgement.values, judgement.hold_value)
     hold_score = float(hold[0]) if hold is not None and np.isfinite(hold[0]) else -np.inf
@@ -40,10 +40,10 @@ async def explain_waiting(
     time_s: float,
     job_id: str,
 ) -> Decision | None:
-    """Why a job of the queue is not placed now, by who would decide; None where it does not wait in it.
+    """Explains why a queued job is not placed now, by the deciding policy; None if it is not in the queue.
 
     Args:
-        look: has an observation judged; the ledger is not looked at after that.
+        look: judges an observation; the ledger is not read after its call.
     """
     entry = ledger.entries.get(job_id)
     if entry is None or entry.phase is not Phase.QUEUED:

@@ -1,1 +1,1 @@
-"""The ledger: what was placed where, what waits, and the records that say so. Plain data and arrays."""
+"""The ledger: placements, the queue, and their records. Plain data and arrays."""

@@ -1,4 +1,4 @@
-"""What always holds of a ledger, for tests: who holds what agrees with the entries, and the queue with its columns."""
+"""Invariants of a ledger, for tests: its arrays agree with its entries, and the queue with its columns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
 
 
 def check_ledger(ledger: Ledger) -> None:
-    """Checks all of it.
+    """Checks all invariants.
 
     Raises:
-        AssertionError: with what does not hold.
+        AssertionError: on the first violation.
     """
     for job_id, entry in ledger.entries.items():
         assert entry.job.job_id == job_id

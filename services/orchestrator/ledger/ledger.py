@@ -1,6 +1,6 @@
-"""What the orchestrator placed where, and what waits: the one source of occupancy and masks. Plain data and arrays.
+"""The orchestrator's placements and queue: the only source of occupancy and masks. Plain data and arrays.
 
-Telemetry is late by nature, so it plays no part here. No gRPC, no Redis, no clock: times are handed in.
+Telemetry lags, so the ledger doesn't use it. No gRPC, no Redis, no clock: callers pass times in.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from adlro.state.scene import whole_queue
 from adlro.store import sequence_of
 
 _REASONS_SHOWN = 3
-"""Nodes whose drains are explained to one job."""
+"""Largest number of nodes whose drains one job's reason explains."""
 
 
 class Phase(enum.Enum):
-    """Where an entry is in the orchestrator's own bookkeeping."""
+    """An entry's phase in the orchestrator's own bookkeeping."""
 
-    ARRIVING = "arriving"  # known, but the cluster has not been asked for the time yet
-    BEGIN = "begin"  # its begin time has not come
-    PAUSED = "paused"  # its launch was refused, and the time of the next one has not come
+    ARRIVING = "arriving"  # known, but the cluster time of its arrival is not yet
+    BEGIN = "begin"  # its begin time is in the future
+    PAUSED = "paused"  # its launch was refused, and the next one is due later
     QUEUED = "queued"
     PLACED = "placed"  # being launched, or running
     GONE = "gone"  # final
@@ -44,7 +44,7 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A job that is not final. `version` is that of its newest record, written or about to be written."""
+    """A job that is not final. `version` is the version of its newest record, written or about to be written."""
 
     job: Job
     version: int
@@ -52,21 +52,21 @@ class Entry:
     phase: Phase = Phase.ARRIVING
     row: int = -1
     gpu: int = -1
-    spread: float = 0.0  # how unsure that is: standard deviation of ln(true / expected)
-    generation: int = 0  # of the predictions (`Predictions.generation`) that these are from
-    arrived_s: float = 0.0  # cluster time at which it was taken up, where it has no begin time to come
+    spread: float = 0.0  # uncertainty of expected_s: standard deviation of ln(true / expected)
+    generation: int = 0  # of the predictions (`ExpectedRuntimes.generation`) in expected_s
+    arrived_s: float = 0.0  # cluster time at which it was taken up, for a job without a future begin time
 
     def is_placed(self, attempt: int) -> bool:
-        """The attempt is the job's newest, and has not ended."""
+        """Whether the attempt is the job's newest, and has not ended."""
         return self.phase is Phase.PLACED and self.job.attempt_count == attempt
 
     def is_open(self, attempt: int) -> bool:
-        """Nothing is known of the attempt yet: neither that it runs, nor that it has ended."""
+        """Whether the attempt is neither known to run nor known to have ended."""
         return self.is_placed(attempt) and self.job.state is JobState.PENDING
 
     @property
     def order(self) -> tuple[float, int]:
-        """Place in the queue: by submission (or begin) time, then by number."""
+        """Position in the queue: by submission (or begin) time, then by number."""
         return (self.job.submit_s or 0.0, sequence_of(self.job.job_id))
 
 
@@ -74,9 +74,9 @@ class Ledger:
     """Occupancy of one cluster and the queue before it.
 
     Args:
-        cluster: what there is; GPUs are numbered in its order.
-        drained: nodes on which nothing more is started; a mapping says why.
-        user_service_s: by user, the GPU time that ended attempts took so far.
+        cluster: the cluster; GPUs are numbered in its order.
+        drained: ids of the drained nodes; a mapping gives the reasons.
+        user_service_s: by user, the GPU seconds of ended attempts so far.
     """
 
     def __init__(
@@ -85,16 +85,16 @@ class Ledger:
         self.layout = Layout(cluster)
         self.occupancy = Occupancy.empty(self.layout)
         self.entries: dict[str, Entry] = {}
-        # Grows when GPUs or nodes come or go, or durations are expected anew: observations made before are old.
+        # Counts changes of GPUs, nodes or expected durations: each makes earlier observations invalid.
         self.changes = 0
-        # The queue in order: who waits, by what each has its place, and its row of the columns. All of it is looked at
-        # for each round of decisions, so nothing is looked up for each job.
+        # The queue in order: the entries, their sort keys, and their rows of the columns. Each round of decisions reads
+        # all of them, so arrays in order save a lookup for each job.
         self._waiting: list[Entry] = []
         self._places: list[tuple[float, int]] = []
         self._rows = array("q")
         self.user_service = UserService(user_service_s or {})
         self._columns = QueueColumns(len(self.layout.gpu_models))
-        # Who holds each GPU (-1: nobody), since when, and when that job was submitted.
+        # Each GPU's user (-1: idle), the start of its job, and the job's submission time.
         self._holder_user: Ints = np.full(len(self.layout.gpu_ids), -1, dtype=np.int64)
         self._since_s: Floats = np.zeros(len(self.layout.gpu_ids))
         self._holder_submit_s: Floats = np.zeros(len(self.layout.gpu_ids))
@@ -103,19 +103,19 @@ class Ledger:
     # ---- jobs
 
     def enter(self, job: Job, version: int, expected_s: Floats, spread: float = 0.0, generation: int = 0) -> Entry:
-        """Takes up a job that is not final.
+        """Adds a job that is not final.
 
         Args:
             expected_s: (K,) expected duration on each of the cluster's GPU models.
-            spread: how unsure that is: standard deviation of ln(true / expected).
-            generation: of the predictions that these are from.
+            spread: uncertainty of expected_s: standard deviation of ln(true / expected).
+            generation: generation of these predictions.
         """
         entry = Entry(job, version, expected_s, spread=spread, generation=generation)
         self.entries[job.job_id] = entry
         return entry
 
     def expect(self, entry: Entry, expected_s: Floats, spread: float = 0.0) -> None:
-        """Other durations, (K,), are expected of a job that is not placed, so unsure."""
+        """Sets the expected durations, (K,), and the spread of a job that is not placed."""
         entry.expected_s, entry.spread = expected_s, spread
         if entry.row >= 0:
             self._columns.jobs.expected_s[0, entry.row] = expected_s
@@ -123,24 +123,24 @@ class Ledger:
             self.changes += 1
 
     def durations_s(self, entry: Entry) -> Floats:
-        """(G,) a job's expected duration on each GPU; inf where the GPU can never hold it."""
+        """(G,) a job's expected duration on each GPU; inf if the GPU can never hold the job."""
         able = self.layout.can_ever_hold(entry.job.spec)
         return np.where(able, entry.expected_s[self.layout.gpu_model] / self.occupancy.speed, np.inf)
 
     def enqueue(self, entry: Entry) -> None:
-        """Puts a job into the queue, at its place by `Entry.order`."""
+        """Inserts a job into the queue, in the order of `Entry.order`."""
         entry.phase = Phase.QUEUED
         user = self.user_service.number_of(entry.job.spec.user)
         entry.row = self._columns.add(entry.job.spec, entry.job.submit_s or 0.0, user, entry.expected_s, entry.spread)
         place, at = entry.order, len(self._places)
-        if self._places and place < self._places[-1]:  # hardly ever, and never where a session loads
+        if self._places and place < self._places[-1]:  # rare, and never while a session loads
             at = bisect.bisect_left(self._places, place)
         self._waiting.insert(at, entry)
         self._places.insert(at, place)
         self._rows.insert(at, entry.row)
 
     def place(self, entry: Entry, gpu: int, time_s: float) -> None:
-        """Takes a GPU, cores and memory for a job; it leaves the queue if it stood there."""
+        """Places a job: it holds the GPU, cores and memory, and leaves the queue if it was there."""
         duration_s = float(entry.expected_s[self.layout.gpu_model[gpu]] / self.occupancy.speed[gpu])
         self.occupancy.take(gpu, entry.job.job_id, entry.job.spec, time_s + duration_s)
         self._leave_queue(entry)
@@ -150,24 +150,24 @@ class Ledger:
         self._holder_submit_s[gpu] = entry.job.submit_s or 0.0
 
     def place_elsewhere(self, entry: Entry) -> None:
-        """A job holds what the cluster no longer has: nothing here."""
+        """Marks a job as placed on a GPU that the cluster no longer has: it holds nothing here."""
         self._leave_queue(entry)
         entry.phase = Phase.PLACED
 
     def runs_since(self, entry: Entry, start_s: float) -> None:
-        """The cluster tells when a placed job began."""
+        """Sets the start of a placed job, as reported by the cluster."""
         if entry.gpu >= 0:
             self._since_s[entry.gpu] = start_s
 
     def release(self, entry: Entry) -> None:
-        """Gives back what a placed job holds; the entry stays."""
+        """Releases the resources of a placed job; the entry stays."""
         if entry.gpu >= 0:
             self.occupancy.give_back(entry.gpu, entry.job.spec)
             self._holder_user[entry.gpu] = -1
             entry.gpu = -1
 
     def forget(self, entry: Entry) -> None:
-        """Drops a job that is final."""
+        """Removes a final job."""
         self._leave_queue(entry)
         self.release(entry)
         del self.entries[entry.job.job_id]
@@ -185,32 +185,32 @@ class Ledger:
     # ---- GPUs
 
     def set_lost(self, gpu_ids: Iterable[str], lost: bool) -> None:
-        """Takes GPUs away or gives them back."""
+        """Marks GPUs as lost or as present."""
         self.changes += 1
         for gpu_id in gpu_ids:
             if gpu_id in self.layout.gpu_number:
                 self.occupancy.lost[self.layout.gpu_number[gpu_id]] = lost
 
     def set_speeds(self, speed_of: Mapping[str, float]) -> None:
-        """Exactly these GPUs, by id, are believed to run at such shares of their model's speed."""
+        """Sets the speeds of single GPUs, by id, relative to their models; all other GPUs have speed 1."""
         speeds = np.array([speed_of.get(gpu_id, 1.0) for gpu_id in self.layout.gpu_ids])
         if not np.array_equal(speeds, self.occupancy.speed):
             self.changes += 1
             self.occupancy.speed[:] = speeds
 
     def set_drained(self, node_ids: Iterable[str]) -> None:
-        """Exactly these nodes are drained; a mapping says why."""
+        """Sets the drained nodes; a mapping gives the reasons."""
         self.changes += 1
         names = set(node_ids)
         self.occupancy.drain_reasons = dict(node_ids) if isinstance(node_ids, Mapping) else {}
         self.occupancy.drained[:] = [node_id in names for node_id in self.layout.node_ids]
 
     def _drain_reasons(self) -> str:
-        """Of the first nodes, for people."""
+        """The drain reasons of the first nodes, for people."""
         said = [f"{node_id}: {reason}" for node_id, reason in self.occupancy.drain_reasons.items() if reason]
         return f" ({'; '.join(said[:_REASONS_SHOWN])}{'; ...' if len(said) > _REASONS_SHOWN else ''})" if said else ""
 
-    # ---- looking
+    # ---- reading
 
     @property
     def queue_length(self) -> int:
@@ -219,33 +219,33 @@ class Ledger:
 
     @property
     def waiting_count(self) -> int:
-        """The queue, and the jobs whose next launch has a time to come."""
+        """Number of jobs in the queue, and of jobs whose next launch is due later."""
         return self.queue_length + self.count(Phase.PAUSED)
 
     def count(self, phase: Phase) -> int:
-        """Entries in a phase."""
-        # list() first: a metrics thread may ask while the loop changes the entries.
+        """Number of entries in a phase."""
+        # list() first: a metrics thread may call this while the loop changes the entries.
         return sum(entry.phase is phase for entry in list(self.entries.values()))
 
     def queued(self, start: int = 0, end: int | None = None) -> list[Entry]:
-        """The queue, or a part of it, in order."""
+        """The queue or a part of it, in order."""
         return self._waiting[start:end]
 
     @property
     def can_start_something(self) -> bool:
-        """There is a waiting job and an idle GPU; cheap to ask."""
+        """Whether there is a waiting job and an idle GPU; cheap."""
         return bool(self._waiting) and bool(np.any(self.occupancy.usable & self.occupancy.idle))
 
     @property
     def hold_allowed(self) -> bool:
-        """Something runs, or a job is known that is still to come: it will end a hold.
+        """Whether a job runs, or is known to join the queue later: its event will end a hold.
 
-        What users will yet submit is unknown, so it is nothing to hold for.
+        Future submissions are unknown, so they do not justify a hold.
         """
-        return len(self.entries) > len(self._waiting)  # what does not stand in the queue is placed, or to come
+        return len(self.entries) > len(self._waiting)  # jobs outside the queue are placed or join it later
 
     def observe(self, time_s: float) -> Observation:
-        """The decision point as a policy sees it, N = 1. Row j is the j-th job of the queue."""
+        """The decision point as a policy observes it, N = 1. Row j is the j-th job of the queue."""
         return self._observe(time_s, np.array(self._rows, dtype=np.int64))
 
     def _observe(self, time_s: float, rows: Ints) -> Observation:
@@ -263,10 +263,10 @@ class Ledger:
         )
 
     def reflect(self, observation: Observation, job: int, gpu: int) -> Observation:
-        """An observation of this ledger as it is after its job was placed; the job stays as padding."""
+        """The observation of this ledger after a placement of the observation's job; the job stays as padding."""
         duration_s = observation.kind_duration_s[0, job, observation.gpu_kind[0, gpu]]
         time_s = float(observation.time_s[0])
-        # As an observation made anew would have it, to the last bit: ties are decided by it.
+        # Equal to a new observation to the last bit: ties depend on it.
         remaining_s = (time_s + duration_s) - time_s
         return with_new_table(
             dataclasses.replace(
@@ -284,10 +284,10 @@ class Ledger:
         )
 
     def reasons(self, entries: Sequence[Entry], holds_back: str) -> list[tuple[Entry, PendingReason, str]]:
-        """Why jobs of the queue wait.
+        """The pending reasons of jobs in the queue.
 
         Args:
-            holds_back: why those that could start don't, as a clause.
+            holds_back: why jobs that could start don't, as a clause.
         """
         seen = self._observe(0.0, np.array([entry.row for entry in entries], dtype=np.int64))
         possible: Bools = np.isfinite(seen.kind_duration_s[0])
@@ -318,14 +318,14 @@ class Ledger:
 
 
 def _with(column: NDArray[Any], place: int, value: Any) -> NDArray[Any]:
-    """(1, ...) a copy of a column of an observation, with another value at a place."""
+    """(1, ...) a copy of a column of an observation, with one value replaced."""
     changed = column.copy()
     changed[0, place] = value
     return changed
 
 
 def needs(entry: Entry) -> str:
-    """What a job asks for, in words."""
+    """A job's requirements in words."""
     spec = entry.job.spec
     memory = f"{spec.gpu_memory_mib} MiB of memory, " if spec.gpu_memory_mib else ""
     cores = "1 core" if spec.cpu_cores == 1 else f"{spec.cpu_cores} cores"
@@ -333,7 +333,7 @@ def needs(entry: Entry) -> str:
 
 
 def warm() -> None:
-    """Compiles what decisions are made with, or fetches it from where numba keeps it: no decision is to wait."""
+    """Compiles the code for decisions, or loads it from numba's cache, so that no decision waits for a compilation."""
     cluster = Cluster("warm", (Node("node", 1, 1, (Gpu("gpu", "any", 1),)),))
-    # The one policy that is compiled; which policy acts may change at any time.
+    # The only compiled policy; the acting policy may change at any time.
     HoldGreedy().scores(Ledger(cluster).observe(0.0))

@@ -1,6 +1,6 @@
-"""Who holds what of a cluster: the fixed layout, and the state that placements change. Plain data and arrays.
+"""The occupancy of a cluster: the fixed layout, and the state that placements change. Plain data and arrays.
 
-An `Occupancy` is small and copied whole with each decision, so that the decision can be explained later.
+An `Occupancy` is small; each decision stores a copy, so that it can be explained later.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Layout:
 
     Attributes:
         gpu_ids, gpu_models, node_ids: names.
-        hardware: the figures as the simulator has them, a batch of one cluster; the others are views of it.
-        gpu_model, gpu_memory_mib, gpu_node: (G,) the model's number, memory, the node's number.
-        node_cores, node_memory_mib: (M,) what each node has.
+        hardware: the figures in the simulator's form, a batch of one cluster; the other arrays are views of it.
+        gpu_model, gpu_memory_mib, gpu_node: (G,) index of the model, memory, index of the node.
+        node_cores, node_memory_mib: (M,) each node's cores and memory.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -45,11 +45,11 @@ class Layout:
         self.node_memory_mib: Ints = self.hardware.node_memory_mib[0]
 
     def model_of(self, gpu: int) -> str:
-        """The model's name of a GPU."""
+        """A GPU's model name."""
         return self.gpu_models[int(self.gpu_model[gpu])]
 
     def can_ever_hold(self, spec: JobSpec) -> Bools:
-        """(G,) the GPU, with its node empty, is big enough for the job."""
+        """(G,) whether the GPU, with its node empty, is big enough for the job."""
         able: Bools = room(
             spec.cpu_cores,
             spec.memory_mib,
@@ -63,18 +63,18 @@ class Layout:
 
 @dataclass(slots=True)
 class Occupancy:
-    """What is taken at one moment.
+    """The resources held at one moment.
 
     Attributes:
-        holder: (G,) id of the job that holds the GPU; "" where it is idle.
-        idle: (G,) nobody holds it.
-        expected_end_s: (G,) cluster time at which the holder is expected to end.
-        cores_held, memory_held_mib: (G,) what the holder takes of the GPU's node; 0 where it is idle.
-        lost: (G,) the GPU is away.
-        speed: (G,) speed relative to its model, as believed; 1 unless it was found slower than its kind.
-        drained: (M,) nothing more is started on the node.
-        cores_free, memory_free_mib: (M,) what the node has left.
-        drain_reasons: by node id, why it is drained, where that was said.
+        holder: (G,) id of the job that holds the GPU; "" for an idle one.
+        idle: (G,) whether no job holds the GPU.
+        expected_end_s: (G,) cluster time of the holder's expected end.
+        cores_held, memory_held_mib: (G,) the holder's cores and memory on the GPU's node; 0 for an idle GPU.
+        lost: (G,) whether the GPU is lost.
+        speed: (G,) estimated speed relative to the GPU's model; 1 unless the GPU was found slower.
+        drained: (M,) whether the node is drained.
+        cores_free, memory_free_mib: (M,) each node's free cores and memory.
+        drain_reasons: by node id, the reason of a drain, if given.
     """
 
     layout: Layout
@@ -92,7 +92,7 @@ class Occupancy:
 
     @classmethod
     def empty(cls, layout: Layout) -> Occupancy:
-        """Nothing is taken."""
+        """An occupancy without jobs."""
         gpus, nodes = len(layout.gpu_ids), len(layout.node_ids)
         return cls(
             layout,
@@ -109,7 +109,7 @@ class Occupancy:
         )
 
     def copy(self) -> Occupancy:
-        """The same, apart from what changes later."""
+        """A copy that later changes do not affect."""
         return Occupancy(
             self.layout,
             self.holder.copy(),
@@ -138,7 +138,7 @@ class Occupancy:
         self.memory_free_mib[self.layout.gpu_node[gpu]] -= spec.memory_mib
 
     def give_back(self, gpu: int, spec: JobSpec) -> None:
-        """Takes them back."""
+        """Releases the GPU, cores and memory of a job."""
         self.holder[gpu] = ""
         self.idle[gpu] = True
         self.cores_held[gpu] = 0
@@ -148,14 +148,14 @@ class Occupancy:
 
     @property
     def usable(self) -> Bools:
-        """(G,) the GPU is there and its node takes jobs."""
+        """(G,) whether the GPU is present and its node accepts jobs."""
         return ~self.lost & ~self.drained[self.layout.gpu_node]
 
     def scene(self, time_s: float, start_s: Floats) -> Scene:
-        """What of this an observation at a time is built from, a batch of one cluster; free cores and memory copied.
+        """The scene for an observation at a time, a batch of one cluster; free cores and memory are copied.
 
         Args:
-            start_s: (G,) when the holders began.
+            start_s: (G,) starts of the holders, cluster time.
         """
         return Scene(
             time_s=np.array([time_s]),
@@ -172,7 +172,7 @@ class Occupancy:
         )
 
     def mask_reason(self, spec: JobSpec, gpu: int, time_s: float) -> str:
-        """Why a job cannot start on a GPU at this moment; empty where it can."""
+        """Why a job cannot start on a GPU at this moment; empty if it can."""
         layout = self.layout
         node = int(layout.gpu_node[gpu])
         node_id = layout.node_ids[node]

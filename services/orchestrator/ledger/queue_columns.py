@@ -1,4 +1,4 @@
-"""QueueColumns of the queued jobs, so that an observation is a few array look-ups. Plain data and arrays."""
+"""Columns of the queued jobs, so that an observation is a few array look-ups. Plain data and arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FIRST_SIZE = 256
 
 
 class QueueColumns:
-    """Job arrays whose rows come and go; a row that was given back is used again.
+    """Job arrays whose rows are added and removed; removed rows are reused.
 
     Args:
         models: GPU models of the cluster.
@@ -24,13 +24,13 @@ class QueueColumns:
         self._free = list(range(FIRST_SIZE - 1, -1, -1))
 
     def add(self, spec: JobSpec, submit_s: float, user: int, expected_s: Floats, spread: float = 0.0) -> int:
-        """Takes up a job.
+        """Adds a job.
 
         Args:
             submit_s: time from which its completion time counts.
             user: the user's number.
             expected_s: (K,) expected duration on each GPU model.
-            spread: how unsure that is.
+            spread: uncertainty of expected_s: standard deviation of ln(true / expected).
 
         Returns:
             Its row.
@@ -50,7 +50,7 @@ class QueueColumns:
         return row
 
     def remove(self, row: int) -> None:
-        """Gives a row back."""
+        """Frees a row."""
         self._free.append(row)
 
     def _grow(self) -> None:

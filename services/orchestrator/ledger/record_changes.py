@@ -1,4 +1,4 @@
-"""The ledger together with the records that are to be written for it: nothing changes in one without the other."""
+"""The ledger together with its unwritten records: every change of one changes the other."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from adlro.store import Move, Outcome
 
 
 class RecordChanges:
-    """A ledger and the moves that are not written yet.
+    """A ledger and its unwritten moves.
 
     Args:
-        ledger: who holds what, and who waits.
+        ledger: placements and the queue.
         max_attempts: lost attempts after which a job fails.
     """
 
@@ -22,17 +22,17 @@ class RecordChanges:
         self._max_attempts = max_attempts
 
     def record(self, entry: Entry, job: Job, outcome: Outcome | None = None) -> None:
-        """The job's next record."""
+        """Sets the job's next record."""
         self._note(entry.job, entry.version, job, outcome)
         entry.job = job
         entry.version += 1
 
     def record_untracked(self, before: Job, version: int, job: Job) -> None:
-        """The next record of a job that is not in the ledger (yet)."""
+        """Sets the next record of a job that is not in the ledger (yet)."""
         self._note(before, version, job)
 
     def end(self, entry: Entry, job: Job, *, learn: bool) -> None:
-        """The job's last record; with what is learned from it, where it ended by itself."""
+        """Sets the job's last record; `learn`: the job ended by itself, and its outcome is learned from."""
         outcome = None
         if learn and job.start_s is not None and job.end_s is not None:
             name = self.ledger.layout.cluster.name
@@ -41,21 +41,21 @@ class RecordChanges:
         self.ledger.forget(entry)
 
     def lose(self, entry: Entry, why: str, time_s: float, *, excused: bool = False) -> None:
-        """The job's attempt is lost: it waits again, or has had enough; `excused`: this attempt does not count."""
+        """Loses the job's attempt: the job waits again, or fails; `excused`: the attempt does not count."""
         self._put_back(entry, transitions.lost(entry.job, time_s, why, self._max_attempts, excused=excused))
 
     def refuse(self, entry: Entry, why: str, time_s: float, retry_s: float, *, final: bool = False) -> bool:
-        """The cluster did not take the job's attempt: it waits until `retry_s`, or has had enough.
+        """The cluster refused the job's attempt: the job waits until `retry_s`, or fails.
 
         Args:
-            entry: of the job.
-            why: for people.
-            time_s: cluster time of that.
+            entry: the job's entry.
+            why: the reason, for people.
+            time_s: cluster time of the refusal.
             retry_s: cluster time of the next attempt.
-            final: another attempt would be refused as well.
+            final: the cluster would refuse another attempt as well.
 
         Returns:
-            It stands in no queue, and is to join it at `retry_s`.
+            Whether the job is in no queue, and joins it at `retry_s`.
         """
         job = transitions.refused(entry.job, time_s, why, self._max_attempts, retry_s=retry_s, final=final)
         paused = retry_s > time_s and not job.state.final
@@ -63,7 +63,7 @@ class RecordChanges:
         return paused
 
     def take_moves(self) -> list[Move]:
-        """What is to be written; it is not asked for twice."""
+        """Returns the unwritten moves, and clears them."""
         moves, self.moves = self.moves, []
         return moves
 

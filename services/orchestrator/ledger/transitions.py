@@ -1,7 +1,7 @@
-"""How a job's record moves on: pure functions from a record and what happened to the next record.
+"""Transitions of a job's record: pure functions from a record and an event to the next record.
 
-The orchestrator is the only one that moves records on; every state change of a job is one of these. Nothing ends before
-it began, whatever time an end is given: where a loss is found out after the fact, that time may be an old one.
+Only the orchestrator changes records after their creation, and each state change of a job is one of these functions.
+They move an end before the attempt's start to that start: the time of a loss that is noticed late may be too early.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ _GIVEN_UP = "given up: "
 
 
 def cancel_requested(job: Job) -> Job:
-    """Its user wants its end (ingest has written that down)."""
+    """Its user has requested its cancellation (ingest has recorded that)."""
     return replace(job, cancel_requested=True)
 
 
 def taken_up(job: Job, submit_s: float, reason: PendingReason, message: str) -> Job:
-    """The orchestrator knows the job; its completion time counts from `submit_s`."""
+    """The orchestrator has taken the job up; its completion time counts from `submit_s`."""
     return replace(job, submit_s=submit_s, pending_reason=reason, message=message)
 
 
 def waiting(job: Job, reason: PendingReason, message: str) -> Job:
-    """It still waits, for another reason."""
+    """The job still waits, for another reason."""
     return replace(job, pending_reason=reason, message=message)
 
 
 def launching_message(gpu_id: str) -> str:
-    """Of a job whose launch has been asked for, and nothing else is known of it."""
+    """The message of a job whose launch is requested and not answered."""
     return f"being launched on {gpu_id}"
 
 
 def launching(job: Job, placement: Placement, gpu_model: str) -> Job:
-    """Its placement is chosen and the attempt is written down, before the cluster is asked."""
+    """Its placement is chosen and the attempt recorded, before the call to the cluster."""
     attempt = JobAttempt(job.attempt_count + 1, placement, gpu_model)
     return replace(
         job,
@@ -49,19 +49,19 @@ def launching(job: Job, placement: Placement, gpu_model: str) -> Job:
 
 
 def unanswered(job: Job, why: str, *, given_up: bool = False) -> Job:
-    """The cluster was asked to launch its last attempt, and has not said whether it did.
+    """The cluster has not answered the launch of the last attempt.
 
     Args:
-        job: that is being launched.
-        why: for people.
-        given_up: the attempt will be stopped. That stands in the attempt's outcome until it has another one.
+        job: the job that is being launched.
+        why: the reason, for people.
+        given_up: the attempt will be stopped. The attempt's outcome says so until its end replaces it.
     """
     told = replace(job, message=f"{launching_message(job.gpu_id)}: {why}")
     return _with_last_attempt(told, outcome=f"{_GIVEN_UP}{why}") if given_up else told
 
 
 def is_given_up(job: Job) -> bool:
-    """Its last attempt is stopped because its launch got no answer."""
+    """Whether its last attempt is being stopped because its launch got no answer."""
     return bool(job.attempts) and job.attempts[-1].outcome.startswith(_GIVEN_UP)
 
 
@@ -77,23 +77,23 @@ def started(job: Job, start_s: float) -> Job:
 
 
 def succeeded(job: Job, end_s: float) -> Job:
-    """It ended by itself, without error."""
+    """The job ended by itself, without error."""
     return _ended(job, JobState.SUCCEEDED, end_s, "succeeded", "")
 
 
 def failed(job: Job, end_s: float, why: str) -> Job:
-    """It ended by itself with an error, or by its time limit."""
+    """The job ended by itself with an error, or by its time limit."""
     return _ended(job, JobState.FAILED, end_s, f"failed: {why}", why)
 
 
 def stopped(job: Job, end_s: float) -> Job:
-    """Its run was ended on request."""
+    """The job was stopped on request while it ran."""
     why = "cancelled on request" if job.cancel_requested else "stopped on the cluster, not through ADLRO"
     return _ended(job, JobState.CANCELLED, end_s, "stopped", why)
 
 
 def cancelled_while_waiting(job: Job, end_s: float) -> Job:
-    """It was cancelled before it ran."""
+    """The job was cancelled before it ran."""
     return replace(
         job,
         state=JobState.CANCELLED,
@@ -104,14 +104,14 @@ def cancelled_while_waiting(job: Job, end_s: float) -> Job:
 
 
 def lost(job: Job, end_s: float, why: str, max_attempts: int, *, excused: bool = False) -> Job:
-    """Its attempt was lost with a GPU or the cluster: it waits for another one, or fails when it had enough.
+    """Its attempt was lost with a GPU or the cluster: the job waits for another one, or fails after its last one.
 
     Args:
-        job: with the attempt.
-        end_s: when that was.
-        why: for people.
+        job: the job with the attempt.
+        end_s: cluster time of the loss.
+        why: the reason, for people.
         max_attempts: lost attempts after which the job fails.
-        excused: this one is not counted among them.
+        excused: this attempt does not count as lost.
     """
     ended = _with_last_attempt(job, end_s=end_s, outcome=f"lost: {why}", excused=excused)
     if job.cancel_requested:
@@ -135,22 +135,22 @@ def lost(job: Job, end_s: float, why: str, max_attempts: int, *, excused: bool =
 
 
 def forgotten(job: Job, placement: Placement, gpu_model: str, start_s: float, end_s: float, max_attempts: int) -> Job:
-    """The cluster runs an attempt that the store has lost: its number is taken, and it counts as lost."""
+    """The cluster runs an attempt that the store has lost: the attempt keeps its number, and counts as lost."""
     return lost(started(launching(job, placement, gpu_model), start_s), end_s, "the store forgot it", max_attempts)
 
 
 def refused(
     job: Job, end_s: float, why: str, max_attempts: int, *, retry_s: float | None = None, final: bool = False
 ) -> Job:
-    """The cluster did not take the attempt: it waits for another one, or fails when it had enough.
+    """The cluster refused the attempt: the job waits for another one, or fails after its last one.
 
     Args:
-        job: with the attempt.
-        end_s: when that was.
-        why: for people.
+        job: the job with the attempt.
+        end_s: cluster time of the refusal.
+        why: the reason, for people.
         max_attempts: lost attempts after which the job fails.
-        retry_s: cluster time of the next attempt; None: as soon as can be.
-        final: the job itself is why: another attempt would be refused as well.
+        retry_s: cluster time of the next attempt; None: as soon as possible.
+        final: the job itself is the reason: the cluster would refuse another attempt as well.
     """
     next_job = lost(job, end_s, f"{_REFUSED}{why}", max_attempts)
     if next_job.state is not JobState.PENDING:
@@ -164,14 +164,14 @@ def refused(
 
 
 def refusals_in_a_row(job: Job) -> int:
-    """How many of its last attempts before the present one were refused."""
+    """Number of consecutive refused attempts before the present one."""
     outcomes = [each.outcome for each in job.attempts[:-1]]
     ran = [number for number, outcome in enumerate(outcomes) if not outcome.startswith(f"lost: {_REFUSED}")]
     return len(outcomes) - (ran[-1] + 1 if ran else 0)
 
 
 def attempt_took_s(before: Job, after: Job) -> float:
-    """GPU seconds of the attempt that ended between two records of a job; 0 where none did, or it never started."""
+    """GPU seconds of the attempt that ended between two records of a job; 0 if none ended, or it never started."""
     if not after.attempts:
         return 0.0
     last = after.attempts[-1]
@@ -186,7 +186,7 @@ def _ended(job: Job, state: JobState, end_s: float, outcome: str, message: str) 
 
 
 def _final(job: Job, state: JobState, message: str) -> Job:
-    """Its last record, where its last attempt has ended."""
+    """Its last record, after the end of its last attempt."""
     end_s = job.attempts[-1].end_s
     return replace(job, state=state, pending_reason=PendingReason.NONE, message=message, end_s=end_s)
 
@@ -206,5 +206,5 @@ def _with_last_attempt(
 
 
 def _not_before_last_attempt(job: Job, time_s: float) -> float:
-    """A time that is none before the last attempt's start or end."""
+    """The given time, or the last attempt's start or end if that is later."""
     return max([time_s, *(t for each in job.attempts[-1:] for t in (each.start_s, each.end_s) if t is not None)])

@@ -1,7 +1,7 @@
-"""How much GPU time each user has had: what ended attempts took, and what runs. Plain data and arrays.
+"""The GPU time that each user has received: of ended and of running attempts. Plain data and arrays.
 
-Attained service, as the policy `las` (least attained service) needs it. What ended is written down with the record of
-the attempt's end (adlro.store), so that a new session goes on from there; what runs is told by the ledger.
+This is the attained service of the policy `las` (least attained service). The time of an ended attempt is written with
+the record of its end (adlro.store), so a new session continues from there; the ledger gives the running ones.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from adlro.state.observation import Floats, Ints
 
 
 class UserService:
-    """GPU seconds of users, who are numbered as they are first met.
+    """GPU seconds of users, who are numbered in the order of their first jobs.
 
     Args:
-        ended_s: by user, what ended attempts took so far.
+        ended_s: by user, GPU seconds of ended attempts so far.
     """
 
     def __init__(self, ended_s: Mapping[str, float]) -> None:
@@ -36,18 +36,18 @@ class UserService:
         return number
 
     def add(self, user: str, took_s: float) -> float:
-        """An attempt of the user ended; returns what he has had with it, of ended attempts."""
+        """Adds an ended attempt of the user; returns the user's total of ended attempts, in seconds."""
         number = self.number_of(user)
         self._ended_s[number] += took_s
         return float(self._ended_s[number])
 
     def at(self, time_s: float, running_users: Ints, running_since_s: Floats) -> Floats:
-        """(U,) what each user, by number, has had by now.
+        """(U,) GPU seconds of each user, by number, until now.
 
         Args:
-            time_s: now, cluster time.
-            running_users: (R,) numbers of the users of what runs.
-            running_since_s: (R,) when each of that began.
+            time_s: the present cluster time.
+            running_users: (R,) numbers of the users of running jobs.
+            running_since_s: (R,) starts of the running jobs, cluster time.
         """
         had_s = self._ended_s.copy()
         np.add.at(had_s, running_users, np.maximum(time_s - running_since_s, 0.0))

@@ -1,1 +1,1 @@
-"""Expected runtimes for the ledger: where they come from, and when they are asked for anew."""
+"""Expected runtimes for the ledger: their sources and their updates."""

@@ -1,4 +1,4 @@
-"""Expected durations for the ledger: from decompose, or from declared runtimes and the speed table while it is away."""
+"""Expected durations for the ledger: from decompose or, without an answer, declared runtimes and the speed table."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from adlro.state.observation import Floats
 from adlro.workload.estimates import PRIOR_WORK_S
 
 CHUNK = 1000
-# Who does not answer is left alone for a second, or as long as it kept us waiting, and twice as long each time that it
-# still does not, up to ten times: one that hangs must not hold up every event, one that was slow once is soon back.
+# After a failed call, decompose is not called for a second, or for as long as that call took; the pause doubles with
+# each further failure, up to ten times: a hanging decompose must not delay every event, and one that was slow once is
+# soon called again.
 LEAST_PAUSE_S = 1.0
 PAUSE_RATIO = 10.0
 NEVER = -1
-# Of a job of which nothing but its type is known, where decompose is away: runtimes within a type differ by a factor of
-# about three either way, in the paper's workload and in public traces rather more.
+# Spread of a job of which only the type is known, without an answer from decompose: runtimes within a type differ by a
+# factor of about three either way in the paper's workload, and by somewhat more in public traces.
 PRIOR_SPREAD = 1.0
 
 
 class Expected(NamedTuple):
-    """What is expected of one job.
+    """The expected durations of one job.
 
     Attributes:
-        durations_s: (M,) on each model, seconds.
-        spread: how unsure that is: standard deviation of ln(true / expected); 0: exact.
-        generation: of the predictions (`ExpectedRuntimes.generation`) that it is from; NEVER: nobody was asked yet.
+        durations_s: (M,) expected seconds on each model.
+        spread: uncertainty: standard deviation of ln(true / expected); 0: exact.
+        generation: generation of these predictions (`ExpectedRuntimes.generation`); NEVER: not predicted yet.
     """
 
     durations_s: Floats
@@ -43,11 +44,11 @@ class Expected(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """How the predictor stands.
+    """The predictor's state.
 
     Attributes:
-        generation: of its predictions (`ExpectedRuntimes.generation`).
-        ask_from_s: before this time, of a clock that passes steadily, nobody asks it.
+        generation: generation of its predictions (`ExpectedRuntimes.generation`).
+        ask_from_s: before this time, of a monotonic clock, it is not called.
     """
 
     generation: int = 0
@@ -55,16 +56,16 @@ class Standing(NamedTuple):
 
 
 class ExpectedRuntimes:
-    """A predictor that always answers where there is nothing to fall back on, and else says that it can't.
+    """Predictions with a fallback: `predict` always answers; `ask` and `gpu_speeds` return None without an answer.
 
     Args:
-        predictor: asked first.
-        on_fallback: called with the error when it does not answer.
-        clock_s: seconds that pass steadily.
+        predictor: the predictor, called first.
+        on_fallback: called with the predictor's error.
+        clock_s: seconds of a monotonic clock.
 
     Attributes:
-        generation: grows whenever an answer is seen to come from a memory that has learned enough to predict anew:
-            what was predicted in an earlier one is worth asking for again.
+        generation: grows with each answer that shows that the predictor has learned enough for other predictions;
+            predictions of earlier generations are then requested again.
     """
 
     def __init__(
@@ -79,30 +80,30 @@ class ExpectedRuntimes:
         self._clock_s = clock_s
         self._revision: int | None = None
         self._ask_from_s = -np.inf
-        self._failed = 0  # questions in a row, of those that hold up events
+        self._failed = 0  # failed calls in a row, of those that delay events
 
     @property
     def is_left_alone(self) -> bool:
-        """The predictor did not answer a moment ago, and nobody asks it now."""
+        """Whether a call failed a moment ago, so that the predictor is not called now."""
         return self._clock_s() < self._ask_from_s
 
     @property
     def standing(self) -> Standing:
-        """How the predictor stands now."""
+        """The predictor's present state."""
         return Standing(self.generation, self._ask_from_s)
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
-        """The median runtime of each job on each model, and how unsure it is."""
+        """The median runtime of each job on each model, and its spread."""
         expected: list[Expected] = []
         for start in range(0, len(specs), CHUNK):
             expected += await self._part(specs[start : start + CHUNK], gpu_models)
         return expected
 
     async def ask(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected] | None:
-        """The same of at most CHUNK jobs of which something is known already.
+        """The same for at most CHUNK jobs that have expectations already.
 
         Returns:
-            None where the predictor does not answer, or did not a moment ago.
+            None if the predictor does not answer, or did not a moment ago.
         """
         if self.is_left_alone:
             return None
@@ -120,11 +121,11 @@ class ExpectedRuntimes:
             return None
 
     async def gpu_speeds(self, cluster: str) -> Mapping[str, float] | None:
-        """By id, the speed relative to its model of each GPU that was found slower than its kind; None: no answer."""
+        """By id, the speed relative to its model of each GPU found slower than its model; None: no answer."""
         try:
             found = await self._predictor.gpu_speeds(cluster)
         except AdlroError:
-            return None  # predictions tell of the outage
+            return None  # predictions report the outage
         return {gpu_id: ratio for gpu_id, ratio in found.items() if 0 < ratio < 1}
 
     async def _part(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
@@ -140,14 +141,14 @@ class ExpectedRuntimes:
             if spread.shape != (len(specs),) or not (np.isfinite(spread) & (spread >= 0)).all():
                 raise InternalError("decompose answered with invalid intervals")
         except AdlroError:
-            self._revision = None  # whatever it answers next is newer than what serves meanwhile
+            self._revision = None  # its next answer is newer than the fallback
             raise
-        # Not only greater: one that was started anew counts from the beginning.
+        # Not only greater: a restarted predictor counts from the beginning.
         if revision != self._revision:
             self._revision = revision
             self.generation += 1
-        # What was declared and not corrected is taken at its word, from the first job on: decompose's intervals begin
-        # wide, and how soon they narrow depends on how soon it hears of ends.
+        # A declared runtime without a correction counts as exact from the first job on: decompose's intervals begin
+        # wide, and their narrowing depends on how soon decompose learns of ends.
         return [
             Expected(row, 0.0 if is_as_declared(spec, float(row[0]), gpu_models[0]) else float(unsure), self.generation)
             for spec, row, unsure in zip(specs, median_s, spread, strict=True)
@@ -155,7 +156,7 @@ class ExpectedRuntimes:
 
 
 def declared(spec: JobSpec, gpu_models: Sequence[str], generation: int = NEVER) -> Expected:
-    """What is expected without asking anybody."""
+    """Expectations without a prediction."""
     runtime_s, on_model = _declared(spec)
     return Expected(
         runtime_s * _speed(spec, on_model) / _speeds(spec.application, spec.job_type, tuple(gpu_models)),
@@ -165,20 +166,20 @@ def declared(spec: JobSpec, gpu_models: Sequence[str], generation: int = NEVER) 
 
 
 def is_as_declared(spec: JobSpec, expected_s: float, gpu_model: str) -> bool:
-    """Whether a job is expected to take on a GPU model exactly what was declared."""
+    """Whether a job's expected duration on a GPU model is exactly the declared one."""
     return spec.expected_runtime is not None and math.isclose(
         expected_s, declared_runtime_s(spec, gpu_model), rel_tol=1e-9
     )
 
 
 def declared_runtime_s(spec: JobSpec, gpu_model: str) -> float:
-    """The declared runtime, or the job type's prior, brought to a GPU model by the speed table."""
+    """The declared runtime, or the job type's prior, converted to a GPU model by the speed table."""
     runtime_s, on_model = _declared(spec)
     return runtime_s * _speed(spec, on_model) / _speed(spec, gpu_model)
 
 
 def _declared(spec: JobSpec) -> tuple[float, str]:
-    """The declared runtime, or the job type's prior, and the GPU model that it is of."""
+    """The declared runtime, or the job type's prior, and its GPU model."""
     if spec.expected_runtime is not None:
         return spec.expected_runtime.runtime_s, spec.expected_runtime.gpu_model
     return PRIOR_WORK_S[spec.job_type], REFERENCE_GPU_MODEL
@@ -193,7 +194,7 @@ def _speed_of(application: str, job_type: JobType, gpu_model: str) -> float:
     try:
         return speed(application, job_type, gpu_model)
     except (KeyError, ValueError, AdlroError):
-        return 1.0  # a model that nobody measured counts like the reference
+        return 1.0  # a model without a measured speed counts as the reference
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,8 +1,8 @@
-"""When expected durations are asked for anew: as jobs join the queue, and as finished jobs have taught enough.
+"""When expected durations are requested again: as jobs join the queue, and after enough finished jobs.
 
-A job may be submitted long before it begins, as all jobs of a replay are: what was predicted then is kept in case that
-nobody answers. No I/O: a question is yielded, and the answer is sent in. Wall time, which is handed in, only bounds how
-often others are asked, and plays no part in virtual time.
+A job may be submitted long before it begins, as all jobs of a replay are; its first prediction stays in case there is
+no later answer. No I/O: the caller sends the answer to a yielded request. Wall time, which the caller passes in, only
+limits the rate of requests, and has no effect in virtual time.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from adlro.records.jobs import JobSpec
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
 from adlro.services.orchestrator.runtimes.predictions import CHUNK, Expected, Standing, is_as_declared
 
-# Where time is not virtual, the queue's expectations are brought up to date at most this often; while more of them are
-# old than are asked about at once, in this share of the time.
+# Outside virtual time, the queue's expectations are updated at most this often, in seconds; if more of them are old
+# than one request holds, updates take this share of the time.
 REFRESH_S = 1.0
 REFRESH_AT_ONCE = 500
 CATCH_UP_SHARE = 0.2
-# Nobody joins: still, whether something was learned is asked after so many more ends, as a share of all ends.
+# Without new jobs, a request follows after so many further ends, as a share of all ends, to see if decompose has
+# learned.
 ENDED_SHARE = 0.02
 _GENERATION = attrgetter("generation")
 
 
 @dataclass(frozen=True, slots=True)
 class Predict:
-    """How long are these jobs expected to take? At most CHUNK of them. Answer: RuntimesPredicted."""
+    """A request for the expected durations of at most CHUNK jobs. Answer: RuntimesPredicted."""
 
     specs: Sequence[JobSpec]
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimesPredicted:
-    """What is expected of them, and how the predictor stands after that.
+    """The expectations, and the predictor's state after them.
 
     Attributes:
-        expected: in the order of the question; None: nobody answers.
-        predictor: how it stands.
+        expected: in the order of the request; None: no answer.
+        predictor: the predictor's state.
     """
 
     expected: Sequence[Expected] | None
@@ -50,19 +51,19 @@ class RuntimesPredicted:
 
 
 Asking = Generator[Predict, Any, bool]
-"""Yields `Predict`, is sent `RuntimesPredicted`."""
+"""Yields `Predict`; the caller sends `RuntimesPredicted`."""
 
 
 class RuntimeRefresh:
-    """Keeps what is expected of waiting jobs up to date.
+    """Updates the expectations of waiting jobs.
 
     Args:
-        clock_s: seconds of wall time that pass steadily.
-        predictor: how it stands.
-        caught_up: the generation of predictions that the queue is of, or the oldest of several; None: the present one.
+        clock_s: seconds of a monotonic wall clock.
+        predictor: the predictor's state.
+        caught_up: the oldest generation of the queue's predictions; None: the present one.
 
     Attributes:
-        gpu_speeds: by id, the speed relative to its model of each GPU that was found slower than its kind.
+        gpu_speeds: by id, the speed relative to its model of each GPU that was found slower than its model.
     """
 
     def __init__(self, clock_s: Callable[[], float], predictor: Standing, caught_up: int | None = None) -> None:
@@ -71,33 +72,34 @@ class RuntimeRefresh:
         self._predictor = predictor
         self._clock_s = clock_s
         self._ended = 0
-        self._ended_since = 0  # the last answer
-        # The whole queue is of this one, or a later one.
+        self._ended_since = 0  # since the last answer
+        # All predictions of the queue are of this generation or a later one.
         self._caught_up = predictor.generation if caught_up is None else caught_up
         self._not_before_s = -np.inf
 
     def heard(self, predictor: Standing) -> None:
-        """The predictor has been asked."""
+        """Stores the predictor's state after a request."""
         self._predictor = predictor
 
     def ended(self) -> None:
-        """A job ended by itself: decompose will learn from it."""
+        """Counts a job that ended by itself: decompose will learn from it."""
         self._ended += 1
         self._ended_since += 1
 
     def bring_up_to_date(self, ledger: Ledger, joined: Sequence[Entry], *, virtual: bool) -> Asking:
-        """Asks about those that join the queue at this event and, where that is due, about those that wait.
+        """Requests predictions for the jobs that join the queue at this event and, when due, for waiting jobs.
 
         Args:
-            ledger: its queue holds `joined` already.
-            joined: jobs whose last prediction may be old.
-            virtual: nothing depends on wall time.
+            ledger: its queue contains `joined` already.
+            joined: jobs whose predictions may be old.
+            virtual: the result must not depend on wall time.
 
         Returns:
-            Whether what is expected of a job that waited before has changed.
+            Whether the expectations of a job that waited before have changed.
         """
         for start in range(0, len(joined), CHUNK):
-            # The first answer shows whether something was learned since they were submitted; if not, the rest stands.
+            # The first answer shows whether decompose has learned since their submission; if not, the other predictions
+            # stay.
             part = [entry for entry in joined[start : start + CHUNK] if not start or self._is_old(entry)]
             if part and (yield from self._ask(ledger, part)) is None:
                 break
@@ -110,10 +112,10 @@ class RuntimeRefresh:
         return (yield from self._refresh(ledger)) or bool(changed)
 
     def use_gpu_speeds(self, ledger: Ledger) -> None:
-        """Brings the speeds of single GPUs into a ledger before its decisions.
+        """Applies the speeds of single GPUs to a ledger before its decisions.
 
-        Where all that wait are expected to take exactly what was declared, declarations were exact so far, on every
-        GPU: then none is slower than declared, and a false alarm about one must not make their schedule another.
+        If all waiting jobs have exactly their declared durations, declarations were exact so far on every GPU: then
+        none is slower than declared, and a false alarm must not change the schedule.
         """
         wanted = bool(self.gpu_speeds) and not _all_as_declared(ledger)
         if wanted or self._speeds_used:
@@ -122,13 +124,13 @@ class RuntimeRefresh:
 
     def _refresh(self, ledger: Ledger) -> Asking:
         generation = self._predictor.generation
-        # The queue may be long: it is gone through only where somebody is there to be asked.
+        # The queue may be long: it is searched only if the predictor can be called.
         if generation == self._caught_up or self._clock_s() < self._predictor.ask_from_s:
             return False
         began_s = self._clock_s()
         self._refreshed()
         old = [entry for entry in ledger.queued() if entry.generation != generation]
-        oldest = heapq.nsmallest(REFRESH_AT_ONCE, old, key=_GENERATION)  # of equals those that come first
+        oldest = heapq.nsmallest(REFRESH_AT_ONCE, old, key=_GENERATION)  # among equals, the first in the queue
         changed = (yield from self._ask(ledger, oldest)) if old else False
         if changed is not None and len(old) <= REFRESH_AT_ONCE:
             self._caught_up = generation
@@ -144,7 +146,7 @@ class RuntimeRefresh:
         return entry.generation != self._predictor.generation
 
     def _ask(self, ledger: Ledger, entries: Sequence[Entry]) -> Generator[Predict, Any, bool | None]:
-        """Whether an expectation changed; None: nobody answered."""
+        """Whether an expectation changed; None: no answer."""
         answer = yield Predict([entry.job.spec for entry in entries])
         assert isinstance(answer, RuntimesPredicted)
         self.heard(answer.predictor)

@@ -1,1 +1,1 @@
-"""An acting session: from the lease to the first failure that nothing can mend."""
+"""An acting session: from the lease to the first failure without a remedy."""

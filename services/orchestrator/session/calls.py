@@ -1,4 +1,4 @@
-"""Launches and stops as the cluster answers them: what an error means for the attempt. Knows no jobs."""
+"""Launch and stop calls to the cluster, and the meaning of their errors for the attempt. Knows no jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from adlro.services.orchestrator.ports import REFUSED_TOKEN, ClusterPort
 from adlro.services.orchestrator.session.core.effects import Launch
 from adlro.services.orchestrator.session.core.inputs import Accepted, Refused, Unanswered
 
-# Answers by which the cluster has surely not taken a launch; of all others, a bug among them, it may have.
+# After these errors the cluster has certainly not accepted a launch; after any other, also a bug, it may have.
 REFUSALS = (
     AlreadyExists,
     Conflict,
@@ -36,10 +36,10 @@ REFUSALS = (
 
 
 async def launch(cluster: ClusterPort, order: Launch, token: int, incarnation: str) -> Accepted | Refused | Unanswered:
-    """Asks for a launch once.
+    """Makes one launch call.
 
     Raises:
-        Stale: the lease is not the newest, or the cluster is not the one that was meant.
+        Stale: the lease is not the newest, or the cluster has another incarnation.
     """
     try:
         launched = await cluster.launch(order.job_id, order.attempt, order.spec, order.placement, token, incarnation)
@@ -49,10 +49,10 @@ async def launch(cluster: ClusterPort, order: Launch, token: int, incarnation: s
 
 
 def answer_to_launch(error: AdlroError) -> Refused | Unanswered:
-    """What an error says of a launch.
+    """Translates an error of a launch call.
 
     Raises:
-        Stale: the lease is not the newest, or the cluster is not the one that was meant.
+        Stale: the lease is not the newest, or the cluster has another incarnation.
     """
     if isinstance(error, Stale):
         raise error
@@ -64,14 +64,14 @@ def answer_to_launch(error: AdlroError) -> Refused | Unanswered:
 
 
 async def stop(cluster: ClusterPort, job_id: str, attempt: int, token: int, incarnation: str) -> bool | Unanswered:
-    """Asks once for an attempt's end; as `StopAnswered.answer`.
+    """Makes one stop call; returns `StopAnswered.answer`.
 
     Raises:
-        AdlroError: any other than that of a cluster that does not answer.
+        AdlroError: any error except a missing answer.
     """
     try:
         return await cluster.stop(job_id, attempt, token, incarnation)
     except (DeadlineExceeded, Unavailable) as error:
         return Unanswered(error.message)
-    except Unsupported:  # what runs there ends by itself
+    except Unsupported:  # running attempts end by themselves there
         return False

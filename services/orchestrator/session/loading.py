@@ -1,7 +1,7 @@
-"""What a session begins with, read a page at a time: the loop, and with it callers and health, goes on between.
+"""The initial state of a session, read page by page, so that the event loop still serves callers and health checks.
 
-However many jobs wait, predictions are asked for so many of them only, and while the rest is read: of the others what
-was declared serves until `Expectations` has asked, while the session acts already.
+However long the queue, decompose predicts only its first jobs, while the others are read. The others have their
+declared runtimes until `RuntimeRefresh` asks, while the session already acts.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from adlro.services.orchestrator.runtimes.predictions import Expected, ExpectedR
 from adlro.services.orchestrator.session.reconcile import Reconciled, begin, is_launched, newest_time_s, take
 from adlro.store import Cursor, JobStore, sequence_of
 
-# Waiting jobs, from the first of the queue on, of which decompose is asked before the session acts.
+# Waiting jobs, from the head of the queue, that decompose predicts before the session acts.
 PREDICTED_FIRST = 5000
 RECONCILED_AT_ONCE = 1000
 
 
 @dataclass(slots=True)
 class Loaded:
-    """What a session begins with.
+    """The initial state of a session.
 
     Attributes:
-        found: the ledger, and what has to be done about the cluster.
-        cursor: how far the cluster's events were applied; None before the first.
-        job_revision: changes of jobs after it are to be followed.
-        newest: number of the newest job that was read.
-        cancelling: jobs whose end was asked for.
-        unreadable_count: records of jobs that are not final, and that can't be read.
-        generation: of the oldest of the predictions.
+        found: the ledger, and the actions that reconcile it with the cluster.
+        cursor: position of the last applied cluster event; None before the first.
+        job_revision: the session follows changes of jobs after it.
+        newest: number of the newest job read.
+        cancelling: ids of jobs whose cancellation was requested.
+        unreadable_count: number of records that can't be read, of jobs that are not final.
+        generation: generation of the oldest predictions.
     """
 
     found: Reconciled
@@ -58,8 +58,8 @@ async def load(
     Args:
         store: job records.
         predictions: expected durations.
-        description: the cluster as it is.
-        drained: nodes on which nothing more is started.
+        description: the cluster's state.
+        drained: ids of the drained nodes.
         max_attempts: lost attempts after which a job fails.
     """
     with _without_collections():
@@ -68,9 +68,9 @@ async def load(
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Python would go through all that is loaded again and again, for cycles that are not in it.
+    """Disables Python's garbage collector, which would search all loaded objects for cycles that they don't have.
 
-    It takes a quarter of the time, with everything else, the thread that keeps the lease included, at a halt.
+    The searches take a quarter of the loading time, and stop all threads, also the one that renews the lease.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -88,7 +88,7 @@ async def _load(
     drained: Iterable[str],
     max_attempts: int,
 ) -> Loaded:
-    # Before the records: what changes while they are read is followed.
+    # Read before the records: the session follows changes that come while it reads them.
     job_revision = await store.revision()
     cursor, user_service_s = await store.cursor(), await store.user_service_s()
     models = description.cluster.gpu_models
@@ -120,14 +120,14 @@ async def _load(
 
 @dataclass(slots=True)
 class _Read:
-    """What was read: records in order, as (version, job, expected; None: decompose is asked)."""
+    """The records in order, as (version, job, expected; None: decompose predicts it)."""
 
     records: list[tuple[int, Job, Expected | None]]
     unreadable_count: int
 
 
 async def _read(store: JobStore, models: Sequence[str], questions: asyncio.Queue[list[JobSpec]]) -> _Read:
-    """Reads all records; whose durations count now is put into `questions`, page by page."""
+    """Reads all records; puts the jobs to predict now into `questions`, page by page."""
     read, ahead = _Read([], 0), PREDICTED_FIRST
     async for page in store.active_pages():
         read.unreadable_count += page.unreadable_count
@@ -135,7 +135,7 @@ async def _read(store: JobStore, models: Sequence[str], questions: asyncio.Queue
         for version, job in page.jobs:
             launched = is_launched(job)
             if launched and not (job.attempts and job.gpu_id and job.submit_s is not None):
-                # Its record contradicts itself: nothing can be told of an attempt that is not there.
+                # The record contradicts itself: without an attempt there is nothing to reconcile.
                 store.unreadable.add(job.job_id, "it runs by its record, and has no attempt")
                 read.unreadable_count += 1
             elif launched or ahead:
@@ -152,7 +152,7 @@ async def _read(store: JobStore, models: Sequence[str], questions: asyncio.Queue
 async def _ask(
     predictions: ExpectedRuntimes, models: Sequence[str], questions: asyncio.Queue[list[JobSpec]]
 ) -> list[Expected]:
-    """What is expected of all that are in `questions`, in order, up to an empty one."""
+    """Predicts all jobs from `questions`, in order, up to an empty list."""
     answers: list[Expected] = []
     while specs := await questions.get():
         answers += await predictions.predict(specs, models)

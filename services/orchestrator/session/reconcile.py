@@ -1,4 +1,4 @@
-"""The beginning of a session: what is written down against what runs, record by record. Pure functions; no I/O."""
+"""The beginning of a session: each record reconciled with the running attempts. Pure functions; no I/O."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from adlro.store import Cursor
 
 @dataclass(slots=True)
 class Reconciled:
-    """Where a session begins.
+    """The result of the reconciliation.
 
     Attributes:
-        record_changes: the ledger, and the records that bring what is written down up to date.
-        same: the cluster is the one whose events were followed before, and its log goes on from there.
-        applied: the revision of the cluster's events to follow from.
-        now_s: cluster time of that.
+        record_changes: the ledger, and the new records.
+        same: the cluster has the incarnation of the stored cursor, and its log continues from there.
+        applied: the session follows the cluster's events after this revision.
+        now_s: cluster time of that revision.
         max_attempts: lost attempts after which a job fails.
-        unclaimed: what runs, by job and attempt, and no record was found of yet; in the end nobody's.
-        relaunch: intents that were written down and are not known to run.
-        vanished: what ran by its record and does not any more, with the attempt: events tell why, or have told.
-        begins: jobs whose begin time has not come.
-        arriving: jobs that were never taken up: (record, version, expected).
+        unclaimed: running attempts, by job and attempt, for which no record was found yet; at the end, attempts without
+            one.
+        relaunch: recorded intents whose attempts are not known to run.
+        vanished: entries and attempts that run by their records, but not on the cluster; an event reports or has
+            reported why.
+        begins: jobs whose begin time is in the future.
+        arriving: jobs that no session has taken up: (record, version, expected).
     """
 
     record_changes: RecordChanges
@@ -51,15 +53,15 @@ def begin(
     max_attempts: int,
     user_service_s: Mapping[str, float],
 ) -> Reconciled:
-    """An empty ledger of the cluster; `take` each record that is not final, in order.
+    """A ledger of the cluster without jobs; the caller then calls `take` for each record that is not final, in order.
 
     Args:
-        description: the cluster as it is.
-        cursor: how far its events were applied; None before the first.
+        description: the cluster's state.
+        cursor: position of the last applied event; None before the first.
         known_s: the newest cluster time in a record.
-        drained: nodes on which nothing more is started.
+        drained: ids of the drained nodes.
         max_attempts: lost attempts after which a job fails.
-        user_service_s: by user, the GPU time that ended attempts took so far.
+        user_service_s: by user, the GPU seconds of ended attempts so far.
     """
     record_changes = RecordChanges(Ledger(description.cluster, drained, user_service_s), max_attempts)
     record_changes.ledger.set_lost(description.lost_gpu_ids, True)
@@ -71,32 +73,32 @@ def begin(
     )
     if cursor is not None and same:
         return Reconciled(record_changes, True, cursor.revision, cursor.time_s, max_attempts, runs)
-    # Records may be newer than the cursor: a start is written without it.
+    # Records may be newer than the cursor: the record of a start is written without it.
     now_s = max(description.clock.time_s, known_s, cursor.time_s if cursor else 0.0)
     return Reconciled(record_changes, False, description.revision, now_s, max_attempts, runs)
 
 
 def newest_time_s(job: Job) -> float:
-    """The newest cluster time in its record at which an attempt began or ended; 0 where none did."""
-    if not job.attempts:  # as of nearly all that wait
+    """The newest cluster time in the record at which an attempt began or ended; 0 without one."""
+    if not job.attempts:  # true of nearly all waiting jobs
         return 0.0
     times_s = (time_s for each in job.attempts for time_s in (each.start_s, each.end_s) if time_s is not None)
     return max(times_s, default=0.0)
 
 
 def is_launched(job: Job) -> bool:
-    """Its record says that it runs, or is meant to."""
+    """Whether the job runs by its record, or has a recorded launch."""
     return job.state is JobState.RUNNING or job.pending_reason is PendingReason.LAUNCHING
 
 
 def take(found: Reconciled, version: int, record: Job, expected: Expected) -> None:
-    """Brings a record into the ledger, and notes what has to be done about the cluster.
+    """Adds a record to the ledger, and notes the actions that reconcile it with the cluster.
 
     Args:
-        found: is changed.
-        version: of the record.
-        record: of a job that is not final.
-        expected: of it.
+        found: the result so far; changed.
+        version: the record's version.
+        record: the record of a job that is not final.
+        expected: the job's expected durations.
     """
     record_changes, ledger, layout, runs = (
         found.record_changes,
@@ -107,7 +109,7 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
     job, launched = record, is_launched(record)
     unknown = None if launched else runs.get((job.job_id, job.attempt_count + 1))
     if unknown is not None:
-        # Redis came back without its last changes. It will be stopped, so the next attempt must be another one.
+        # Redis has lost its last changes. The unknown attempt will be stopped, so the next one needs another number.
         model = layout.model_of(layout.gpu_number[unknown.gpu_id])
         job = transitions.forgotten(record, unknown.placement, model, unknown.start_s, found.now_s, found.max_attempts)
         record_changes.record_untracked(record, version, job)
@@ -130,7 +132,7 @@ def _reconcile_launched(found: Reconciled, entry: Entry, running: RunningJob | N
     job, record_changes = entry.job, found.record_changes
     gpu = record_changes.ledger.layout.gpu_number.get(job.gpu_id)
     if gpu is None and found.same:
-        # The events that follow tell how it ended, or that it was lost with its GPU, which left after that.
+        # Later events report the attempt's end, or its loss with the GPU, which left the cluster afterwards.
         record_changes.ledger.place_elsewhere(entry)
         found.vanished.append((entry, job.attempt_count))
         return
@@ -139,13 +141,13 @@ def _reconcile_launched(found: Reconciled, entry: Entry, running: RunningJob | N
         return
     record_changes.ledger.place(entry, gpu, job.start_s or found.now_s)
     if found.same:
-        # The events that follow tell what became of it. Launching again is idempotent, also where it ran and ended.
+        # Later events report the attempt's fate. A repeated launch is idempotent, also after the attempt's end.
         if running is None and job.state is JobState.PENDING:
             found.relaunch.append(entry)
         elif running is None:
             found.vanished.append((entry, job.attempt_count))
     elif running is None:
-        record_changes.lose(entry, "the cluster was restarted", found.now_s, excused=True)  # nobody's failure
+        record_changes.lose(entry, "the cluster was restarted", found.now_s, excused=True)  # not the job's failure
     elif job.state is JobState.PENDING:
         record_changes.record(entry, transitions.started(job, running.start_s))
         record_changes.ledger.runs_since(entry, running.start_s)

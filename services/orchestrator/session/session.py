@@ -1,11 +1,11 @@
-"""One acting session: from the lease to the first failure, whatever fails.
+"""One acting session: from the lease to the first failure of any kind.
 
-Clients and stores are handed in. A session reads everything anew (records from Redis, what runs from the cluster),
-reconciles the two, and then follows two logs: the jobs' changes and the cluster's events. What is to be done about
-them the core says (`session.core`). Here it is done: scripts are written, launches and stops sent, others asked.
-Nothing here depends on how a job stands.
+The caller passes clients and stores in. A session reads all records from Redis and the running attempts from the
+cluster, reconciles the two, and then follows two logs: the jobs' changes and the cluster's events. The core
+(`session.core`) decides what to do about them; this module carries out its effects: it writes scripts, sends launches
+and stops, and makes other calls. Its code does not depend on the states of jobs.
 
-Whatever fails ends the session, and the next one starts from what is written down.
+Any failure ends the session, and the next one starts from the stored records.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from adlro.services.orchestrator.session.holding import Holding
 from adlro.services.orchestrator.session.loading import Loaded, load
 from adlro.store import JobChange, JobStore, sequence_of
 
-# How often decompose is asked which GPUs it found slower than their kind.
+# Seconds between two requests to decompose for the GPUs that are slower than their model.
 GPU_SPEEDS_S = 1.0
-# What the core has to do lets others have the loop after so long.
+# Seconds after which the core's work yields to the event loop.
 SLICE_S = 0.005
 
 
@@ -43,11 +43,11 @@ class Session:
     """One acting session.
 
     Args:
-        acting: what outlives it; after a change of the policy call `kick`.
+        acting: the state that outlives a session; after a change of the policy call `kick`.
         store: job records.
         cluster: runs jobs.
         predictions: expected durations.
-        token: the fencing token of its lease.
+        token: the fencing token of the session's lease.
         max_attempts: lost attempts after which a job fails.
         log: a structlog logger.
         on_decision: called with each policy call's duration in seconds.
@@ -75,7 +75,7 @@ class Session:
         self._max_attempts = max_attempts
         self._log = log
         self._on_decision = on_decision
-        self._policy = acting.policy  # that the core knows
+        self._policy = acting.policy  # the policy that the core knows
         self._inbox: asyncio.Queue[inputs.Event] = asyncio.Queue()
         self._background: asyncio.TaskGroup
         self._reminders: set[asyncio.TimerHandle] = set()
@@ -85,13 +85,13 @@ class Session:
 
     @property
     def core(self) -> Core:
-        """Says what is to be done; there once the session is ready."""
+        """The core, which decides what to do; available once the session is ready."""
         assert self._core is not None
         return self._core
 
     @property
     def ledger(self) -> Ledger:
-        """Who holds what, and who waits; there once the session is ready."""
+        """The jobs on the GPUs and in the queue; available once the session is ready."""
         return self.core.ledger
 
     @property
@@ -101,16 +101,16 @@ class Session:
 
     @property
     def now_s(self) -> float:
-        """Cluster time of that."""
+        """Cluster time of `applied`."""
         return 0.0 if self._core is None else self._core.now_s
 
     # ---- the whole of it
 
     async def run(self) -> None:
-        """Acts until something fails.
+        """Acts until a failure.
 
         Raises:
-            ExceptionGroup: of what failed; `Stale` in it where another instance has taken over.
+            ExceptionGroup: of the failures; contains `Stale` if another instance has taken over.
         """
         description = await self._cluster.describe()
         await self._refuse_spent_token(description)
@@ -140,12 +140,12 @@ class Session:
                 reminder.cancel()
 
     async def kick(self) -> None:
-        """Asks for a new round of decisions, as after a change of policy."""
+        """Requests a new round of decisions, as after a change of policy."""
         self.core.step(inputs.AskAgain(), time.monotonic())
         await self._cluster.wake_at([0.0])
 
     async def drain(self, nodes: Mapping[str, str]) -> None:
-        """Starts nothing more on exactly these nodes; they are given with the reason."""
+        """Sets the drained nodes, with the reasons: no job starts on exactly these."""
         self.core.step(inputs.Drained(dict(nodes)), time.monotonic())
         await self.kick()
 
@@ -174,7 +174,7 @@ class Session:
         )
 
     async def _catch_up(self, description: ClusterDescription, now_s: float) -> Clock:
-        """A cluster that keeps no time of its own over a restart is taken to where the records are."""
+        """Advances a cluster whose clock began anew after a restart to the time of the records."""
         own = description.clock
         can = description.capabilities
         if description.running or own.time_s >= now_s or (can is not None and not can.virtual_clock):
@@ -186,7 +186,7 @@ class Session:
             return own
 
     async def _refuse_spent_token(self, description: ClusterDescription) -> None:
-        """Where the store has lost how many tokens it gave, the cluster would refuse this one as an old one."""
+        """If the store has lost the counter of tokens, the cluster would refuse this session's token as an old one."""
         if description.fencing_token < self.token:
             return
         await self._store.raise_token(description.fencing_token)
@@ -195,7 +195,7 @@ class Session:
             "the store has lost its counter; it goes on from what the cluster has seen"
         )
 
-    # ---- what happens
+    # ---- inputs
 
     async def _follow_cluster(self) -> None:
         async for batch in self._cluster.events(self.acting.incarnation, self.applied):
@@ -203,7 +203,7 @@ class Session:
         raise Unavailable("the cluster ended its event stream")
 
     async def _follow_jobs(self, revision: int, newest: int) -> None:
-        """Follows what ingest writes; jobs up to number `newest` were read with the records."""
+        """Follows the changes that ingest writes; jobs up to number `newest` were read with the records."""
         while True:
             revision, events = await self._store.read_requests(revision, block_ms=1000)
             new = [
@@ -220,14 +220,14 @@ class Session:
                     self._inbox.put_nowait(inputs.CancelRequested(event.job.job_id))
 
     async def _follow_gpu_speeds(self) -> None:
-        """A GPU that was found slower than its kind is expected to take longer, from the next event on."""
+        """Follows the speeds of GPUs: from the next event on, expected durations on a slow GPU are longer."""
         while True:
             speed_of = await self._predictions.gpu_speeds(self.ledger.layout.cluster.name)
             if speed_of is not None:
                 self.core.step(inputs.SpeedsChanged(speed_of), time.monotonic())
             await asyncio.sleep(GPU_SPEEDS_S)
 
-    # ---- what is done about it
+    # ---- effects
 
     async def _act(self) -> None:
         while True:
@@ -236,7 +236,7 @@ class Session:
                 await self._give(inputs.Quiet())
 
     async def _give(self, event: inputs.Event) -> None:
-        """Gives the core what happened, and does what follows, until it asks for nothing more."""
+        """Gives the core an event, and carries out the effects until the core has no request."""
         if isinstance(event, EventBatch):
             self.acting.note_clock(event.clock)
         given: inputs.Event | inputs.Answer | None = event
@@ -279,17 +279,17 @@ class Session:
                 expected = await self._predictions.ask(specs, self.ledger.layout.gpu_models)
                 return RuntimesPredicted(expected, self._predictions.standing)
             case effects.StopNow(job_id, attempt):
-                with contextlib.suppress(Unsupported):  # it ends by itself
+                with contextlib.suppress(Unsupported):  # the attempt ends by itself
                     await self._cluster.stop(job_id, attempt, self.token, self.acting.incarnation)
                 return inputs.Stopped()
             case effects.More():
-                if time.monotonic() > self._slice_ends:  # the lease, health and callers go on during a long round
+                if time.monotonic() > self._slice_ends:  # lease, health checks and callers run during a long round
                     await asyncio.sleep(0)
                     self._slice_ends = time.monotonic() + SLICE_S
                 return inputs.Continue()
 
     def _tell(self, decided: effects.Decided) -> None:
-        """Has the policy in the shadow asked as well; whoever watches decisions is told, with its answer."""
+        """Passes a decision to the shadow policy and, with the shadow's answer, to the watchers of decisions."""
         decisions, made = self.acting.decisions, decided.made
         self._on_decision(decided.took_s)
         if made is not None:
@@ -319,7 +319,7 @@ class Session:
         self._reminders.add(handle)
 
     async def _acknowledge(self) -> None:
-        """Acknowledges the newest revision that may be; what came while the cluster was told is told next."""
+        """Acknowledges the newest permitted revision; newer ones that come during the call follow in the next call."""
         while True:
             await self._acknowledge_due.wait()
             self._acknowledge_due.clear()

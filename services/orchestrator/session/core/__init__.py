@@ -1,6 +1,6 @@
-"""A session without its surroundings: `Core.step(input, now)` gives the effects. No I/O, no clock, nothing is awaited.
+"""A session without its surroundings: `Core.step(input, now)` returns effects. No I/O, no clock, no awaits.
 
-`inputs` is what it is told, `effects` what is to be done; `core` tells the parts what happened; `state` is what the
-parts share; `arrivals`, `launches`, `round` and `reasons` are the parts. Whoever drives it does what the effects say:
-the driver of a session (session.py), an evaluation, a test.
+`inputs` and `effects` define the data that go in and out; `core` passes each input to the parts `arrivals`, `launches`,
+`round` and `reasons`; `state` is the state that the parts share. The caller carries out the effects: the driver of a
+session (session.py), an evaluation or a test.
 """

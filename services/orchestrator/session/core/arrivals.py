@@ -1,4 +1,4 @@
-"""Jobs that come, that wait for their time, and that are cancelled before they run. No I/O."""
+"""Jobs that arrive, that wait for their begin time, and that are cancelled before they run. No I/O."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ARRIVALS_AT_ONCE = 1000
 
 
 class Arrivals:
-    """Who joins the queue at the next event.
+    """The jobs that join the queue at the next event.
 
     Args:
-        state: of the session.
+        state: the session's state.
     """
 
     def __init__(self, state: SessionState) -> None:
@@ -31,11 +31,11 @@ class Arrivals:
 
     @property
     def waiting(self) -> list[Entry]:
-        """Those that are to join the queue at the next event, or at a time to come; some of these are gone already."""
+        """Jobs that join the queue at the next event or at a later time; some of these may have ended meanwhile."""
         return [*self._arriving, *(entry for _, _, entry in self._begins)]
 
     def take_up(self, jobs: Sequence[tuple[Job, int, Expected]]) -> Steps[None]:
-        """Asks for the wake-ups at which the jobs join the queue; what has no begin time, or a past one, joins now."""
+        """Requests the wake-ups at which the jobs join the queue: at their begin times, or now without a future one."""
         state = self._state
         entries = [state.ledger.enter(job, version, *row) for job, version, row in jobs]
         present_s = yield from state.wake(entry.job.spec.begin_time_s or 0.0 for entry in entries)
@@ -51,26 +51,26 @@ class Arrivals:
         yield from state.write()
 
     def wait_for_begins(self, entries: Iterable[Entry]) -> set[float]:
-        """An earlier session has taken these up; returns the times at which they begin."""
+        """Registers jobs that an earlier session has taken up; returns their begin times."""
         for entry in entries:
             self._wait_for_begin(entry)
         return {begin_s for begin_s, _, _ in self._begins}
 
     def wait_until(self, time_s: float, entry: Entry) -> None:
-        """An entry that stands in no queue joins it then."""
+        """Lets an entry outside the queue join it at that time."""
         heapq.heappush(self._begins, (time_s, sequence_of(entry.job.job_id), entry))
 
     def cancel(self, job_id: str) -> Steps[None]:
-        """A job that is not placed leaves at the next event."""
+        """Lets a job that is not placed leave at the next event."""
         self._cancelling.append(job_id)
-        if len(self._cancelling) == 1:  # one wake-up is for all that come before it
+        if len(self._cancelling) == 1:  # one wake-up serves all requests before it
             yield from self._state.wake([0.0])
 
     def join_queue(self) -> Steps[tuple[list[Entry], list[Entry]]]:
-        """What arrived, and what begins by now, joins the queue; what was cancelled leaves.
+        """Lets arrived jobs, and those whose begin time has come, join the queue; cancelled jobs leave.
 
         Returns:
-            What arrived just now, and what had waited for its begin time, as far as it is not cancelled.
+            The jobs that arrived just now, and those that had waited for their begin time, without the cancelled ones.
         """
         state, begun = self._state, []
         fresh, self._arriving = self._arriving, []
@@ -91,7 +91,7 @@ class Arrivals:
             if cancelled is not None and cancelled.phase is not Phase.PLACED:
                 job = transitions.cancelled_while_waiting(cancelled.job, state.now_s)
                 state.record_changes.end(cancelled, job, learn=False)
-                state.holding.ask_again()  # perhaps it was what the policy held for
+                state.holding.ask_again()  # the policy may have held for this job
         return fresh, [entry for entry in begun if entry.phase is Phase.QUEUED]
 
     def _wait_for_begin(self, entry: Entry) -> None:

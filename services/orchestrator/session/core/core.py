@@ -1,9 +1,9 @@
-"""The core of a session: told what happened and when, it says what is to be done.
+"""The core of a session: a state machine from inputs and their times to effects.
 
-Everything that moves a job happens at an event of the cluster, in order: a new job, or another policy, only asks the
-cluster for a wake-up. For each event batch there is one write (ends, intents to launch, and how far the cluster's log
-is applied), then the launches, then the acknowledgement. It awaits nothing, has no clock, and draws nothing: the same
-inputs give the same effects.
+A job's state changes only at an event of the cluster, in order: a new job or another policy only requests a wake-up
+from the cluster. Each event batch leads to one write (ends, intents to launch, and the revision up to which the
+cluster's log is applied), then the launches, then the acknowledgement. The core awaits nothing, has no clock, and draws
+no random numbers: the same inputs give the same effects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from adlro.services.orchestrator.session.core.state import SessionState, Steps
 from adlro.services.orchestrator.session.holding import Holding
 from adlro.services.orchestrator.session.reconcile import Reconciled
 
-# What may change what a policy wants: it ends a hold. So does a job that joins the queue.
+# Events that may change a policy's decision end a hold. So does a job that joins the queue.
 ENDS_HOLD = frozenset(EventKind) - NOT_BLOCKING - {EventKind.WAKE_UP}
 
 
@@ -39,17 +39,17 @@ class Core:
     """One acting session, without its surroundings. The first input is `Begun`.
 
     Args:
-        found: what was read and reconciled; changed from now on.
-        described: the cluster's newest event when it was described.
-        incarnation: of the cluster.
+        found: the reconciled records; the core changes them from now on.
+        described: revision of the cluster's newest event when it was described.
+        incarnation: the cluster's incarnation.
         token: the fencing token of the session's lease.
-        clock: of the cluster.
+        clock: the cluster's clock.
         holding: whether a hold is in force.
-        policy: decides; `basis`: what its last decision rests on.
-        decided: decisions that earlier sessions of this process have made.
-        predictor: how the predictor of runtimes stands; `caught_up`: the oldest generation of its predictions here.
-        learns_first: what ended is written before decisions, in a script of its own: a predictor has learned from it by
-            then. A service saves that script.
+        policy: the acting policy; `basis`: the basis of its last decision.
+        decided: number of decisions by earlier sessions of this process.
+        predictor: the state of the runtime predictor; `caught_up`: the oldest generation of its predictions here.
+        learns_first: ended attempts are written in a script of their own before the decisions, so that a predictor can
+            learn from them first. A service saves that script.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Core:
         self._round = Round(state, decided)
         self._reasons = Reasons(state)
         self._learns_first = learns_first
-        self._course: Steps[None] | None = None  # what was begun, and waits for the answer to its request
+        self._course: Steps[None] | None = None  # the course of steps that waits for the answer to its request
         self._begin_of: dict[type, Callable[[Any], Steps[None]]] = {
             inputs.Begun: self._begin,
             EventBatch: self._apply,
@@ -97,7 +97,7 @@ class Core:
 
     @property
     def ledger(self) -> Ledger:
-        """Who holds what, and who waits."""
+        """The jobs on the GPUs and in the queue."""
         return self._state.ledger
 
     @property
@@ -107,30 +107,30 @@ class Core:
 
     @property
     def now_s(self) -> float:
-        """Cluster time of that."""
+        """Cluster time of `applied`."""
         return self._state.now_s
 
     def story(self, job_id: str) -> list[tuple[float, str]]:
-        """What happened to a job: (cluster time, what), oldest first, as far as it is kept."""
+        """A job's story: (cluster time, what happened), oldest first, as far as it is stored."""
         return self._state.story.of(job_id)
 
     def validate(self) -> None:
-        """Checks that all that is known agrees; for tests, after each step.
+        """Checks that the parts of the state agree; for tests, after each step.
 
         Raises:
-            AssertionError: with what does not.
+            AssertionError: on the first contradiction.
         """
         check(self._state, self._arrivals, self._launches, between=self._course is None)
 
     def step(self, given: inputs.Input, now: float) -> Effects:
-        """Takes one input.
+        """Processes one input.
 
         Args:
-            given: what happened, or the answer to the request of the last step.
-            now: seconds of wall time that pass steadily.
+            given: an event, or the answer to the request of the last step.
+            now: seconds of a monotonic wall clock.
 
         Raises:
-            Stale: the session is over; the next one starts from what is written down.
+            Stale: the session is over; the next one starts from the stored records.
         """
         state = self._state
         state.now = now
@@ -174,14 +174,14 @@ class Core:
         self._lose_vanished()
         if not found.same:
             yield from state.write(state.cursor, always=True)
-        # Their records are final, or on a later attempt: they must not hold a GPU.
+        # Their records are final, or on a later attempt: these attempts must not hold a GPU.
         for stray in found.unclaimed.values():
             state.warn("stopping an attempt without a record", job_id=stray.job_id, attempt=stray.attempt)
             yield StopNow(stray.job_id, stray.attempt)
         begins_s = self._arrivals.wait_for_begins(found.begins)
         state.remind(0.0, ReasonsDue())
-        # What an earlier session had written down and perhaps not launched; then what it had applied and perhaps not
-        # acknowledged.
+        # Launches that an earlier session has recorded and perhaps not sent; then events that it has applied and
+        # perhaps not acknowledged.
         yield from self._launches.start(found.relaunch)
         yield from state.wake({0.0, *begins_s})
 
@@ -234,12 +234,12 @@ class Core:
             yield from self._launches.refuse(entry, entry.job.attempts[-1].outcome)
         self._lose_vanished()
         if all(event.kind in NOT_BLOCKING for event in events):
-            return  # written with the next batch, or when nothing else waits
+            return  # written with the next batch, or at `Quiet`
         if self._learns_first:
             yield from state.write()
         fresh, begun = yield from self._arrivals.join_queue()
         if (yield from self._expectations.bring_up_to_date(self.ledger, begun, virtual=state.virtual)):
-            state.holding.ask_again()  # what it held for may not be worth it
+            state.holding.ask_again()  # by the new predictions a hold may no longer pay
         self._expectations.use_gpu_speeds(self.ledger)
         picks = yield from self._round.decide()
         yield from self._reasons.tell([entry for entry in fresh if entry.phase is Phase.QUEUED])
@@ -250,7 +250,7 @@ class Core:
 
     def _apply_event(self, event: ClusterEvent) -> None:
         if event.kind in (EventKind.GPU_LOST, EventKind.GPU_BACK):
-            if event.revision > self._described:  # older ones are in the description already
+            if event.revision > self._described:  # the description includes older ones
                 self.ledger.set_lost([event.gpu_id], event.kind is EventKind.GPU_LOST)
             return
         if event.kind is EventKind.CLUSTER_CHANGED:
@@ -258,12 +258,12 @@ class Core:
                 raise Stale("nodes or GPUs of the cluster joined or left; the next session begins with those it has")
             return
         if event.kind is EventKind.RUNNING:
-            return  # a sign of life; since STARTED the attempt counts as running
+            return  # a sign of life; the attempt counts as running since STARTED
         entry = self.ledger.entries.get(event.job_id)
         if entry is None or not entry.is_placed(event.attempt):
             if event.kind is EventKind.STARTED and event.revision > self._described:
                 self._strays.append((event.job_id, event.attempt))
-            return  # of an attempt that was given up
+            return  # an event of an attempt that was given up
         record_changes, job = self._state.record_changes, entry.job
         match event.kind:
             case EventKind.STARTED:
@@ -276,21 +276,21 @@ class Core:
             case EventKind.FAILED:
                 record_changes.end(entry, transitions.failed(job, event.time_s, event.message), learn=True)
             case EventKind.STOPPED if transitions.is_given_up(job) and not job.cancel_requested:
-                self._stopped.append(entry)  # by this orchestrator, which had no answer to its launch
+                self._stopped.append(entry)  # stopped by this orchestrator, whose launch had no answer
             case EventKind.STOPPED:
                 record_changes.end(entry, transitions.stopped(job, event.time_s), learn=False)
             case EventKind.LOST:
                 record_changes.lose(entry, event.message or "its GPU was lost", event.time_s)
 
     def _stop_strays(self) -> None:
-        """What started after it was given up holds a GPU that counts as idle here."""
+        """Stops attempts that started after they were given up: they hold GPUs that the ledger counts as idle."""
         strays, self._strays = self._strays, []
         for job_id, attempt in strays:
             self._state.warn("stopping an attempt that was given up", job_id=job_id, attempt=attempt)
             self._launches.stop(job_id, attempt)
 
     def _lose_vanished(self) -> None:
-        """What does not run, and whose end no event is left to tell: it was told while its record was unreadable."""
+        """Loses attempts that no longer run, and whose end event came while their records were unreadable."""
         if self._state.applied < self._described:
             return
         vanished, self._vanished = self._vanished, []

@@ -1,7 +1,7 @@
-"""What is to be done after a step of the core. Plain data.
+"""The effects of a step of the core. Plain data.
 
-The effects are carried out in the order of their fields; then the one request, if there is one, is answered before
-anything else begins. So nothing is launched before the script that says so was written.
+The caller carries out the effects in the order of their fields, and answers the one request, if any, before it gives
+the next event. So no attempt is launched before the script that records it is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adlro.store import Cursor, Move
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One script: all of it, or nothing. Answer: Written."""
+    """A script that the store runs as a whole or not at all. Answer: Written."""
 
     moves: Sequence[Move]
     cursor: Cursor | None
@@ -30,14 +30,14 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class WakeUps:
-    """Events at these cluster times; one for all that have passed, at once. Answer: WokenAt."""
+    """Wake-up events at these cluster times; all past times give one event, at once. Answer: WokenAt."""
 
     times_s: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A policy's judgement; the observation changes when it is there, and not before. Answer: Judged.
+    """A request for a policy's judgement; the observation must not change before the answer. Answer: Judged.
 
     Attributes:
         virtual: the cluster's clock waits for the decision.
@@ -50,7 +50,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class StopNow:
-    """An attempt without a record is to be ended before anything is placed. Answer: Stopped."""
+    """Stops an attempt without a record before any job is placed. Answer: Stopped."""
 
     job_id: str
     attempt: int
@@ -58,13 +58,13 @@ class StopNow:
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """There is more to do; whoever drives may serve others first. Answer: Continue."""
+    """More work follows; the caller may serve other tasks first. Answer: Continue."""
 
 
 Request = Write | WakeUps | Ask | Predict | StopNow | More
 MORE = More()
 
-# ---- what has no answer, or one that comes when it comes
+# ---- effects without an answer, or with a later one
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision, for the log of decisions and the policy in the shadow; comes before its observation changes.
+    """A decision, for the log of decisions and the shadow policy; carried out before its observation changes.
 
     Attributes:
-        made: None: the policy holds.
-        observation: that was judged.
-        job_ids: of its rows.
-        action: row and GPU, or (HOLD, HOLD).
-        took_s: what the policy took for it, with the observation.
+        made: the decision; None: the policy holds.
+        observation: the judged observation.
+        job_ids: ids of its rows.
+        action: (row, GPU), or (HOLD, HOLD).
+        took_s: seconds that the policy took, with the observation.
     """
 
     made: Made | None
@@ -96,7 +96,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """An attempt is to be launched, in the background; it is written down. Leads to LaunchAnswered."""
+    """Launches a recorded attempt in the background. Leads to LaunchAnswered."""
 
     job_id: str
     attempt: int
@@ -106,7 +106,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An attempt is to be ended, in the background. Leads to StopAnswered with its number."""
+    """Stops an attempt in the background. Leads to StopAnswered with this number."""
 
     number: int
     job_id: str
@@ -115,7 +115,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Reminder:
-    """The core wants to be reminded after so many seconds of wall time. Leads to Reminded."""
+    """Requests the input Reminded after so many seconds of wall time."""
 
     after_s: float
     of: object
@@ -123,11 +123,11 @@ class Reminder:
 
 @dataclass(slots=True)
 class Effects:
-    """Of one step.
+    """The effects of one step.
 
     Attributes:
-        acknowledge: all events up to this revision are dealt with; None: nothing new.
-        request: None: the next input may begin something.
+        acknowledge: all events up to this revision are applied; None: no newer revision.
+        request: None: the next input may be an event.
     """
 
     logs: list[LogLine] = field(default_factory=list)

@@ -1,7 +1,8 @@
-"""What the core of a session is told. Plain data.
+"""The inputs of a session's core. Plain data.
 
-Three kinds: what begins something (one at a time), the answer to a request of the core (`effects.Request`), and what
-may come at any time, also while an answer is still to come. `adlro.records.events.EventBatch` is of the first kind.
+There are three kinds: events, which begin a course of steps (one at a time); answers to a request of the core
+(`effects.Request`); and notices, which may come at any time, also before an answer. `adlro.records.events.EventBatch`
+is an event.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from adlro.records.jobs import Job
 from adlro.services.orchestrator.runtimes.predictions import Expected, Standing
 from adlro.services.orchestrator.runtimes.refresh import RuntimesPredicted
 
-# ---- what begins something
+# ---- events
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Arrived:
 
     Attributes:
         jobs: (record, version, expected).
-        predictor: how the predictor stood after that.
+        predictor: the state of the runtime predictor after these jobs.
     """
 
     jobs: Sequence[tuple[Job, int, Expected]]
@@ -39,18 +40,18 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """A user wants a job's end."""
+    """A user has requested a job's cancellation."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The cluster has taken a launch.
+    """The cluster has accepted a launch.
 
     Attributes:
-        revision: of its start; 0: that is to come.
-        state: how far it had come then; None: the cluster does not say.
+        revision: of the attempt's start event; 0: the event is still to come.
+        state: the attempt's state at the answer; None: the cluster does not report it.
     """
 
     revision: int
@@ -59,12 +60,12 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The cluster has surely not taken a launch.
+    """The cluster has certainly not accepted a launch.
 
     Attributes:
-        why: for people.
-        final: the job itself is why, so another attempt would be refused as well.
-        retry_after_s: seconds of cluster time before which another attempt makes no sense.
+        why: the reason, for people.
+        final: the job itself is the reason, so the cluster would refuse another attempt as well.
+        retry_after_s: seconds of cluster time before which another attempt is pointless.
     """
 
     why: str
@@ -74,14 +75,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The cluster has not said whether it took a launch, or whether it ends an attempt."""
+    """The cluster's answer does not show whether it accepted a launch, or whether it stops an attempt."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchAnswered:
-    """Of one try to launch an attempt."""
+    """The answer to one launch call."""
 
     job_id: str
     attempt: int
@@ -90,12 +91,12 @@ class LaunchAnswered:
 
 @dataclass(frozen=True, slots=True)
 class StopAnswered:
-    """Of one try to end an attempt.
+    """The answer to one stop call.
 
     Attributes:
-        number: of `effects.Stop`.
-        answer: True: the attempt was open, and the event of its end is to come; False: it is not open, somebody has had
-            it ended before, or the cluster can't end what runs.
+        number: the number of `effects.Stop`.
+        answer: True: the attempt was open, and its end event is to come; False: it is not open, its stop was requested
+            before, or the cluster can't stop running attempts.
     """
 
     number: int
@@ -107,7 +108,7 @@ class Reminded:
     """The time of a reminder has come.
 
     Attributes:
-        of: what `effects.Reminder` was for.
+        of: the subject of `effects.Reminder`.
     """
 
     of: object
@@ -115,7 +116,7 @@ class Reminded:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Nothing else waits: what is not written yet has its time."""
+    """No event waits: the core may write its pending changes."""
 
 
 Event = Begun | EventBatch | Arrived | CancelRequested | LaunchAnswered | StopAnswered | Reminded | Quiet
@@ -125,19 +126,19 @@ Event = Begun | EventBatch | Arrived | CancelRequested | LaunchAnswered | StopAn
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The store has what was to be written."""
+    """The store has run the script."""
 
 
 @dataclass(frozen=True, slots=True)
 class WokenAt:
-    """The cluster has noted the wake-ups, at this cluster time."""
+    """The cluster has recorded the wake-ups, at this cluster time."""
 
     time_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A policy's judgement of the observation, which took so long with the observation itself."""
+    """A policy's judgement of the observation, and the seconds that it took, with the observation."""
 
     judgement: Judgement
     took_s: float
@@ -145,22 +146,22 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The cluster has heard what is to be ended now."""
+    """The cluster has received the stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Others had their turn."""
+    """The other tasks had their turn."""
 
 
 Answer = Written | WokenAt | Judged | RuntimesPredicted | Stopped | Continue
 
-# ---- at any time
+# ---- notices, at any time
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChanged:
-    """Another policy decides, or another version of it; `basis`: what its last decision rests on."""
+    """Another policy, or another version, is selected; `basis`: the basis of its last decision."""
 
     policy: Policy
     basis: DecisionBasis
@@ -168,21 +169,21 @@ class PolicyChanged:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Exactly these nodes are drained, with the reason."""
+    """The complete set of drained nodes, with the reasons."""
 
     nodes: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedsChanged:
-    """By id, the speed relative to its model of each GPU that was found slower than its kind."""
+    """By GPU id, the speed relative to its model of each GPU that was found slower than its model."""
 
     speed_of: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """A new round of decisions is wanted, for another reason than an event of the cluster."""
+    """Requests a new round of decisions, for a reason other than an event of the cluster."""
 
 
 AnyTime = PolicyChanged | Drained | SpeedsChanged | AskAgain

@@ -1,4 +1,4 @@
-"""What always holds of a session's core between two steps, for tests."""
+"""Invariants of a session's core between two steps, for tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from adlro.store import Move
 
 
 def check(state: SessionState, arrivals: Arrivals, launches: Launches, *, between: bool) -> None:
-    """Checks all of it.
+    """Checks all invariants.
 
     Args:
-        between: nothing that was begun waits for an answer.
+        between: no course of steps waits for an answer.
 
     Raises:
-        AssertionError: with what does not hold.
+        AssertionError: on the first violation.
     """
     check_ledger(state.ledger)
     _check_moves(state)
@@ -57,5 +57,5 @@ def _check_launches(state: SessionState, launches: Launches) -> None:
     assert revisions == sorted(revisions), "moments are acknowledged out of order"
     for moment in launches.moments:
         assert moment.revision <= state.applied, "a moment to come is acknowledged"
-        assert 0 <= moment.open_count - waits[id(moment)] <= 1, "a moment waits for nobody"  # one more: a wake-up
+        assert 0 <= moment.open_count - waits[id(moment)] <= 1, "a moment waits for nobody"  # one more for a wake-up
     assert not launches.moments or launches.moments[0].open_count, "nothing keeps the first moment"

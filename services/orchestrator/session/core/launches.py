@@ -1,11 +1,12 @@
-"""Launches and stops that are under way, as states, and which events are acknowledged when. No I/O.
+"""The states of launches and stops under way, and the acknowledgement of events. No I/O.
 
-Each moment's launches go out together, and with them the wake-up that ends a hold; the acknowledgement, on which a
-virtual clock waits, comes after both, and acknowledgements keep the order of the moments. Nothing waits for an answer
-that is late, but for the first one's deadline.
+The launches of a moment are sent together with the wake-up that ends a hold. The acknowledgement, on which a virtual
+clock waits, follows both, and acknowledgements keep the order of the moments. An acknowledgement waits for a late
+answer only until the deadline of the first call.
 
-A launch that is refused, or gets no answer, concerns its job alone. Where it is not sure whether an attempt runs, it is
-asked for again, and then given up: that is written down, it is stopped, and taken back only when it is over.
+A launch that is refused, or gets no answer, affects only its job. If an answer does not show whether the attempt runs,
+the call is repeated; then the attempt is given up: it is recorded as such and stopped, and the job is queued again only
+after its end.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from adlro.services.orchestrator.session.core.arrivals import Arrivals
 from adlro.services.orchestrator.session.core.inputs import Accepted, LaunchAnswered, Refused, StopAnswered, Unanswered
 from adlro.services.orchestrator.session.core.state import SessionState, Steps
 
-# How often a launch that gets no answer is asked for.
+# Launch calls without an answer after which an attempt is given up.
 LAUNCH_TRIES = 3
-# Pause before a launch or a stop is asked for again; it doubles up to the other.
+# Pause in seconds before a launch or a stop is repeated; it doubles up to the second value.
 AGAIN_S, MOST_AGAIN_S = 0.5, 30.0
-# How long the event of an attempt's end is waited for where the cluster ends it: a program may take its time.
+# Seconds to wait for an attempt's end event after the cluster's answer that it ends it: a program may end slowly.
 END_PATIENCE_S = 30.0
-# Pauses of cluster time before a job whose launch was refused is launched again; the last one from then on.
+# Pauses in cluster time before a refused job is launched again; the last one repeats.
 REFUSAL_PAUSES_S = (0.0, 5.0, 15.0, 45.0, 120.0)
 
 Key = tuple[str, int]
@@ -39,28 +40,28 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class LaunchDue:
-    """Reminder: a launch without an answer is to be asked for again."""
+    """Reminder: a launch without an answer is due again."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class StopDue:
-    """Reminder: a stop without an answer is to be asked for again."""
+    """Reminder: a stop without an answer is due again."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndDue:
-    """Reminder: an attempt that is over, or should be, is taken back, if no event has told of its end."""
+    """Reminder: an attempt that has ended, or should have, is released if no event has reported its end."""
 
     key: Key
 
 
 @dataclass(slots=True, eq=False)
 class Moment:
-    """Events that are dealt with; `open_count`: launches and wake-ups that the acknowledgement waits for."""
+    """Applied events; `open_count`: launches and wake-ups that the acknowledgement waits for."""
 
     revision: int
     open_count: int = 0
@@ -71,12 +72,12 @@ class Flight:
     """A launch that is under way.
 
     Attributes:
-        entry: the job.
-        job: its record when the launch was meant.
-        applied: revision of the newest event that was known then.
-        moment: waits for it; None: no more.
-        tries: how often it was asked for.
-        why: it got no answer, for people.
+        entry: the job's ledger entry.
+        job: its record when the launch was decided.
+        applied: revision of the newest event known at that time.
+        moment: the moment that waits for this launch; None: no longer any.
+        tries: calls so far.
+        why: the reason of the missing answer, for people.
     """
 
     entry: Entry
@@ -93,7 +94,7 @@ class Flight:
 
     @property
     def is_open(self) -> bool:
-        """Nothing is known of the attempt yet."""
+        """Whether nothing is known of the attempt yet."""
         return self.entry.is_open(self.job.attempt_count)
 
 
@@ -102,11 +103,11 @@ class Stopping:
     """A stop that is under way.
 
     Attributes:
-        key: what is to be ended.
-        flight: the launch that it belongs to, where that waits for it.
-        gives_up: the attempt is taken back when it is over.
-        tries: how often it was asked for.
-        pause_s: before it is asked for again.
+        key: the attempt to stop.
+        flight: the launch that waits for this stop, if any.
+        gives_up: the attempt is given up: its job is queued again after its end.
+        tries: calls so far.
+        pause_s: pause before the next call.
     """
 
     key: Key
@@ -120,8 +121,8 @@ class Launches:
     """The launches of one session.
 
     Args:
-        state: of the session.
-        arrivals: who joins the queue.
+        state: the session's state.
+        arrivals: the jobs that join the queue.
     """
 
     def __init__(self, state: SessionState, arrivals: Arrivals) -> None:
@@ -133,10 +134,10 @@ class Launches:
         self._stop_count = 0
 
     def start(self, picks: Sequence[Entry], wake_up_s: float | None = None) -> Steps[None]:
-        """Launches what was decided and is written down; acknowledges the newest event that is applied.
+        """Launches decided and recorded attempts; acknowledges the newest applied event.
 
         Args:
-            wake_up_s: cluster time at which to be woken; None: not to be.
+            wake_up_s: cluster time of a wake-up; None: no wake-up.
         """
         state = self._state
         moment = Moment(state.applied, len(picks))
@@ -152,7 +153,7 @@ class Launches:
         self._acknowledge()
 
     def stop(self, job_id: str, attempt: int, flight: Flight | None = None, *, gives_up: bool = False) -> None:
-        """Ends an attempt, however often the cluster has to be asked."""
+        """Stops an attempt; repeats the call until the cluster answers."""
         self._stop_count += 1
         self.stops[self._stop_count] = Stopping((job_id, attempt), flight, gives_up, pause_s=AGAIN_S)
         self._stop(self._stop_count)
@@ -160,7 +161,7 @@ class Launches:
     # ---- answers
 
     def launch_answered(self, given: LaunchAnswered) -> Steps[None]:
-        """The cluster has answered a launch, or has not."""
+        """Applies the cluster's answer to a launch, or its absence."""
         flight = self.flights[given.job_id, given.attempt]
         match given.answer:
             case Refused(why, final, retry_after_s):
@@ -173,10 +174,10 @@ class Launches:
                 yield from self._accepted(flight, accepted)
 
     def stop_answered(self, given: StopAnswered) -> None:
-        """The cluster has answered a stop, or has not."""
+        """Applies the cluster's answer to a stop, or its absence."""
         stopping = self.stops[given.number]
         flight = stopping.flight
-        if isinstance(given.answer, Unanswered):  # of a cluster that is away the session hears by its events
+        if isinstance(given.answer, Unanswered):  # the event stream shows whether the cluster is away
             if flight is not None:
                 self._settle(flight)
             self._state.remind(stopping.pause_s, StopDue(given.number))
@@ -186,13 +187,13 @@ class Launches:
         if flight is not None and not stopping.gives_up:
             self._forget(flight)
         elif flight is not None:
-            # The next attempt begins only when this one is over: the event of its end takes it back. Where there is
-            # nothing to end, it may have ended just now, by itself or by an earlier call whose answer was lost.
+            # The next attempt begins only after this one's end event. If the cluster finds nothing to stop, the attempt
+            # may have ended just now, by itself or by an earlier call whose answer was lost.
             ends = given.answer or stopping.tries > 1
             self._state.remind(END_PATIENCE_S if ends else AGAIN_S, EndDue(flight.key))
 
     def reminded(self, of: LaunchDue | StopDue | EndDue) -> Steps[None]:
-        """The time has come that was waited for."""
+        """Acts on a reminder that is due."""
         match of:
             case LaunchDue(key):
                 yield from self._go_on(self.flights[key])
@@ -205,15 +206,15 @@ class Launches:
                     yield from self.refuse(flight.entry, flight.why)
                 self._forget(flight)
 
-    # ---- taking back
+    # ---- releasing attempts
 
     def refuse(self, entry: Entry, why: str, retry_after_s: float = 0.0, *, final: bool = False) -> Steps[None]:
-        """The job waits, after a pause that grows with each refusal, or has failed; its GPU is free for others."""
+        """Lets the job wait, with a pause that grows with each refusal, or fail; releases its GPU."""
         state, job = self._state, entry.job
         state.warn(
             "launch refused", job_id=job.job_id, attempt=job.attempt_count, gpu_id=job.gpu_id, why=why, final=final
         )
-        present_s = yield from state.wake([0.0])  # its GPU may be what others waited for
+        present_s = yield from state.wake([0.0])  # other jobs may have waited for its GPU
         pause_s = REFUSAL_PAUSES_S[min(transitions.refusals_in_a_row(job), len(REFUSAL_PAUSES_S) - 1)]
         retry_s = present_s + max(pause_s, retry_after_s)
         if state.record_changes.refuse(entry, why, present_s, retry_s, final=final):
@@ -234,11 +235,11 @@ class Launches:
         state.remind(AGAIN_S, LaunchDue(flight.key))
 
     def _go_on(self, flight: Flight) -> Steps[None]:
-        """With a launch that got no answer, a pause after that."""
+        """Repeats a launch that got no answer, after its pause, or gives it up."""
         state, entry = self._state, flight.entry
-        if not flight.is_open:  # events have told what became of it
+        if not flight.is_open:  # events have reported its fate
             if entry.job.cancel_requested and entry.is_placed(flight.job.attempt_count):
-                self.stop(*flight.key)  # it came when there was nothing to stop yet
+                self.stop(*flight.key)  # an earlier stop came before the attempt started
             self._forget(flight)
         elif flight.tries == LAUNCH_TRIES or entry.job.cancel_requested:
             state.record(entry, transitions.unanswered(entry.job, flight.why, given_up=True))
@@ -250,19 +251,19 @@ class Launches:
 
     def _accepted(self, flight: Flight, accepted: Accepted) -> Steps[None]:
         if 0 < accepted.revision <= flight.applied:
-            # It was started before it was meant: the store has lost what it knew of that. Its events will not come
-            # again, so nobody would ever hear of its end.
+            # The attempt started before this launch: the store has lost its record. Its events will not come again, so
+            # nothing would ever report its end.
             why = "it was started before, and forgotten since"
             if flight.is_open:
                 yield from self.refuse(flight.entry, why)
             raise Stale(f"the cluster runs attempt {flight.job.attempt_count} of {flight.job.job_id}: {why}")
         if accepted.state is AttemptState.ENDED and not accepted.revision:
-            # It ended without a start. The event of that may still be on its way; or it was told when the job was not
-            # meant to run, to a session whose records the store has lost.
+            # The attempt ended without a start. Its end event may still be on its way; or it was sent before this
+            # launch was decided, to a session whose records the store has lost.
             flight.why = "it ended before, without a start, and was forgotten since"
             self._state.remind(AGAIN_S, EndDue(flight.key))
         elif flight.entry.job.cancel_requested:
-            # Perhaps that came while the launch was on its way, and found nothing to stop.
+            # An earlier stop may have arrived before the launch, and found nothing to stop.
             self.stop(*flight.key, flight)
         else:
             self._forget(flight)
@@ -284,7 +285,7 @@ class Launches:
         del self.flights[flight.key]
 
     def _settle(self, flight: Flight) -> None:
-        """No acknowledgement waits for it any more."""
+        """Ends the acknowledgement's wait for this launch."""
         if flight.moment is not None:
             flight.moment.open_count -= 1
             flight.moment = None

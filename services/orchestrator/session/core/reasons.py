@@ -1,4 +1,4 @@
-"""Why jobs wait, in their records: told as they join the queue, and brought up to date from time to time. No I/O."""
+"""The pending reasons in the records of waiting jobs: set when a job joins the queue, updated regularly. No I/O."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from adlro.services.orchestrator.ledger.ledger import Entry
 from adlro.services.orchestrator.session.core.effects import MORE
 from adlro.services.orchestrator.session.core.state import SessionState, Steps
 
-# A waiting job's reason is for people: it is brought up to date this often, so many at a time, not at every event.
+# Pending reasons are for people: one call updates so many jobs, at this interval, not at every event.
 REASON_REFRESH_S = 1.0
 REASONS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ReasonsDue:
-    """Reminder: the reasons of waiting jobs are to be brought up to date."""
+    """Reminder: the reasons of waiting jobs are due for an update."""
 
 
 class Reasons:
-    """Keeps the reasons of the queue.
+    """Updates the pending reasons of the queue.
 
     Args:
-        state: of the session.
+        state: the session's state.
     """
 
     def __init__(self, state: SessionState) -> None:
@@ -34,7 +34,7 @@ class Reasons:
         self._due = False
 
     def tell(self, entries: Sequence[Entry]) -> Steps[None]:
-        """Records why jobs wait, where that is not what their records say."""
+        """Records the reasons of waiting jobs where they differ from the records."""
         state = self._state
         held = holds_back(state.policy, state.basis)
         for start in range(0, len(entries), REASONS_AT_ONCE):
@@ -45,7 +45,7 @@ class Reasons:
                     state.record(entry, transitions.waiting(entry.job, reason, text))
 
     def refresh(self) -> Steps[None]:
-        """The reasons of the next few hundred of the queue; the others have their turn later."""
+        """Updates the next few hundred jobs of the queue; later calls update the others."""
         self._due = False
         end = self._from + REASONS_AT_ONCE
         yield from self.tell(self._state.ledger.queued(self._from, end))
@@ -54,7 +54,7 @@ class Reasons:
             self.refresh_later()
 
     def refresh_later(self) -> None:
-        """The queue is not what it was."""
+        """Schedules an update after a change of the queue."""
         if not self._due:
             self._due = True
             self._state.remind(REASON_REFRESH_S, ReasonsDue())

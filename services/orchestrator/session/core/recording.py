@@ -1,6 +1,6 @@
-"""A session's inputs and what followed, so that it can be gone through again: to look for a fault, and in tests.
+"""A session's inputs and effects, recorded so that they can be replayed: to find a fault, and in tests.
 
-A recording holds the inputs themselves, for as long as the session lasts; none is made in service.
+A recording references the inputs themselves as long as the session lasts; services make none.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from adlro.services.orchestrator.session.core.effects import Effects
 from adlro.services.orchestrator.session.core.inputs import Input
 
 Recorded = tuple[Input, float, str]
-"""An input, its time, and the digest of what followed."""
+"""An input, its time, and the digest of its effects."""
 
 
 class Recording:
-    """A core whose steps are written down.
+    """A core whose steps are recorded.
 
     Args:
-        core: the same that is stepped otherwise.
+        core: the core to step.
 
     Attributes:
-        steps: so far.
+        steps: the steps so far.
     """
 
     def __init__(self, core: Core) -> None:
@@ -39,7 +39,7 @@ class Recording:
         self.steps: list[Recorded] = []
 
     def step(self, given: Input, now: float) -> Effects:
-        """See Core.step; a step that ends the session is written down with the reason."""
+        """See Core.step; a step that ends the session is recorded with its error."""
         try:
             effects = self.core.step(given, now)
         except AdlroError as error:
@@ -50,28 +50,28 @@ class Recording:
 
 
 def differences(core: Core, steps: Sequence[Recorded]) -> list[int]:
-    """Goes through a recording with a core that is as it was at the beginning.
+    """Replays a recording with a core in its initial state.
 
     Returns:
-        The numbers of the steps that lead to something else than before.
+        The indices of the steps whose effects differ.
     """
     again = Recording(core)
     for given, now, _ in steps:
-        with contextlib.suppress(AdlroError):  # it is written down, and compared
+        with contextlib.suppress(AdlroError):  # the recording has its digest
             again.step(given, now)
     pairs = zip(steps, again.steps, strict=True)
     return [number for number, (before, after) in enumerate(pairs) if before[2] != after[2]]
 
 
 def digest(effects: Effects) -> str:
-    """Of all that the effects say, to the last bit."""
+    """A digest of the effects, to the last bit."""
     seen = hashlib.blake2b(digest_size=16)
     _add(seen, effects)
     return seen.hexdigest()
 
 
 def _add(seen: Any, value: Any) -> None:
-    """Takes a value into a digest: what it is, not which object."""
+    """Adds a value to a digest: by content, not by identity."""
     if isinstance(value, np.ndarray) and value.dtype != object:
         seen.update(f"{value.dtype}{value.shape}".encode())
         seen.update(np.ascontiguousarray(value).data)

@@ -1,6 +1,6 @@
-"""A round of decisions: at one moment, until the policy wants nothing more. No I/O; the policy is asked for.
+"""A round of decisions: at one moment, until the policy starts no more jobs. No I/O; the policy's answer is requested.
 
-What an observation and a judgement are made of is looked at here alone.
+Only this module knows the contents of observations and judgements.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from adlro.services.orchestrator.session.core.state import SessionState, Steps
 
 
 class Round:
-    """Decides what starts.
+    """Decides which jobs start.
 
     Args:
-        state: of the session.
-        decided: decisions that earlier sessions of this process have made.
+        state: the session's state.
+        decided: number of decisions by earlier sessions of this process.
     """
 
     def __init__(self, state: SessionState, decided: int) -> None:
@@ -31,13 +31,13 @@ class Round:
         self._count = decided
 
     def decide(self) -> Steps[list[Entry]]:
-        """Starts what the policy wants started at this moment; each is to be written down before it is launched."""
+        """Places the jobs that the policy starts at this moment; the caller records each before its launch."""
         state, ledger = self._state, self._state.ledger
         picks: list[Entry] = []
         seen = None
         while ledger.can_start_something and not state.holding.in_force(state.now_s):
             if seen is None:
-                yield MORE  # so that the step that asks does nothing else, and can be timed
+                yield MORE  # ends the step, so that the next one contains only the request and can be timed
             if seen is None or seen != (ledger.changes, state.policy):
                 seen, policy = (ledger.changes, state.policy), state.policy
                 observation, queue = ledger.observe(state.now_s), ledger.queued()
@@ -46,7 +46,7 @@ class Round:
             judged = yield Ask(policy, observation, state.virtual)
             assert isinstance(judged, Judged)
             if seen != (ledger.changes, state.policy):
-                continue  # a node was drained, or another policy set, while this one was thinking
+                continue  # a drain, or a change of policy, came during the judgement
             judgement = judged.judgement
             state.basis = judgement.basis_of(0)
             row, second = winner_and_next(judgement.scores)

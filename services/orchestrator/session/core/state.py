@@ -1,6 +1,6 @@
-"""What the parts of a session's core share: the ledger, how far the cluster's log is applied, and what is to be done.
+"""The state that the parts of a session's core share: the ledger, the applied revision, and the step's effects.
 
-A part that needs something of the outside is a generator: it yields the request, and goes on with the answer.
+A part that needs an answer from outside is a generator: it yields the request, and continues with the answer.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from adlro.services.orchestrator.session.holding import Holding
 from adlro.store import MOVES_AT_ONCE, Cursor
 
 WAKE_UPS_AT_ONCE = 50_000
-# How far the applied events may run ahead of what is written down of it, where nothing else is to be written.
+# Largest lag of the stored cursor behind the applied events while there is nothing else to write.
 CURSOR_LAG = 1000
 
 _T = TypeVar("_T")
 Steps = Generator[Request, Answer, _T]
-"""A course of steps: yields what is to be asked for, and returns something in the end."""
+"""A course of steps: yields requests, and returns a result."""
 
 
 class SessionState:
-    """How a session stands.
+    """The state of a session.
 
     Args:
-        record_changes: the ledger, and what is not written yet.
+        record_changes: the ledger, and the unwritten records.
         holding: whether a hold is in force.
-        incarnation: of the cluster.
+        incarnation: the cluster's incarnation.
         token: the fencing token of the session's lease.
         applied: revision up to which the cluster's events are applied.
-        now_s: cluster time of that.
-        clock: of the cluster.
-        policy: decides; `basis`: what its last decision rests on.
+        now_s: cluster time of that revision.
+        clock: the cluster's clock.
+        policy: the acting policy; `basis`: the basis of its last decision.
 
     Attributes:
-        now: seconds of wall time that pass steadily, as told with the present step.
-        effects: of the present step, so far.
+        now: seconds of a monotonic wall clock, as given with the present step.
+        effects: the present step's effects so far.
     """
 
     def __init__(
@@ -74,32 +74,32 @@ class SessionState:
 
     @property
     def ledger(self) -> Ledger:
-        """Who holds what, and who waits."""
+        """The jobs on the GPUs and in the queue."""
         return self.record_changes.ledger
 
     def take_effects(self) -> Effects:
-        """What is to be done; it is not asked for twice."""
+        """Returns the effects so far, and clears them."""
         effects, self.effects = self.effects, Effects()
         return effects
 
     def warn(self, event: str, **fields: object) -> None:
-        """A line of the log."""
+        """Adds a line to the log."""
         self.effects.logs.append(LogLine(event, fields))
 
     def note(self, job_id: str, what: str) -> None:
-        """A line of a job's story."""
+        """Adds a line to a job's story."""
         self.story.note(self.now_s, job_id, what)
 
     def remind(self, after_s: float, of: object) -> None:
-        """The core is told `Reminded(of)` after so many seconds of wall time."""
+        """Requests the input `Reminded(of)` after so many seconds of wall time."""
         self.effects.reminders.append(Reminder(after_s, of))
 
     def record(self, entry: Entry, job: Job) -> None:
-        """The job's next record."""
+        """Sets the job's next record."""
         self.record_changes.record(entry, job)
 
     def wake(self, times_s: Iterable[float]) -> Steps[float]:
-        """Asks for wake-ups; returns the cluster time at which they were asked for."""
+        """Requests wake-ups; returns the cluster time of the request."""
         times, present_s = sorted(set(times_s)), self.now_s
         for start in range(0, len(times), WAKE_UPS_AT_ONCE):
             woken = yield WakeUps(times[start : start + WAKE_UPS_AT_ONCE])
@@ -109,19 +109,19 @@ class SessionState:
 
     @property
     def cursor(self) -> Cursor:
-        """How far the cluster's log is applied."""
+        """The position up to which the cluster's log is applied."""
         holding = self.holding
         return Cursor(self.incarnation, self.applied, self.now_s, holding.last_event_s, holding.until_s)
 
     def write(self, cursor: Cursor | None = None, *, always: bool = False) -> Steps[None]:
-        """Writes what is new, and how far the cluster's log is applied where `always`, or that would skip something."""
+        """Writes the unwritten records and `cursor`; a cursor alone only if `always`, or once it lags far enough."""
         moves = self.record_changes.take_moves()
         if cursor is not None and not moves and self.applied - self.written < CURSOR_LAG and not always:
-            cursor = None  # what it would skip changes nothing
+            cursor = None  # if these events are applied again, they change nothing
         for move in moves:
             self.story.record(self.now_s, move.job)
-        # Redis serves nobody else while it writes, so it is given so many at a time. The cursor comes with the last of
-        # them: where it never comes, the events are applied again, and change nothing of what is written.
+        # Redis serves no other call during a script, so each script has a bounded size. The cursor comes with the last
+        # one: if that is never written, the events are applied again, and change nothing in the written records.
         while len(moves) > MOVES_AT_ONCE:
             yield Write(moves[:MOVES_AT_ONCE], None)
             moves = moves[MOVES_AT_ONCE:]
