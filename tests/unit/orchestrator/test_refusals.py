@@ -248,6 +248,54 @@ def test_one_that_is_given_up_and_never_ends_is_taken_back_in_the_end(core_house
     assert core_house.token == 1
 
 
+def test_one_whose_end_an_earlier_session_asked_for_is_not_taken_back_while_it_ends(core_house: CoreHouse) -> None:
+    """The cluster answers the second stop: there is nothing to end, for that is done already."""
+    cluster = core_house.cluster
+    untold(core_house)
+    core_house.until(lambda: cluster.stops == [("job-1", 1)])
+    core_house.kill()
+    launch = cluster.on_launch
+
+    def no_answer(job_id: str, attempt: int, *rest: Any) -> Launched:
+        if attempt == 1:
+            raise DeadlineExceeded("no answer in 10 s")
+        assert not cluster.accepted, "its first attempt has not ended yet"
+        return launch(job_id, attempt, *rest)
+
+    cluster.on_launch = no_answer  # type: ignore[method-assign,assignment]
+    core_house.start()
+    core_house.until(lambda: len(cluster.stops) == 2)
+    core_house.settle_until(END_PATIENCE_S - 1.0)
+    assert core_house.store.get("job-1").attempt_count == 1
+    cluster.end_stopped()
+    core_house.until_state("job-1", JobState.RUNNING, attempt=2)
+
+
+def test_one_whose_end_the_user_asked_for_holds_its_gpu_while_it_ends(core_house: CoreHouse) -> None:
+    """The cancel's stop came first; then nobody answers the launch."""
+    cluster, launch = core_house.cluster, core_house.cluster.on_launch
+    core_house.start("fcfs")
+    core_house.pause()
+    cluster.linger = True
+
+    def carried_out_untold(job_id: str, *rest: Any) -> Launched:
+        if not cluster.accepted:
+            cluster.start_later = True
+            launch(job_id, *rest)
+            core_house.cancel(job_id)
+        raise DeadlineExceeded("no answer in 10 s")
+
+    cluster.on_launch = carried_out_untold  # type: ignore[method-assign,assignment]
+    core_house.submit(2.0)
+    core_house.settle_until(END_PATIENCE_S - 1.0)
+    assert cluster.stops == [("job-1", 1)] * 2
+    assert not core_house.store.get("job-1").state.final
+    cluster.end_stopped()
+    (done,) = core_house.until_final(1)
+    assert done.state is JobState.CANCELLED
+    assert core_house.now < END_PATIENCE_S, "the event of its end is what ends it"
+
+
 def test_one_that_ended_without_a_start_and_was_forgotten_runs_as_another_attempt(core_house: CoreHouse) -> None:
     """The store came back without its last changes; no event will ever tell of that attempt again."""
     cluster = core_house.cluster

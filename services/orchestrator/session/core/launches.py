@@ -154,7 +154,7 @@ class Launches:
     def stop(self, job_id: str, attempt: int, flight: Flight | None = None, *, gives_up: bool = False) -> None:
         """Ends an attempt, however often the cluster has to be asked."""
         self._stop_count += 1
-        self.stops[self._stop_count] = Stopping((job_id, attempt), flight, gives_up, pause_s=AGAIN_S)
+        self.stops[self._stop_count] = Stopping((job_id, attempt), flight, gives_up)
         self._stop(self._stop_count)
 
     # ---- answers
@@ -186,9 +186,10 @@ class Launches:
         if flight is not None and not stopping.gives_up:
             self._forget(flight)
         elif flight is not None:
-            # The next attempt begins only when this one is over: the event of its end takes it back. Where there is
-            # nothing to end, it may have ended just now, by itself or by an earlier call whose answer was lost.
-            ends = given.answer or stopping.tries > 1
+            # The next attempt begins only when this one is over: the event of its end takes it back. A cluster that says
+            # "nothing to end" may be ending it, on an earlier call: of this stop, for the user, or of another session.
+            earlier = stopping.tries > 1 or flight.entry.job.cancel_requested or transitions.is_given_up(flight.job)
+            ends = given.answer or earlier
             self._state.remind(END_PATIENCE_S if ends else AGAIN_S, EndDue(flight.key))
 
     def reminded(self, of: LaunchDue | StopDue | EndDue) -> Steps[None]:
