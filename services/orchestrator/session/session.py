@@ -282,6 +282,11 @@ class Session:
                 with contextlib.suppress(Unsupported):  # it ends by itself
                     await self._cluster.stop(job_id, attempt, self.token, self.acting.incarnation)
                 return inputs.Stopped()
+            case effects.Newest():
+                description = await self._cluster.describe()
+                if description.incarnation != self.acting.incarnation:
+                    raise Stale("the cluster is another one than this session has followed")
+                return inputs.LogEnds(description.revision)
             case effects.More():
                 if time.monotonic() > self._slice_ends:  # the lease, health and callers go on during a long round
                     await asyncio.sleep(0)

@@ -80,6 +80,7 @@ class CoreHouse:
         self.decided: list[effects.Decided] = []
         self.logged: list[effects.LogLine] = []
         self.asked: list[int] = []  # jobs of each question about runtimes
+        self.late_news = False  # nothing is heard of the cluster's events
         self.slow = False  # answers to launches that are carried out untold are kept back,
         self.kept_back: list[inputs.LaunchAnswered] = []  # here, until `answer_late`
         self.failures: list[Exception] = []
@@ -243,6 +244,8 @@ class CoreHouse:
 
     @property
     def _news(self) -> bool:
+        if self.late_news:
+            return False
         return self._place < len(self._batches) or self.cluster.incarnation != self.core._state.incarnation
 
     def _forget(self) -> None:
@@ -363,6 +366,8 @@ class CoreHouse:
             case effects.StopNow(job_id, attempt):
                 self.cluster.on_stop(job_id, attempt, self.token, self.core._state.incarnation)
                 return inputs.Stopped()
+            case effects.Newest():
+                return inputs.LogEnds(self.cluster.on_describe().revision)
             case effects.More():
                 return inputs.Continue()
 

@@ -334,6 +334,26 @@ def test_one_that_ended_without_a_start_is_what_its_event_says_if_that_comes(cor
     assert done.message == "attempt 1 of at most 1 was lost: its GPU was lost"
 
 
+def test_one_that_ended_without_a_start_waits_for_its_event_behind_others(core_house: CoreHouse) -> None:
+    """A session was killed as it launched; the next one hears of the cluster's events late."""
+    cluster = core_house.cluster
+    core_house.start("fcfs")
+    core_house.pause()
+    core_house.submit(2.0)
+    core_house.until(lambda: core_house.store.get("job-1").attempt_count == 1)
+    core_house.kill()
+    cluster.known["job-1", 1] = 0
+    cluster.emit((EventKind.FAILED, "job-1", 1, "volta-0/0"))
+    core_house.late_news = True
+    core_house.start()
+    core_house.settle_until(10 * AGAIN_S)
+    core_house.late_news = False
+    (done,) = core_house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.FAILED, 1)
+    core_house.settle()
+    assert not core_house.core._launches.flights
+
+
 def test_a_cancel_that_comes_before_a_late_answer_is_not_lost(core_house: CoreHouse) -> None:
     cluster = core_house.cluster
     cluster.unanswered["job-1"] = 1

@@ -232,6 +232,7 @@ class Core:
         stopped, self._stopped = self._stopped, []
         for entry in stopped:
             yield from self._launches.refuse(entry, entry.job.attempts[-1].outcome)
+        yield from self._launches.take_back()
         self._lose_vanished()
         if all(event.kind in NOT_BLOCKING for event in events):
             return  # written with the next batch, or when nothing else waits

@@ -57,11 +57,16 @@ class StopNow:
 
 
 @dataclass(frozen=True, slots=True)
+class Newest:
+    """How far the cluster's log goes now. Answer: LogEnds."""
+
+
+@dataclass(frozen=True, slots=True)
 class More:
     """There is more to do; whoever drives may serve others first. Answer: Continue."""
 
 
-Request = Write | WakeUps | Ask | Predict | StopNow | More
+Request = Write | WakeUps | Ask | Predict | StopNow | Newest | More
 MORE = More()
 
 # ---- what has no answer, or one that comes when it comes

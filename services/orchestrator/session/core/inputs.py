@@ -149,11 +149,18 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class LogEnds:
+    """All that the cluster has told so far has revisions up to this one."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class Continue:
     """Others had their turn."""
 
 
-Answer = Written | WokenAt | Judged | RuntimesPredicted | Stopped | Continue
+Answer = Written | WokenAt | Judged | RuntimesPredicted | Stopped | LogEnds | Continue
 
 # ---- at any time
 
@@ -186,6 +193,6 @@ class AskAgain:
 
 
 AnyTime = PolicyChanged | Drained | SpeedsChanged | AskAgain
-ANSWERS = (Written, WokenAt, Judged, RuntimesPredicted, Stopped, Continue)
+ANSWERS = (Written, WokenAt, Judged, RuntimesPredicted, Stopped, LogEnds, Continue)
 ANY_TIME = (PolicyChanged, Drained, SpeedsChanged, AskAgain)
 Input = Event | Answer | AnyTime

@@ -21,7 +21,7 @@ from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Entry
 from adlro.services.orchestrator.session.core import effects
 from adlro.services.orchestrator.session.core.arrivals import Arrivals
-from adlro.services.orchestrator.session.core.inputs import Accepted, LaunchAnswered, Refused, StopAnswered, Unanswered
+from adlro.services.orchestrator.session.core.inputs import Accepted, LaunchAnswered, LogEnds, Refused, StopAnswered, Unanswered
 from adlro.services.orchestrator.session.core.state import SessionState, Steps
 
 # How often a launch that gets no answer is asked for.
@@ -53,7 +53,7 @@ class StopDue:
 
 @dataclass(frozen=True, slots=True)
 class EndDue:
-    """Reminder: an attempt that is over, or should be, is taken back, if no event has told of its end."""
+    """Reminder: an attempt that is over, or should be, is taken back, if no event up to now tells of its end."""
 
     key: Key
 
@@ -131,6 +131,7 @@ class Launches:
         self._state = state
         self._arrivals = arrivals
         self._stop_count = 0
+        self._over: list[tuple[int, Flight]] = []  # with the revision up to which the log is to be applied first
 
     def start(self, picks: Sequence[Entry], wake_up_s: float | None = None) -> Steps[None]:
         """Launches what was decided and is written down; acknowledges the newest event that is applied.
@@ -201,12 +202,25 @@ class Launches:
                 self.stops[number].tries += 1
                 self._stop(number)
             case EndDue(key):
-                flight = self.flights[key]
-                if flight.is_open:
-                    yield from self.refuse(flight.entry, flight.why)
-                self._forget(flight)
+                flight, revision = self.flights[key], self._state.applied
+                if flight.is_open:  # the event of its end may be in the log, behind others that are still to be applied
+                    newest = yield effects.Newest()
+                    assert isinstance(newest, LogEnds)
+                    revision = newest.revision
+                self._over.append((revision, flight))
+                yield from self.take_back()
 
     # ---- taking back
+
+    def take_back(self) -> Steps[None]:
+        """Takes back what is over, as far as the cluster's log is applied."""
+        applied = self._state.applied
+        over = [flight for revision, flight in self._over if revision <= applied]
+        self._over = [each for each in self._over if each[0] > applied]
+        for flight in over:
+            if flight.is_open:
+                yield from self.refuse(flight.entry, flight.why)
+            self._forget(flight)
 
     def refuse(self, entry: Entry, why: str, retry_after_s: float = 0.0, *, final: bool = False) -> Steps[None]:
         """The job waits, after a pause that grows with each refusal, or has failed; its GPU is free for others."""
