@@ -18,14 +18,14 @@ import numpy as np
 
 from adlro.decide.policies import POLICIES
 from adlro.decide.policies.base import Policy
-from adlro.errors import AdlroError, DeadlineExceeded, Unavailable, Unsupported
+from adlro.errors import AdlroError
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, PendingReason, SimulatedWork
 from adlro.services.orchestrator.runtimes.predictions import Expected, Standing
 from adlro.services.orchestrator.runtimes.refresh import Predict, RuntimesPredicted
 from adlro.services.orchestrator.session import reconcile
-from adlro.services.orchestrator.session.calls import answer_to_launch
+from adlro.services.orchestrator.session.calls import answer_to_launch, answer_to_stop
 from adlro.services.orchestrator.session.core import effects, inputs
 from adlro.services.orchestrator.session.core.core import Core
 from adlro.services.orchestrator.session.core.recording import Recorded, Recording
@@ -379,11 +379,9 @@ class CoreHouse:
                 return self._launch(order, incarnation)
             case effects.Stop(number, job_id, attempt):
                 try:
-                    stopped: bool | inputs.Unanswered = self.cluster.on_stop(job_id, attempt, self.token, incarnation)
-                except (DeadlineExceeded, Unavailable) as error:
-                    stopped = inputs.Unanswered(error.message)
-                except Unsupported:
-                    stopped = False
+                    stopped = self.cluster.on_stop(job_id, attempt, self.token, incarnation)
+                except AdlroError as error:
+                    return inputs.StopAnswered(number, answer_to_stop(error))
                 return inputs.StopAnswered(number, stopped)
             case revision:
                 self.cluster.on_acknowledge(incarnation, revision, self.token)

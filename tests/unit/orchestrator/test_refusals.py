@@ -377,6 +377,18 @@ def test_a_cancel_that_comes_before_a_late_answer_is_not_lost(core_house: CoreHo
     assert done.state is JobState.CANCELLED
 
 
+def test_a_stop_that_meets_a_fault_of_the_cluster_is_asked_for_again(core_house: CoreHouse) -> None:
+    core_house.cluster.refused["job-1"] = [InternalError("a bug there")] * 3
+    core_house.cluster.error = InternalError("a bug there")
+    core_house.cluster.deaf = 3
+    core_house.start("fcfs")
+    core_house.submit(2.0)
+    (done,) = core_house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 2)
+    assert core_house.cluster.stops == [("job-1", 1)] * 4
+    assert core_house.token == 1
+
+
 def test_the_clock_does_not_wait_for_a_stop_without_an_answer(core_house: CoreHouse) -> None:
     """A cancelled job's stop is never answered: what else there is goes on."""
     cluster = core_house.cluster

@@ -80,6 +80,11 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True)
+class CannotEnd:
+    """The cluster can't end what runs: it ends by itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchAnswered:
     """Of one try to launch an attempt."""
 
@@ -94,12 +99,12 @@ class StopAnswered:
 
     Attributes:
         number: of `effects.Stop`.
-        answer: True: the attempt was open, and the event of its end is to come; False: it is not open, somebody has had
-            it ended before, or the cluster can't end what runs.
+        answer: True: the attempt was open, and the event of its end is to come; False: it is not open, or somebody
+            has had it ended before.
     """
 
     number: int
-    answer: bool | Unanswered
+    answer: bool | Unanswered | CannotEnd
 
 
 @dataclass(frozen=True, slots=True)
