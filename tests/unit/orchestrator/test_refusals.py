@@ -389,6 +389,63 @@ def test_a_stop_that_meets_a_fault_of_the_cluster_is_asked_for_again(core_house:
     assert core_house.token == 1
 
 
+def can_end_nothing(*_: object) -> bool:
+    raise Unsupported("what runs here ends by itself")
+
+
+def test_on_a_cluster_that_can_end_nothing_one_that_it_has_is_not_taken_back(core_house: CoreHouse) -> None:
+    """Nobody has heard of its start when the cluster is asked once more whether it has it."""
+    cluster = core_house.cluster
+    untold(core_house)
+    cluster.on_stop = can_end_nothing  # type: ignore[method-assign]
+    core_house.settle()
+    assert core_house.now >= END_PATIENCE_S
+    assert not core_house.core._launches.flights
+    cluster.start_accepted()
+    core_house.resume()
+    (done,) = core_house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 1)
+    assert core_house.token == 1
+
+
+def test_on_a_cluster_that_can_end_nothing_one_that_it_never_had_runs_in_the_end(core_house: CoreHouse) -> None:
+    core_house.cluster.refused["job-1"] = [DeadlineExceeded("no answer in 10 s")] * 3 + [Conflict("not now")]
+    core_house.cluster.on_stop = can_end_nothing  # type: ignore[method-assign]
+    core_house.start("fcfs")
+    core_house.submit(2.0)
+    (done,) = core_house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 2)
+    assert core_house.now >= END_PATIENCE_S
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_on_a_cluster_that_can_end_nothing_a_cancelled_job_says_so_once(core_house: CoreHouse, started: bool) -> None:
+    cluster = core_house.cluster
+    cluster.on_stop = can_end_nothing  # type: ignore[method-assign]
+    cluster.start_later = not started
+    core_house.start("fcfs")
+    core_house.pause()
+    core_house.submit(50.0)
+    core_house.until(lambda: bool(cluster.launches))
+    core_house.settle()
+    core_house.cancel("job-1")
+    core_house.cancel("job-1")
+    core_house.settle()
+    cluster.start_accepted()
+    core_house.kill()
+    core_house.start()
+    core_house.settle()
+    told = "its end was asked for, but this cluster can't end what runs: it ends by itself"
+    assert core_house.store.get("job-1").message == told
+    assert core_house.store.get("job-1").state is JobState.RUNNING
+    assert [job.state for job in core_house.store.history["job-1"] if job.message == told] == (
+        [JobState.RUNNING] if started else [JobState.PENDING, JobState.RUNNING]
+    )
+    core_house.resume()
+    (done,) = core_house.until_final(1)
+    assert done.state is JobState.SUCCEEDED
+
+
 def test_the_clock_does_not_wait_for_a_stop_without_an_answer(core_house: CoreHouse) -> None:
     """A cancelled job's stop is never answered: what else there is goes on."""
     cluster = core_house.cluster

@@ -90,7 +90,7 @@ class Core:
             inputs.Arrived: self._take_up,
             inputs.CancelRequested: self._cancel,
             inputs.LaunchAnswered: self._launches.launch_answered,
-            inputs.StopAnswered: self._stop_answered,
+            inputs.StopAnswered: self._launches.stop_answered,
             inputs.Reminded: self._remind,
             inputs.Quiet: lambda _: state.write(),
         }
@@ -201,10 +201,6 @@ class Core:
             self._launches.stop(given.job_id, entry.job.attempt_count)
         else:
             yield from self._arrivals.cancel(given.job_id)
-
-    def _stop_answered(self, given: inputs.StopAnswered) -> Steps[None]:
-        self._launches.stop_answered(given)
-        yield from ()
 
     def _remind(self, given: inputs.Reminded) -> Steps[None]:
         if isinstance(given.of, LaunchDue | StopDue | EndDue):

@@ -21,7 +21,15 @@ from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Entry
 from adlro.services.orchestrator.session.core import effects
 from adlro.services.orchestrator.session.core.arrivals import Arrivals
-from adlro.services.orchestrator.session.core.inputs import Accepted, LaunchAnswered, LogEnds, Refused, StopAnswered, Unanswered
+from adlro.services.orchestrator.session.core.inputs import (
+    Accepted,
+    CannotEnd,
+    LaunchAnswered,
+    LogEnds,
+    Refused,
+    StopAnswered,
+    Unanswered,
+)
 from adlro.services.orchestrator.session.core.state import SessionState, Steps
 
 # How often a launch that gets no answer is asked for.
@@ -173,7 +181,7 @@ class Launches:
             case Accepted() as accepted:
                 yield from self._accepted(flight, accepted)
 
-    def stop_answered(self, given: StopAnswered) -> None:
+    def stop_answered(self, given: StopAnswered) -> Steps[None]:
         """The cluster has answered a stop, or has not."""
         stopping = self.stops[given.number]
         flight = stopping.flight
@@ -184,8 +192,16 @@ class Launches:
             stopping.pause_s = min(2.0 * stopping.pause_s, MOST_AGAIN_S)
             return
         del self.stops[given.number]
+        cannot_end = isinstance(given.answer, CannotEnd)
+        if cannot_end:
+            yield from self._tell_it_runs_on(*stopping.key)
         if flight is not None and not stopping.gives_up:
             self._forget(flight)
+        elif flight is not None and cannot_end and not flight.entry.job.cancel_requested:
+            # If the cluster has it, it runs, and nothing but its own end takes it back. Whether the cluster has it, a
+            # launch asks once more; one that is refused now has not been taken before.
+            flight.tries = 0
+            self._state.remind(END_PATIENCE_S, LaunchDue(flight.key))
         elif flight is not None:
             # The next attempt begins only when this one is over: the event of its end takes it back. A cluster that says
             # "nothing to end" may be ending it, on an earlier call: of this stop, for the user, or of another session.
@@ -281,6 +297,16 @@ class Launches:
             self.stop(*flight.key, flight)
         else:
             self._forget(flight)
+
+    def _tell_it_runs_on(self, job_id: str, attempt: int) -> Steps[None]:
+        """The user is told once that what they cancelled runs on."""
+        state, entry = self._state, self._state.ledger.entries.get(job_id)
+        if entry is None or not entry.is_placed(attempt) or not entry.job.cancel_requested:
+            return
+        job = transitions.runs_on(entry.job)
+        if job != entry.job:
+            state.record(entry, job)
+            yield from state.write()
 
     # ---- bookkeeping
 
