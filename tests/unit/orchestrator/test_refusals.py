@@ -157,6 +157,33 @@ def test_one_that_runs_without_an_answer_is_told_by_its_events(core_house: CoreH
     assert core_house.token == 1
 
 
+def test_a_refused_repetition_says_nothing_of_the_first_try(core_house: CoreHouse) -> None:
+    """The first one is carried out untold; then the cluster has too many calls to look at."""
+    cluster, launch = core_house.cluster, core_house.cluster.on_launch
+    core_house.start("fcfs")
+    core_house.pause()
+    answers: list[AdlroError] = [DeadlineExceeded("no answer in 10 s"), LimitExceeded("too many calls at once")]
+
+    def meets_trouble(job_id: str, *rest: Any) -> Launched:
+        if len(answers) == 2:
+            cluster.start_later = True
+            launch(job_id, *rest)
+            cluster.start_later = False
+        if answers:
+            raise answers.pop(0)
+        return launch(job_id, *rest)
+
+    cluster.on_launch = meets_trouble  # type: ignore[method-assign,assignment]
+    core_house.submit(2.0)
+    core_house.settle()
+    assert "2 of 3 launches (the last was refused: too many calls at once)" in core_house.store.get("job-1").message
+    cluster.start_accepted()
+    core_house.resume()
+    (done,) = core_house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 1)
+    assert cluster.stops == []
+
+
 def test_what_starts_after_it_was_given_up_is_stopped(core_house: CoreHouse) -> None:
     cluster = core_house.cluster
     core_house.start("fcfs")

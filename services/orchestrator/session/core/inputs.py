@@ -59,7 +59,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The cluster has surely not taken a launch.
+    """The cluster has surely not taken a launch, at this try.
 
     Attributes:
         why: for people.

@@ -172,6 +172,8 @@ class Launches:
         """The cluster has answered a launch, or has not."""
         flight = self.flights[given.job_id, given.attempt]
         match given.answer:
+            case Refused(why, False) if flight.tries > 1:  # that says nothing of an earlier try, which may be taken
+                yield from self._unanswered(flight, f"the last was refused: {why}")
             case Refused(why, final, retry_after_s):
                 if flight.is_open:
                     yield from self.refuse(flight.entry, why, retry_after_s, final=final)
