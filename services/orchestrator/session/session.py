@@ -132,6 +132,7 @@ class Session:
                     self._inbox.put_nowait(inputs.CancelRequested(job_id))
                 group.create_task(self._follow_cluster(), name="follow cluster")
                 group.create_task(self._follow_jobs(loaded.job_revision, loaded.newest), name="follow jobs")
+                del loaded  # its parts are handed over: the first records would be kept as long as the session
                 group.create_task(self._follow_gpu_speeds(), name="follow GPU speeds")
                 group.create_task(self._act(), name="act")
                 self.ready.set()
@@ -234,13 +235,19 @@ class Session:
             await self._give(await self._inbox.get())
             if self._inbox.empty():
                 await self._give(inputs.Quiet())
+            await self._let_others()
+
+    async def _let_others(self) -> None:
+        """The lease, health and callers go on, however long a round or a run of short inputs is."""
+        if time.monotonic() > self._slice_ends:
+            await asyncio.sleep(0)
+            self._slice_ends = time.monotonic() + SLICE_S
 
     async def _give(self, event: inputs.Event) -> None:
         """Gives the core what happened, and does what follows, until it asks for nothing more."""
         if isinstance(event, EventBatch):
             self.acting.note_clock(event.clock)
         given: inputs.Event | inputs.Answer | None = event
-        self._slice_ends = time.monotonic() + SLICE_S
         while given is not None:
             began = time.monotonic()
             if self.acting.policy is not self._policy:
@@ -288,9 +295,7 @@ class Session:
                     raise Stale("the cluster is another one than this session has followed")
                 return inputs.LogEnds(description.revision)
             case effects.More():
-                if time.monotonic() > self._slice_ends:  # the lease, health and callers go on during a long round
-                    await asyncio.sleep(0)
-                    self._slice_ends = time.monotonic() + SLICE_S
+                await self._let_others()
                 return inputs.Continue()
 
     def _tell(self, decided: effects.Decided) -> None:
