@@ -10,11 +10,13 @@ import pytest
 
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InternalError, Unavailable
 from adlro.records.cluster import Cluster
+from adlro.records.events import EventBatch
 from adlro.records.jobs import JobState
 from adlro.services.orchestrator.ledger.ledger import Phase
-from adlro.services.orchestrator.session.core import inputs
+from adlro.services.orchestrator.session.core import effects, inputs
 from adlro.services.orchestrator.session.core.launches import Moment
 from adlro.services.orchestrator.session.core.recording import differences
+from adlro.services.orchestrator.session.core.reasons import ReasonsDue
 from tests.unit.orchestrator.core_house import CoreHouse
 
 FAULTS: tuple[AdlroError, ...] = (
@@ -151,6 +153,57 @@ def test_what_does_not_agree_is_found(cluster: Cluster, wrong: Callable[[CoreHou
     wrong(house)
     with pytest.raises(AssertionError):
         house.core.validate()
+
+
+def test_a_session_asks_for_its_wake_ups_before_it_acknowledges(cluster: Cluster) -> None:
+    """A virtual clock that goes on at the acknowledgement would go past the begin time of a job."""
+    house = CoreHouse(cluster)
+    house.start("fcfs")
+    house.submit(5.0)
+    house.submit(7.0, begin_time_s=100.0)
+    house.until(lambda: "job-1" in house.cluster.running)
+    house.kill()
+    core = house._loaded(house.cluster.on_describe())()
+    begun = core.step(inputs.Begun(), 0.0)
+    assert begun.request == effects.WakeUps([0.0, 100.0])
+    assert begun.acknowledge is None
+    assert core.step(inputs.WokenAt(0.0), 0.0).acknowledge == core.applied
+
+
+def test_reasons_are_brought_up_to_date_once_at_a_time(cluster: Cluster) -> None:
+    house = CoreHouse(cluster, check_every=1000)
+    for _ in range(1500):  # more than are looked at in one turn
+        house.submit(5.0)
+    house.start("fcfs")
+    house.pause()
+    house.settle_until(6.0)
+    reminded = [at for given, at, _ in house.lives[0].steps if given == inputs.Reminded(ReasonsDue())]
+    assert len(reminded) >= 3
+    assert len(set(reminded)) == len(reminded)
+
+
+@pytest.mark.parametrize("begin_time_s", [None, 10.0], ids=["cancelled", "begun"])
+def test_others_are_served_while_thousands_join_or_leave_the_queue(
+    cluster: Cluster, begin_time_s: float | None
+) -> None:
+    house = CoreHouse(cluster, check_every=1_000_000)
+    house.start("fcfs")
+    house.pause()
+    for _ in range(5000):
+        house.submit(5.0, begin_time_s=begin_time_s)
+    house.settle()
+    steps = house.lives[0].steps
+    before = len(steps)
+    if begin_time_s is None:
+        for number in range(7, 5001):
+            house.cancel(f"job-{number}")
+        house.settle()
+    else:
+        house.resume()
+        house.until(lambda: house.core.ledger.queue_length > 1000)
+    batch = max(place for place, step in enumerate(steps) if place >= before and isinstance(step[0], EventBatch))
+    following = [isinstance(step[0], inputs.Continue) for step in steps[batch + 1 : batch + 5]]
+    assert following == [True] * 4
 
 
 def test_the_story_of_a_job_says_what_happened_to_it(cluster: Cluster) -> None:

@@ -25,7 +25,7 @@ from adlro.services.orchestrator.session.core.arrivals import Arrivals
 from adlro.services.orchestrator.session.core.effects import Effects, StopNow
 from adlro.services.orchestrator.session.core.invariants import check
 from adlro.services.orchestrator.session.core.launches import EndDue, LaunchDue, Launches, StopDue
-from adlro.services.orchestrator.session.core.reasons import Reasons, ReasonsDue
+from adlro.services.orchestrator.session.core.reasons import Reasons
 from adlro.services.orchestrator.session.core.round import Round
 from adlro.services.orchestrator.session.core.state import SessionState, Steps
 from adlro.services.orchestrator.session.holding import Holding
@@ -179,11 +179,11 @@ class Core:
             state.warn("stopping an attempt without a record", job_id=stray.job_id, attempt=stray.attempt)
             yield StopNow(stray.job_id, stray.attempt)
         begins_s = self._arrivals.wait_for_begins(found.begins)
-        state.remind(0.0, ReasonsDue())
-        # What an earlier session had written down and perhaps not launched; then what it had applied and perhaps not
-        # acknowledged.
-        yield from self._launches.start(found.relaunch)
+        self._reasons.refresh_later(0.0)
         yield from state.wake({0.0, *begins_s})
+        # What an earlier session had written down and perhaps not launched; then what it had applied and perhaps not
+        # acknowledged: a virtual clock that goes on at that must know of the wake-ups.
+        yield from self._launches.start(found.relaunch)
 
     # ---- jobs come and go
 
