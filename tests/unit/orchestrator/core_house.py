@@ -68,6 +68,10 @@ class CoreHouse:
         cluster: on which jobs run.
         draw: in any order, and kills lose some of the calls that are under way; None: in order, and they lose all.
         check_every: so many steps; 1,000 jobs are too many to be looked at after each one.
+
+    Attributes:
+        kill_odds: that a session is killed at a request of its core, before or after the request is carried out.
+        meddle_odds: that something else comes before a request's answer, and likewise after the request is carried out.
     """
 
     def __init__(self, cluster: Cluster, draw: random.Random | None = None, check_every: int = 1) -> None:
@@ -87,6 +91,8 @@ class CoreHouse:
         self.drained: dict[str, str] = {}
         self.policy: Policy
         self.recorded: Recording | None = None
+        self.kill_odds = self.meddle_odds = 0.0
+        self.killed = self.meddled = 0  # so often
         self._draw = draw
         self._check_every = check_every
         self._max_attempts = 50
@@ -206,6 +212,10 @@ class CoreHouse:
             return True
         try:
             return self._advance()
+        except _KilledError:
+            self.killed += 1
+            self.kill()
+            return True
         except (AdlroError, _FollowsNobodyError) as error:
             self.failures.append(error)
             self._forget()
@@ -282,6 +292,9 @@ class CoreHouse:
             if arriving:
                 self._inbox.append(inputs.Arrived(arriving, self.predictor.standing))
             self._inbox.extend(inputs.CancelRequested(job_id) for job_id in cancelling)
+        except _KilledError:
+            self.killed += 1
+            self.kill()
         except AdlroError as error:
             self.failures.append(error)
             self._forget()
@@ -346,7 +359,38 @@ class CoreHouse:
                 heapq.heappush(self._reminders, (self.now + reminder.after_s, next(self._count), reminder.of))
             if done.acknowledge is not None:
                 self._calls.append(("acknowledge", done.acknowledge))
-            given = None if done.request is None else self._answer(done.request)
+            given = None if done.request is None else self._interrupted(done.request)
+
+    def _interrupted(self, request: effects.Request) -> inputs.Answer:
+        """The answer, if nothing comes between."""
+        draw = self._draw
+        if draw is None:
+            return self._answer(request)
+        kill = draw.random() < self.kill_odds
+        if kill and draw.random() < 0.5:
+            raise _KilledError
+        self._perhaps_meddle(draw)
+        answer = self._answer(request)
+        if kill:
+            raise _KilledError
+        self._perhaps_meddle(draw)
+        return answer
+
+    def _perhaps_meddle(self, draw: random.Random) -> None:
+        if draw.random() >= self.meddle_odds:
+            return
+        self.meddled += 1
+        cluster = self.cluster.cluster
+        match draw.choice(["policy", "drain", "speeds", "kick"]):
+            case "policy":
+                self.set_policy(draw.choice(["fcfs", "sjf", "hold_greedy"]))
+            case "drain":
+                nodes = draw.sample([node.node_id for node in cluster.nodes], draw.randint(0, 1))
+                self.drain(dict.fromkeys(nodes, "to be repaired"))
+            case "speeds":
+                self.find_slow({draw.choice([gpu.gpu_id for _, gpu in cluster.gpus()]): 0.5})
+            case "kick":
+                self._kick()
 
     def _answer(self, request: effects.Request) -> inputs.Answer:
         match request:
@@ -406,6 +450,10 @@ class CoreHouse:
     def _kick(self) -> None:
         self._step(inputs.AskAgain())
         self.cluster.on_wake_at([0.0])
+
+
+class _KilledError(Exception):
+    """The session breaks off in the middle of a moment."""
 
 
 class _FollowsNobodyError(Exception):
