@@ -424,7 +424,7 @@ def test_on_a_cluster_that_can_end_nothing_one_that_it_has_is_not_taken_back(cor
     """Nobody has heard of its start when the cluster is asked once more whether it has it."""
     cluster = core_house.cluster
     untold(core_house)
-    cluster.on_stop = can_end_nothing  # type: ignore[method-assign]
+    cluster.on_stop = can_end_nothing  # type: ignore[method-assign,assignment]
     core_house.settle()
     assert core_house.now >= END_PATIENCE_S
     assert not core_house.core._launches.flights
@@ -437,7 +437,7 @@ def test_on_a_cluster_that_can_end_nothing_one_that_it_has_is_not_taken_back(cor
 
 def test_on_a_cluster_that_can_end_nothing_one_that_it_never_had_runs_in_the_end(core_house: CoreHouse) -> None:
     core_house.cluster.refused["job-1"] = [DeadlineExceeded("no answer in 10 s")] * 3 + [Conflict("not now")]
-    core_house.cluster.on_stop = can_end_nothing  # type: ignore[method-assign]
+    core_house.cluster.on_stop = can_end_nothing  # type: ignore[method-assign,assignment]
     core_house.start("fcfs")
     core_house.submit(2.0)
     (done,) = core_house.until_final(1)
@@ -448,7 +448,7 @@ def test_on_a_cluster_that_can_end_nothing_one_that_it_never_had_runs_in_the_end
 @pytest.mark.parametrize("started", [True, False])
 def test_on_a_cluster_that_can_end_nothing_a_cancelled_job_says_so_once(core_house: CoreHouse, started: bool) -> None:
     cluster = core_house.cluster
-    cluster.on_stop = can_end_nothing  # type: ignore[method-assign]
+    cluster.on_stop = can_end_nothing  # type: ignore[method-assign,assignment]
     cluster.start_later = not started
     core_house.start("fcfs")
     core_house.pause()

@@ -205,7 +205,7 @@ class Launches:
             flight.tries = 0
             self._state.remind(END_PATIENCE_S, LaunchDue(flight.key))
         elif flight is not None:
-            # The next attempt begins only when this one is over: the event of its end takes it back. A cluster that answers
+            # The next attempt begins only when this one is over: the event of its end takes it back. A cluster that has
             # "nothing to end" may be ending it, on an earlier call: of this stop, for the user, or of another session.
             earlier = stopping.tries > 1 or flight.entry.job.cancel_requested or transitions.is_given_up(flight.job)
             ends = given.answer or earlier
