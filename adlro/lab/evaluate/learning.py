@@ -236,8 +236,8 @@ class _Course:
             case Predict(specs):
                 expected = await self._predictions.ask(specs, self._core.ledger.layout.gpu_models)
                 return RuntimesPredicted(expected, self._predictions.standing)
-            case effects.StopNow():
-                raise InternalError("nothing runs when a list begins")
+            case effects.StopNow() | effects.Newest():
+                raise InternalError("nothing runs when a list begins, and every launch is answered at once")
             case effects.More():
                 return inputs.Continue()
 

@@ -13,6 +13,7 @@ from adlro.records.jobs import Job, JobAttempt, JobState, PendingReason
 
 _REFUSED = "refused by the cluster: "
 _GIVEN_UP = "given up: "
+_RUNS_ON = "its end was asked for, but this cluster can't end what runs: it ends by itself"
 
 
 def cancel_requested(job: Job) -> Job:
@@ -65,13 +66,18 @@ def is_given_up(job: Job) -> bool:
     return bool(job.attempts) and job.attempts[-1].outcome.startswith(_GIVEN_UP)
 
 
+def runs_on(job: Job) -> Job:
+    """Its user wants its end, and the cluster can't end what runs."""
+    return replace(job, message=_RUNS_ON)
+
+
 def started(job: Job, start_s: float) -> Job:
     """The cluster runs its last attempt."""
     return replace(
         _with_last_attempt(job, start_s=start_s, outcome=job.attempts[-1].outcome),
         state=JobState.RUNNING,
         pending_reason=PendingReason.NONE,
-        message=f"running on {job.gpu_id}",
+        message=job.message if job.message == _RUNS_ON else f"running on {job.gpu_id}",
         start_s=start_s,
     )
 

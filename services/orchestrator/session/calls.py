@@ -6,7 +6,6 @@ from adlro.errors import (
     AdlroError,
     AlreadyExists,
     Conflict,
-    DeadlineExceeded,
     InvalidInput,
     LimitExceeded,
     NotFound,
@@ -14,12 +13,11 @@ from adlro.errors import (
     PermissionDenied,
     Stale,
     Unauthenticated,
-    Unavailable,
     Unsupported,
 )
 from adlro.services.orchestrator.ports import REFUSED_TOKEN, ClusterPort
 from adlro.services.orchestrator.session.core.effects import Launch
-from adlro.services.orchestrator.session.core.inputs import Accepted, Refused, Unanswered
+from adlro.services.orchestrator.session.core.inputs import Accepted, CannotEnd, Refused, Unanswered
 
 # After these errors the cluster has certainly not accepted a launch; after any other, also a bug, it may have.
 REFUSALS = (
@@ -63,15 +61,28 @@ def answer_to_launch(error: AdlroError) -> Refused | Unanswered:
     return Refused(error.message, isinstance(error, InvalidInput | Unsupported), error.retry_after_s or 0.0)
 
 
-async def stop(cluster: ClusterPort, job_id: str, attempt: int, token: int, incarnation: str) -> bool | Unanswered:
+async def stop(
+    cluster: ClusterPort, job_id: str, attempt: int, token: int, incarnation: str
+) -> bool | Unanswered | CannotEnd:
     """Makes one stop call; returns `StopAnswered.answer`.
 
     Raises:
-        AdlroError: any error except a missing answer.
+        Stale: the lease is not the newest, or the cluster is not the one that was meant.
     """
     try:
         return await cluster.stop(job_id, attempt, token, incarnation)
-    except (DeadlineExceeded, Unavailable) as error:
-        return Unanswered(error.message)
-    except Unsupported:  # running attempts end by themselves there
-        return False
+    except AdlroError as error:
+        return answer_to_stop(error)
+
+
+def answer_to_stop(error: AdlroError) -> Unanswered | CannotEnd:
+    """Converts an error of a stop call to an answer; after a fault of the cluster the call has no answer.
+
+    Raises:
+        Stale: the lease is not the newest, or the cluster is not the one that was meant.
+    """
+    if isinstance(error, Stale):
+        raise error
+    if error.reason in REFUSED_TOKEN:
+        raise Stale(str(error)) from error
+    return CannotEnd() if isinstance(error, Unsupported) else Unanswered(error.message)

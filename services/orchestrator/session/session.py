@@ -132,6 +132,7 @@ class Session:
                     self._inbox.put_nowait(inputs.CancelRequested(job_id))
                 group.create_task(self._follow_cluster(), name="follow cluster")
                 group.create_task(self._follow_jobs(loaded.job_revision, loaded.newest), name="follow jobs")
+                del loaded  # its parts are handed over: the first records would be kept as long as the session
                 group.create_task(self._follow_gpu_speeds(), name="follow GPU speeds")
                 group.create_task(self._act(), name="act")
                 self.ready.set()
@@ -234,13 +235,19 @@ class Session:
             await self._give(await self._inbox.get())
             if self._inbox.empty():
                 await self._give(inputs.Quiet())
+            await self._let_others()
+
+    async def _let_others(self) -> None:
+        """Gives the event loop to the lease, health checks and callers once a slice of time is used up."""
+        if time.monotonic() > self._slice_ends:
+            await asyncio.sleep(0)
+            self._slice_ends = time.monotonic() + SLICE_S
 
     async def _give(self, event: inputs.Event) -> None:
         """Gives the core an event, and carries out the effects until the core has no request."""
         if isinstance(event, EventBatch):
             self.acting.note_clock(event.clock)
         given: inputs.Event | inputs.Answer | None = event
-        self._slice_ends = time.monotonic() + SLICE_S
         while given is not None:
             began = time.monotonic()
             if self.acting.policy is not self._policy:
@@ -282,10 +289,13 @@ class Session:
                 with contextlib.suppress(Unsupported):  # the attempt ends by itself
                     await self._cluster.stop(job_id, attempt, self.token, self.acting.incarnation)
                 return inputs.Stopped()
+            case effects.Newest():
+                description = await self._cluster.describe()
+                if description.incarnation != self.acting.incarnation:
+                    raise Stale("the cluster has another incarnation than this session follows")
+                return inputs.LogEnds(description.revision)
             case effects.More():
-                if time.monotonic() > self._slice_ends:  # lease, health checks and callers run during a long round
-                    await asyncio.sleep(0)
-                    self._slice_ends = time.monotonic() + SLICE_S
+                await self._let_others()
                 return inputs.Continue()
 
     def _tell(self, decided: effects.Decided) -> None:

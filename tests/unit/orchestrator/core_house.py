@@ -18,14 +18,14 @@ import numpy as np
 
 from adlro.decide.policies import POLICIES
 from adlro.decide.policies.base import Policy
-from adlro.errors import AdlroError, DeadlineExceeded, Unavailable, Unsupported
+from adlro.errors import AdlroError
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, PendingReason, SimulatedWork
 from adlro.services.orchestrator.runtimes.predictions import Expected, Standing
 from adlro.services.orchestrator.runtimes.refresh import Predict, RuntimesPredicted
 from adlro.services.orchestrator.session import reconcile
-from adlro.services.orchestrator.session.calls import answer_to_launch
+from adlro.services.orchestrator.session.calls import answer_to_launch, answer_to_stop
 from adlro.services.orchestrator.session.core import effects, inputs
 from adlro.services.orchestrator.session.core.core import Core
 from adlro.services.orchestrator.session.core.recording import Recorded, Recording
@@ -68,6 +68,10 @@ class CoreHouse:
         cluster: on which jobs run.
         draw: in any order, and kills lose some of the calls that are under way; None: in order, and they lose all.
         check_every: so many steps; 1,000 jobs are too many to be looked at after each one.
+
+    Attributes:
+        kill_odds: that a session is killed at a request of its core, before or after the request is carried out.
+        meddle_odds: that something else comes before a request's answer, and likewise after the request is carried out.
     """
 
     def __init__(self, cluster: Cluster, draw: random.Random | None = None, check_every: int = 1) -> None:
@@ -80,12 +84,15 @@ class CoreHouse:
         self.decided: list[effects.Decided] = []
         self.logged: list[effects.LogLine] = []
         self.asked: list[int] = []  # jobs of each question about runtimes
+        self.late_news = False  # nothing is heard of the cluster's events
         self.slow = False  # answers to launches that are carried out untold are kept back,
         self.kept_back: list[inputs.LaunchAnswered] = []  # here, until `answer_late`
         self.failures: list[Exception] = []
         self.drained: dict[str, str] = {}
         self.policy: Policy
         self.recorded: Recording | None = None
+        self.kill_odds = self.meddle_odds = 0.0
+        self.killed = self.meddled = 0  # so often
         self._draw = draw
         self._check_every = check_every
         self._max_attempts = 50
@@ -205,6 +212,10 @@ class CoreHouse:
             return True
         try:
             return self._advance()
+        except _KilledError:
+            self.killed += 1
+            self.kill()
+            return True
         except (AdlroError, _FollowsNobodyError) as error:
             self.failures.append(error)
             self._forget()
@@ -243,6 +254,8 @@ class CoreHouse:
 
     @property
     def _news(self) -> bool:
+        if self.late_news:
+            return False
         return self._place < len(self._batches) or self.cluster.incarnation != self.core._state.incarnation
 
     def _forget(self) -> None:
@@ -279,6 +292,9 @@ class CoreHouse:
             if arriving:
                 self._inbox.append(inputs.Arrived(arriving, self.predictor.standing))
             self._inbox.extend(inputs.CancelRequested(job_id) for job_id in cancelling)
+        except _KilledError:
+            self.killed += 1
+            self.kill()
         except AdlroError as error:
             self.failures.append(error)
             self._forget()
@@ -343,7 +359,38 @@ class CoreHouse:
                 heapq.heappush(self._reminders, (self.now + reminder.after_s, next(self._count), reminder.of))
             if done.acknowledge is not None:
                 self._calls.append(("acknowledge", done.acknowledge))
-            given = None if done.request is None else self._answer(done.request)
+            given = None if done.request is None else self._interrupted(done.request)
+
+    def _interrupted(self, request: effects.Request) -> inputs.Answer:
+        """The answer, if nothing comes between."""
+        draw = self._draw
+        if draw is None:
+            return self._answer(request)
+        kill = draw.random() < self.kill_odds
+        if kill and draw.random() < 0.5:
+            raise _KilledError
+        self._perhaps_meddle(draw)
+        answer = self._answer(request)
+        if kill:
+            raise _KilledError
+        self._perhaps_meddle(draw)
+        return answer
+
+    def _perhaps_meddle(self, draw: random.Random) -> None:
+        if draw.random() >= self.meddle_odds:
+            return
+        self.meddled += 1
+        cluster = self.cluster.cluster
+        match draw.choice(["policy", "drain", "speeds", "kick"]):
+            case "policy":
+                self.set_policy(draw.choice(["fcfs", "sjf", "hold_greedy"]))
+            case "drain":
+                nodes = draw.sample([node.node_id for node in cluster.nodes], draw.randint(0, 1))
+                self.drain(dict.fromkeys(nodes, "to be repaired"))
+            case "speeds":
+                self.find_slow({draw.choice([gpu.gpu_id for _, gpu in cluster.gpus()]): 0.5})
+            case "kick":
+                self._kick()
 
     def _answer(self, request: effects.Request) -> inputs.Answer:
         match request:
@@ -363,6 +410,8 @@ class CoreHouse:
             case effects.StopNow(job_id, attempt):
                 self.cluster.on_stop(job_id, attempt, self.token, self.core._state.incarnation)
                 return inputs.Stopped()
+            case effects.Newest():
+                return inputs.LogEnds(self.cluster.on_describe().revision)
             case effects.More():
                 return inputs.Continue()
 
@@ -374,11 +423,9 @@ class CoreHouse:
                 return self._launch(order, incarnation)
             case effects.Stop(number, job_id, attempt):
                 try:
-                    stopped: bool | inputs.Unanswered = self.cluster.on_stop(job_id, attempt, self.token, incarnation)
-                except (DeadlineExceeded, Unavailable) as error:
-                    stopped = inputs.Unanswered(error.message)
-                except Unsupported:
-                    stopped = False
+                    stopped = self.cluster.on_stop(job_id, attempt, self.token, incarnation)
+                except AdlroError as error:
+                    return inputs.StopAnswered(number, answer_to_stop(error))
                 return inputs.StopAnswered(number, stopped)
             case revision:
                 self.cluster.on_acknowledge(incarnation, revision, self.token)
@@ -403,6 +450,10 @@ class CoreHouse:
     def _kick(self) -> None:
         self._step(inputs.AskAgain())
         self.cluster.on_wake_at([0.0])
+
+
+class _KilledError(Exception):
+    """The session breaks off in the middle of a moment."""
 
 
 class _FollowsNobodyError(Exception):

@@ -10,10 +10,12 @@ import pytest
 
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InternalError, Unavailable
 from adlro.records.cluster import Cluster
+from adlro.records.events import EventBatch
 from adlro.records.jobs import JobState
 from adlro.services.orchestrator.ledger.ledger import Phase
-from adlro.services.orchestrator.session.core import inputs
+from adlro.services.orchestrator.session.core import effects, inputs
 from adlro.services.orchestrator.session.core.launches import Moment
+from adlro.services.orchestrator.session.core.reasons import ReasonsDue
 from adlro.services.orchestrator.session.core.recording import differences
 from tests.unit.orchestrator.core_house import CoreHouse
 
@@ -69,6 +71,48 @@ def ran(cluster: Cluster, seed: int, jobs: int, kills: int = 12) -> CoreHouse:
     return house
 
 
+def interrupted(cluster: Cluster, seed: int, jobs: int = 40) -> CoreHouse:
+    """Sessions that are killed, or are told something else, while a request of the core is open."""
+    draw = random.Random(seed)
+    house = CoreHouse(cluster, draw)
+    some_faults(house, draw, jobs)
+    house.kill_odds, house.meddle_odds = draw.choice([0.0, 0.01, 0.05]), draw.choice([0.02, 0.2])
+    house.start("hold_greedy")
+    for _ in range(jobs):
+        house.submit(draw.uniform(0.5, 20.0), begin_time_s=draw.choice((None, draw.uniform(0.0, 2.0 * jobs))))
+    for number in draw.sample(range(1, jobs + 1), jobs // 10):
+        house.cancel(f"job-{number}")
+    for step in range(60_000):
+        if len(house.store.records) == house.store.final_count:
+            return house
+        if step == 4000:
+            house.kill_odds = house.meddle_odds = 0.0  # it is to come to an end
+        if not house.advance():
+            assert house.drained, "nothing more happens"
+            house.drain({})
+    raise AssertionError("it takes for ever")
+
+
+def check_replay(house: CoreHouse) -> None:
+    for life in house.lives:
+        assert differences(life.begin(), life.steps) == []
+    for _, job in house.store.records.values():
+        assert job.state in (JobState.SUCCEEDED, JobState.CANCELLED), job.message
+        assert sum(each.outcome == "succeeded" for each in job.attempts) == (job.state is JobState.SUCCEEDED)
+        records = house.store.history[job.job_id]
+        assert [record.state.final for record in records] == [False] * (len(records) - 1) + [True]
+
+
+@pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 13), marks=pytest.mark.slow)], ids=["few", "more"])
+def test_moments_that_are_interrupted_lose_nothing_and_replay(cluster: Cluster, seeds: range) -> None:
+    """Each kind of input that may come at any time, and kills, while an answer is still to come."""
+    houses = [interrupted(cluster, seed) for seed in seeds]
+    for house in houses:
+        check_replay(house)
+    assert sum(house.killed for house in houses) > 5
+    assert sum(house.meddled for house in houses) > 100
+
+
 @pytest.mark.parametrize(
     ("seed", "jobs"), [(seed, 100) for seed in range(6)] + [pytest.param(7, 1000, marks=pytest.mark.slow)]
 )
@@ -76,13 +120,7 @@ def test_sessions_with_kills_replay_to_equal_effects(cluster: Cluster, seed: int
     house = ran(cluster, seed, jobs)
     assert len(house.lives) > 3
     assert sum(len(life.steps) for life in house.lives) > 10 * jobs
-    for life in house.lives:
-        assert differences(life.begin(), life.steps) == []
-    for job in house.until_final(jobs):
-        assert job.state in (JobState.SUCCEEDED, JobState.CANCELLED)
-        assert sum(each.outcome == "succeeded" for each in job.attempts) == (job.state is JobState.SUCCEEDED)
-        records = house.store.history[job.job_id]
-        assert [record.state.final for record in records] == [False] * (len(records) - 1) + [True]
+    check_replay(house)
 
 
 def test_another_input_leads_to_other_effects(cluster: Cluster) -> None:
@@ -151,6 +189,57 @@ def test_what_does_not_agree_is_found(cluster: Cluster, wrong: Callable[[CoreHou
     wrong(house)
     with pytest.raises(AssertionError):
         house.core.validate()
+
+
+def test_a_session_asks_for_its_wake_ups_before_it_acknowledges(cluster: Cluster) -> None:
+    """A virtual clock that goes on at the acknowledgement would go past the begin time of a job."""
+    house = CoreHouse(cluster)
+    house.start("fcfs")
+    house.submit(5.0)
+    house.submit(7.0, begin_time_s=100.0)
+    house.until(lambda: "job-1" in house.cluster.running)
+    house.kill()
+    core = house._loaded(house.cluster.on_describe())()
+    begun = core.step(inputs.Begun(), 0.0)
+    assert begun.request == effects.WakeUps([0.0, 100.0])
+    assert begun.acknowledge is None
+    assert core.step(inputs.WokenAt(0.0), 0.0).acknowledge == core.applied
+
+
+def test_reasons_are_brought_up_to_date_once_at_a_time(cluster: Cluster) -> None:
+    house = CoreHouse(cluster, check_every=1000)
+    for _ in range(1500):  # more than are looked at in one turn
+        house.submit(5.0)
+    house.start("fcfs")
+    house.pause()
+    house.settle_until(6.0)
+    reminded = [at for given, at, _ in house.lives[0].steps if given == inputs.Reminded(ReasonsDue())]
+    assert len(reminded) >= 3
+    assert len(set(reminded)) == len(reminded)
+
+
+@pytest.mark.parametrize("begin_time_s", [None, 10.0], ids=["cancelled", "begun"])
+def test_others_are_served_while_thousands_join_or_leave_the_queue(
+    cluster: Cluster, begin_time_s: float | None
+) -> None:
+    house = CoreHouse(cluster, check_every=1_000_000)
+    house.start("fcfs")
+    house.pause()
+    for _ in range(3000):
+        house.submit(5.0, begin_time_s=begin_time_s)
+    house.settle()
+    steps = house.lives[0].steps
+    before = len(steps)
+    if begin_time_s is None:
+        for number in range(7, 3001):
+            house.cancel(f"job-{number}")
+        house.settle()
+    else:
+        house.resume()
+        house.until(lambda: house.core.ledger.queue_length > 1000)
+    batch = max(place for place, step in enumerate(steps) if place >= before and isinstance(step[0], EventBatch))
+    following = [isinstance(step[0], inputs.Continue) for step in steps[batch + 1 : batch + 3]]
+    assert following == [True] * 2
 
 
 def test_the_story_of_a_job_says_what_happened_to_it(cluster: Cluster) -> None:

@@ -157,6 +157,33 @@ def test_one_that_runs_without_an_answer_is_told_by_its_events(core_house: CoreH
     assert core_house.token == 1
 
 
+def test_a_refused_repetition_says_nothing_of_the_first_try(core_house: CoreHouse) -> None:
+    """The first one is carried out untold; then the cluster has too many calls to look at."""
+    cluster, launch = core_house.cluster, core_house.cluster.on_launch
+    core_house.start("fcfs")
+    core_house.pause()
+    answers: list[AdlroError] = [DeadlineExceeded("no answer in 10 s"), LimitExceeded("too many calls at once")]
+
+    def meets_trouble(job_id: str, *rest: Any) -> Launched:
+        if len(answers) == 2:
+            cluster.start_later = True
+            launch(job_id, *rest)
+            cluster.start_later = False
+        if answers:
+            raise answers.pop(0)
+        return launch(job_id, *rest)
+
+    cluster.on_launch = meets_trouble  # type: ignore[method-assign,assignment]
+    core_house.submit(2.0)
+    core_house.settle()
+    assert "2 of 3 launches (the last was refused: too many calls at once)" in core_house.store.get("job-1").message
+    cluster.start_accepted()
+    core_house.resume()
+    (done,) = core_house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 1)
+    assert cluster.stops == []
+
+
 def test_what_starts_after_it_was_given_up_is_stopped(core_house: CoreHouse) -> None:
     cluster = core_house.cluster
     core_house.start("fcfs")
@@ -248,6 +275,54 @@ def test_one_that_is_given_up_and_never_ends_is_taken_back_in_the_end(core_house
     assert core_house.token == 1
 
 
+def test_one_whose_end_an_earlier_session_asked_for_is_not_taken_back_while_it_ends(core_house: CoreHouse) -> None:
+    """The cluster answers the second stop: there is nothing to end, for that is done already."""
+    cluster = core_house.cluster
+    untold(core_house)
+    core_house.until(lambda: cluster.stops == [("job-1", 1)])
+    core_house.kill()
+    launch = cluster.on_launch
+
+    def no_answer(job_id: str, attempt: int, *rest: Any) -> Launched:
+        if attempt == 1:
+            raise DeadlineExceeded("no answer in 10 s")
+        assert not cluster.accepted, "its first attempt has not ended yet"
+        return launch(job_id, attempt, *rest)
+
+    cluster.on_launch = no_answer  # type: ignore[method-assign,assignment]
+    core_house.start()
+    core_house.until(lambda: len(cluster.stops) == 2)
+    core_house.settle_until(END_PATIENCE_S - 1.0)
+    assert core_house.store.get("job-1").attempt_count == 1
+    cluster.end_stopped()
+    core_house.until_state("job-1", JobState.RUNNING, attempt=2)
+
+
+def test_one_whose_end_the_user_asked_for_holds_its_gpu_while_it_ends(core_house: CoreHouse) -> None:
+    """The cancel's stop came first; then nobody answers the launch."""
+    cluster, launch = core_house.cluster, core_house.cluster.on_launch
+    core_house.start("fcfs")
+    core_house.pause()
+    cluster.linger = True
+
+    def carried_out_untold(job_id: str, *rest: Any) -> Launched:
+        if not cluster.accepted:
+            cluster.start_later = True
+            launch(job_id, *rest)
+            core_house.cancel(job_id)
+        raise DeadlineExceeded("no answer in 10 s")
+
+    cluster.on_launch = carried_out_untold  # type: ignore[method-assign,assignment]
+    core_house.submit(2.0)
+    core_house.settle_until(END_PATIENCE_S - 1.0)
+    assert cluster.stops == [("job-1", 1)] * 2
+    assert not core_house.store.get("job-1").state.final
+    cluster.end_stopped()
+    (done,) = core_house.until_final(1)
+    assert done.state is JobState.CANCELLED
+    assert core_house.now < END_PATIENCE_S, "the event of its end is what ends it"
+
+
 def test_one_that_ended_without_a_start_and_was_forgotten_runs_as_another_attempt(core_house: CoreHouse) -> None:
     """The store came back without its last changes; no event will ever tell of that attempt again."""
     cluster = core_house.cluster
@@ -286,6 +361,26 @@ def test_one_that_ended_without_a_start_is_what_its_event_says_if_that_comes(cor
     assert done.message == "attempt 1 of at most 1 was lost: its GPU was lost"
 
 
+def test_one_that_ended_without_a_start_waits_for_its_event_behind_others(core_house: CoreHouse) -> None:
+    """A session was killed as it launched; the next one hears of the cluster's events late."""
+    cluster = core_house.cluster
+    core_house.start("fcfs")
+    core_house.pause()
+    core_house.submit(2.0)
+    core_house.until(lambda: core_house.store.get("job-1").attempt_count == 1)
+    core_house.kill()
+    cluster.known["job-1", 1] = 0
+    cluster.emit((EventKind.FAILED, "job-1", 1, "volta-0/0"))
+    core_house.late_news = True
+    core_house.start()
+    core_house.settle_until(10 * AGAIN_S)
+    core_house.late_news = False
+    (done,) = core_house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.FAILED, 1)
+    core_house.settle()
+    assert not core_house.core._launches.flights
+
+
 def test_a_cancel_that_comes_before_a_late_answer_is_not_lost(core_house: CoreHouse) -> None:
     cluster = core_house.cluster
     cluster.unanswered["job-1"] = 1
@@ -307,6 +402,75 @@ def test_a_cancel_that_comes_before_a_late_answer_is_not_lost(core_house: CoreHo
     core_house.answer_late()
     (done,) = core_house.until_final(1)
     assert done.state is JobState.CANCELLED
+
+
+def test_a_stop_that_meets_a_fault_of_the_cluster_is_asked_for_again(core_house: CoreHouse) -> None:
+    core_house.cluster.refused["job-1"] = [InternalError("a bug there")] * 3
+    core_house.cluster.error = InternalError("a bug there")
+    core_house.cluster.deaf = 3
+    core_house.start("fcfs")
+    core_house.submit(2.0)
+    (done,) = core_house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 2)
+    assert core_house.cluster.stops == [("job-1", 1)] * 4
+    assert core_house.token == 1
+
+
+def can_end_nothing(*_: object) -> bool:
+    raise Unsupported("what runs here ends by itself")
+
+
+def test_on_a_cluster_that_can_end_nothing_one_that_it_has_is_not_taken_back(core_house: CoreHouse) -> None:
+    """Nobody has heard of its start when the cluster is asked once more whether it has it."""
+    cluster = core_house.cluster
+    untold(core_house)
+    cluster.on_stop = can_end_nothing  # type: ignore[method-assign,assignment]
+    core_house.settle()
+    assert core_house.now >= END_PATIENCE_S
+    assert not core_house.core._launches.flights
+    cluster.start_accepted()
+    core_house.resume()
+    (done,) = core_house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 1)
+    assert core_house.token == 1
+
+
+def test_on_a_cluster_that_can_end_nothing_one_that_it_never_had_runs_in_the_end(core_house: CoreHouse) -> None:
+    core_house.cluster.refused["job-1"] = [DeadlineExceeded("no answer in 10 s")] * 3 + [Conflict("not now")]
+    core_house.cluster.on_stop = can_end_nothing  # type: ignore[method-assign,assignment]
+    core_house.start("fcfs")
+    core_house.submit(2.0)
+    (done,) = core_house.until_final(1)
+    assert (done.state, done.attempt_count) == (JobState.SUCCEEDED, 2)
+    assert core_house.now >= END_PATIENCE_S
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_on_a_cluster_that_can_end_nothing_a_cancelled_job_says_so_once(core_house: CoreHouse, started: bool) -> None:
+    cluster = core_house.cluster
+    cluster.on_stop = can_end_nothing  # type: ignore[method-assign,assignment]
+    cluster.start_later = not started
+    core_house.start("fcfs")
+    core_house.pause()
+    core_house.submit(50.0)
+    core_house.until(lambda: bool(cluster.launches))
+    core_house.settle()
+    core_house.cancel("job-1")
+    core_house.cancel("job-1")
+    core_house.settle()
+    cluster.start_accepted()
+    core_house.kill()
+    core_house.start()
+    core_house.settle()
+    told = "its end was asked for, but this cluster can't end what runs: it ends by itself"
+    assert core_house.store.get("job-1").message == told
+    assert core_house.store.get("job-1").state is JobState.RUNNING
+    assert [job.state for job in core_house.store.history["job-1"] if job.message == told] == (
+        [JobState.RUNNING] if started else [JobState.PENDING, JobState.RUNNING]
+    )
+    core_house.resume()
+    (done,) = core_house.until_final(1)
+    assert done.state is JobState.SUCCEEDED
 
 
 def test_the_clock_does_not_wait_for_a_stop_without_an_answer(core_house: CoreHouse) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable, Sequence
 
 from adlro.records.jobs import Job, PendingReason
@@ -80,13 +81,19 @@ class Arrivals:
             job = entry.job
             entry.job = transitions.taken_up(job, entry.arrived_s, job.pending_reason, job.message)
             self._enqueue(entry)
-        while self._begins and self._begins[0][0] <= state.now_s:
+        for number in itertools.count(1):
+            if not self._begins or self._begins[0][0] > state.now_s:
+                break
+            if not number % ARRIVALS_AT_ONCE:
+                yield MORE
             entry = heapq.heappop(self._begins)[2]
             if entry.phase in (Phase.BEGIN, Phase.PAUSED):
                 self._enqueue(entry)
                 begun.append(entry)
         cancelling, self._cancelling = self._cancelling, []
-        for job_id in cancelling:
+        for number, job_id in enumerate(cancelling, start=1):
+            if not number % ARRIVALS_AT_ONCE:
+                yield MORE
             cancelled = state.ledger.entries.get(job_id)
             if cancelled is not None and cancelled.phase is not Phase.PLACED:
                 job = transitions.cancelled_while_waiting(cancelled.job, state.now_s)

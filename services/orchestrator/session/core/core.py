@@ -25,7 +25,7 @@ from adlro.services.orchestrator.session.core.arrivals import Arrivals
 from adlro.services.orchestrator.session.core.effects import Effects, StopNow
 from adlro.services.orchestrator.session.core.invariants import check
 from adlro.services.orchestrator.session.core.launches import EndDue, LaunchDue, Launches, StopDue
-from adlro.services.orchestrator.session.core.reasons import Reasons, ReasonsDue
+from adlro.services.orchestrator.session.core.reasons import Reasons
 from adlro.services.orchestrator.session.core.round import Round
 from adlro.services.orchestrator.session.core.state import SessionState, Steps
 from adlro.services.orchestrator.session.holding import Holding
@@ -90,7 +90,7 @@ class Core:
             inputs.Arrived: self._take_up,
             inputs.CancelRequested: self._cancel,
             inputs.LaunchAnswered: self._launches.launch_answered,
-            inputs.StopAnswered: self._stop_answered,
+            inputs.StopAnswered: self._launches.stop_answered,
             inputs.Reminded: self._remind,
             inputs.Quiet: lambda _: state.write(),
         }
@@ -179,11 +179,11 @@ class Core:
             state.warn("stopping an attempt without a record", job_id=stray.job_id, attempt=stray.attempt)
             yield StopNow(stray.job_id, stray.attempt)
         begins_s = self._arrivals.wait_for_begins(found.begins)
-        state.remind(0.0, ReasonsDue())
-        # Launches that an earlier session has recorded and perhaps not sent; then events that it has applied and
-        # perhaps not acknowledged.
-        yield from self._launches.start(found.relaunch)
+        self._reasons.refresh_later(0.0)
         yield from state.wake({0.0, *begins_s})
+        # Launches that an earlier session has recorded and perhaps not sent; then events that it has applied and
+        # perhaps not acknowledged. A virtual clock moves on at the acknowledgement, so the wake-ups come first.
+        yield from self._launches.start(found.relaunch)
 
     # ---- jobs come and go
 
@@ -201,10 +201,6 @@ class Core:
             self._launches.stop(given.job_id, entry.job.attempt_count)
         else:
             yield from self._arrivals.cancel(given.job_id)
-
-    def _stop_answered(self, given: inputs.StopAnswered) -> Steps[None]:
-        self._launches.stop_answered(given)
-        yield from ()
 
     def _remind(self, given: inputs.Reminded) -> Steps[None]:
         if isinstance(given.of, LaunchDue | StopDue | EndDue):
@@ -232,6 +228,7 @@ class Core:
         stopped, self._stopped = self._stopped, []
         for entry in stopped:
             yield from self._launches.refuse(entry, entry.job.attempts[-1].outcome)
+        yield from self._launches.take_back()
         self._lose_vanished()
         if all(event.kind in NOT_BLOCKING for event in events):
             return  # written with the next batch, or at `Quiet`

@@ -57,11 +57,16 @@ class StopNow:
 
 
 @dataclass(frozen=True, slots=True)
+class Newest:
+    """How far the cluster's log goes now. Answer: LogEnds."""
+
+
+@dataclass(frozen=True, slots=True)
 class More:
     """More work follows; the caller may serve other tasks first. Answer: Continue."""
 
 
-Request = Write | WakeUps | Ask | Predict | StopNow | More
+Request = Write | WakeUps | Ask | Predict | StopNow | Newest | More
 MORE = More()
 
 # ---- effects without an answer, or with a later one

@@ -60,7 +60,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The cluster has certainly not accepted a launch.
+    """The cluster has certainly not accepted this launch call.
 
     Attributes:
         why: the reason, for people.
@@ -81,6 +81,11 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True)
+class CannotEnd:
+    """The cluster can't stop running attempts: they end by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchAnswered:
     """The answer to one launch call."""
 
@@ -95,12 +100,12 @@ class StopAnswered:
 
     Attributes:
         number: the number of `effects.Stop`.
-        answer: True: the attempt was open, and its end event is to come; False: it is not open, its stop was requested
-            before, or the cluster can't stop running attempts.
+        answer: True: the attempt was open, and its end event is to come; False: it is not open, or its stop was
+            requested before.
     """
 
     number: int
-    answer: bool | Unanswered
+    answer: bool | Unanswered | CannotEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +155,18 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class LogEnds:
+    """The newest revision of the cluster's event log."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class Continue:
     """The other tasks had their turn."""
 
 
-Answer = Written | WokenAt | Judged | RuntimesPredicted | Stopped | Continue
+Answer = Written | WokenAt | Judged | RuntimesPredicted | Stopped | LogEnds | Continue
 
 # ---- notices, at any time
 
@@ -187,6 +199,6 @@ class AskAgain:
 
 
 AnyTime = PolicyChanged | Drained | SpeedsChanged | AskAgain
-ANSWERS = (Written, WokenAt, Judged, RuntimesPredicted, Stopped, Continue)
+ANSWERS = (Written, WokenAt, Judged, RuntimesPredicted, Stopped, LogEnds, Continue)
 ANY_TIME = (PolicyChanged, Drained, SpeedsChanged, AskAgain)
 Input = Event | Answer | AnyTime

@@ -22,7 +22,15 @@ from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Entry
 from adlro.services.orchestrator.session.core import effects
 from adlro.services.orchestrator.session.core.arrivals import Arrivals
-from adlro.services.orchestrator.session.core.inputs import Accepted, LaunchAnswered, Refused, StopAnswered, Unanswered
+from adlro.services.orchestrator.session.core.inputs import (
+    Accepted,
+    CannotEnd,
+    LaunchAnswered,
+    LogEnds,
+    Refused,
+    StopAnswered,
+    Unanswered,
+)
 from adlro.services.orchestrator.session.core.state import SessionState, Steps
 
 # Launch calls without an answer after which an attempt is given up.
@@ -54,7 +62,7 @@ class StopDue:
 
 @dataclass(frozen=True, slots=True)
 class EndDue:
-    """Reminder: an attempt that has ended, or should have, is released if no event has reported its end."""
+    """Reminder: an attempt that has ended, or should have, is released if no event up to now reports its end."""
 
     key: Key
 
@@ -132,6 +140,7 @@ class Launches:
         self._state = state
         self._arrivals = arrivals
         self._stop_count = 0
+        self._over: list[tuple[int, Flight]] = []  # with the revision up to which the log is to be applied first
 
     def start(self, picks: Sequence[Entry], wake_up_s: float | None = None) -> Steps[None]:
         """Launches decided and recorded attempts; acknowledges the newest applied event.
@@ -155,7 +164,7 @@ class Launches:
     def stop(self, job_id: str, attempt: int, flight: Flight | None = None, *, gives_up: bool = False) -> None:
         """Stops an attempt; repeats the call until the cluster answers."""
         self._stop_count += 1
-        self.stops[self._stop_count] = Stopping((job_id, attempt), flight, gives_up, pause_s=AGAIN_S)
+        self.stops[self._stop_count] = Stopping((job_id, attempt), flight, gives_up)
         self._stop(self._stop_count)
 
     # ---- answers
@@ -164,6 +173,8 @@ class Launches:
         """Applies the cluster's answer to a launch, or its absence."""
         flight = self.flights[given.job_id, given.attempt]
         match given.answer:
+            case Refused(why, False) if flight.tries > 1:  # the cluster may have accepted an earlier call
+                yield from self._unanswered(flight, f"the last was refused: {why}")
             case Refused(why, final, retry_after_s):
                 if flight.is_open:
                     yield from self.refuse(flight.entry, why, retry_after_s, final=final)
@@ -173,7 +184,7 @@ class Launches:
             case Accepted() as accepted:
                 yield from self._accepted(flight, accepted)
 
-    def stop_answered(self, given: StopAnswered) -> None:
+    def stop_answered(self, given: StopAnswered) -> Steps[None]:
         """Applies the cluster's answer to a stop, or its absence."""
         stopping = self.stops[given.number]
         flight = stopping.flight
@@ -184,12 +195,21 @@ class Launches:
             stopping.pause_s = min(2.0 * stopping.pause_s, MOST_AGAIN_S)
             return
         del self.stops[given.number]
+        cannot_end = isinstance(given.answer, CannotEnd)
+        if cannot_end:
+            yield from self._tell_it_runs_on(*stopping.key)
         if flight is not None and not stopping.gives_up:
             self._forget(flight)
+        elif flight is not None and cannot_end and not flight.entry.job.cancel_requested:
+            # An attempt that the cluster has accepted runs to its own end. Another launch call shows whether the cluster
+            # has accepted it: a refusal now means that it has not.
+            flight.tries = 0
+            self._state.remind(END_PATIENCE_S, LaunchDue(flight.key))
         elif flight is not None:
-            # The next attempt begins only after this one's end event. If the cluster finds nothing to stop, the attempt
-            # may have ended just now, by itself or by an earlier call whose answer was lost.
-            ends = given.answer or stopping.tries > 1
+            # The next attempt begins only after this one's end event. A cluster that finds nothing to stop may be ending
+            # the attempt after an earlier call: a try of this stop, the user's cancel, or a call of an earlier session.
+            earlier = stopping.tries > 1 or flight.entry.job.cancel_requested or transitions.is_given_up(flight.job)
+            ends = given.answer or earlier
             self._state.remind(END_PATIENCE_S if ends else AGAIN_S, EndDue(flight.key))
 
     def reminded(self, of: LaunchDue | StopDue | EndDue) -> Steps[None]:
@@ -201,12 +221,25 @@ class Launches:
                 self.stops[number].tries += 1
                 self._stop(number)
             case EndDue(key):
-                flight = self.flights[key]
-                if flight.is_open:
-                    yield from self.refuse(flight.entry, flight.why)
-                self._forget(flight)
+                flight, revision = self.flights[key], self._state.applied
+                if flight.is_open:  # its end event may be in the log, not applied yet
+                    newest = yield effects.Newest()
+                    assert isinstance(newest, LogEnds)
+                    revision = newest.revision
+                self._over.append((revision, flight))
+                yield from self.take_back()
 
     # ---- releasing attempts
+
+    def take_back(self) -> Steps[None]:
+        """Releases ended attempts whose part of the cluster's log is applied."""
+        applied = self._state.applied
+        over = [flight for revision, flight in self._over if revision <= applied]
+        self._over = [each for each in self._over if each[0] > applied]
+        for flight in over:
+            if flight.is_open:
+                yield from self.refuse(flight.entry, flight.why)
+            self._forget(flight)
 
     def refuse(self, entry: Entry, why: str, retry_after_s: float = 0.0, *, final: bool = False) -> Steps[None]:
         """Lets the job wait, with a pause that grows with each refusal, or fail; releases its GPU."""
@@ -267,6 +300,16 @@ class Launches:
             self.stop(*flight.key, flight)
         else:
             self._forget(flight)
+
+    def _tell_it_runs_on(self, job_id: str, attempt: int) -> Steps[None]:
+        """The user is told once that what they cancelled runs on."""
+        state, entry = self._state, self._state.ledger.entries.get(job_id)
+        if entry is None or not entry.is_placed(attempt) or not entry.job.cancel_requested:
+            return
+        job = transitions.runs_on(entry.job)
+        if job != entry.job:
+            state.record(entry, job)
+            yield from state.write()
 
     # ---- bookkeeping
 

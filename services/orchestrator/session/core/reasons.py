@@ -53,8 +53,8 @@ class Reasons:
         if self._from:
             self.refresh_later()
 
-    def refresh_later(self) -> None:
+    def refresh_later(self, after_s: float = REASON_REFRESH_S) -> None:
         """Schedules an update after a change of the queue."""
         if not self._due:
             self._due = True
-            self._state.remind(REASON_REFRESH_S, ReasonsDue())
+            self._state.remind(after_s, ReasonsDue())
