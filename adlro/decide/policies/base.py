@@ -25,8 +25,8 @@ class Judgement:
             of the lowest GPU of each group.
         hold_value: (N,) the same of holding.
         notes: for clusters, in words, why the basis is what it is.
-        gpu: (C,) which GPU of its group a row is meant to take, where that is not always the lowest; those before it
-            are not wanted.
+        gpu: (C,) which GPU of its group a row is meant to take, where that is not always the lowest; the score is that
+            GPU's alone.
     """
 
     scores: Floats
@@ -47,13 +47,17 @@ class Judgement:
         return int(table.job[row]), int((table.gpu if self.gpu is None else self.gpu)[row])
 
     def scores_of_gpus(self, observation: Observation, job: int) -> Floats:
-        """(G,) scores of the job at a place of an observation of one cluster, GPU by GPU; -inf: not wanted."""
+        """(G,) scores of the job at a place of an observation of one cluster, GPU by GPU.
+
+        -inf: not wanted; nan: the row is wanted, and takes another GPU of the group.
+        """
         table, scores = observation.table, np.full(observation.gpu_idle.shape[1], -np.inf)
         rows = slice(table.first[0, job], table.first[0, job + 1])
-        gpus, count = gpus_of_job(observation, 0, job), table.size[rows]
-        of_rows = np.repeat(self.scores[rows], count)
-        taken = np.repeat((table.gpu if self.gpu is None else self.gpu)[rows], count)
-        scores[gpus] = np.where(gpus < taken, -np.inf, of_rows)
+        gpus, size = gpus_of_job(observation, 0, job), table.size[rows]
+        scores[gpus] = np.repeat(self.scores[rows], size)
+        if self.gpu is not None:
+            others = gpus[gpus != np.repeat(self.gpu[rows], size)]
+            scores[others[scores[others] > -np.inf]] = np.nan
         return scores
 
     def values_of_gpus(self, observation: Observation, job: int) -> Floats:
