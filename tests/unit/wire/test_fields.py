@@ -191,12 +191,17 @@ def test_numbers_of_a_newer_release_are_not_said_or_refused() -> None:
 
 def test_metrics_and_units_of_a_newer_release_take_nothing_from_the_others() -> None:
     newer: Any = 99
-    values = {"raw_f32": floats_to_proto(np.float32([1.0])), "normalized_f32": floats_to_proto(np.float32([0.5]))}
-    known, unknown = {"metric": 1, "unit": 1, **values}, [
-        {"metric": newer, "unit": 1, **values},
-        {"metric": 2, "unit": newer, **values},
-        {"metric": 3, "unit": 0, **values},
-    ]  # fmt: skip
+    values: dict[str, Any] = {
+        name: floats_to_proto(np.ones(1, dtype=np.float32)) for name in ("raw_f32", "normalized_f32")
+    }
+    known, unknown = (
+        {"metric": 1, "unit": 1, **values},
+        [
+            {"metric": newer, "unit": 1, **values},
+            {"metric": 2, "unit": newer, **values},
+            {"metric": 3, "unit": 0, **values},
+        ],
+    )
     columns = [telemetry_pb2.NormalizedColumn(**each) for each in (known, *unknown)]
     sent = telemetry_pb2.NormalizedBlock(gpu_ids=["a"], sample_times_unix_s=[5.0], columns=columns)
     assert list(block_from_proto(sent).columns) == [Metric.UTILIZATION]
