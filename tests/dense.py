@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.state.candidate_table import every_gpu
+from adlro.state.candidate_table import group_members
 from adlro.state.observation import Bools, Floats, Observation
 
 
@@ -27,7 +27,7 @@ def dense(observation: Observation, values: NDArray[Any], elsewhere: Any = -np.i
     shape = (*observation.job_waiting.shape, observation.gpu_idle.shape[1])
     written = np.full(shape, elsewhere, dtype=values.dtype)
     row = np.repeat(np.arange(len(table.job)), table.size)
-    written[table.cluster[row], table.job[row], every_gpu(observation)] = values[row]
+    written[table.cluster[row], table.job[row], group_members(observation)] = values[row]
     return written
 
 

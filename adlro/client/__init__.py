@@ -7,7 +7,8 @@
         (job,) = client.wait([job.job_id], timeout_s=600)
         print(job.state.name, job.gpu_id, job.jct_s)
 
-`AsyncClient` has the same methods for asyncio. Errors are those of `adlro.errors`.
+`AsyncClient` has the same methods for asyncio. Errors are those of `adlro.errors`. `Policy` is the older name of
+`OfferedPolicy`.
 """
 
 from adlro.client.aio import AsyncClient
@@ -38,8 +39,7 @@ from adlro.records.matrices import (
     Variable,
 )
 from adlro.records.predictions import Evidence, PredictionBasis, Recollection, RuntimePrediction
-from adlro.records.status import OfferedPolicy as Policy
-from adlro.records.status import OrchestratorStatus, ShadowStatus
+from adlro.records.status import OfferedPolicy, OrchestratorStatus, ShadowStatus
 from adlro.records.submitting import Rejection, SubmittedJobs
 from adlro.records.telemetry import Metric, Unit
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter
@@ -78,6 +78,7 @@ __all__ = [
     "MetricColumn",
     "MixDrift",
     "Node",
+    "OfferedPolicy",
     "OrchestratorStatus",
     "Policy",
     "PredictionBasis",
@@ -98,6 +99,8 @@ __all__ = [
     "Variable",
     "connect",
 ]
+
+Policy = OfferedPolicy
 
 
 def connect(server: str | None = None) -> Client:

@@ -15,7 +15,6 @@ class Looked(NamedTuple):
     """The fields of an observation that compiled code reads, with their names there."""
 
     time_s: Floats
-    gpu_model: Ints
     gpu_memory_mib: Ints
     gpu_node: Ints
     gpu_idle: Bools

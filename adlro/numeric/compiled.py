@@ -9,6 +9,7 @@ import functools
 import hashlib
 import logging
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -34,26 +35,57 @@ def _writable(folder: Path) -> bool:
 
 _KEPT_S = 7 * 86_400.0
 
-_SHARED = ("compiled.py", "exact.py", "observation.py")
-"""Files whose constants are in compiled code, in addition to those with compiled functions."""
+_IMPORTS = re.compile(
+    rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([\w.]+))", re.MULTILINE
+)
+
+
+def files_in_code(sources: Path) -> dict[Path, bytes]:
+    """The files whose functions or constants may be in the compiled code of a folder, with their contents.
+
+    They are the folder's files with compiled functions, and all files of the folder's own package and of `adlro` that
+    these import, directly or not.
+    """
+    package, own = sources, Path(__file__).parents[1]
+    while (package.parent / "__init__.py").exists():
+        package = package.parent
+    homes = {own.name: {own.parent}}
+    homes.setdefault(package.name, set()).add(package.parent)
+    texts = {file: file.read_bytes() for file in sources.glob("*.py")}
+    found = {file: text for file, text in texts.items() if b"adlro.numeric.compiled" in text}
+    found[Path(__file__)] = Path(__file__).read_bytes()
+    unread = list(found)
+    while unread:
+        for module in _imported(found[unread.pop()]):
+            path = module.replace(".", "/")
+            places = homes.get(module.partition(".")[0], set())
+            for file in (place / f"{path}{end}" for place in places for end in (".py", "/__init__.py")):
+                if file not in found and file.is_file():
+                    found[file] = file.read_bytes()
+                    unread.append(file)
+    return found
+
+
+@functools.cache
+def _imported(text: bytes) -> set[str]:
+    """Names of the modules that a file imports; `from adlro.state import room` may import the module `room`."""
+    modules = set()
+    for package, names, module in _IMPORTS.findall(text):
+        modules.add((package or module).decode())
+        modules |= {f"{package.decode()}.{name.decode()}" for name in re.findall(rb"\w+", names)}
+    return modules
 
 
 @functools.cache
 def _cache_folder(sources: Path) -> str | None:
     """The cache folder of a folder's files; None: no folder is writable.
 
-    Its name has a digest of the files with compiled functions, there, in the package's other folders and in this one,
-    and of their shared constants: numba checks only a function's own file, and would otherwise use compiled code with
-    an older version of a called function.
+    Its name has a digest of all files with functions or constants in that code: numba checks only a function's own
+    file, and would otherwise use compiled code with an older version of a called function.
     """
     digest = hashlib.blake2b(digest_size=8)
-    beside = {file.parent for file in sources.parent.glob("*/__init__.py")}
-    beside = beside if (sources.parent / "__init__.py").exists() else set()
-    for folder in sorted({Path(__file__).parent, sources, *beside}):
-        for file in sorted(folder.glob("*.py")):
-            text = file.read_bytes()
-            if b"adlro.numeric.compiled" in text or file.name in _SHARED:
-                digest.update(text)
+    for _, text in sorted(files_in_code(sources).items()):
+        digest.update(text)
     named = os.environ.get("NUMBA_CACHE_DIR")
     user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     places = [Path(named)] if named else [sources / "__pycache__", Path(user) / "adlro"]

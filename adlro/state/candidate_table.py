@@ -46,7 +46,7 @@ def candidate_table(
     idle = min(np.count_nonzero(gpu_idle), gpu_idle.shape[1])
     room = np.count_nonzero(job_waiting) * idle
     first, duration_s = np.empty((batch, jobs + 1), dtype=np.int64), np.empty(room)
-    job, gpu, count = np.empty((3, room), dtype=np.int64)
+    job, gpu, size = np.empty((3, room), dtype=np.int64)
     rows = _fill_table(
         gpu_kind,
         gpu_node,
@@ -61,10 +61,13 @@ def candidate_table(
         first,
         job,
         gpu,
-        count,
+        size,
         duration_s,
     )
-    return CandidateTable(first, job[:rows], gpu[:rows], count[:rows], duration_s[:rows])
+    columns = job[:rows], gpu[:rows], size[:rows], duration_s[:rows]
+    if rows < room // 2:
+        columns = job[:rows].copy(), gpu[:rows].copy(), size[:rows].copy(), duration_s[:rows].copy()
+    return CandidateTable(first, *columns)  # without much room behind few rows: observations are kept
 
 
 def with_new_table(observation: Observation) -> Observation:
@@ -83,7 +86,7 @@ def with_new_table(observation: Observation) -> Observation:
     return dataclasses.replace(observation, table=table)
 
 
-def every_gpu(observation: Observation) -> Ints:
+def group_members(observation: Observation) -> Ints:
     """(E,) numbers of the GPUs of each row's group, in the order of the rows: `Observation.group` of all rows."""
     members = np.empty(int(observation.table.size.sum()), dtype=np.int64)
     place = 0
@@ -102,10 +105,10 @@ def gpus_of_job(observation: Observation, n: int, job: int) -> Ints:
 
 
 def _fill_members(observation: Observation, n: int, rows: slice, members: Ints, place: int) -> int:
-    """Fills in the GPUs of some rows' groups from a place on; returns the place after them."""
-    gpu, count = observation.table.gpu[rows], observation.table.size[rows]
+    """Fills in the GPUs of some rows' groups from a place on, and returns the place after them."""
+    gpu, size = observation.table.gpu[rows], observation.table.size[rows]
     idle, node, kind = observation.gpu_idle[n], observation.gpu_node[n], observation.gpu_kind[n]
-    return _find_members(gpu, count, idle, node, kind, members, place)
+    return _find_members(gpu, size, idle, node, kind, members, place)
 
 
 @compiled
@@ -173,12 +176,12 @@ def _fill_table(
     first: Ints,
     row_job: Ints,
     row_gpu: Ints,
-    row_count: Ints,
+    row_size: Ints,
     row_duration_s: Floats,
 ) -> int:
     """Fills the columns of a table; returns its number of rows; `groups` is room for two figures of each GPU."""
     rows = 0
-    lowest, size = groups[0], groups[1]
+    lowest, group_size = groups[0], groups[1]
     for n in range(gpu_kind.shape[0]):
         kind_of, node_of, found = gpu_kind[n], gpu_node[n], 0
         for gpu in range(kind_of.shape[0]):
@@ -186,9 +189,9 @@ def _fill_table(
                 continue
             like = lowest[found - 1]
             if found > 0 and node_of[like] == node_of[gpu] and kind_of[like] == kind_of[gpu]:
-                size[found - 1] += 1
+                group_size[found - 1] += 1
             else:
-                lowest[found], size[found] = gpu, 1
+                lowest[found], group_size[found] = gpu, 1
                 found += 1
         cores_free, memory_free_mib = node_cores_free[n], node_memory_free_mib[n]
         for job in range(job_waiting.shape[1]):
@@ -204,9 +207,9 @@ def _fill_table(
                 ):
                     continue
                 if rows > begin and node_of[row_gpu[rows - 1]] == node and kind_of[row_gpu[rows - 1]] == kind_of[gpu]:
-                    row_count[rows - 1] += size[group]  # on the GPUs between the two the job does not fit
+                    row_size[rows - 1] += group_size[group]  # on the GPUs between the two the job does not fit
                     continue
-                row_job[rows], row_gpu[rows], row_count[rows] = job, gpu, size[group]
+                row_job[rows], row_gpu[rows], row_size[rows] = job, gpu, group_size[group]
                 row_duration_s[rows] = duration_s
                 rows += 1
         first[n, job_waiting.shape[1]] = rows
@@ -215,12 +218,12 @@ def _fill_table(
 
 @compiled
 def _find_members(
-    row_gpu: Ints, row_count: Ints, gpu_idle: Bools, gpu_node: Ints, gpu_kind: Ints, members: Ints, place: int
+    row_gpu: Ints, row_size: Ints, gpu_idle: Bools, gpu_node: Ints, gpu_kind: Ints, members: Ints, place: int
 ) -> int:
     """As `_fill_members`, for the rows of one cluster."""
     for row in range(row_gpu.shape[0]):
         lowest = gpu = row_gpu[row]
-        ends = place + row_count[row]
+        ends = place + row_size[row]
         while place < ends:
             if gpu_idle[gpu] and gpu_node[gpu] == gpu_node[lowest] and gpu_kind[gpu] == gpu_kind[lowest]:
                 members[place] = gpu

@@ -174,6 +174,17 @@ class Observation:
         """Number of pairs of a job and a GPU, fitting or not; the cost of a decision grows with it."""
         return int(self.job_waiting.size * self.gpu_idle.shape[1])
 
+    @property
+    def byte_count(self) -> int:
+        """Memory in bytes of the stored observation, with the whole buffers behind its arrays."""
+        buffers = {}
+        for array in (*(getattr(self, name) for name in _COLUMNS), *self.table):
+            buffer = array
+            while isinstance(buffer.base, np.ndarray):
+                buffer = buffer.base
+            buffers[id(buffer)] = buffer.nbytes
+        return sum(buffers.values())
+
     def durations_s(self, n: int, job: int) -> Floats:
         """(G,) expected duration of the job at a place of cluster n on each GPU."""
         durations_s: Floats = self.kind_duration_s[n, job][self.gpu_kind[n]]
@@ -181,10 +192,10 @@ class Observation:
 
     def group(self, n: int, row: int) -> Ints:
         """Numbers of the GPUs of the group of a row of the table; the row is one of cluster n."""
-        gpu, count = int(self.table.gpu[row]), int(self.table.size[row])
+        gpu, size = int(self.table.gpu[row]), int(self.table.size[row])
         idle, node, kind = self.gpu_idle[n], self.gpu_node[n], self.gpu_kind[n]
         alike: Ints = np.flatnonzero(idle[gpu:] & (node[gpu:] == node[gpu]) & (kind[gpu:] == kind[gpu]))
-        return gpu + alike[:count]
+        return gpu + alike[:size]
 
     def of_cluster(self, n: int) -> Observation:
         """The decision point of one cluster alone, N = 1."""

@@ -112,7 +112,11 @@ class Translation(Generic[R, M]):
         TRANSLATIONS.append(self)
 
     def to_proto(self, record: R) -> M:
-        """The message of a record."""
+        """The message of a record.
+
+        Raises:
+            ValueError: a field of an enumeration has something else.
+        """
         fields = dict(zip(self._plain, self._plain_values(record), strict=True))
         for name, write in self._writers:
             fields[name] = write(record)
@@ -152,7 +156,7 @@ def _way(hint: Any, described: FieldDescriptor, field: dataclasses.Field[Any]) -
         number_of, member_of = _numbers(kind, described.enum_type)
         if optional:
             return _Way(number_of.get, lambda m: member_of.get(get(m)))
-        return _Way(number_of.__getitem__, lambda m: _known(member_of, get(m), kind))
+        return _Way(lambda value: _known(number_of, value, kind, name), lambda m: _known(member_of, get(m), kind, name))
     if _is_record(kind):
         inner = _inside(kind, described.message_type)
         if optional:
@@ -173,6 +177,7 @@ def _way(hint: Any, described: FieldDescriptor, field: dataclasses.Field[Any]) -
 
 
 def _repeated(kind: Any, described: FieldDescriptor, get: Callable[[Any], Any]) -> _Way:
+    name = described.name
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Mapping:
         return _mapping(arguments, described, get)
@@ -184,8 +189,8 @@ def _repeated(kind: Any, described: FieldDescriptor, get: Callable[[Any], Any]) 
     if _is_enumeration(item):
         number_of, member_of = _numbers(item, described.enum_type)
         return _Way(
-            lambda values: [number_of[each] for each in values],
-            lambda m: together([_known(member_of, each, item) for each in get(m)]),
+            lambda values: [_known(number_of, each, item, name) for each in values],
+            lambda m: together([_known(member_of, each, item, name) for each in get(m)]),
         )
     if _is_record(item):
         inner = _inside(item, described.message_type)
@@ -209,7 +214,10 @@ def _mapping(arguments: tuple[Any, ...], described: FieldDescriptor, get: Callab
     number_of, member_of = _numbers(arguments[0], key.enum_type)
     pair, key_name, value_name = GetMessageClass(described.message_type), key.name, value.name
     return _Way(
-        lambda values: [pair(**{key_name: number_of[each], value_name: count}) for each, count in values.items()],
+        lambda values: [
+            pair(**{key_name: _known(number_of, each, arguments[0], described.name), value_name: count})
+            for each, count in values.items()
+        ],
         lambda m: {
             member: getattr(each, value_name)
             for each in get(m)
@@ -257,10 +265,11 @@ def _numbers(kind: type[enum.Enum], described: EnumDescriptor | None) -> tuple[d
     return number_of, {number: each for each, number in number_of.items()}
 
 
-def _known(member_of: Mapping[int, Any], number: int, kind: type[enum.Enum]) -> Any:
-    if number not in member_of:
-        raise ValueError(f"{number} is no {kind.__name__} that this release knows")
-    return member_of[number]
+def _known(others: Mapping[Any, Any], each: Any, kind: type[enum.Enum], field: str) -> Any:
+    """The member of a number, or the number of a member."""
+    if each not in others:
+        raise ValueError(f"{field}: {each!r} is no {kind.__name__} that this release knows")
+    return others[each]
 
 
 def _is_record(kind: Any) -> TypeGuard[type[Any]]:

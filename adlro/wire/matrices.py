@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,7 +21,10 @@ from adlro.v1 import decompose_service_pb2, telemetry_pb2, telemetry_service_pb2
 from adlro.wire.fields import Part, Translation
 from adlro.wire.formats import FORMAT
 
-_METRICS = frozenset(int(each) for each in Metric)
+_METRICS = {int(each): each for each in Metric}
+_UNITS = {int(each): each for each in Unit}
+
+_Each = TypeVar("_Each", telemetry_pb2.NormalizedColumn, decompose_service_pb2.StatePlane)
 
 variable_to_proto = Translation(Variable, decompose_service_pb2.Variable).to_proto
 
@@ -47,15 +51,21 @@ def _columns_to_proto(columns: Mapping[Metric, MetricColumn]) -> list[telemetry_
     ]
 
 
+def _known(metrics: Iterable[_Each]) -> Iterator[tuple[Metric, Unit, _Each]]:
+    """Columns or planes, without those whose metric or unit only a newer release knows."""
+    for each in metrics:
+        metric, unit = _METRICS.get(int(each.metric)), _UNITS.get(int(each.unit))
+        if metric is not None and unit is not None:
+            yield metric, unit, each
+
+
 def _columns_from_proto(message: telemetry_pb2.NormalizedBlock) -> dict[Metric, MetricColumn]:
-    """Reads the columns; metrics of a newer ingest are omitted."""
     shape = (len(message.sample_times_unix_s), len(message.gpu_ids))
     columns = {}
-    for each in message.columns:
-        if int(each.metric) in _METRICS:
-            raw = _matrix(each.raw_f32, shape, "raw_f32")
-            normalized = _matrix(each.normalized_f32, shape, "normalized_f32")
-            columns[Metric(each.metric)] = MetricColumn(Unit(each.unit), raw, normalized)
+    for metric, unit, each in _known(message.columns):
+        raw = _matrix(each.raw_f32, shape, "raw_f32")
+        normalized = _matrix(each.normalized_f32, shape, "normalized_f32")
+        columns[metric] = MetricColumn(unit, raw, normalized)
     return columns
 
 
@@ -90,10 +100,8 @@ def _planes_to_proto(planes: Mapping[Metric, StatePlane]) -> list[decompose_serv
 
 def _planes_from_proto(message: decompose_service_pb2.ClusterState) -> dict[Metric, StatePlane]:
     return {
-        Metric(each.metric): StatePlane(
-            Unit(each.unit), floats_from_proto(each.raw_f32), floats_from_proto(each.normalized_f32)
-        )
-        for each in message.planes
+        metric: StatePlane(unit, floats_from_proto(each.raw_f32), floats_from_proto(each.normalized_f32))
+        for metric, unit, each in _known(message.planes)
     }
 
 

@@ -31,6 +31,8 @@ return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 
 # A source that never comes back leaves its sample behind. From so many on, those that newer ones cover are dropped.
 _SOURCES_KEPT = 256
+_DIGEST_BYTES = 16
+"""Of a source's name: which GPUs; the numbers of its metrics follow."""
 # Entries read at a time: few first, more where they are small.
 _FIRST_PAGE, _LAST_PAGE = 4, 128
 _PAGE_BYTES = 1 << 20
@@ -124,17 +126,25 @@ class TelemetryStore:
             async with self._redis.pipeline(transaction=True) as pipeline:
                 await pipeline.watch(key)
                 found = self._decoded(key, await pipeline.hgetall(key))
-                sources = list(found)
-                drop = superseded(list(found.values()))
-                if drop:
+                gone = superseded_sources(found)
+                if gone:
                     pipeline.multi()
-                    gone = [sources[index] for index in drop]
                     pipeline.hdel(key, *gone)
                     pipeline.hdel(telemetry_latest_time_key(cluster), *gone)
                     await pipeline.execute()
         except RedisError:
             # A sample came in between, or Redis went away. The blocks are stored: the next new source tries again.
             return
+
+
+def superseded_sources(samples: Mapping[bytes, TelemetryBlock]) -> list[bytes]:
+    """The sources of which the sample is superseded.
+
+    Not those of which something was left out, because a newer ingest wrote it: a source's name says what it has.
+    """
+    sources = list(samples)
+    found = [sources[index] for index in superseded(list(samples.values()))]
+    return [source for source in found if source[_DIGEST_BYTES:] == bytes(sorted(samples[source].columns))]
 
 
 def source_of(gpus: GpuSelection, block: TelemetryBlock) -> bytes:

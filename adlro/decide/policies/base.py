@@ -25,8 +25,8 @@ class Judgement:
             each group.
         hold_value: (N,) the estimate for a hold.
         notes: by cluster, the reason of the basis, in words.
-        gpu: (C,) the GPU of each row's group that the policy chooses, if it is not always the lowest; the GPUs before
-            it are refused.
+        gpu: (C,) the GPU of each row's group that the policy chooses, if it is not always the lowest; the score holds
+            for that GPU alone.
     """
 
     scores: Floats
@@ -47,13 +47,17 @@ class Judgement:
         return int(table.job[row]), int((table.gpu if self.gpu is None else self.gpu)[row])
 
     def scores_of_gpus(self, observation: Observation, job: int) -> Floats:
-        """(G,) scores of the job at a place of an observation of one cluster, for each GPU; -inf: refused."""
+        """(G,) scores of the job at a place of an observation of one cluster, for each GPU.
+
+        -inf: refused; nan: the row is not refused, and takes another GPU of the group.
+        """
         table, scores = observation.table, np.full(observation.gpu_idle.shape[1], -np.inf)
         rows = slice(table.first[0, job], table.first[0, job + 1])
-        gpus, count = gpus_of_job(observation, 0, job), table.size[rows]
-        of_rows = np.repeat(self.scores[rows], count)
-        taken = np.repeat((table.gpu if self.gpu is None else self.gpu)[rows], count)
-        scores[gpus] = np.where(gpus < taken, -np.inf, of_rows)
+        gpus, size = gpus_of_job(observation, 0, job), table.size[rows]
+        scores[gpus] = np.repeat(self.scores[rows], size)
+        if self.gpu is not None:
+            others = gpus[gpus != np.repeat(self.gpu[rows], size)]
+            scores[others[scores[others] > -np.inf]] = np.nan
         return scores
 
     def values_of_gpus(self, observation: Observation, job: int) -> Floats:

@@ -58,19 +58,19 @@ OUTLIER = 10.0
 def overdue(observation: Observation, ratio: float) -> Bools:
     """(N, J) whether the job has waited longer than its limit, and a present GPU can hold it."""
     late = np.zeros(observation.job_waiting.shape, dtype=np.bool_)
-    rows = _perhaps_overdue(observation, ratio)
-    if not len(rows):
+    clusters = _perhaps_overdue(observation, ratio)
+    if not len(clusters):
         return late
-    waiting, submit_s = observation.job_waiting[rows], observation.job_submit_s[rows]
-    duration_s = np.where(waiting[:, :, None], observation.kind_duration_s[rows], np.inf)  # (R, J, S)
+    waiting, submit_s = observation.job_waiting[clusters], observation.job_submit_s[clusters]
+    duration_s = np.where(waiting[:, :, None], observation.kind_duration_s[clusters], np.inf)  # (n, J, S)
     best_s = duration_s.min(axis=2)
-    can = (np.isfinite(duration_s) & kinds_there(observation)[rows, None]).any(axis=2)
+    can = (np.isfinite(duration_s) & kinds_there(observation)[clusters, None]).any(axis=2)
     able = np.isfinite(best_s)
     count = able.sum(axis=1, keepdims=True)
     median_s = np.take_along_axis(np.sort(best_s, axis=1), np.maximum(count - 1, 0) // 2, axis=1)
     typical_s = np.minimum(best_s, OUTLIER * median_s).sum(axis=1, keepdims=True, where=able) / np.maximum(count, 1)
-    limit_s = ratio * (np.where(able, best_s, 0.0) + typical_s + _age_s(observation)[rows, None])
-    late[rows] = can & (observation.time_s[rows, None] - submit_s > limit_s)
+    limit_s = ratio * (np.where(able, best_s, 0.0) + typical_s + _age_s(observation)[clusters, None])
+    late[clusters] = can & (observation.time_s[clusters, None] - submit_s > limit_s)
     return late
 
 
@@ -99,11 +99,11 @@ def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
 
 
 def _perhaps_overdue(observation: Observation, ratio: float) -> Ints:
-    """A cheap first filter, with few rows for most decisions: no limit is below ratio times the running jobs' age."""
+    """A cheap first filter; few clusters pass it: no limit is below ratio times the running jobs' age."""
     first_s = np.where(observation.job_waiting, observation.job_submit_s, np.inf).min(axis=1, initial=np.inf)
     age_s = _age_s(observation)
-    rows: Ints = np.flatnonzero(observation.time_s - first_s > ratio * age_s)
-    return rows
+    clusters: Ints = np.flatnonzero(observation.time_s - first_s > ratio * age_s)
+    return clusters
 
 
 def _age_s(observation: Observation) -> Floats:

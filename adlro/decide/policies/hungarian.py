@@ -6,7 +6,7 @@ import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.errors import Unsupported, with_extra
-from adlro.state.candidate_table import every_gpu
+from adlro.state.candidate_table import group_members
 from adlro.state.observation import Floats, Observation
 
 
@@ -41,7 +41,7 @@ class Hungarian(Policy):
                 reason="SCIPY_MISSING",
             ) from None
         table = observation.table
-        members = every_gpu(observation)
+        members = group_members(observation)
         row_of = np.repeat(np.arange(len(table.job)), table.size)  # (E,)
         ends = np.cumsum(table.size)
         scores, taken = np.full(len(table.job), -np.inf), table.gpu.copy()

@@ -44,19 +44,20 @@ class ListSchedule(Policy):
         table = observation.table
         scores, gpu = np.full(len(table.job), -np.inf), table.gpu.copy()
         judgement = Judgement(scores, gpu=gpu)
-        rows = np.flatnonzero(table.first[:, -1] > table.first[:, 0])  # the clusters with unfinished plans
-        if not len(rows):
+        clusters = np.flatnonzero(table.first[:, -1] > table.first[:, 0])  # the clusters with unfinished plans
+        if not len(clusters):
             return judgement
         order, plan = self.order(observation), Plan(observation, second=self.uses_second)
-        plan.look_at_all(rows)
-        while len(rows):
-            left = np.isfinite(plan.best_s[rows])  # (n, J) not in the plan yet
-            best = np.where(left, plan.best_s[rows], 0.0)
-            urgency = np.where(left, self.urgency(order[rows], best, plan.second_s[rows]), np.inf)
+        plan.look_at_all(clusters)
+        while len(clusters):
+            left = np.isfinite(plan.best_s[clusters])  # (n, J) not in the plan yet
+            best = np.where(left, plan.best_s[clusters], 0.0)
+            urgency = np.where(left, self.urgency(order[clusters], best, plan.second_s[clusters]), np.inf)
             job = np.where(left.any(axis=1), np.argmin(urgency, axis=1), -1)
-            rows, job = rows[job >= 0], job[job >= 0]
-            started = plan.take(rows, job, scores, gpu)
-            rows = rows[~started & (plan.free_count[rows] > 0)]  # the other plans continue, with the job on its GPU
+            clusters, job = clusters[job >= 0], job[job >= 0]
+            started = plan.take(clusters, job, scores, gpu)
+            # The other plans continue, with the job on its GPU.
+            clusters = clusters[~started & (plan.free_count[clusters] > 0)]
         return judgement
 
     def preferences(self, observation: Observation) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.decide.policies.base import Judgement, Policy
-from adlro.state.candidate_table import every_gpu
+from adlro.state.candidate_table import group_members
 from adlro.state.observation import Floats, Observation
 
 Words = NDArray[np.uint64]
@@ -43,7 +43,7 @@ class Random(Policy):
         word = _mixed(word ^ waiting.sum(axis=1).astype(np.uint64))
         word = _mixed(word ^ np.where(observation.gpu_idle, _mixed(gpu), np.uint64(0)).sum(axis=1, dtype=np.uint64))
         words: Words = table.of_job(_mixed(word[:, None] ^ place))
-        members = every_gpu(observation)
+        members = group_members(observation)
         bits = _mixed(np.repeat(words, table.size) ^ members.view(np.uint64))
         drawn = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
         begins = np.cumsum(table.size) - table.size

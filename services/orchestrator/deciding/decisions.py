@@ -40,7 +40,8 @@ class Made:
     Attributes:
         spec: the job's spec.
         chosen: index of the GPU; -1: not placed.
-        scores: (G,) the policy's scores before the placement; -inf: the policy refuses the pair.
+        scores: (G,) the policy's scores before the placement; -inf: the policy refuses the pair; nan: an equal GPU
+            stands for this one.
         values: (G,) the figures behind the scores, where they differ from these; nan: the policy has none for the pair.
         durations_s: (G,) expected durations.
         occupancy: the occupancy before the placement.
@@ -190,9 +191,9 @@ class Made:
     def _unwanted(self, gpu: int) -> str:
         if self._overdue_first(gpu):
             return "a job that has waited too long goes first" if self.chosen < 0 else f"{WAIT_LIMIT} excludes it now"
-        if self.values is None:
+        if self.values is None and not np.isnan(self.scores[gpu]):
             return f"{self._decider} rejects this GPU for the job now"
-        if np.isfinite(self.values).any():
+        if self.values is None or np.isfinite(self.values).any():
             return "equals another idle GPU of its node, which stands for both"
         return "the job is outside the policy's window of waiting jobs"
 

@@ -21,8 +21,8 @@ from adlro.state.observation import HOLD, Observation
 
 WAITING = 256
 """Largest number of decisions that wait for the shadow's answer,"""
-WAITING_ROWS = 1_000_000
-"""and of rows in the tables of all of them: a row takes 32 bytes."""
+WAITING_BYTES = 64 << 20
+"""and of bytes in all their observations: one with 1,000 jobs on 1,024 GPUs, most of them busy, has about 0.2 MB."""
 OUTCOMES = ("agreed", "differed", "failed", "skipped")
 PATIENCE_S = 2.0
 """Seconds after which the shadow's decision counts as failed; its next decision follows when this one has ended."""
@@ -37,8 +37,8 @@ class _Task:
     answered: Callable[[ShadowDecision | None], None]
 
     @property
-    def rows(self) -> int:
-        return 0 if self.observation is None else len(self.observation.table.job)
+    def byte_count(self) -> int:
+        return 0 if self.observation is None else self.observation.byte_count
 
 
 class Shadow:
@@ -57,7 +57,7 @@ class Shadow:
         self._log = log
         self._on_outcome = on_outcome
         self._tasks: deque[_Task] = deque()
-        self._rows = 0
+        self._byte_count = 0
         self._worker = SideThread("shadow")
         self._working: asyncio.Task[None] | None = None
         self._told = False
@@ -96,7 +96,7 @@ class Shadow:
         if self.policy is None and not self._tasks:
             answered(None)
             return
-        full = len(self._tasks) >= WAITING or self._rows + len(observation.table.job) > WAITING_ROWS
+        full = len(self._tasks) >= WAITING or self._byte_count + observation.byte_count > WAITING_BYTES
         if self.policy is None or full:
             # In order, after the waiting decisions.
             self._enqueue(_Task(None, (), gpu_ids, action, answered))
@@ -116,14 +116,14 @@ class Shadow:
 
     def _enqueue(self, task: _Task) -> None:
         self._tasks.append(task)
-        self._rows += task.rows
+        self._byte_count += task.byte_count
         if self._working is None or self._working.done():
             self._working = asyncio.get_running_loop().create_task(self._work(), name="shadow")
 
     async def _work(self) -> None:
         while self._tasks:
             task = self._tasks.popleft()
-            self._rows -= task.rows
+            self._byte_count -= task.byte_count
             policy, observation = self.policy, task.observation
             found: ShadowDecision | None = None
             if policy is None or observation is None:

@@ -57,7 +57,7 @@ def decision(
     nodes = list(range(gpus)) if node is None else list(node)
     cores = [64] * (max(nodes) + 1) if cores_free is None else list(cores_free)
     idle = np.array([left == 0 for left in remaining_s])
-    duration = np.array([job.duration_s for job in jobs]).reshape(len(jobs), gpus)
+    duration = np.array([job.duration_s for job in jobs], dtype=np.float64).reshape(len(jobs), gpus)
     asked = np.array([job.cores for job in jobs], dtype=np.int64)
     waiting = np.array([job.waiting for job in jobs], dtype=np.bool_)
     memory = [1 << 20] * len(cores) if memory_free_mib is None else list(memory_free_mib)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from adlro.services.ingest.normalize import (
     normalize_job,
     superseded,
 )
+from adlro.services.ingest.telemetry_store import superseded_sources
 from adlro.services.ingest.units import METRIC_RULES
 from tests.unit.ingest.clusters_for_tests import GPU_IDS, NOW_UNIX_S, VIEW, column, f32, raw_block
 
@@ -236,6 +238,18 @@ def test_superseded_are_those_whose_every_value_is_newer_elsewhere():
     other = sample_at(NOW_UNIX_S - 9, Metric.TEMPERATURE, Unit.CELSIUS, [5], gpu_ids=("volta-0/1",))
     assert superseded([both, first]) == []
     assert superseded([both, first, second, other]) == [0]
+
+
+def test_a_sample_of_which_something_was_left_out_is_never_superseded():
+    """A newer ingest stored a metric that this one does not know."""
+    old = sample_at(NOW_UNIX_S - 2, Metric.POWER, Unit.W, [1], gpu_ids=("volta-0/0",))
+    new = sample_at(NOW_UNIX_S, Metric.POWER, Unit.W, [2], gpu_ids=("volta-0/0",))
+    name, other = b"g" * 16, b"h" * 16
+    assert superseded_sources({name + bytes([Metric.POWER]): old, other + bytes([Metric.POWER]): new}) == [
+        name + bytes([Metric.POWER])
+    ]
+    assert superseded_sources({name + bytes([Metric.POWER, 99]): old, other + bytes([Metric.POWER]): new}) == []
+    assert superseded_sources({name + bytes([99]): replace(old, columns={}), other + bytes([5]): new}) == []
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------

@@ -46,6 +46,52 @@ def test_a_cluster_is_simulated_where_no_compiled_code_can_be_kept(tmp_path: Pat
     assert not list(tmp_path.rglob("*.nbi"))
 
 
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the package, beside another one that is none of ours."""
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    package = tmp_path / "adlro"
+    shutil.copytree(Path(adlro.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "services"))
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").touch()
+    return package
+
+
+def folder_of(sources: Path) -> str:
+    return str(compiled._cache_folder.__wrapped__(sources))
+
+
+@pytest.mark.parametrize(
+    ("changed", "used_by"),
+    [
+        ("state/room.py", ["decide/policies", "decide/planes", "decide/rollouts", "state", "sim", "decide"]),
+        ("state/observation.py", ["decide/policies", "decide/planes"]),
+        ("decide/looked.py", ["decide/policies", "decide/planes", "decide"]),
+        ("decide/hold_rule.py", ["decide/rollouts", "decide"]),
+        ("decide/policies/plan.py", ["decide/policies"]),
+        ("numeric/compiled.py", ["decide/policies", "state", "numeric"]),
+        ("sim/kernel.py", ["sim", "decide/rollouts"]),
+    ],
+)
+def test_compiled_code_is_made_anew_where_a_file_changes_that_is_in_it(
+    changed: str, used_by: list[str], copied: Path
+) -> None:
+    before = {name: folder_of(copied / name) for name in used_by}
+    others = {name: folder_of(copied / name) for name in ("numeric",) if name not in used_by}
+    with (copied / changed).open("a") as file:
+        file.write("# changed\n")
+    assert [name for name in used_by if folder_of(copied / name) == before[name]] == []
+    assert {name: folder_of(copied / name) for name in others} == others
+
+
+def test_compiled_code_does_not_depend_on_files_of_others_or_that_it_lacks(copied: Path) -> None:
+    files = compiled.files_in_code(copied / "decide" / "policies")
+    assert not [file for file in files if "numpy" in file.parts]
+    names = {file.relative_to(copied).as_posix() for file in files if copied in file.parents}
+    assert {"decide/policies/plan.py", "decide/looked.py", "state/room.py", "numeric/compiled.py"} <= names
+    assert "decide/policies/dqn.py" not in names
+
+
 @pytest.mark.parametrize(("kept", "says"), [(True, "compiling, first start only"), (False, "NUMBA_CACHE_DIR")])
 def test_what_is_compiled_is_told_of_once(
     kept: bool, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

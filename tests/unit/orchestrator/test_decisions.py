@@ -17,13 +17,19 @@ NO = -np.inf
 
 
 def made(
-    cluster: Cluster, basis: DecisionBasis, scores: list[float], values: list[float] | None, chosen: int = -1
+    cluster: Cluster,
+    basis: DecisionBasis,
+    scores: list[float],
+    values: list[float] | None,
+    chosen: int = -1,
+    gpu: list[int] | None = None,
 ) -> Made:
     """Of one job on the five idle GPUs of volta-0, two, turing-0, two, and radeon-0: three groups."""
     ledger = Ledger(cluster)
     entry = queue(ledger, 1, (1.0, 2.0, 3.0))
     valued = None if values is None else np.array(values)
     judgement, observation = Judgement(np.array(scores), {0: basis}, valued, notes={0: "why"}), ledger.observe(5.0)
+    judgement.gpu = None if gpu is None else np.array(gpu)
     now = Made.now("d-1" if chosen >= 0 else "", entry, Sjf(), ledger, 5.0)
     if chosen < 0:
         return now.judged(judgement, observation, 0)
@@ -63,3 +69,14 @@ def test_who_decided_is_who_takes_pairs_or_does_not(cluster: Cluster, basis: Dec
     assert found.summary.startswith(f"{who} starts job-1 on volta-0/0")
     assert (found.policy, found.deciding_policy, found.basis) == ("sjf", who, basis)
     assert {each.reason for each in found.masked} == {f"{who} rejects this GPU for the job now"}
+
+
+@pytest.mark.parametrize("chosen", [1, -1])
+def test_of_a_group_only_the_gpu_that_its_row_takes_has_the_score(cluster: Cluster, chosen: int) -> None:
+    found = made(cluster, DecisionBasis.POLICY, [1.0, NO, 0.5], None, chosen, gpu=[1, 2, 4]).explained()
+    assert [(each.gpu_id, each.score) for each in found.candidates] == [("volta-0/1", 1.0), ("radeon-0/0", 0.5)]
+    assert {each.gpu_id: each.reason for each in found.masked} == {
+        "volta-0/0": "equals another idle GPU of its node, which stands for both",
+        "turing-0/0": "sjf rejects this GPU for the job now",
+        "turing-0/1": "sjf rejects this GPU for the job now",
+    }

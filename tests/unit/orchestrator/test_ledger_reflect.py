@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from dataclasses import fields
 
 import numpy as np
+import pytest
 
-from adlro.records.cluster import Cluster
+from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.state.observation import Observation
-from tests.ledgers import queue
+from tests.ledgers import MODELS, queue
 
 
 def held(observation: Observation) -> tuple[list[int], list[int]]:
@@ -32,6 +35,20 @@ def test_an_observation_shows_what_each_job_holds(cluster: Cluster) -> None:
     assert held(ledger.observe(1.0)) == ([0, 0, 0, 0, 2], [0, 0, 0, 0, 700])
 
 
+def is_as_made_anew(seen: Observation, anew: Observation, rows: list[int]) -> None:
+    """But for where the jobs stand: `rows` are the places of those that still wait."""
+    for field in fields(Observation):
+        ours, theirs = getattr(seen, field.name), getattr(anew, field.name)
+        if field.name == "table":
+            np.testing.assert_array_equal(ours.rows_of_job[:, rows], theirs.rows_of_job)
+            np.testing.assert_array_equal(ours.job, [rows[job] for job in theirs.job])
+            ours, theirs = (np.stack(table[2:]) for table in (ours, theirs))
+        if field.name.startswith("job_") or field.name == "kind_duration_s":
+            ours = ours[:, rows]
+        # What a user has had is the same: no time has passed.
+        np.testing.assert_array_equal(ours, theirs, err_msg=field.name)
+
+
 def test_brought_up_to_date_it_is_as_made_anew(cluster: Cluster) -> None:
     ledger = Ledger(cluster)
     for number in range(6):
@@ -42,16 +59,59 @@ def test_brought_up_to_date_it_is_as_made_anew(cluster: Cluster) -> None:
         ledger.place(ledger.queued()[rows.index(row)], gpu, 17.3)
         seen = ledger.reflect(seen, row, gpu)
         rows.remove(row)
-        anew = ledger.observe(17.3)
-        for field in fields(Observation):
-            ours, theirs = getattr(seen, field.name), getattr(anew, field.name)
-            if field.name == "table":  # but for where the jobs stand
-                np.testing.assert_array_equal(ours.rows_of_job[:, rows], theirs.rows_of_job)
-                np.testing.assert_array_equal(ours.job, [rows[job] for job in theirs.job])
-                ours, theirs = (np.stack(table[2:]) for table in (ours, theirs))
-            if field.name.startswith("job_") or field.name == "kind_duration_s":
-                ours = ours[:, rows]
-            # What a user has had is the same: nobody had anything, and no time has passed.
-            np.testing.assert_array_equal(ours, theirs, err_msg=field.name)
+        is_as_made_anew(seen, ledger.observe(17.3), rows)
         assert seen.table.rows_of_job[0, row] == 0
         assert not seen.job_waiting[0, row]
+
+
+def drawn_cluster(rng: np.random.Generator) -> Cluster:
+    nodes = []
+    for number in range(int(rng.integers(1, 5))):
+        gpus = tuple(
+            Gpu(f"{number}/{place}", MODELS[rng.integers(3)], int(rng.choice([8000, 16000])))
+            for place in range(rng.integers(1, 5))
+        )
+        nodes.append(Node(f"n{number}", int(rng.choice([4, 8, 16])), int(rng.choice([2000, 8000])), gpus))
+    return Cluster("drawn", tuple(nodes))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_so_it_is_with_slow_lost_and_drained_gpus_and_users_who_run_jobs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ledger = Ledger(drawn_cluster(rng))
+    gpu_ids, nodes = ledger.layout.gpu_ids, sorted({gpu_id.split("/")[0] for gpu_id in ledger.layout.gpu_ids})
+    ledger.set_speeds({gpu_id: float(rng.choice([0.5, 0.7])) for gpu_id in gpu_ids if rng.random() < 0.3})
+    if rng.random() < 0.4:
+        ledger.set_drained([f"n{rng.choice(nodes)}"])
+    if rng.random() < 0.4:
+        ledger.set_lost([gpu_ids[rng.integers(len(gpu_ids))]], True)
+    time_s = float(np.round(rng.uniform(1e5, 2e5), 3))
+    for number in range(12):
+        queue(
+            ledger,
+            number,
+            tuple(rng.exponential(50.0, 3)),
+            user=f"u{rng.integers(3)}",
+            submit_s=float(np.round(time_s - rng.uniform(10, 5000), 3)),
+            cpu_cores=int(rng.choice([1, 2, 4, 17], p=[0.5, 0.3, 0.15, 0.05])),
+            memory_mib=int(rng.choice([100, 1000, 3000])),
+            gpu_memory_mib=int(rng.choice([0, 8000, 16000])),
+        )
+    for _ in range(2):  # of users who have running jobs then
+        before = ledger.observe(time_s - 7.3)
+        if len(before.table.job):
+            ledger.place(ledger.queued()[int(before.table.job[0])], int(before.table.gpu[0]), time_s - 7.3)
+    seen, queued = ledger.observe(time_s), ledger.queued()
+    rows, kept = list(range(len(queued))), []
+    while len(seen.table.job):
+        kept.append((seen, copy.deepcopy(seen)))
+        row = int(rng.integers(len(seen.table.job)))
+        job, gpu = int(seen.table.job[row]), int(rng.choice(seen.group(0, row)))
+        ledger.place(queued[job], gpu, time_s)
+        seen = ledger.reflect(seen, job, gpu)
+        rows.remove(job)
+        is_as_made_anew(seen, ledger.observe(time_s), rows)
+    for entry in list(ledger.entries.values()):
+        ledger.forget(entry)
+    for observation, as_it_was in kept:
+        np.testing.assert_equal(dataclasses.asdict(observation), dataclasses.asdict(as_it_was))

@@ -7,7 +7,7 @@ import pytest
 
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.services.orchestrator.ledger.ledger import Ledger
-from adlro.state.candidate_table import every_gpu, gpu_kinds, gpus_of_job
+from adlro.state.candidate_table import gpu_kinds, gpus_of_job, group_members
 from adlro.state.machines import hardware_of
 from adlro.state.observation import Observation
 from tests.dense import durations_s, fits_now
@@ -69,7 +69,7 @@ def test_every_pair_that_fits_is_in_one_row_and_no_other(seed: int) -> None:
     places = list(zip(table.cluster.tolist(), table.job.tolist(), table.gpu.tolist(), strict=True))
     assert places == sorted(places)
     assert [point.group(n, row).tolist() for row, (n, _, _) in enumerate(places)] == [
-        group.tolist() for group in np.split(every_gpu(point), np.cumsum(table.size)[:-1])
+        group.tolist() for group in np.split(group_members(point), np.cumsum(table.size)[:-1])
     ]
 
 
@@ -81,6 +81,16 @@ def test_one_cluster_of_a_batch_is_as_alone() -> None:
         one = batch.of_cluster(n)
         np.testing.assert_equal(one.table, point.table)
         np.testing.assert_array_equal(durations_s(one), durations_s(point))
+
+
+def test_no_room_is_kept_behind_few_rows() -> None:
+    waiting = [Waiting((5.0,) * 64, cores=9 if number else 1) for number in range(100)]
+    point = decision(waiting, [0.0] * 64, node=[0] * 64, model=[0] * 64, cores_free=[8])
+    assert len(point.table.job) == 1
+    assert point.byte_count < 64 * 8 * 20 + 100 * 8 * 20
+    # What is part of a larger array keeps all of it, and counts as that.
+    batch = merged([point] * 3)
+    assert batch.of_cluster(0).byte_count > 0.9 * batch.byte_count
 
 
 def node(name: str, cores: int, *gpus: tuple[str, int]) -> Node:

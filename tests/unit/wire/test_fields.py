@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from adlro.kit.testing import ROOT
 from adlro.placement import GpuShare, Placement
 from adlro.records.decisions import DecisionBasis
-from adlro.records.events import ClockMode
+from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import (
     ExpectedRuntime,
     Job,
@@ -30,10 +31,22 @@ from adlro.records.jobs import (
 )
 from adlro.records.matrices import ClusterState, MetricColumn, StatePlane
 from adlro.records.predictions import PredictionBasis, RuntimePrediction
+from adlro.records.telemetry import Metric
 from adlro.records.watching import JobEventKind, JobFilter
-from adlro.v1 import cluster_pb2, decompose_service_pb2, job_pb2, orchestrator_service_pb2
-from adlro.wire import clock_from_proto, filter_from_proto, prediction_to_proto, predictions_to_proto, status_from_proto
+from adlro.v1 import cluster_pb2, decompose_service_pb2, job_pb2, orchestrator_service_pb2, telemetry_pb2
+from adlro.wire import (
+    block_from_proto,
+    clock_from_proto,
+    clock_to_proto,
+    cluster_state_from_proto,
+    filter_from_proto,
+    filter_to_proto,
+    prediction_to_proto,
+    predictions_to_proto,
+    status_from_proto,
+)
 from adlro.wire.fields import TRANSLATIONS, Translation
+from adlro.wire.matrices import floats_to_proto
 from tests.unit.wire.records import drawn, enumerations, has_arrays, messages, record_classes
 
 pb = orchestrator_service_pb2
@@ -168,8 +181,33 @@ def test_numbers_of_a_newer_release_are_not_said_or_refused() -> None:
     counts = [pb.BasisCount(basis=newer, count=3), pb.BasisCount(basis=pb.DECISION_BASIS_LATE, count=2)]
     status = status_from_proto(pb.GetStatusResponse(deciding_basis=newer, decisions_by_basis=counts))
     assert (status.deciding_basis, status.decisions_by_basis) == (None, {DecisionBasis.LATE: 2})
-    with pytest.raises(ValueError, match="99 is no ClockMode that this release knows"):
+    with pytest.raises(ValueError, match="mode: 99 is no ClockMode that this release knows"):
         clock_from_proto(cluster_pb2.Clock(mode=newer))
+    with pytest.raises(ValueError, match="states: 99 is no JobState that this release knows"):
+        filter_to_proto(JobFilter(states=[newer]))
+    with pytest.raises(ValueError, match="mode: 99 is no ClockMode that this release knows"):
+        clock_to_proto(Clock(newer, 1.0, False, 0.0))
+
+
+def test_metrics_and_units_of_a_newer_release_take_nothing_from_the_others() -> None:
+    newer: Any = 99
+    values: dict[str, Any] = {
+        name: floats_to_proto(np.ones(1, dtype=np.float32)) for name in ("raw_f32", "normalized_f32")
+    }
+    known, unknown = (
+        {"metric": 1, "unit": 1, **values},
+        [
+            {"metric": newer, "unit": 1, **values},
+            {"metric": 2, "unit": newer, **values},
+            {"metric": 3, "unit": 0, **values},
+        ],
+    )
+    columns = [telemetry_pb2.NormalizedColumn(**each) for each in (known, *unknown)]
+    sent = telemetry_pb2.NormalizedBlock(gpu_ids=["a"], sample_times_unix_s=[5.0], columns=columns)
+    assert list(block_from_proto(sent).columns) == [Metric.UTILIZATION]
+    planes = [decompose_service_pb2.StatePlane(**each) for each in (known, *unknown)]
+    state = cluster_state_from_proto(decompose_service_pb2.ClusterState(planes=planes))
+    assert list(state.planes) == [Metric.UTILIZATION]
 
 
 def test_what_a_message_lacks_has_the_records_default() -> None:

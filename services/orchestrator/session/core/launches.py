@@ -201,13 +201,13 @@ class Launches:
         if flight is not None and not stopping.gives_up:
             self._forget(flight)
         elif flight is not None and cannot_end and not flight.entry.job.cancel_requested:
-            # An attempt that the cluster has accepted runs to its own end. Another launch call shows whether the cluster
-            # has accepted it: a refusal now means that it has not.
+            # An accepted attempt runs to its own end. Another launch call shows whether the cluster has accepted it: a
+            # refusal now means that it has not.
             flight.tries = 0
             self._state.remind(END_PATIENCE_S, LaunchDue(flight.key))
         elif flight is not None:
-            # The next attempt begins only after this one's end event. A cluster that finds nothing to stop may be ending
-            # the attempt after an earlier call: a try of this stop, the user's cancel, or a call of an earlier session.
+            # The next attempt begins only after this one's end event. A cluster that finds nothing to stop may be
+            # ending it after an earlier call: a try of this stop, the user's cancel, or one of an earlier session.
             earlier = stopping.tries > 1 or flight.entry.job.cancel_requested or transitions.is_given_up(flight.job)
             ends = given.answer or earlier
             self._state.remind(END_PATIENCE_S if ends else AGAIN_S, EndDue(flight.key))
