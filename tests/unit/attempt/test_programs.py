@@ -1,0 +1,372 @@
+"""Programs as real users have them: each ends with the state, code and reason that are true, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from adlro.attempt.attempts import Attempts
+from adlro.attempt.drivers import CgroupDriver
+from adlro.attempt.records import EndReason, Launch, Limits, Program, Stage
+from adlro.errors import AlreadyExists, Conflict, InvalidInput, NotFound
+from tests.unit.attempt.node import DAEMON, Node, until
+
+pytestmark = pytest.mark.slow
+
+ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(not ROOT, reason="running programs as another user needs root")
+
+
+def usable_groups() -> CgroupDriver | None:
+    try:
+        return CgroupDriver.find()
+    except OSError:
+        return None
+
+
+async def test_a_program_runs_once_in_a_folder_of_its_own_and_its_exit_code_is_told(node: Node):
+    end = await node.run("pwd; echo oops >&2; exit 7")
+    view = node.attempts.look("a.1")
+    assert (view.stage, view.exit) == (Stage.ENDED, end)
+    assert (end.reason, end.code, end.signal) == (EndReason.EXITED, 7, 0)
+    assert not end.succeeded
+    assert view.began is not None
+    assert view.ended is not None
+    assert 0.0 < view.ended.boottime_s - view.began.boottime_s < 30.0
+    assert node.stdout() == f"{node.folder}/a.1/scratch\n"
+    assert node.attempts.read_log("a.1", "stderr", 0).data == b"oops\n"
+    assert node.runs() == 1
+
+
+async def test_a_repeated_start_changes_nothing_and_another_program_of_that_name_is_refused(node: Node):
+    first = node.launch("exit 0")
+    await asyncio.gather(*(node.attempts.start("a.1", first) for _ in range(4)))
+    assert (await node.ended()).succeeded
+    assert (await node.attempts.start("a.1", first)).stage is Stage.ENDED
+    with pytest.raises(AlreadyExists, match=r"a\.1"):
+        await node.attempts.start("a.1", node.launch("exit 1"))
+    assert node.runs() == 1
+
+
+async def test_two_services_that_start_the_same_attempt_run_it_once(node: Node):
+    services = [node.service() for _ in range(4)]
+    await asyncio.gather(*(each.start("a.1", node.launch("sleep 0.2; exit 7")) for each in services))
+    assert {(await each.ended("a.1")).code for each in services} == {7}
+    assert node.runs() == 1
+
+
+async def test_a_program_that_is_ended_by_a_signal(node: Node):
+    end = await node.run("kill -SEGV $$")
+    assert (end.reason, end.signal) == (EndReason.SIGNALLED, 11)
+
+
+async def test_a_stop_lets_a_program_save_its_work_although_its_shell_dies_at_once(node: Node):
+    saves = (
+        "import signal, time\n"
+        "signal.signal(15, lambda *_: (print('saved', flush=True), exit(3)))\n"
+        "print('up', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    (node.folder / "saves.py").write_text(saves)
+    script = f"{sys.executable} -I -S {node.folder}/saves.py; exit 5"
+    await node.attempts.start("a.1", node.launch(script, grace_s=20.0))
+    await until(lambda: "up" in node.stdout())
+    await node.attempts.stop("a.1", detail="ada wanted it")
+    end = await node.ended()
+    assert (end.reason, end.detail) == (EndReason.STOPPED, "ada wanted it")
+    assert "saved" in node.stdout()
+    await node.attempts.stop("a.1")  # of what has ended this ends nothing
+
+
+async def test_a_program_that_ignores_sigterm_is_killed_when_its_grace_is_over(node: Node):
+    await node.attempts.start("a.1", node.launch("trap '' TERM; echo up; while :; do sleep 0.1; done", grace_s=0.6))
+    await until(lambda: "up" in node.stdout())
+    began = time.monotonic()
+    await node.attempts.stop("a.1")
+    end = await node.ended()
+    assert time.monotonic() - began >= 0.6
+    assert (end.reason, end.signal) == (EndReason.STOPPED, 9)
+
+
+async def test_an_attempt_that_is_stopped_before_its_supervisor_begins_never_runs(node: Node):
+    waits = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(0.5)"]
+    broken = node.service(command=waits)
+    await broken.start("a.1", node.launch("exit 0"))
+    await broken.stop("a.1")
+    end = await node.ended()
+    assert end.reason is EndReason.STOPPED
+    assert node.runs() == 0
+
+
+async def test_what_a_program_leaves_behind_in_a_session_of_its_own_is_ended_with_it(node: Node):
+    end = await node.run(DAEMON * 3 + "sleep 0.3; exit 0")
+    assert end.succeeded
+    assert end.left_behind >= 3
+    assert not node.left()
+
+
+async def test_a_program_that_never_ends_has_its_time_limit_kept_without_a_service(node: Node):
+    await node.attempts.start(
+        "a.1", node.launch(DAEMON + "trap '' TERM; while :; do sleep 0.1; done", grace_s=0.5, time_limit_s=0.5)
+    )
+    await until(lambda: node.journal().has("exit.json"))  # nobody waits, nobody looks
+    view = node.attempts.look("a.1")
+    assert view.exit is not None
+    assert (view.exit.reason, view.exit.signal) == (EndReason.TIME_LIMIT, 9)
+    assert view.began is not None
+    assert view.ended is not None
+    assert view.ended.boottime_s - view.began.boottime_s >= 0.9
+    assert not node.left()
+
+
+async def test_workers_in_sessions_of_their_own_end_with_a_stop(node: Node):
+    worker = "setsid sh -c 'while :; do sleep 0.1; done' & "
+    await node.attempts.start("a.1", node.launch(worker * 4 + "echo up; wait", grace_s=5.0))
+    await until(lambda: "up" in node.stdout())
+    await node.attempts.stop("a.1")
+    end = await node.ended()
+    assert end.reason is EndReason.STOPPED
+    assert not node.left()
+
+
+async def test_a_supervisor_that_somebody_else_ends_tells_that_the_node_was_lost(node: Node):
+    await node.attempts.start("a.1", node.launch("sleep 60"))
+    await until(lambda: node.runs() == 1)
+    supervisor = node.journal().supervisor()
+    assert supervisor is not None
+    os.kill(supervisor[0], 15)
+    end = await node.ended()
+    assert end.reason is EndReason.NODE_LOST
+
+
+# ---- logs
+
+
+async def test_a_log_of_1_gib_is_kept_below_its_limit_at_unchanged_offsets(node: Node):
+    line_bytes, lines = 64, (1 << 30) // 64
+    script = (
+        "import sys\n"
+        "step = 16384\n"
+        f"for n in range(0, {lines}, step):\n"
+        "    sys.stdout.write(''.join(f'{k:063d}\\n' for k in range(n, n + step)))\n"
+    )
+    limit_mib = 64
+    program = Program((sys.executable, "-I", "-S", "-c", script), log_limit_mib=limit_mib)
+    await node.attempts.start("a.1", Launch(program))
+    log = node.folder / "a.1" / "stdout"
+    ended = asyncio.create_task(node.attempts.ended("a.1"))
+    most = 0
+    while not ended.done():
+        if log.exists():
+            most = max(most, log.stat().st_blocks * 512)
+        await asyncio.sleep(0.01)
+    assert ended.result().succeeded, ended.result()
+    assert most <= 1.1 * (limit_mib << 20)
+    assert log.stat().st_size == 1 << 30
+    first = node.attempts.read_log("a.1", "stdout", 0, 1)
+    assert first.size == 1 << 30
+    assert first.size - first.offset >= 0.79 * (limit_mib << 20)
+    offset = first.offset
+    while offset < first.size:
+        piece = node.attempts.read_log("a.1", "stdout", offset, 1 << 20)
+        begin, end = piece.offset // line_bytes, -(-(piece.offset + len(piece.data)) // line_bytes)
+        wanted = b"".join(b"%063d\n" % k for k in range(begin, end))
+        skipped = piece.offset - begin * line_bytes
+        assert piece.offset == offset
+        assert piece.data == wanted[skipped : skipped + len(piece.data)]
+        offset += len(piece.data)
+
+
+# ---- limits
+
+
+async def test_a_program_that_takes_too_much_memory_is_ended_and_told_so(tmp_path: Path):
+    driver = usable_groups()
+    if driver is None or "memory_mib" not in driver.enforced:
+        pytest.skip("this machine lets us make no control groups with memory limits")
+    node = Node(tmp_path / "attempts", driver)
+    other = asyncio.create_task(node.run("sleep 1; exit 7", "b.1"))
+    eats = f"{sys.executable} -I -S -c 'x = bytearray(1 << 30)'; exit $?"
+    end = await node.run(eats, limits=Limits(memory_mib=64, processes=50, cpu_cores=1.0))
+    assert end.reason is EndReason.OUT_OF_MEMORY
+    assert end.peak_memory_mib is not None
+    assert 60 <= end.peak_memory_mib <= 64
+    assert (await other).code == 7, "another attempt is undisturbed"
+    intent = node.journal().read("intent.json")
+    assert intent is not None
+    assert not any(os.access(path, os.F_OK) for path in intent["groups"].values())
+
+
+async def test_a_program_that_makes_processes_faster_than_they_are_found_is_ended(tmp_path: Path):
+    driver = usable_groups()
+    if driver is None or "processes" not in driver.enforced:
+        pytest.skip("this machine lets us make no control groups with a limit of processes")
+    node = Node(tmp_path / "attempts", driver)
+    bomb = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "while True:\n"
+        "    try:\n"
+        "        os.fork()\n"
+        "    except OSError:\n"
+        "        time.sleep(0.01)\n"
+    )
+    program = Program((sys.executable, "-I", "-S", "-c", bomb), stop_grace_s=0.2)
+    await node.attempts.start("a.1", Launch(program, time_limit_s=0.5, limits=Limits(processes=60)))
+    end = await node.ended()
+    assert end.reason is EndReason.TIME_LIMIT
+    assert not node.left()
+
+
+async def test_only_the_devices_that_were_given_can_be_opened(tmp_path: Path):
+    driver = usable_groups()
+    if driver is None or "devices" not in driver.enforced:
+        pytest.skip("this machine lets us make no control groups for devices")
+    node = Node(tmp_path / "attempts", driver)
+    reads = "head -c 1 /dev/null && (exec 3</dev/kmsg) && echo kmsg; (exec 3</dev/net/tun) && echo tun; exit 0"
+    if not all(os.access(path, os.R_OK) for path in ("/dev/kmsg", "/dev/net/tun")):
+        pytest.skip("this machine has not the two devices of this test")
+    await node.run(reads, limits=Limits(devices=("/dev/net/tun",)))
+    assert "kmsg" not in node.stdout()
+    assert "tun" in node.stdout()
+
+
+# ---- what can't be run
+
+
+@pytest.mark.parametrize(
+    ("argv", "workdir", "told"),
+    [
+        (("no-such-program",), "", "there is no program 'no-such-program' in PATH"),
+        (("/no/such/program",), "", "there is no program '/no/such/program'"),
+        (("{tmp}/wrong-interpreter",), "", "the interpreter that it names"),
+        (("{tmp}/no-first-line",), "", "does not name an interpreter"),
+        (("{tmp}/not-executable",), "", "Permission denied"),
+        (("true",), "{tmp}/missing", "working directory '{tmp}/missing' can't be entered: No such file"),
+        (("true",), "{tmp}/not-executable", "Not a directory"),
+    ],
+)
+async def test_what_can_t_be_run_is_told_to_its_user_and_disturbs_nobody(node: Node, tmp_path, argv, workdir, told):
+    for name, text, mode in (
+        ("wrong-interpreter", "#!/no/such/interpreter\n", 0o755),
+        ("no-first-line", "just text\n", 0o755),
+        ("not-executable", "#!/bin/sh\n", 0o644),
+    ):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
+
+    def filled(text: str) -> str:
+        return text.replace("{tmp}", str(tmp_path))
+
+    other = asyncio.create_task(node.run("sleep 0.3; exit 7", "b.1"))
+    await node.attempts.start("a.1", Launch(Program(tuple(map(filled, argv)), workdir=filled(workdir))))
+    end = await node.ended()
+    assert end.reason is EndReason.NOT_STARTED
+    assert filled(told) in end.detail
+    assert (await other).code == 7
+
+
+async def test_a_long_argument_list_is_refused_with_its_field_and_nothing_is_left(node: Node):
+    with pytest.raises(InvalidInput) as refused:
+        await node.attempts.start("a.1", Launch(Program(("echo", "x" * (1 << 20)))))
+    assert refused.value.field == "program.argv"
+    with pytest.raises(NotFound):
+        node.attempts.look("a.1")
+
+
+@needs_root
+async def test_a_program_runs_as_its_user_with_nothing_of_root(node: Node, tmp_path: Path):
+    open_way(tmp_path)
+    end = await node.run(
+        "id -u; id -G; echo $HOME $USER; pwd; touch mine && ls -l /proc/self/fd >/dev/null", user="nobody"
+    )
+    entry = pwd.getpwnam("nobody")
+    # The runs file is root's: the note of the start fails, and the rest goes on.
+    lines = node.stdout().splitlines()
+    assert end.code == 0, node.attempts.read_log("a.1", "stderr", 0).data
+    assert lines[0] == str(entry.pw_uid)
+    assert "0" not in lines[1].split()
+    assert lines[2] == f"{entry.pw_dir} nobody"
+    assert (node.folder / "a.1" / "scratch" / "mine").stat().st_uid == entry.pw_uid
+
+
+@needs_root
+async def test_a_working_directory_is_entered_as_the_user(node: Node, tmp_path: Path):
+    open_way(tmp_path)
+    (tmp_path / "closed").mkdir(mode=0o700)
+    program = Program(("true",), workdir=str(tmp_path / "closed"))
+    await node.attempts.start("a.1", Launch(program, user="nobody"))
+    assert "can't be entered: Permission denied" in (await node.ended()).detail
+    await node.attempts.start("b.1", Launch(Program(("true",)), user="no-such-user"))
+    end = await node.ended("b.1")
+    assert (end.reason, end.detail) == (EndReason.NOT_STARTED, "this node has no user 'no-such-user'")
+
+
+def open_way(folder: Path) -> None:
+    """Lets every user through to a test's folder."""
+    for each in (folder, *folder.parents):
+        if str(each).startswith("/tmp/"):
+            each.chmod(each.stat().st_mode | 0o011)
+
+
+# ---- environment and secrets
+
+
+async def test_a_program_has_its_environment_and_nothing_of_the_service_s(node: Node, monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("SERVICE_PASSWORD", "hush")
+    secret = tmp_path / "token"
+    secret.write_text("s3cret\n")
+    secret.chmod(0o600)
+    program = Program(("env",), environment={"EPOCHS": "3"}, secret_names=("HF_TOKEN",))
+    launch = Launch(program, environment={"CUDA_VISIBLE_DEVICES": "GPU-1"}, secrets={"HF_TOKEN": str(secret)})
+    await node.attempts.start("a.1", launch)
+    await node.ended()
+    lines = node.stdout().splitlines()
+    assert {"EPOCHS=3", "HF_TOKEN=s3cret", "CUDA_VISIBLE_DEVICES=GPU-1", "ADLRO_ATTEMPT=a.1"} <= set(lines)
+    assert not any("hush" in line for line in lines)
+    for path in (node.folder / "a.1").iterdir():
+        if path.is_file() and path.name != "stdout":
+            assert "s3cret" not in path.read_text()
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+@pytest.mark.parametrize(("mode", "told"), [(0o644, "mode 0600"), (None, "has no secret 'HF_TOKEN'")])
+async def test_a_secret_that_others_can_read_or_that_is_missing_keeps_a_program_from_starting(
+    node: Node, tmp_path: Path, mode, told
+):
+    secret = tmp_path / "token"
+    if mode is not None:
+        secret.write_text("s3cret")
+        secret.chmod(mode)
+    launch = Launch(Program(("env",), secret_names=("HF_TOKEN",)), secrets={"HF_TOKEN": str(secret)})
+    await node.attempts.start("a.1", launch)
+    end = await node.ended()
+    assert end.reason is EndReason.NOT_STARTED
+    assert told in end.detail
+    assert "s3cret" not in end.detail
+
+
+async def test_an_attempt_is_forgotten_only_when_it_has_ended(node: Node):
+    await node.attempts.start("a.1", node.launch("sleep 60"))
+    with pytest.raises(Conflict):
+        await node.attempts.forget("a.1")
+    await node.attempts.stop("a.1")
+    await node.ended()
+    await node.attempts.forget("a.1")
+    assert node.attempts.names() == []
+    with pytest.raises(NotFound):
+        node.attempts.look("a.1")
+
+
+def test_another_system_than_linux_is_told_so(monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    from adlro.errors import Unsupported
+
+    with pytest.raises(Unsupported, match="Linux"):
+        Attempts(tmp_path)
