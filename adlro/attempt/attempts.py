@@ -34,6 +34,8 @@ _log = structlog.get_logger()
 _LOOK_S, _MOST_LOOK_S = 0.02, 10.0
 _BEGIN_LOOK_S = 0.02
 _FREE_MIB = 64
+# A program of another user must come through to its own folder, and sees nothing else. Only root has such programs.
+_FOLDER_MODE = 0o711 if os.geteuid() == 0 else 0o700
 _MOST_READ_BYTES = 1 << 20
 
 
@@ -72,8 +74,9 @@ class Attempts:
             )
         self.driver = choose_driver().driver if driver is None else driver
         self._folder = folder.resolve()
-        # A program of another user must come through to its own folder, and see nothing else here.
-        self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True)
+            self._folder.chmod(_FOLDER_MODE)
         self._command = list(supervisor_command() if command is None else command)
         self._free_mib = free_mib
         # Supervisors that this process has started, by attempt; None: it is starting one.
@@ -150,7 +153,9 @@ class Attempts:
         began = None if run is None else Moment(**run["at"])
         if end is not None:
             return AttemptView(name, Stage.ENDED, supervised, began, Moment(**end["ended"]), ExitStatus.of(end))
-        return AttemptView(name, Stage.ORDERED if run is None else Stage.RUNNING, supervised, began)
+        stuck = _readable(journal, names.STUCK) or {"pids": ()}
+        stage = Stage.ORDERED if run is None else Stage.RUNNING
+        return AttemptView(name, stage, supervised, began, stuck_pids=tuple(stuck["pids"]))
 
     def read_log(self, name: str, stream: str, offset: int, most_bytes: int = _MOST_READ_BYTES) -> Piece:
         """Reads an attempt's log.
@@ -213,7 +218,8 @@ class Attempts:
         try:
             if not journal.has(names.INTENT):
                 self._check_room()
-                os.makedirs(journal.folder, mode=0o711, exist_ok=True)
+                os.makedirs(journal.folder, exist_ok=True)
+                os.chmod(journal.folder, _FOLDER_MODE)
                 journal.reserve()
                 sync_folder(str(self._folder))
                 mark = os.urandom(16).hex()
@@ -243,7 +249,8 @@ class Attempts:
             return
         journal = self._journal(name)
         try:
-            journal.write_once(names.STOP, {"reason": reason.value, "detail": detail[: names.DETAIL_CHARS]})
+            if not journal.has(names.STOP):
+                journal.write_reserved(names.STOP, {"reason": reason.value, "detail": detail[: names.DETAIL_CHARS]})
         except OSError as error:
             raise Unavailable(f"the stop of attempt {name} can't be written down: {error}", reason="DISK") from error
         process = journal.supervisor()

@@ -6,12 +6,13 @@
     spawn.json    a supervisor is about to make the program's process: no other one ever will
     run.json      the process is there, and may pass its gate now
     wait.json     how the program itself ended; what it left behind may still run
+    stuck.json    what does not end although it was killed
     exit.json     how the attempt ended; nothing of it runs any more
     stdout, stderr, scratch/, supervisor.log
 
 A record is there whole or not at all, and is never changed. Those that say what must not happen twice (intent, spawn)
-are made exclusively, and are on the disk before anything rests on them. The last two are written into files whose room
-was reserved with the intent, so a full disk does not keep an end from being told.
+are made exclusively, and are on the disk before anything rests on them. stop, wait and exit are written into files
+whose room was reserved with the intent: a full disk keeps no end from being asked for, or from being told.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 VERSION = 1
 """Of the records' form. A supervisor refuses an intent of another one."""
 
-INTENT, SPAWN, RUN, STOP, WAIT, EXIT = "intent.json", "spawn.json", "run.json", "stop.json", "wait.json", "exit.json"
+INTENT, SPAWN, RUN, STUCK = "intent.json", "spawn.json", "run.json", "stuck.json"
+STOP, WAIT, EXIT = "stop.json", "wait.json", "exit.json"
 LOCK, STDOUT, STDERR, SCRATCH, SUPERVISOR_LOG = "lock", "stdout", "stderr", "scratch", "supervisor.log"
 
 # Reasons of an end, as records have them; `records.EndReason` are the same.
@@ -47,9 +49,9 @@ GPU_FAILED = "gpu_failed"
 NODE_LOST = "node_lost"
 SUPERVISOR_LOST = "supervisor_lost"
 
-SLOT_BYTES = 4096
+SLOT_BYTES = 12 << 10
 LOCK_BYTES = 64
-# Of the text that a record of an end holds, so that it fits its slot.
+# Of the text that a record of an end holds, so that it fits its slot: JSON may take 12 bytes for a character.
 DETAIL_CHARS = 800
 # Above the longest intent that `records` lets through.
 _MOST_BYTES = 4 << 20
@@ -124,16 +126,13 @@ class Journal:
         return True
 
     def reserve(self) -> None:
-        """Takes the room for the records of the end, and for what the lock tells.
+        """Takes the room for stop, wait and exit, and for what the lock tells.
 
         Raises:
             OSError: the disk has none.
         """
-        for path, size in (
-            (self._slot(WAIT), SLOT_BYTES),
-            (self._slot(EXIT), SLOT_BYTES),
-            (self.path(LOCK), LOCK_BYTES),
-        ):
+        rooms = [(self._slot(name), SLOT_BYTES) for name in (STOP, WAIT, EXIT)]
+        for path, size in (*rooms, (self.path(LOCK), LOCK_BYTES)):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(fd, 0, size)
@@ -141,7 +140,7 @@ class Journal:
                 os.close(fd)
 
     def write_reserved(self, name: str, record: Record) -> None:
-        """Makes a record of the end, WAIT or EXIT, in the room that was reserved for it.
+        """Makes STOP, WAIT or EXIT in the room that was reserved for it. The last one stays, where there are two.
 
         Raises:
             OSError: the disk is broken, or the room was taken away.

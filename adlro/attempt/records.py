@@ -221,6 +221,8 @@ class AttemptView:
         began: its program was let go; None: it was not.
         ended: nothing of it runs any more; None: it has not ended.
         exit: how it ended; None: it has not.
+        stuck_pids: processes that do not end although they were killed a minute ago: the kernel, or a GPU's driver,
+            holds them. The attempt ends when they do.
     """
 
     name: str
@@ -229,6 +231,7 @@ class AttemptView:
     began: Moment | None = None
     ended: Moment | None = None
     exit: ExitStatus | None = None
+    stuck_pids: tuple[int, ...] = ()
 
 
 def check_name(name: str) -> None:

@@ -40,7 +40,9 @@ _KILL_LOOK_S = 0.05
 # Where the kernel has no watch on files left for us, logs are looked at so often.
 _UNWATCHED_S = 0.1
 # In place of infinity, which poll does not take: some loops a day cost nothing.
-_FOREVER_S = 3600.0
+_FOREVER_S = 600.0
+# What was killed is told as stuck after so long.
+_STUCK_S = 60.0
 _NICENESS = -10
 _MOST_SECRET_BYTES = 64 << 10
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -69,7 +71,7 @@ def main(folder: str) -> int:
     if spawned is not None:
         _end_for_another(journal, intent, spawned)
     elif (stop := journal.read(names.STOP)) is not None:
-        _tell_end(journal, _end(stop["reason"], detail="it was stopped before it began"))
+        _tell_end(journal, _end(stop["reason"], detail=stop["detail"] or "it was stopped before it began"))
     else:
         _run(journal, intent, signals, niceness)
     return 0
@@ -104,12 +106,14 @@ def _end_for_another(journal: Journal, intent: Record, spawned: Record) -> None:
     # Its program has ended with it. What that left behind may be anywhere, with any parent.
     groups.kill()
     killed = tree.kill_all(left)
-    end = journal.read(names.WAIT)
+    end, stop = journal.read(names.WAIT), journal.read(names.STOP)
     if end is None:
         rebooted = spawned["at"]["boot_id"] != boot_id()
         lost = "the node went down" if rebooted else "its supervisor was killed"
         ran = "while its program ran" if journal.has(names.RUN) else "before its program began"
-        end = _end(names.NODE_LOST if rebooted else names.SUPERVISOR_LOST, detail=f"{lost} {ran}")
+        reason = names.NODE_LOST if rebooted else names.SUPERVISOR_LOST
+        # Where its end was asked for, it has come as well.
+        end = _end(reason if stop is None else stop["reason"], detail=f"{lost} {ran}")
     groups.remove()
     _tell_end(journal, {**end, "left_behind": killed})
 
@@ -320,6 +324,10 @@ class _Run:
         below = tree.descendants(os.getpid())
         tree.send(below, signal.SIGSTOP)  # so that none makes another one meanwhile
         tree.send(below, signal.SIGKILL)
+        assert self._ending is not None
+        if below and boottime_s() > self._ending.kill_s + _STUCK_S and not self._journal.has(names.STUCK):
+            with contextlib.suppress(OSError):  # of a full disk
+                self._journal.write_once(names.STUCK, {"pids": sorted(below)}, durable=False)
 
     def _look_at_logs(self, since_s: float) -> float:
         waits = [bound.look(since_s) for bound in self._bounds]

@@ -1,0 +1,55 @@
+"""Records are there whole or not at all; the lock tells who lives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from adlro.attempt import journal as names
+from adlro.attempt.journal import Journal
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(str(tmp_path))
+
+
+def test_a_record_is_made_once(journal: Journal):
+    assert journal.read(names.SPAWN) is None
+    assert journal.write_once(names.SPAWN, {"n": 1})
+    assert not journal.write_once(names.SPAWN, {"n": 2})
+    assert journal.read(names.SPAWN) == {"n": 1}
+    assert os.listdir(journal.folder) == [names.SPAWN]
+
+
+def test_a_record_of_the_end_takes_no_more_room_than_was_reserved(journal: Journal):
+    journal.reserve()
+    before = {path.stat().st_ino: path.stat().st_blocks for path in Path(journal.folder).iterdir()}
+    journal.write_reserved(names.EXIT, {"detail": "x" * names.DETAIL_CHARS})
+    assert journal.read(names.EXIT) == {"detail": "x" * names.DETAIL_CHARS}
+    assert {path.stat().st_ino: path.stat().st_blocks for path in Path(journal.folder).iterdir()} == before
+
+
+def test_the_longest_detail_fits_however_json_spells_it(journal: Journal):
+    journal.write_reserved(names.EXIT, {"detail": "\N{FIRE}" * names.DETAIL_CHARS})
+    assert journal.has(names.EXIT)
+
+
+def test_what_is_no_record_is_an_error(journal: Journal):
+    for text in (b"", bytes(64), b"[]", b'{"n": '):
+        Path(journal.path(names.RUN)).write_bytes(text)
+        with pytest.raises(ValueError):  # noqa: PT011
+            journal.read(names.RUN)
+
+
+def test_the_lock_is_one_s_alone_and_a_look_does_not_take_it(journal: Journal):
+    assert not journal.supervised()
+    assert journal.supervisor() is None
+    assert journal.take_lock()
+    assert journal.supervised()
+    assert not Journal(journal.folder).take_lock()
+    found = journal.supervisor()
+    assert found is not None
+    assert found[0] == os.getpid()
