@@ -52,7 +52,7 @@ class Groups:
         return cls(own_groups(root, own))
 
     def make(self, limits: Record) -> None:
-        """Makes the groups and sets their limits.
+        """Makes the groups and sets their limits, as far as there are groups for them: the driver says which hold.
 
         Args:
             limits: `memory_mib`, `cpu_cores`, `processes`, `devices`; what is not named is not limited.
@@ -73,13 +73,13 @@ class Groups:
             if processes is not None:
                 self._set(UNIFIED, "pids.max", processes)
             return
-        if memory is not None:
+        if memory is not None and "memory" in self.paths:
             self._set("memory", "memory.limit_in_bytes", memory << 20)
             self._set("memory", "memory.memsw.limit_in_bytes", memory << 20, optional=True)
-        if cores is not None:
+        if cores is not None and "cpu" in self.paths:
             self._set("cpu", "cpu.cfs_period_us", _PERIOD_US)
             self._set("cpu", "cpu.cfs_quota_us", int(cores * _PERIOD_US))
-        if processes is not None:
+        if processes is not None and "pids" in self.paths:
             self._set("pids", "pids.max", processes)
         if devices is not None and "devices" in self.paths:
             self._set("devices", "devices.deny", "a")
@@ -188,7 +188,7 @@ def own_groups(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> 
             if not controller:  # version 2: the whole tree, or beside version 1 in a folder of its own
                 places = {UNIFIED: root if os.path.exists(f"{root}/cgroup.controllers") else f"{root}/unified"}
             else:
-                places = {controller: f"{root}/{controller}"}
+                places = {controller: f"{root}/{controller.removeprefix('name=')}"}
             for name, top in places.items():
                 path = os.path.normpath(f"{top}/{below}")
                 # In a container the list may name groups of the host, where only its own is to be seen, as the top.

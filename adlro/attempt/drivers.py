@@ -200,17 +200,16 @@ class UnitDriver:
     def start(self, command: Sequence[str], intent: Mapping[str, Any], folder: str) -> subprocess.Popen[bytes] | None:
         """See Driver."""
         try:
-            subprocess.run(
-                self.arguments(command, intent, folder),
-                capture_output=True,
-                text=True,
-                timeout=_ASK_S,
-                check=True,
-            )
-        except subprocess.CalledProcessError as error:
-            raise Unavailable(
-                f"systemd does not start a unit: {error.stderr.strip()}", reason="NO_SUPERVISOR"
-            ) from error
+            # systemd would make it for all to read.
+            os.close(_private(os.path.join(folder, journal.SUPERVISOR_LOG), os.O_WRONLY | os.O_CREAT))
+            started = _ask(self.arguments(command, intent, folder))
+            if started.returncode != 0:
+                state = _ask(["systemctl", "show", "--property=LoadState", "--value", unit_name(intent)])
+                if state.stdout.strip() != "loaded":
+                    raise Unavailable(
+                        f"systemd does not start a unit: {started.stderr.strip()}", reason="NO_SUPERVISOR"
+                    )
+                # It is there: about to begin, or about to end. The journal will say.
         except (subprocess.TimeoutExpired, OSError) as error:
             raise Unavailable(f"systemd does not answer: {error}", reason="NO_SUPERVISOR") from error
         return None
@@ -243,8 +242,7 @@ class UnitDriver:
         if "devices" in limits:
             given.append("--property=DevicePolicy=closed")
             given += [f"--property=DeviceAllow={path} rw" for path in limits["devices"]]
-        unit = f"adlro-{intent['name']}-{intent['mark'][:8]}"
-        first = [self._systemd_run, "--quiet", "--collect", "--slice=adlro.slice", f"--unit={unit}"]
+        first = [self._systemd_run, "--quiet", "--collect", "--slice=adlro.slice", f"--unit={unit_name(intent)}"]
         environment = [f"--setenv={name}={value}" for name, value in SUPERVISOR_ENVIRONMENT.items()]
         return [*first, *given, *environment, "--", *command, folder]
 
@@ -276,6 +274,15 @@ def choose_driver() -> Choice:
         except OSError as error:
             passed_over[kind.name] = str(error)
     return Choice(TreeDriver(), passed_over)
+
+
+def unit_name(intent: Mapping[str, Any]) -> str:
+    """The unit of an attempt. Its mark tells it from one of that name of another installation."""
+    return f"adlro-{intent['name']}-{intent['mark'][:8]}.service"
+
+
+def _ask(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(command), capture_output=True, text=True, timeout=_ASK_S, check=False)
 
 
 def _private(path: str, flags: int) -> int:

@@ -127,8 +127,11 @@ def _run(journal: Journal, intent: Record, signals: _Signals, niceness: int) -> 
         try:
             run = _Run(journal, intent, groups, signals)
             run.start(niceness)
-        except (NotStartedError, OSError) as error:
+        except NotStartedError as error:
             _tell_end(journal, _end(names.NOT_STARTED, detail=str(error)))
+            return
+        except Exception as error:  # nothing has run, and a second try would come to the same
+            _tell_end(journal, _end(names.NOT_STARTED, detail=f"its supervisor could not start it: {error!r}"))
             return
         end = run.watch()
     finally:
@@ -199,7 +202,7 @@ class _Run:
             niceness: of the program.
 
         Raises:
-            NotStartedError, OSError: it can't; nothing of it is there any more.
+            Exception: it can't; nothing of it is there any more. NotStartedError: for a reason that its user knows.
         """
         intent = self._intent
         if intent["version"] != names.VERSION:
@@ -234,7 +237,7 @@ class _Run:
             process = process_stat(self._pid)
             began = {"pid": self._pid, "start_ticks": process[1] if process else 0, "at": now()}
             self._journal.write_once(names.RUN, began, durable=False)
-        except OSError:
+        except BaseException:
             os.close(opens)  # the child ends without having run anything
             os.waitpid(self._pid, 0)
             raise

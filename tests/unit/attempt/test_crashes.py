@@ -20,6 +20,8 @@ import pytest
 
 from adlro.attempt import tree
 from adlro.attempt.attempts import Attempts
+from adlro.attempt.drivers import CgroupDriver
+from adlro.attempt.linux import process_stat
 from adlro.attempt.records import EndReason, ExitStatus
 from tests.unit.attempt.node import DAEMON, Node, until
 
@@ -139,6 +141,22 @@ async def test_a_killed_supervisor_takes_its_program_and_all_of_its_daemons_alon
     assert end.left_behind >= 2
     assert not node.left()
     assert node.runs() == 1
+
+
+async def test_what_has_erased_its_environment_is_found_by_its_control_group(tmp_path: Path):
+    try:
+        node = Node(tmp_path / "attempts", CgroupDriver.find())
+    except OSError as error:
+        pytest.skip(f"this machine lets us make no control groups: {error}")
+    hidden = "env -i setsid sh -c 'echo $$ > {}; exec sleep 60' & "
+    await node.attempts.start("a.1", node.launch(hidden.format(tmp_path / "pid") + "sleep 60"))
+    await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+    pid = int((tmp_path / "pid").read_text())
+    assert process_stat(pid) is not None
+    assert pid not in node.left()
+    assert node.kill_supervisor()
+    assert (await node.ended()).reason is EndReason.SUPERVISOR_LOST
+    assert process_stat(pid) is None
 
 
 async def test_attempts_run_on_while_there_is_no_service_and_are_taken_up_by_the_next(node: Node):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -91,8 +93,14 @@ def test_what_a_group_tells_of_memory_in_version_1(tmp_path: Path):
         ("0::/not/seen/here\n", ["root"], {UNIFIED: "root"}),
         (
             "4:cpu,cpuacct:/x\n3:memory:/x\n1:name=systemd:/x\n0::/x\n",
-            ["root/cpu/x", "root/cpuacct/x", "root/memory/x", "root/unified/x"],
-            {"cpu": "root/cpu/x", "cpuacct": "root/cpuacct/x", "memory": "root/memory/x", UNIFIED: "root/unified/x"},
+            ["root/cpu/x", "root/cpuacct/x", "root/memory/x", "root/unified/x", "root/systemd/x"],
+            {
+                "cpu": "root/cpu/x",
+                "cpuacct": "root/cpuacct/x",
+                "memory": "root/memory/x",
+                "name=systemd": "root/systemd/x",
+                UNIFIED: "root/unified/x",
+            },
         ),
     ],
 )
@@ -123,7 +131,7 @@ def test_the_command_line_of_a_unit(tmp_path: Path):
     options, program = line[: line.index("--")], line[line.index("--") + 1 :]
     assert program == ["python", "-I", "/var/lib/adlro/job-17.1"]
     assert options[0] == "systemd-run"
-    assert "--unit=adlro-job-17.1-01234567" in options
+    assert "--unit=adlro-job-17.1-01234567.service" in options
     for wanted in (
         "MemoryMax=1024M",
         "CPUQuota=150%",
@@ -138,15 +146,22 @@ def test_the_command_line_of_a_unit(tmp_path: Path):
         assert f"--property={wanted}" in options
 
 
-def test_a_unit_that_systemd_refuses_is_told(tmp_path: Path):
+@pytest.mark.parametrize(("state", "refused"), [("not-found", True), ("loaded", False)])
+def test_a_unit_that_systemd_refuses_is_told_unless_it_is_there(tmp_path: Path, monkeypatch, state, refused):
     systemd_run = tmp_path / "systemd-run"
     systemd_run.write_text(
         "#!/bin/sh\necho 'Failed to start transient service unit: Unit was already loaded' >&2\nexit 1\n"
     )
     systemd_run.chmod(0o755)
     intent = Launch(Program(("true",))).intent("a.1") | {"mark": "0" * 32}
-    with pytest.raises(Unavailable, match="already loaded"):
-        UnitDriver(str(systemd_run)).start(["python"], intent, str(tmp_path))
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f"#!/bin/sh\necho {state}\n")
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    expected = pytest.raises(Unavailable, match="already loaded") if refused else contextlib.nullcontext()
+    with expected:
+        assert UnitDriver(str(systemd_run)).start(["python"], intent, str(tmp_path)) is None
+    assert (tmp_path / "supervisor.log").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize(

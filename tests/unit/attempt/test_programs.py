@@ -237,6 +237,12 @@ async def test_only_the_devices_that_were_given_can_be_opened(tmp_path: Path):
     assert "tun" in node.stdout()
 
 
+async def test_limits_that_no_driver_keeps_keep_no_program_from_running(node: Node):
+    limits = Limits(memory_mib=64, cpu_cores=1.0, processes=50, devices=())
+    assert node.attempts.driver.enforced == frozenset()
+    assert (await node.run("exit 7", limits=limits)).code == 7
+
+
 # ---- what can't be run
 
 
@@ -270,6 +276,16 @@ async def test_what_can_t_be_run_is_told_to_its_user_and_disturbs_nobody(node: N
     assert end.reason is EndReason.NOT_STARTED
     assert filled(told) in end.detail
     assert (await other).code == 7
+
+
+async def test_what_a_supervisor_did_not_expect_before_the_start_is_told_and_not_tried_for_ever(node: Node):
+    waiting = node.service(command=["true"])
+    await waiting.start("a.1", node.launch("exit 7"))
+    intent = node.folder / "a.1" / "intent.json"
+    intent.write_text(intent.read_text().replace('"log_limit_bytes"', '"unknown"'))
+    end = await node.ended()
+    assert (end.reason, node.runs()) == (EndReason.NOT_STARTED, 0)
+    assert "log_limit_bytes" in end.detail
 
 
 async def test_a_long_argument_list_is_refused_with_its_field_and_nothing_is_left(node: Node):
