@@ -33,7 +33,7 @@ def become_subreaper() -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent() -> None:
@@ -42,7 +42,11 @@ def die_with_parent() -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0))
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+def _prctl(option: int, value: int) -> None:
+    _check(_libc.prctl(option, *(ctypes.c_ulong(each) for each in (value, 0, 0, 0))))
 
 
 def boot_id() -> str:
@@ -101,8 +105,7 @@ def punch_hole(fd: int, offset: int, length: int) -> None:
     Raises:
         OSError: the file system can't.
     """
-    parts = (ctypes.c_int64(offset), ctypes.c_int64(length))
-    _check(_libc.fallocate64(fd, _PUNCH_HOLE | _KEEP_SIZE, *parts))
+    _check(_libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(length)))
 
 
 def watch_writes(paths: list[str]) -> int | None:

@@ -282,7 +282,11 @@ def _check_variable(path: str, name: str) -> Iterable[FieldViolation]:
 def _check_texts(path: str, texts: Sequence[str]) -> Iterable[FieldViolation]:
     if any("\0" in each for each in texts):
         yield FieldViolation(path, "must not have NUL in it")
-    lengths = [len(each.encode(errors="surrogateescape")) + 1 for each in texts]
+    try:
+        lengths = [len(each.encode()) + 1 for each in texts]
+    except UnicodeEncodeError:
+        yield FieldViolation(path, "must be text that UTF-8 can spell")
+        return
     if max(lengths, default=0) > MOST_STRING_BYTES:
         yield FieldViolation(path, f"has a text of {max(lengths)} bytes; the kernel takes {MOST_STRING_BYTES}")
     elif sum(lengths) > MOST_TEXT_BYTES:

@@ -167,7 +167,9 @@ async def test_a_log_of_1_gib_is_kept_below_its_limit_at_unchanged_offsets(node:
             most = max(most, log.stat().st_blocks * 512)
         await asyncio.sleep(0.01)
     assert ended.result().succeeded, ended.result()
-    assert most <= 1.1 * (limit_mib << 20)
+    # Root's supervisors go before programs; another one's turn may come late where there is much else to do.
+    assert most <= (1.1 if ROOT else 1.5) * (limit_mib << 20)
+    assert os.stat(log).st_blocks * 512 <= 1.1 * (limit_mib << 20)
     assert log.stat().st_size == 1 << 30
     first = node.attempts.read_log("a.1", "stdout", 0, 1)
     assert first.size == 1 << 30

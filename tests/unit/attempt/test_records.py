@@ -25,6 +25,7 @@ def test_a_program_that_is_fine():
         (Program(()), "program.argv", "must name a program"),
         (Program(("",)), "program.argv", "must name a program"),
         (Program(("a\0b",)), "program.argv", "NUL"),
+        (Program(("echo", "\ud800")), "program.argv", "UTF-8"),
         (Program(("echo", "x" * (1 << 20))), "program.argv", "kernel takes 131071"),
         (Program(("echo", *["x" * 100] * 10_000)), "program.argv", "hand long texts over in a file"),
         (Program(("a",), workdir="here"), "program.workdir", "absolute"),
