@@ -13,7 +13,9 @@ import pytest
 
 from adlro.attempt.attempts import Attempts
 from adlro.attempt.drivers import CgroupDriver
+from adlro.attempt.linux import process_stat
 from adlro.attempt.records import EndReason, Launch, Limits, Program, Stage
+from adlro.attempt.supervisor import NotStartedError, _user
 from adlro.errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from tests.unit.attempt.node import DAEMON, Node, until
 
@@ -133,6 +135,28 @@ async def test_workers_in_sessions_of_their_own_end_with_a_stop(node: Node):
     end = await node.ended()
     assert end.reason is EndReason.STOPPED
     assert not node.left()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["a stop", "a kill of the supervisor"])
+async def test_torchrun_s_workers_end_with(node: Node, tmp_path: Path, killed):
+    torchrun = Path(sys.executable).with_name("torchrun")
+    if not os.access(torchrun, os.X_OK):
+        pytest.skip("torch is not installed")
+    (tmp_path / "train.py").write_text(
+        "import os, time\nprint(f'worker {os.getpid()} {os.getsid(0)}', flush=True)\ntime.sleep(600)\n"
+    )
+    argv = (str(torchrun), "--standalone", "--nproc-per-node", "2", str(tmp_path / "train.py"))
+    await node.attempts.start("a.1", Launch(Program(argv, stop_grace_s=5.0)))
+    await until(lambda: node.stdout().count("worker") == 2, timeout_s=120.0)
+    workers = [tuple(map(int, line.split()[1:])) for line in node.stdout().splitlines()]
+    assert len({session for _, session in workers}) == 2, "each has a session of its own"
+    if killed:
+        assert node.kill_supervisor()
+    else:
+        await node.attempts.stop("a.1")
+    end = await node.ended()
+    assert end.reason is (EndReason.SUPERVISOR_LOST if killed else EndReason.STOPPED)
+    assert [process_stat(pid) for pid, _ in workers] == [None, None]
 
 
 async def test_a_supervisor_that_somebody_else_ends_tells_that_the_node_was_lost(node: Node):
@@ -324,6 +348,12 @@ async def test_a_working_directory_is_entered_as_the_user(node: Node, tmp_path: 
     await node.attempts.start("b.1", Launch(Program(("true",)), user="no-such-user"))
     end = await node.ended("b.1")
     assert (end.reason, end.detail) == (EndReason.NOT_STARTED, "this node has no user 'no-such-user'")
+
+
+def test_a_supervisor_without_root_says_that_it_can_t_become_another_user(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    with pytest.raises(NotStartedError, match="does not run as root, so it can't run programs as 'nobody'"):
+        _user("nobody")
 
 
 def open_way(folder: Path) -> None:
