@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import select
 import signal
-import stat
 import sys
 
 from adlro.attempt import journal as names
 from adlro.attempt import tree
 from adlro.attempt.cgroup import Groups
+from adlro.attempt.given import NotStartedError, environment_of, user_of
 from adlro.attempt.journal import Journal, now
 from adlro.attempt.linux import become_subreaper, boot_id, boottime_s, process_stat, watch_writes
 from adlro.attempt.log_files import Bound, open_log
@@ -44,12 +43,6 @@ _FOREVER_S = 600.0
 # What was killed is told as stuck after so long.
 _STUCK_S = 60.0
 _NICENESS = -10
-_MOST_SECRET_BYTES = 64 << 10
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class NotStartedError(Exception):
-    """The program can't be started; the text says why, for its user."""
 
 
 def main(folder: str) -> int:
@@ -207,13 +200,13 @@ class _Run:
         intent = self._intent
         if intent["version"] != names.VERSION:
             raise NotStartedError(f"the intent is of version {intent['version']}, not {names.VERSION}")
-        user, own = _user(intent["user"])
+        user, own = user_of(intent["user"])
         scratch = self._journal.path(names.SCRATCH)
         os.makedirs(scratch, mode=0o700, exist_ok=True)
         owner = None if user is None else user[:2]
         if owner is not None:
             os.chown(scratch, *owner, follow_symlinks=False)
-        environment = _environment(intent, own)
+        environment = environment_of(intent, own)
         logs = [open_log(self._journal.path(name), owner) for name in (names.STDOUT, names.STDERR)]
         self._bounds = [Bound(fd, intent["log_limit_bytes"]) for fd in logs]
         self._watch = watch_writes([self._journal.path(name) for name in (names.STDOUT, names.STDERR)])
@@ -396,54 +389,3 @@ class _Run:
         if peak_mib is None:  # the largest of its processes; those at the same time are not added up
             peak_mib = self._peak_kib >> 10
         return {**self._end, "peak_memory_mib": peak_mib, "left_behind": self._left_behind}
-
-
-# ---- what the program is given
-
-
-def _user(name: str) -> tuple[tuple[int, int, list[int]] | None, pwd.struct_passwd | None]:
-    """User id, group id and groups to change to, and the user's entry. The empty name: this process's user."""
-    if not name:
-        try:
-            return None, pwd.getpwuid(os.geteuid())
-        except KeyError:
-            return None, None
-    try:
-        entry = pwd.getpwnam(name)
-    except KeyError:
-        raise NotStartedError(f"this node has no user '{name}'") from None
-    if os.geteuid() == entry.pw_uid:
-        return None, entry
-    if os.geteuid() != 0:
-        raise NotStartedError(f"this node's service does not run as root, so it can't run programs as '{name}'")
-    return (entry.pw_uid, entry.pw_gid, os.getgrouplist(name, entry.pw_gid)), entry
-
-
-def _environment(intent: Record, own: pwd.struct_passwd | None) -> dict[str, str]:
-    """All of the program's environment. Nothing of the service's is in it."""
-    environment = {"PATH": _PATH, "LANG": "C.UTF-8"}
-    if own is not None:
-        environment |= {"HOME": own.pw_dir, "USER": own.pw_name, "LOGNAME": own.pw_name, "SHELL": own.pw_shell}
-    environment |= intent["environment"]
-    for name, path in intent["secrets"].items():
-        environment[name] = _secret(name, path)
-    environment |= intent["node_environment"]
-    return environment | {tree.MARK: intent["mark"], "ADLRO_ATTEMPT": intent["name"]}
-
-
-def _secret(name: str, path: str) -> str:
-    """A secret's value. What is wrong with it is told without it."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise NotStartedError(f"this node has no secret '{name}' for this user: {error.strerror}") from None
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
-            raise NotStartedError(f"the secret '{name}' must be a file that its owner alone can read (mode 0600)")
-        value = os.read(fd, _MOST_SECRET_BYTES + 1)
-    finally:
-        os.close(fd)
-    if len(value) > _MOST_SECRET_BYTES or b"\0" in value:
-        raise NotStartedError(f"the secret '{name}' must be text without NUL, of at most {_MOST_SECRET_BYTES} bytes")
-    return os.fsdecode(value.removesuffix(b"\n"))

@@ -13,9 +13,9 @@ import pytest
 
 from adlro.attempt.attempts import Attempts
 from adlro.attempt.drivers import CgroupDriver
+from adlro.attempt.given import NotStartedError, user_of
 from adlro.attempt.linux import process_stat
 from adlro.attempt.records import EndReason, Launch, Limits, Program, Stage
-from adlro.attempt.supervisor import NotStartedError, _user
 from adlro.errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from tests.unit.attempt.node import DAEMON, Node, until
 
@@ -353,7 +353,7 @@ async def test_a_working_directory_is_entered_as_the_user(node: Node, tmp_path: 
 def test_a_supervisor_without_root_says_that_it_can_t_become_another_user(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 12345)
     with pytest.raises(NotStartedError, match="does not run as root, so it can't run programs as 'nobody'"):
-        _user("nobody")
+        user_of("nobody")
 
 
 def open_way(folder: Path) -> None:

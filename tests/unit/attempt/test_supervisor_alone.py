@@ -24,7 +24,7 @@ def test_the_supervisor_imports_the_standard_library_and_its_own_modules_alone()
     ours = {name.removeprefix("adlro.attempt.") for name in modules if name.partition(".")[0] == "adlro"}
     assert ours == {
         *("adlro", "adlro.attempt"),
-        *("cgroup", "journal", "linux", "log_files", "program", "supervisor", "tree"),
+        *("cgroup", "given", "journal", "linux", "log_files", "program", "supervisor", "tree"),
     }
     others = {name.partition(".")[0] for name in modules} - {"adlro", "imported package"}
     assert others <= sys.stdlib_module_names | {"encodings"}
