@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +24,8 @@ from adlro.attempt.drivers import Driver, choose_driver
 from adlro.attempt.journal import Journal, sync_folder
 from adlro.attempt.linux import open_process
 from adlro.attempt.log_files import Piece, read_log
-from adlro.attempt.records import AttemptView, EndReason, ExitStatus, Launch, Moment, Stage, check_name
+from adlro.attempt.records import AttemptView, EndReason, ExitStatus, Launch, Moment, Stage, check_name, is_name
+from adlro.attempt.removal import remove_tree
 from adlro.errors import AlreadyExists, Conflict, NotFound, Unavailable, Unsupported
 
 _log = structlog.get_logger()
@@ -33,6 +33,8 @@ _log = structlog.get_logger()
 # Between two looks for what has no descriptor to wait for: shortest, and longest.
 _LOOK_S, _MOST_LOOK_S = 0.02, 10.0
 _BEGIN_LOOK_S = 0.02
+# What folders of forgotten attempts are called until they are removed: no attempt's name begins so.
+_GONE = ".gone-"
 _FREE_MIB = 64
 # A program of another user must come through to its own folder, and sees nothing else. Only root has such programs.
 _FOLDER_MODE = 0o711 if os.geteuid() == 0 else 0o700
@@ -125,17 +127,18 @@ class Attempts:
 
         Raises:
             Conflict: it has not ended.
+            NotFound: no such attempt.
+            Unavailable: the disk does not take it.
         """
-        view = self.look(name)
-        if view.stage is not Stage.ENDED:
-            raise Conflict(f"attempt {name} has not ended", reason="ATTEMPT_OPEN")
-        await asyncio.to_thread(shutil.rmtree, self._journal(name).folder)
+        await asyncio.to_thread(self._forget, name)
 
     # ---- what is known
 
     def names(self) -> list[str]:
         """The attempts."""
-        return sorted(each.name for each in self._folder.iterdir() if (each / names.INTENT).exists())
+        return sorted(
+            each.name for each in self._folder.iterdir() if is_name(each.name) and (each / names.INTENT).exists()
+        )
 
     def look(self, name: str) -> AttemptView:
         """An attempt as it is now.
@@ -264,7 +267,23 @@ class Attempts:
             finally:
                 os.close(fd)
 
+    def _forget(self, name: str) -> None:
+        if self.look(name).stage is not Stage.ENDED:
+            raise Conflict(f"attempt {name} has not ended", reason="ATTEMPT_OPEN")
+        gone = self._folder / f"{_GONE}{os.urandom(8).hex()}"
+        try:
+            # All of it goes at once: an intent whose other records were gone would be begun again.
+            os.rename(self._journal(name).folder, gone)
+            sync_folder(str(self._folder))
+        except FileNotFoundError:
+            raise NotFound(f"there is no attempt {name} on this node") from None
+        except OSError as error:
+            raise Unavailable(f"attempt {name} can't be forgotten: {error}", reason="DISK") from error
+        _remove(gone)
+
     def _take_up(self) -> list[AttemptView]:
+        for each in self._folder.glob(f"{_GONE}*"):  # a removal that a kill has cut short
+            _remove(each)
         for name in self.names():
             if self.look(name).exit is None:
                 self._supervise(self._journal(name))
@@ -307,6 +326,16 @@ class Attempts:
     def _journal(self, name: str) -> Journal:
         check_name(name)
         return Journal(str(self._folder / name))
+
+
+def _remove(gone: Path) -> None:
+    """Removes what was an attempt's folder. What can't be takes room alone, and the next restart tries again."""
+    try:
+        remove_tree(str(gone))
+    except FileNotFoundError:  # somebody else removes it
+        pass
+    except OSError as error:
+        _log.warning("a forgotten attempt's folder can't be removed", folder=str(gone), why=str(error))
 
 
 def _readable(journal: Journal, name: str) -> dict[str, Any] | None:

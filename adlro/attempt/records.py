@@ -234,13 +234,18 @@ class AttemptView:
     stuck_pids: tuple[int, ...] = ()
 
 
+def is_name(name: str) -> bool:
+    """It can be an attempt's name."""
+    return _ATTEMPT_NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> None:
     """Refuses what can't be an attempt's name.
 
     Raises:
         InvalidInput: it can't.
     """
-    if not _ATTEMPT_NAME.fullmatch(name):
+    if not is_name(name):
         raise InvalidInput(
             f"'{name[:140]}' is no attempt's name: at most 128 letters, digits, '.', '_', '-'; first a letter or digit",
             field="name",

@@ -2,6 +2,7 @@
 
     python -I -S crashing.py N WHEN COUNT_FILE FOLDER          a supervisor, killed at its N-th operation, once
     python crashing.py N WHEN COUNT_FILE service FOLDER RUNS   a service that starts an attempt there, killed alike
+    python crashing.py N WHEN COUNT_FILE forget FOLDER         a service that forgets attempt a.1 there, killed alike
 
 N: from 1; 0: it is not killed. WHEN: before or after. COUNT_FILE: is given the operations' names, one a line.
 """
@@ -22,6 +23,7 @@ OPERATIONS = (
     "rename",
     "unlink",
     "mkdir",
+    "rmdir",
     "posix_fallocate",
     "fork",
     "close",
@@ -63,6 +65,9 @@ def main() -> None:
     if rest[0] == "service":
         start(Crash(int(at), when, count_file), *rest[1:])
         return
+    if rest[0] == "forget":
+        forget(Crash(int(at), when, count_file), rest[1])
+        return
     from adlro.attempt.supervisor import main as supervise
 
     if not os.path.exists(count_file):  # its successor lives
@@ -86,6 +91,18 @@ def start(crash: Crash, folder: str, runs: str) -> None:
     crash.around(subprocess, "Popen", SUBPROCESS)
     program = Program(("sh", "-c", 'echo started >> "$RUNS"; exit 7'), environment={"RUNS": runs}, stop_grace_s=1.0)
     attempts._start("a.1", Launch(program))
+
+
+def forget(crash: Crash, folder: str) -> None:
+    from pathlib import Path
+
+    from adlro.attempt.attempts import Attempts
+    from adlro.attempt.drivers import TreeDriver
+
+    attempts = Attempts(Path(folder), TreeDriver())
+    for name in OPERATIONS:
+        crash.around(os, name, name)
+    attempts._forget("a.1")
 
 
 if __name__ == "__main__":

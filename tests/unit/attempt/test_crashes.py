@@ -131,6 +131,33 @@ async def test_a_service_that_is_killed_at_any_operation_of_a_start(node: Node, 
     say(f"{len(begun)} points, the attempt is written down from operation {written} on")
 
 
+async def test_a_service_that_is_killed_at_any_operation_of_a_forget_runs_nothing_again(tmp_path: Path):
+    async def forgets(at: int, when: str, name: str) -> tuple[Node, list[str]]:
+        one = Node(tmp_path / name / "attempts")
+        assert (await one.run("mkdir -p x/y; echo > x/y/z; exit 7")).code == 7
+        count = tmp_path / name / "ops"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, CRASHING, str(at), when, str(count), "forget", str(one.folder)
+        )
+        assert await process.wait() == (-9 if at else 0)
+        return one, count.read_text().split("\n")[:-1]
+
+    _, operations = await forgets(0, "before", "whole")
+    renamed = operations.index("rename") + 1
+
+    async def killed(point: tuple[int, str]) -> None:
+        at, when = point
+        one, _ = await forgets(at, when, f"{when}-{at}")
+        views = await one.service().take_up()
+        assert bool(views) == (at < renamed or (at == renamed and when == "before")), point
+        assert all(view.exit is not None and view.exit.code == 7 for view in views), point
+        assert [path.name for path in one.folder.iterdir()] == [view.name for view in views], point
+        assert one.runs() == 1, point
+
+    await side_by_side(killed, itertools.product(range(1, len(operations) + 1), ("before", "after")))
+    assert len(operations) > 20
+
+
 async def test_a_killed_supervisor_takes_its_program_and_all_of_its_daemons_along(node: Node):
     await node.attempts.start("a.1", node.launch(DAEMON * 2 + "trap '' TERM; sleep 60 & wait; exit 7"))
     await until(lambda: node.runs() == 1)

@@ -412,6 +412,38 @@ async def test_an_attempt_is_forgotten_only_when_it_has_ended(node: Node):
         node.attempts.look("a.1")
 
 
+async def test_folders_deeper_than_a_path_can_be_are_forgotten_too(node: Node):
+    deep = (
+        "import os\n"
+        "for _ in range(3000):\n"
+        "    os.mkdir('x', 0o700)\n"
+        "    open('f', 'w').close()\n"
+        "    os.symlink('/', 'l')\n"
+        "    os.chdir('x')\n"
+        "os.chmod('.', 0)\n"
+    )
+    await node.attempts.start("a.1", Launch(Program((sys.executable, "-I", "-S", "-c", deep))))
+    assert (await node.ended()).succeeded
+    await node.attempts.forget("a.1")
+    assert list(node.folder.iterdir()) == []
+
+
+async def test_what_can_t_be_removed_is_forgotten_and_tried_again_by_the_next_service(node: Node, monkeypatch):
+    await node.run("exit 7")
+
+    def refuses(top: str) -> None:
+        raise OSError("in use")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr("adlro.attempt.attempts.remove_tree", refuses)
+        await node.attempts.forget("a.1")
+    assert len(list(node.folder.iterdir())) == 1
+    assert node.attempts.names() == []
+    assert await node.service().take_up() == []
+    assert list(node.folder.iterdir()) == []
+    assert node.runs() == 1
+
+
 def test_another_system_than_linux_is_told_so(monkeypatch, tmp_path: Path):
     monkeypatch.setattr(sys, "platform", "darwin")
     from adlro.errors import Unsupported
