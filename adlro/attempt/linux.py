@@ -63,6 +63,8 @@ def boottime_s() -> float:
 def process_stat(pid: int) -> tuple[int, int] | None:
     """The parent of a process, and its start in clock ticks since boot; None: there is none, or only a zombie.
 
+    A process whose first thread has ended looks like a zombie, but is there as long as its other threads work.
+
     A PID with its start names a process for good; a PID alone may be somebody else's by now.
     """
     try:
@@ -72,9 +74,37 @@ def process_stat(pid: int) -> tuple[int, int] | None:
         return None
     # The command's name stands in brackets, and may have brackets and blanks itself.
     fields = text[text.rfind(b")") + 2 :].split()
-    if fields[0] in {b"Z", b"X"}:
+    if fields[0] in {b"Z", b"X"} and int(fields[17]) <= 1:
         return None
     return int(fields[1]), int(fields[19])
+
+
+def process_environment(pid: int) -> list[bytes]:
+    """The variables with which a process's program began, as NAME=VALUE. Empty: there are none, or it has gone.
+
+    Raises:
+        OSError: it is another user's, or the machine lacks something.
+    """
+    found = _environment(f"/proc/{pid}/environ")
+    if found:
+        return found
+    # Where the first thread has ended, the others still have it.
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    for thread in threads:
+        if thread != str(pid) and (found := _environment(f"/proc/{pid}/task/{thread}/environ")):
+            return found
+    return []
+
+
+def _environment(path: str) -> list[bytes]:
+    try:
+        with open(path, "rb") as file:
+            return [each for each in file.read().split(b"\0") if each]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def all_pids() -> list[int]:

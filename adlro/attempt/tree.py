@@ -9,12 +9,11 @@ No PID is trusted: a process is named by its PID and its start, and signalled th
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import time
 
-from adlro.attempt.linux import all_pids, open_process, process_stat
+from adlro.attempt.linux import all_pids, open_process, process_environment, process_stat
 
 MARK = "ADLRO_MARK"
 """The variable in a program's environment by which what is left of it is found."""
@@ -52,11 +51,8 @@ def marked(mark: str) -> dict[int, int]:
     carrying: dict[int, int] = {}
     for pid in all_pids():
         try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                found = wanted in file.read().split(b"\0")
-        except OSError as error:
-            if error.errno not in {errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM}:
-                raise
+            found = wanted in process_environment(pid)
+        except PermissionError:
             continue
         stat = process_stat(pid) if found else None
         if stat is not None:

@@ -14,14 +14,14 @@ if sys.platform != "linux":
     collect_ignore_glob = ["test_*.py"]
 else:
     from adlro.attempt import tree
-    from tests.unit.attempt.node import Node
+    from tests.unit.attempt.node import Node, plainly_marked
 
     @pytest.fixture
     def node(tmp_path: Path) -> Iterator[Node]:
         made = Node(tmp_path / "attempts")
         yield made
         intents = [json.loads(path.read_text()) for path in made.folder.glob("*/intent.json")]
-        left = [intent["mark"] for intent in intents if tree.marked(intent["mark"])]
+        left = [intent["mark"] for intent in intents if tree.marked(intent["mark"]) or plainly_marked(intent["mark"])]
         for mark in left:
             tree.kill_all(functools.partial(tree.marked, mark))
         assert not left, "processes were left behind"

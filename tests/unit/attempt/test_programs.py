@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import re
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.unit.attempt.node import DAEMON, Node, until
 
 pytestmark = pytest.mark.slow
 
+TORCH_WORKER = re.compile(r"worker (\d+) (\d+)\n")
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="running programs as another user needs root")
 
@@ -137,18 +139,56 @@ async def test_workers_in_sessions_of_their_own_end_with_a_stop(node: Node):
     assert not node.left()
 
 
+HEADLESS = r"""
+import ctypes, pathlib, platform, signal, sys, threading, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+threads_exit = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+
+def works():
+    while True:
+        pathlib.Path(sys.argv[1]).write_text("works")
+        time.sleep(0.05)
+
+threading.Thread(target=works).start()
+ctypes.CDLL(None).syscall(threads_exit, 0)
+"""
+"""A program that works on after the end of its first thread. It says so in a file."""
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["a stop", "a kill of the supervisor"])
+async def test_a_process_whose_first_thread_has_ended_is_ended_with(node: Node, tmp_path: Path, killed):
+    heart = tmp_path / "heart"
+    (tmp_path / "headless.py").write_text(HEADLESS)
+    starts = f"setsid {sys.executable} -I -S {tmp_path}/headless.py {heart} & echo $!; sleep 60"
+    await node.attempts.start("a.1", node.launch(starts, grace_s=0.3))
+    await until(lambda: heart.exists() and node.stdout().strip())
+    process = int(node.stdout())
+    await until(lambda: ") Z " in Path(f"/proc/{process}/stat").read_text())
+    assert process_stat(process) is not None
+    if killed:
+        assert node.kill_supervisor()
+    else:
+        await node.attempts.stop("a.1")
+    await node.ended()
+    # Not by what is tested here: its heart.
+    heart.unlink()
+    await asyncio.sleep(0.3)
+    assert not heart.exists()
+    assert node.left() == {}
+
+
 @pytest.mark.parametrize("killed", [False, True], ids=["a stop", "a kill of the supervisor"])
 async def test_torchrun_s_workers_end_with(node: Node, tmp_path: Path, killed):
     torchrun = Path(sys.executable).with_name("torchrun")
     if not os.access(torchrun, os.X_OK):
         pytest.skip("torch is not installed")
     (tmp_path / "train.py").write_text(
-        "import os, time\nprint(f'worker {os.getpid()} {os.getsid(0)}', flush=True)\ntime.sleep(600)\n"
+        "import os, time\nos.write(1, f'worker {os.getpid()} {os.getsid(0)}\\n'.encode())\ntime.sleep(600)\n"
     )
     argv = (str(torchrun), "--standalone", "--nproc-per-node", "2", str(tmp_path / "train.py"))
     await node.attempts.start("a.1", Launch(Program(argv, stop_grace_s=5.0)))
-    await until(lambda: node.stdout().count("worker") == 2, timeout_s=120.0)
-    workers = [tuple(map(int, line.split()[1:])) for line in node.stdout().splitlines()]
+    await until(lambda: len(TORCH_WORKER.findall(node.stdout())) == 2, timeout_s=120.0)
+    workers = [(int(pid), int(session)) for pid, session in TORCH_WORKER.findall(node.stdout())]
     assert len({session for _, session in workers}) == 2, "each has a session of its own"
     if killed:
         assert node.kill_supervisor()
