@@ -14,13 +14,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from adlro.attempt import journal as names
-from adlro.attempt.drivers import Driver, choose_driver
+from adlro.attempt.drivers import Driver, TreeDriver, choose_driver
 from adlro.attempt.journal import Journal, sync_folder
 from adlro.attempt.linux import open_process
 from adlro.attempt.log_files import Piece, read_log
@@ -57,7 +58,7 @@ class Attempts:
 
     Raises:
         Unsupported: this is not Linux.
-        OSError: the folder can't be made.
+        OSError: the folder can't be made, or is not ours alone to write to.
     """
 
     def __init__(
@@ -77,8 +78,14 @@ class Attempts:
         self.driver = choose_driver().driver if driver is None else driver
         self._folder = folder.resolve()
         if not self._folder.is_dir():
-            self._folder.mkdir(parents=True)
+            self._folder.mkdir(parents=True, mode=_FOLDER_MODE)
             self._folder.chmod(_FOLDER_MODE)
+        found = self._folder.stat()
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise PermissionError(
+                f"{self._folder} must belong to this service's user, and neither its group nor others may write to it: "
+                "who can write there says what runs on this node, and as whom"
+            )
         self._command = list(supervisor_command() if command is None else command)
         self._free_mib = free_mib
         # Supervisors that this process has started, by attempt; None: it is starting one.
@@ -115,10 +122,8 @@ class Attempts:
     async def take_up(self) -> list[AttemptView]:
         """Takes up what was there before a restart; returns all attempts.
 
-        Each that has not ended and has no supervisor gets a new one, which begins it or tells that it was lost.
-
-        Raises:
-            Unavailable: a supervisor could not be started.
+        Each that has not ended and has no supervisor gets a new one, which begins it or tells that it was lost. One
+        that can't be taken up keeps no other one from it: its view tells the `problem`.
         """
         return await asyncio.to_thread(self._take_up)
 
@@ -216,7 +221,7 @@ class Attempts:
     # ---- on the disk
 
     def _start(self, name: str, launch: Launch) -> AttemptView:
-        intent = json.loads(json.dumps(launch.intent(name)))  # as it is read again
+        intent = json.loads(json.dumps(launch.intent(name), allow_nan=False))  # as it is read again
         journal = self._journal(name)
         try:
             if not journal.has(names.INTENT):
@@ -284,13 +289,26 @@ class Attempts:
     def _take_up(self) -> list[AttemptView]:
         for each in self._folder.glob(f"{_GONE}*"):  # a removal that a kill has cut short
             _remove(each)
-        for name in self.names():
-            if self.look(name).exit is None:
-                self._supervise(self._journal(name))
-        return [self.look(name) for name in self.names()]
+        return [self._take_up_one(name) for name in self.names()]
+
+    def _take_up_one(self, name: str) -> AttemptView:
+        view = AttemptView(name, Stage.ORDERED, supervised=False)
+        try:
+            view = self.look(name)
+            if view.exit is not None:
+                return view
+            self._supervise(self._journal(name))
+            return self.look(name)
+        except Exception as error:  # whatever is wrong with one, the others are taken up
+            _log.exception("an attempt can't be taken up", attempt=name)
+            return replace(view, problem=str(error) or type(error).__name__)
 
     def _supervise(self, journal: Journal) -> None:
-        """Starts a supervisor where there is none; one too many does nothing."""
+        """Starts a supervisor where there is none; one too many does nothing.
+
+        Raises:
+            Unavailable: it can't be started.
+        """
         self._reap()
         with self._children_lock:
             if journal.name in self._children or journal.has(names.EXIT) or journal.supervised():
@@ -298,15 +316,33 @@ class Attempts:
             self._children[journal.name] = None
         child = None
         try:
-            intent: dict[str, Any] | None = journal.read(names.INTENT)
-            assert intent is not None
-            child = self.driver.start(self._command, intent, journal.folder)
+            child = self._start_supervisor(journal)
         finally:
             with self._children_lock:
                 if child is None:
                     del self._children[journal.name]
                 else:
                     self._children[journal.name] = child
+
+    def _start_supervisor(self, journal: Journal) -> subprocess.Popen[bytes] | None:
+        try:
+            intent = journal.read(names.INTENT)
+            if intent is None:
+                raise NotFound(f"there is no attempt {journal.name} on this node")
+        except (OSError, ValueError) as error:
+            if journal.has(names.SPAWN):
+                raise Unavailable(
+                    f"the intent of attempt {journal.name} can't be read: {error}", reason="DISK"
+                ) from error
+            # It can't begin any more: a supervisor is to tell that.
+            return TreeDriver().start(self._command, {}, journal.folder)
+        try:
+            return self.driver.start(self._command, intent, journal.folder)
+        except Unavailable:
+            if journal.has(names.SPAWN) or not journal.has(names.STOP):
+                raise
+        # It never begins, so nothing of the driver is needed to tell its end.
+        return TreeDriver().start(self._command, intent, journal.folder)
 
     def _reap(self) -> None:
         with self._children_lock:

@@ -286,4 +286,4 @@ def _ask(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

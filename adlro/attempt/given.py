@@ -66,13 +66,14 @@ def environment_of(intent: Record, own: pwd.struct_passwd | None) -> dict[str, s
     if own is not None:
         environment |= {"HOME": own.pw_dir, "USER": own.pw_name, "LOGNAME": own.pw_name, "SHELL": own.pw_shell}
     environment |= intent["environment"]
+    owners = {0, os.geteuid() if own is None else own.pw_uid}
     for name, path in intent["secrets"].items():
-        environment[name] = _secret(name, path)
+        environment[name] = _secret(name, path, owners)
     environment |= intent["node_environment"]
     return environment | {tree.MARK: intent["mark"], "ADLRO_ATTEMPT": intent["name"]}
 
 
-def _secret(name: str, path: str) -> str:
+def _secret(name: str, path: str, owners: set[int]) -> str:
     """A secret's value. What is wrong with it is told without it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -82,6 +83,8 @@ def _secret(name: str, path: str) -> str:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
             raise NotStartedError(f"the secret '{name}' must be a file that its owner alone can read (mode 0600)")
+        if found.st_uid not in owners:
+            raise NotStartedError(f"the secret '{name}' must be a file of its user, or of root")
         value = os.read(fd, _MOST_SECRET_BYTES + 1)
     finally:
         os.close(fd)

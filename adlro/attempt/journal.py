@@ -17,6 +17,7 @@ whose room was reserved with the intent: a full disk keeps no end from being ask
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -53,8 +54,9 @@ SLOT_BYTES = 12 << 10
 LOCK_BYTES = 64
 # Of the text that a record of an end holds, so that it fits its slot: JSON may take 12 bytes for a character.
 DETAIL_CHARS = 800
-# Above the longest intent that `records` lets through.
-_MOST_BYTES = 4 << 20
+# Of an intent as it is written; `records` refuses longer ones. What the driver adds has room beside it.
+MOST_INTENT_BYTES = 4 << 20
+_MOST_BYTES = 2 * MOST_INTENT_BYTES
 # struct flock: kind, whence, start, length, pid; the kernel wants pid 0 here.
 _FLOCK = "hhqqi0q"
 
@@ -87,7 +89,7 @@ class Journal:
             OSError, ValueError: it can't be read.
         """
         try:
-            with open(self.path(name), "rb") as file:
+            with open(self.path(name), "rb", opener=_no_link) as file:
                 found = json.loads(file.read(_MOST_BYTES))
         except FileNotFoundError:
             return None
@@ -133,28 +135,32 @@ class Journal:
         """
         rooms = [(self._slot(name), SLOT_BYTES) for name in (STOP, WAIT, EXIT)]
         for path, size in (*rooms, (self.path(LOCK), LOCK_BYTES)):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(fd, 0, size)
             finally:
                 os.close(fd)
 
     def write_reserved(self, name: str, record: Record) -> None:
-        """Makes STOP, WAIT or EXIT in the room that was reserved for it. The last one stays, where there are two.
+        """Makes STOP, WAIT or EXIT in the room that was reserved for it. The first one stays, where there are two.
 
         Raises:
             OSError: the disk is broken, or the room was taken away.
         """
         text = _encode(record)
         assert len(text) <= SLOT_BYTES, "a record fits its slot"
-        fd = os.open(self._slot(name), os.O_WRONLY | os.O_CREAT, 0o600)
+        fd = os.open(self._slot(name), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            # One writer at a time; and the slot of a record that is there is the record.
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
+            if self.has(name):
+                return
             # JSON may be followed by blanks. The file is not cut: room that is given back may be gone to others.
             _write_all(fd, text.ljust(SLOT_BYTES))
             os.fsync(fd)
+            os.link(self._slot(name), self.path(name))
         finally:
             os.close(fd)
-        os.rename(self._slot(name), self.path(name))
         sync_folder(self.folder)
 
     def _slot(self, name: str) -> str:
@@ -169,14 +175,16 @@ class Journal:
         the process and every child that has not run another program are gone.
 
         Raises:
-            OSError: the folder can't be written to.
+            OSError: the folder can't be written to, or its file system has no locks.
         """
-        fd = os.open(self.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
-        except OSError:
+        except OSError as error:
             os.close(fd)
-            return False
+            if error.errno in {errno.EAGAIN, errno.EACCES}:
+                return False
+            raise
         own = process_stat(os.getpid())
         assert own is not None
         os.pwrite(fd, f"{os.getpid()} {own[1]}".ljust(LOCK_BYTES).encode(), 0)
@@ -185,7 +193,7 @@ class Journal:
     def supervised(self) -> bool:
         """A supervisor lives."""
         try:
-            fd = os.open(self.path(LOCK), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path(LOCK), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
@@ -196,7 +204,7 @@ class Journal:
     def supervisor(self) -> tuple[int, int] | None:
         """PID and start of the supervisor that lives, as far as it has told them."""
         try:
-            fd = os.open(self.path(LOCK), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path(LOCK), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
@@ -224,8 +232,12 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
+
+
 def _encode(record: Record) -> bytes:
-    return json.dumps(record).encode() + b"\n"
+    return json.dumps(record, allow_nan=False).encode() + b"\n"
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -11,7 +11,7 @@ import os
 import select
 import signal
 
-from adlro.attempt.linux import die_with_parent
+from adlro.attempt.linux import die_with_parent, new_keyring
 
 GATE_OPEN = b"\n"
 _FAILED = 127
@@ -52,16 +52,16 @@ class Plan:
         self.stderr = stderr
 
 
-def become(plan: Plan, gate: int, failures: int) -> NoReturn:
+def become(plan: Plan, parent: int, gate: int, failures: int) -> NoReturn:
     """Runs in the child: waits at the gate, then becomes the program.
 
     Args:
         plan: what to become.
+        parent: the supervisor, as it was called before the fork: it may be gone by now.
         gate: a pipe. Read to its end without GATE_OPEN: the supervisor is gone, and so nothing may begin.
         failures: a pipe, closed by exec; takes why there was none.
     """
     try:
-        parent = os.getppid()
         _own_process(plan)
         if os.read(gate, 1) == GATE_OPEN:
             _run(plan, parent)
@@ -91,6 +91,7 @@ def _own_process(plan: Plan) -> None:
 
 
 def _run(plan: Plan, parent: int) -> NoReturn:
+    new_keyring()
     if plan.user is not None:
         user_id, group_id, groups = plan.user
         os.setgroups(groups)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,6 +22,11 @@ _NODES_OWN = re.compile(r"ADLRO_.*|.*_VISIBLE_DEVICES|LD_PRELOAD|LD_AUDIT")
 # The kernel takes 128 KiB for one string, and about 2 MiB for all; the rest is for what the node adds.
 MOST_STRING_BYTES = (128 << 10) - 1
 MOST_TEXT_BYTES = 512 << 10
+# A user's name: what would end an entry of the users' list is not in it.
+_USER_NAME = re.compile(r"[^\0:/\s]{0,256}")
+_MOST_MIB, _MOST_CORES, _MOST_PROCESSES = 1 << 40, 1 << 20, 1 << 22
+# Quotas are counted in hundredths of a core; the kernel takes no smaller one.
+_LEAST_CORES = 0.01
 
 
 class EndReason(enum.Enum):
@@ -83,8 +90,7 @@ class Program:
             found.append(FieldViolation(f"{path}.stop_grace_s", "must be from 0 to 3600 s"))
         if not 1 <= self.log_limit_mib <= 1 << 20:
             found.append(FieldViolation(f"{path}.log_limit_mib", "must be from 1 to 1048576 MiB"))
-        if found:
-            raise InvalidInput("; ".join(f"{each.field} {each.description}" for each in found), violations=found)
+        _refuse(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,29 @@ class Limits:
     cpu_cores: float | None = None
     processes: int | None = None
     devices: tuple[str, ...] | None = None
+
+    def check(self, path: str = "limits") -> None:
+        """Refuses what no driver can set.
+
+        Args:
+            path: of the record, for what is told.
+
+        Raises:
+            InvalidInput: with all fields that are wrong.
+        """
+        _refuse(self._violations(path))
+
+    def _violations(self, path: str) -> Iterable[FieldViolation]:
+        if self.memory_mib is not None and not 1 <= self.memory_mib <= _MOST_MIB:
+            yield FieldViolation(f"{path}.memory_mib", f"must be from 1 to {_MOST_MIB} MiB")
+        if self.cpu_cores is not None and not _LEAST_CORES <= self.cpu_cores <= _MOST_CORES:
+            yield FieldViolation(f"{path}.cpu_cores", f"must be from {_LEAST_CORES} to {_MOST_CORES} cores")
+        if self.processes is not None and not 1 <= self.processes <= _MOST_PROCESSES:
+            yield FieldViolation(f"{path}.processes", f"must be from 1 to {_MOST_PROCESSES}")
+        if self.devices is not None:
+            if any(not each.startswith("/") or any(c.isspace() for c in each) for each in self.devices):
+                yield FieldViolation(f"{path}.devices", "must be absolute paths without blanks")
+            yield from _check_texts(f"{path}.devices", self.devices)
 
     @property
     def named(self) -> frozenset[str]:
@@ -129,6 +158,27 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
 
+    def check(self) -> None:
+        """Refuses what can't run on any node.
+
+        Raises:
+            InvalidInput: with all fields of the program, or of the rest, that are wrong.
+        """
+        self.program.check()
+        self.limits.check()
+        found = [
+            *_check_texts("environment", [f"{name}={value}" for name, value in self.environment.items()]),
+            *_check_texts("secrets", [*self.secrets, *self.secrets.values()]),
+            *_check_texts("user", [self.user]),
+        ]
+        if any(not _VARIABLE_NAME.fullmatch(name) for name in self.environment):
+            found.append(FieldViolation("environment", "has a name that is not letters, digits and '_'"))
+        if not _USER_NAME.fullmatch(self.user):
+            found.append(FieldViolation("user", "is no user's name"))
+        if self.time_limit_s is not None and not (math.isfinite(self.time_limit_s) and self.time_limit_s > 0.0):
+            found.append(FieldViolation("time_limit_s", "must be finite and above 0 s"))
+        _refuse(found)
+
     def intent(self, name: str) -> dict[str, Any]:
         """What is written down of it, but for what the driver adds.
 
@@ -136,11 +186,11 @@ class Launch:
             InvalidInput: it can't run on any node, or a secret has no file.
         """
         check_name(name)
-        self.program.check()
+        self.check()
         missing = [each for each in self.program.secret_names if each not in self.secrets]
         if missing:
             raise InvalidInput(f"this node has no secret '{missing[0]}' for this user", field="program.secret_names")
-        return {
+        intent = {
             "version": journal.VERSION,
             "name": name,
             "argv": list(self.program.argv),
@@ -154,6 +204,15 @@ class Launch:
             "time_limit_s": self.time_limit_s,
             "limits": {each: value for each, value in asdict(self.limits).items() if value is not None},
         }
+        # A character may take six bytes there, so texts of an allowed length can be too long together.
+        written_bytes = len(json.dumps(intent, allow_nan=False))
+        if written_bytes > journal.MOST_INTENT_BYTES:
+            raise InvalidInput(
+                f"the program takes {written_bytes} bytes to write down, and at most {journal.MOST_INTENT_BYTES} are "
+                "kept: hand long texts over in a file",
+                field="program",
+            )
+        return intent
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +282,8 @@ class AttemptView:
         exit: how it ended; None: it has not.
         stuck_pids: processes that do not end although they were killed a minute ago: the kernel, or a GPU's driver,
             holds them. The attempt ends when they do.
+        problem: why it could not be taken up; empty: it was, or that was not tried. The other fields may say
+            too little then.
     """
 
     name: str
@@ -232,6 +293,7 @@ class AttemptView:
     ended: Moment | None = None
     exit: ExitStatus | None = None
     stuck_pids: tuple[int, ...] = ()
+    problem: str = ""
 
 
 def is_name(name: str) -> bool:
@@ -250,6 +312,12 @@ def check_name(name: str) -> None:
             f"'{name[:140]}' is no attempt's name: at most 128 letters, digits, '.', '_', '-'; first a letter or digit",
             field="name",
         )
+
+
+def _refuse(found: Iterable[FieldViolation]) -> None:
+    violations = list(found)
+    if violations:
+        raise InvalidInput("; ".join(f"{each.field} {each.description}" for each in violations), violations=violations)
 
 
 def _check_argv(path: str, argv: Sequence[str]) -> Iterable[FieldViolation]:

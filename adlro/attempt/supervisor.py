@@ -57,13 +57,19 @@ def main(folder: str) -> int:
     if not journal.take_lock() or journal.has(names.EXIT):
         return 0
     _go_before_programs()
-    intent = journal.read(names.INTENT)
+    spawned = journal.read(names.SPAWN)
+    try:
+        intent = journal.read(names.INTENT)
+    except ValueError as error:
+        if spawned is not None:
+            raise  # what is left of the program can't be found
+        _tell_end(journal, _end(names.NOT_STARTED, detail=f"its intent can't be read: {error}"))
+        return 0
     if intent is None:
         raise FileNotFoundError(f"{folder} has no intent")
-    spawned = journal.read(names.SPAWN)
     if spawned is not None:
         _end_for_another(journal, intent, spawned)
-    elif (stop := journal.read(names.STOP)) is not None:
+    elif (stop := _stop_of(journal)) is not None:
         _tell_end(journal, _end(stop["reason"], detail=stop["detail"] or "it was stopped before it began"))
     else:
         _run(journal, intent, signals, niceness)
@@ -86,6 +92,14 @@ def _tell_end(journal: Journal, end: Record) -> None:
     journal.write_reserved(names.EXIT, {**end, "ended": now()})
 
 
+def _stop_of(journal: Journal) -> Record | None:
+    """Who wants the end, and why; None: nobody. A record that can't be read still says that somebody does."""
+    try:
+        return journal.read(names.STOP)
+    except ValueError:
+        return {"reason": names.STOPPED, "detail": "why it was stopped can't be read"}
+
+
 # ---- another supervisor's attempt
 
 
@@ -99,7 +113,7 @@ def _end_for_another(journal: Journal, intent: Record, spawned: Record) -> None:
     # Its program has ended with it. What that left behind may be anywhere, with any parent.
     groups.kill()
     killed = tree.kill_all(left)
-    end, stop = journal.read(names.WAIT), journal.read(names.STOP)
+    end, stop = journal.read(names.WAIT), _stop_of(journal)
     if end is None:
         rebooted = spawned["at"]["boot_id"] != boot_id()
         lost = "the node went down" if rebooted else "its supervisor was killed"
@@ -144,6 +158,8 @@ class _Signals:
             signal.signal(number, lambda *_: None)
         for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
+        # Whoever started us may have blocked some, and a mask is inherited.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def take(self) -> bytes:
         """The signals that have come since the last call."""
@@ -218,10 +234,14 @@ class _Run:
             raise NotStartedError("another supervisor has started it")
         gate, opens = os.pipe()
         self._failures, fails = os.pipe()
+        supervisor = os.getpid()
+        # One that came between the fork and the child's own handling would be told to us by the child.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self._pid = os.fork()
         if self._pid == 0:
             os.close(opens)
-            become(plan, gate, fails)
+            become(plan, supervisor, gate, fails)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.close(gate)
         os.close(fails)
         os.set_blocking(self._failures, False)
@@ -274,7 +294,7 @@ class _Run:
         return self._finish()
 
     def _look_for_stop(self, *, from_outside: bool = False) -> None:
-        stop = self._journal.read(names.STOP)
+        stop = _stop_of(self._journal)
         if stop is not None:
             self._begin_end(stop["reason"], stop["detail"], self._intent["stop_grace_s"])
         elif from_outside:

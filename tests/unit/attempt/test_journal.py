@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,31 @@ def test_a_record_of_the_end_takes_no_more_room_than_was_reserved(journal: Journ
 def test_the_longest_detail_fits_however_json_spells_it(journal: Journal):
     journal.write_reserved(names.EXIT, {"detail": "\N{FIRE}" * names.DETAIL_CHARS})
     assert journal.has(names.EXIT)
+
+
+def test_of_two_records_of_an_end_the_first_stays(journal: Journal):
+    journal.reserve()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: journal.write_reserved(names.STOP, {"n": n}), range(64)))
+    first = journal.read(names.STOP)
+    journal.write_reserved(names.STOP, {"n": "another"})
+    assert first == journal.read(names.STOP) != {"n": "another"}
+
+
+def test_a_record_is_no_link_to_something_else(journal: Journal, tmp_path: Path):
+    (tmp_path / "other").write_text("{}")
+    os.symlink(tmp_path / "other", journal.path(names.RUN))
+    with pytest.raises(OSError, match="symbolic"):
+        journal.read(names.RUN)
+
+
+def test_where_there_are_no_locks_it_is_not_said_that_another_one_has_it(journal: Journal, monkeypatch):
+    def refuses(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.fcntl", refuses)
+    with pytest.raises(OSError, match="No locks"):
+        journal.take_lock()
 
 
 def test_what_is_no_record_is_an_error(journal: Journal):

@@ -6,6 +6,7 @@ import asyncio
 import os
 import pwd
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -13,15 +14,16 @@ from pathlib import Path
 import pytest
 
 from adlro.attempt.attempts import Attempts
-from adlro.attempt.drivers import CgroupDriver
+from adlro.attempt.drivers import CgroupDriver, TreeDriver
 from adlro.attempt.given import NotStartedError, user_of
 from adlro.attempt.linux import process_stat
 from adlro.attempt.records import EndReason, Launch, Limits, Program, Stage
-from adlro.errors import AlreadyExists, Conflict, InvalidInput, NotFound
+from adlro.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
 from tests.unit.attempt.node import DAEMON, Node, until
 
 pytestmark = pytest.mark.slow
 
+REPOSITORY = Path(__file__).parents[3]
 TORCH_WORKER = re.compile(r"worker (\d+) (\d+)\n")
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="running programs as another user needs root")
@@ -106,6 +108,52 @@ async def test_an_attempt_that_is_stopped_before_its_supervisor_begins_never_run
     end = await node.ended()
     assert end.reason is EndReason.STOPPED
     assert node.runs() == 0
+
+
+async def test_stops_at_the_same_time_are_one_stop(node: Node):
+    await node.attempts.start("a.1", node.launch("sleep 60"))
+    await node.attempts.begun("a.1")
+    services = [node.service() for _ in range(8)]
+    await asyncio.gather(*(each.stop("a.1", detail=f"by {n}") for n, each in enumerate(services)))
+    end = await node.ended()
+    assert (end.reason, end.detail[:3]) == (EndReason.STOPPED, "by ")
+
+
+async def test_signals_that_its_service_has_blocked_reach_a_supervisor(node: Node):
+    # The C library's calls are this thread's alone, and what it starts has its mask.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
+    try:
+        node.attempts._start("a.1", node.launch("sleep 60"))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    await node.attempts.begun("a.1")
+    await node.attempts.stop("a.1")
+    assert (await node.ended()).reason is EndReason.STOPPED
+
+
+async def test_a_program_whose_supervisor_ends_while_it_waits_for_its_turn_never_runs(node: Node):
+    late = (
+        "import os, signal, sys, time\n"
+        f"sys.path.append({str(REPOSITORY)!r})\n"
+        "from adlro.attempt import supervisor\n"
+        "own, fork, write = os.getpid(), os.fork, os.write\n"
+        "def late_fork():\n"
+        "    pid = fork()\n"
+        "    if pid == 0: time.sleep(0.5)\n"
+        "    return pid\n"
+        "def last_write(fd, data):\n"
+        "    written = write(fd, data)\n"
+        "    if data == b'\\n' and os.getpid() == own: os.kill(own, signal.SIGKILL)\n"
+        "    return written\n"
+        "os.fork, os.write = late_fork, last_write\n"
+        "supervisor.main(sys.argv[1])\n"
+    )
+    service = node.service([sys.executable, "-I", "-S", "-c", late])
+    await service.start("a.1", node.launch("sleep 60"))
+    await until(lambda: node.journal().has("run.json") and not node.journal().supervised())
+    await asyncio.sleep(1.0)
+    assert node.runs() == 0
+    assert (await node.ended()).reason is EndReason.SUPERVISOR_LOST
 
 
 async def test_what_a_program_leaves_behind_in_a_session_of_its_own_is_ended_with_it(node: Node):
@@ -354,6 +402,49 @@ async def test_what_a_supervisor_did_not_expect_before_the_start_is_told_and_not
     assert "log_limit_bytes" in end.detail
 
 
+async def test_an_attempt_that_can_t_be_read_keeps_no_other_one_from_being_taken_up(node: Node):
+    waiting = node.service(command=["true"])
+    for name in ("a.1", "b.1", "c.1"):
+        await waiting.start(name, node.launch("exit 7", name))
+    (node.folder / "a.1" / "intent.json").write_text("{")
+    (node.folder / "b.1" / "intent.json").write_text("{")
+    (node.folder / "b.1" / "spawn.json").write_text("{}")
+    views = {view.name: view for view in await node.attempts.take_up()}
+    assert "intent of attempt b.1 can't be read" in views["b.1"].problem
+    assert (views["a.1"].problem, views["c.1"].problem) == ("", "")
+    end = await node.ended("a.1")
+    assert end.reason is EndReason.NOT_STARTED
+    assert "its intent can't be read" in end.detail
+    assert (await node.ended("c.1")).code == 7
+    with pytest.raises(Unavailable, match=r"b\.1"):
+        await node.attempts.stop("b.1")
+    with pytest.raises(Conflict, match=r"b\.1"):
+        await node.attempts.forget("b.1")
+    await node.attempts.forget("a.1")
+    (node.folder / "b.1" / "intent.json").unlink()  # for who looks at what is left
+
+
+async def test_what_its_driver_can_t_start_can_be_stopped(node: Node):
+    class Broken(TreeDriver):
+        def start(self, *_: object) -> None:
+            raise Unavailable("no systemd")
+
+    broken = Attempts(node.folder, Broken())
+    with pytest.raises(Unavailable):
+        await broken.start("a.1", node.launch("exit 7"))
+    await broken.stop("a.1")
+    async with asyncio.timeout(30.0):
+        assert (await broken.ended("a.1")).reason is EndReason.STOPPED
+    assert node.runs() == 0
+
+
+async def test_a_stop_that_can_t_be_read_is_a_stop(node: Node):
+    await node.service(command=["true"]).start("a.1", node.launch("exit 7"))
+    (node.folder / "a.1" / "stop.json").write_text("{")
+    assert (await node.ended()).reason is EndReason.STOPPED
+    assert node.runs() == 0
+
+
 async def test_a_long_argument_list_is_refused_with_its_field_and_nothing_is_left(node: Node):
     with pytest.raises(InvalidInput) as refused:
         await node.attempts.start("a.1", Launch(Program(("echo", "x" * (1 << 20)))))
@@ -438,6 +529,26 @@ async def test_a_secret_that_others_can_read_or_that_is_missing_keeps_a_program_
     assert end.reason is EndReason.NOT_STARTED
     assert told in end.detail
     assert "s3cret" not in end.detail
+
+
+@needs_root
+async def test_another_user_s_secret_keeps_a_program_from_starting(node: Node, tmp_path: Path):
+    secret = tmp_path / "token"
+    secret.write_text("s3cret")
+    secret.chmod(0o600)
+    os.chown(secret, pwd.getpwnam("nobody").pw_uid, -1)
+    launch = Launch(Program(("env",), secret_names=("HF_TOKEN",)), secrets={"HF_TOKEN": str(secret)})
+    await node.attempts.start("a.1", launch)
+    end = await node.ended()
+    assert (end.reason, "of its user, or of root" in end.detail) == (EndReason.NOT_STARTED, True)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, mode):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(mode)
+    with pytest.raises(PermissionError, match="neither its group nor others"):
+        Attempts(tmp_path / "shared", TreeDriver())
 
 
 async def test_an_attempt_is_forgotten_only_when_it_has_ended(node: Node):

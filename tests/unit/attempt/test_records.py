@@ -49,6 +49,39 @@ def test_what_can_t_run_on_any_node_is_refused_with_its_field(program, field, to
     assert [each.field for each in refused.value.violations] == [field]
 
 
+@pytest.mark.parametrize(
+    ("launch", "field"),
+    [
+        (Launch(FINE, limits=Limits(memory_mib=0)), "limits.memory_mib"),
+        (Launch(FINE, limits=Limits(memory_mib=1 << 60)), "limits.memory_mib"),
+        (Launch(FINE, limits=Limits(cpu_cores=0.001)), "limits.cpu_cores"),
+        (Launch(FINE, limits=Limits(cpu_cores=float("nan"))), "limits.cpu_cores"),
+        (Launch(FINE, limits=Limits(cpu_cores=float("inf"))), "limits.cpu_cores"),
+        (Launch(FINE, limits=Limits(processes=0)), "limits.processes"),
+        (Launch(FINE, limits=Limits(devices=("dev/null",))), "limits.devices"),
+        (Launch(FINE, limits=Limits(devices=("/dev/null rw",))), "limits.devices"),
+        (Launch(FINE, time_limit_s=0.0), "time_limit_s"),
+        (Launch(FINE, time_limit_s=float("nan")), "time_limit_s"),
+        (Launch(FINE, time_limit_s=float("inf")), "time_limit_s"),
+        (Launch(FINE, environment={"A": "\0"}), "environment"),
+        (Launch(FINE, environment={"A=B": ""}), "environment"),
+        (Launch(FINE, user="ada\n"), "user"),
+        (Launch(FINE, secrets={"HF_TOKEN": "/\0"}), "secrets"),
+    ],
+)
+def test_what_a_node_adds_is_checked_too(launch, field):
+    with pytest.raises(InvalidInput) as refused:
+        launch.intent("a.1")
+    assert [each.field for each in refused.value.violations] == [field]
+
+
+def test_what_would_be_too_long_to_be_read_again_is_refused():
+    texts = ["\x01" * 120_000 for _ in range(4)]
+    program = Program(("true", *texts), environment={f"V{n}": text for n, text in enumerate(texts)})
+    with pytest.raises(InvalidInput, match="bytes to write down"):
+        Launch(program).intent("a.1")
+
+
 def test_all_that_is_wrong_is_told_at_once():
     with pytest.raises(InvalidInput) as refused:
         Program((), workdir="x", environment={"=": ""}, log_limit_mib=0).check()
