@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from adlro.attempt import tree
 from adlro.attempt.attempts import Attempts
-from adlro.attempt.drivers import Driver, TreeDriver
+from adlro.attempt.cgroup import own_groups
+from adlro.attempt.drivers import CgroupDriver, Driver, TreeDriver
 from adlro.attempt.journal import Journal
-from adlro.attempt.linux import open_process
+from adlro.attempt.linux import open_process, punch_hole
 from adlro.attempt.records import ExitStatus, Launch, Program
 
 NOTE = 'echo started >> "$RUNS"; '
@@ -82,6 +87,42 @@ class Node:
         finally:
             os.close(fd)
         return True
+
+
+@contextlib.contextmanager
+def own_cgroups() -> Iterator[CgroupDriver | None]:
+    """Control groups of this machine, whose folders are removed again; None: it lets us make none."""
+    try:
+        tops = {path for path in own_groups().values() if os.path.isdir(path)}
+        there = {top for path in tops for top in (f"{path}/adlro", f"{os.path.dirname(path)}/adlro")}
+        there = {top for top in there if os.path.isdir(top)}
+        driver = CgroupDriver.find()
+    except OSError:
+        yield None
+        return
+    try:
+        yield driver
+    finally:
+        made = {os.path.dirname(path) for path in driver.groups("any").values()} - there
+        for top in made:
+            with contextlib.suppress(OSError):  # another test uses it
+                os.rmdir(top)
+
+
+def skip_without_holes(folder: Path) -> None:
+    """Skips where the file system can't give a file's beginning back."""
+    path = folder / "holes"
+    with path.open("wb") as file:
+        file.write(bytes(8192))
+        file.flush()
+        try:
+            punch_hole(file.fileno(), 0, 4096)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            pytest.skip("this file system can't punch holes")
+        finally:
+            path.unlink()
 
 
 def plainly_marked(mark: str) -> dict[int, int]:

@@ -12,7 +12,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from adlro.attempt.attempts import Attempts
 from adlro.attempt.drivers import CgroupDriver
 from adlro.attempt.linux import process_stat
 from adlro.attempt.records import EndReason, ExitStatus
-from tests.unit.attempt.node import DAEMON, Node, until
+from tests.unit.attempt.node import DAEMON, Node, own_cgroups, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -171,11 +171,16 @@ async def test_a_killed_supervisor_takes_its_program_and_all_of_its_daemons_alon
     assert node.runs() == 1
 
 
-async def test_what_has_erased_its_environment_is_found_by_its_control_group(tmp_path: Path):
-    try:
-        node = Node(tmp_path / "attempts", CgroupDriver.find())
-    except OSError as error:
-        pytest.skip(f"this machine lets us make no control groups: {error}")
+@pytest.fixture
+def groups() -> Iterator[CgroupDriver | None]:
+    with own_cgroups() as driver:
+        yield driver
+
+
+async def test_what_has_erased_its_environment_is_found_by_its_control_group(tmp_path: Path, groups):
+    if groups is None:
+        pytest.skip("this machine lets us make no control groups")
+    node = Node(tmp_path / "attempts", groups)
     hidden = "env -i setsid sh -c 'echo $$ > {}; exec sleep 60' & "
     await node.attempts.start("a.1", node.launch(hidden.format(tmp_path / "pid") + "sleep 60"))
     await until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())

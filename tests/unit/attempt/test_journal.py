@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from adlro.attempt import journal as names
-from adlro.attempt.journal import Journal
+from adlro.attempt.journal import SLOT_BYTES, Journal
 
 
 @pytest.fixture
@@ -28,6 +28,8 @@ def test_a_record_is_made_once(journal: Journal):
 
 def test_a_record_of_the_end_takes_no_more_room_than_was_reserved(journal: Journal):
     journal.reserve()
+    if os.stat(journal.path("exit.slot")).st_blocks * 512 != SLOT_BYTES:
+        pytest.skip("this file system counts its blocks in another way")
     before = {path.stat().st_ino: path.stat().st_blocks for path in Path(journal.folder).iterdir()}
     journal.write_reserved(names.EXIT, {"detail": "x" * names.DETAIL_CHARS})
     assert journal.read(names.EXIT) == {"detail": "x" * names.DETAIL_CHARS}

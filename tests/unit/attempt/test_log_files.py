@@ -9,6 +9,7 @@ import pytest
 
 from adlro.attempt import log_files
 from adlro.attempt.log_files import Bound, open_log, read_log
+from tests.unit.attempt.node import skip_without_holes
 
 LIMIT = 1 << 20
 
@@ -20,6 +21,7 @@ def pattern(begin: int, end: int) -> bytes:
 
 @pytest.fixture
 def log(tmp_path: Path) -> str:
+    skip_without_holes(tmp_path)
     return str(tmp_path / "stdout")
 
 

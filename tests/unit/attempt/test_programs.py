@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from adlro.attempt.given import NotStartedError, user_of
 from adlro.attempt.linux import process_stat
 from adlro.attempt.records import EndReason, Launch, Limits, Program, Stage
 from adlro.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
-from tests.unit.attempt.node import DAEMON, Node, until
+from tests.unit.attempt.node import DAEMON, Node, own_cgroups, skip_without_holes, until
 
 pytestmark = pytest.mark.slow
 
@@ -29,11 +30,10 @@ ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="running programs as another user needs root")
 
 
-def usable_groups() -> CgroupDriver | None:
-    try:
-        return CgroupDriver.find()
-    except OSError:
-        return None
+@pytest.fixture
+def groups() -> Iterator[CgroupDriver | None]:
+    with own_cgroups() as driver:
+        yield driver
 
 
 async def test_a_program_runs_once_in_a_folder_of_its_own_and_its_exit_code_is_told(node: Node):
@@ -270,8 +270,11 @@ async def test_a_log_of_1_gib_is_kept_below_its_limit_at_unchanged_offsets(node:
     )
     limit_mib = 64
     program = Program((sys.executable, "-I", "-S", "-c", script), log_limit_mib=limit_mib)
+    skip_without_holes(node.folder)
     await node.attempts.start("a.1", Launch(program))
     log = node.folder / "a.1" / "stdout"
+    supervisor = node.journal().supervisor()
+    goes_before = supervisor is not None and os.getpriority(os.PRIO_PROCESS, supervisor[0]) < 0
     ended = asyncio.create_task(node.attempts.ended("a.1"))
     most = 0
     while not ended.done():
@@ -279,8 +282,8 @@ async def test_a_log_of_1_gib_is_kept_below_its_limit_at_unchanged_offsets(node:
             most = max(most, log.stat().st_blocks * 512)
         await asyncio.sleep(0.01)
     assert ended.result().succeeded, ended.result()
-    # Root's supervisors go before programs; another one's turn may come late where there is much else to do.
-    assert most <= (1.1 if ROOT else 1.5) * (limit_mib << 20)
+    # Root's supervisors go before programs, where the machine lets them; another one's turn may come late.
+    assert most <= (1.1 if goes_before else 1.5) * (limit_mib << 20)
     assert os.stat(log).st_blocks * 512 <= 1.1 * (limit_mib << 20)
     assert log.stat().st_size == 1 << 30
     first = node.attempts.read_log("a.1", "stdout", 0, 1)
@@ -300,11 +303,10 @@ async def test_a_log_of_1_gib_is_kept_below_its_limit_at_unchanged_offsets(node:
 # ---- limits
 
 
-async def test_a_program_that_takes_too_much_memory_is_ended_and_told_so(tmp_path: Path):
-    driver = usable_groups()
-    if driver is None or "memory_mib" not in driver.enforced:
+async def test_a_program_that_takes_too_much_memory_is_ended_and_told_so(tmp_path: Path, groups):
+    if groups is None or "memory_mib" not in groups.enforced:
         pytest.skip("this machine lets us make no control groups with memory limits")
-    node = Node(tmp_path / "attempts", driver)
+    node = Node(tmp_path / "attempts", groups)
     other = asyncio.create_task(node.run("sleep 1; exit 7", "b.1"))
     eats = f"{sys.executable} -I -S -c 'x = bytearray(1 << 30)'; exit $?"
     end = await node.run(eats, limits=Limits(memory_mib=64, processes=50, cpu_cores=1.0))
@@ -317,11 +319,10 @@ async def test_a_program_that_takes_too_much_memory_is_ended_and_told_so(tmp_pat
     assert not any(os.access(path, os.F_OK) for path in intent["groups"].values())
 
 
-async def test_a_program_that_makes_processes_faster_than_they_are_found_is_ended(tmp_path: Path):
-    driver = usable_groups()
-    if driver is None or "processes" not in driver.enforced:
+async def test_a_program_that_makes_processes_faster_than_they_are_found_is_ended(tmp_path: Path, groups):
+    if groups is None or "processes" not in groups.enforced:
         pytest.skip("this machine lets us make no control groups with a limit of processes")
-    node = Node(tmp_path / "attempts", driver)
+    node = Node(tmp_path / "attempts", groups)
     bomb = (
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -338,11 +339,10 @@ async def test_a_program_that_makes_processes_faster_than_they_are_found_is_ende
     assert not node.left()
 
 
-async def test_only_the_devices_that_were_given_can_be_opened(tmp_path: Path):
-    driver = usable_groups()
-    if driver is None or "devices" not in driver.enforced:
+async def test_only_the_devices_that_were_given_can_be_opened(tmp_path: Path, groups):
+    if groups is None or "devices" not in groups.enforced:
         pytest.skip("this machine lets us make no control groups for devices")
-    node = Node(tmp_path / "attempts", driver)
+    node = Node(tmp_path / "attempts", groups)
     reads = "head -c 1 /dev/null && (exec 3</dev/kmsg) && echo kmsg; (exec 3</dev/net/tun) && echo tun; exit 0"
     if not all(os.access(path, os.R_OK) for path in ("/dev/kmsg", "/dev/net/tun")):
         pytest.skip("this machine has not the two devices of this test")
@@ -489,9 +489,14 @@ def test_a_supervisor_without_root_says_that_it_can_t_become_another_user(monkey
 
 def open_way(folder: Path) -> None:
     """Lets every user through to a test's folder."""
+    entry = pwd.getpwnam("nobody")
     for each in (folder, *folder.parents):
-        if str(each).startswith("/tmp/"):
-            each.chmod(each.stat().st_mode | 0o011)
+        mode = each.stat().st_mode
+        if mode & 0o001:
+            continue
+        if each.stat().st_uid != os.geteuid() or each in Path.home().parents or each == Path.home():
+            pytest.skip(f"{each} is closed to {entry.pw_name}, and not the test's to open")
+        each.chmod(mode | 0o011)
 
 
 # ---- environment and secrets

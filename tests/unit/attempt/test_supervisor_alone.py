@@ -33,6 +33,26 @@ def test_the_supervisor_imports_the_standard_library_and_its_own_modules_alone()
     assert not large & modules, "each costs every attempt time and memory"
 
 
+def test_a_new_keyring_holds_no_key_of_the_one_before():
+    asks = (
+        "import ctypes, platform, sys\n"
+        f"sys.path.append({str(Path(__file__).parents[3])!r})\n"
+        "from adlro.attempt.linux import new_keyring\n"
+        "libc = ctypes.CDLL(None)\n"
+        "add, keyctl = {'x86_64': (248, 250), 'aarch64': (217, 219)}[platform.machine()]\n"
+        "def found(): return libc.syscall(keyctl, 10, -3, b'user', b'adlro', 0) >= 0\n"
+        "new_keyring()\n"
+        "if libc.syscall(add, b'user', b'adlro', b'hush', 4, -3) < 0: sys.exit('refused')\n"
+        "before = found()\n"
+        "new_keyring()\n"
+        "print(before, found())\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", asks], capture_output=True, text=True, check=False)
+    if "refused" in done.stderr:
+        pytest.skip("this machine lets us have no keys")
+    assert done.stdout == "True False\n", done.stderr
+
+
 @pytest.mark.slow
 async def test_an_idle_supervisor_is_small_and_sleeps(node: Node):
     await node.attempts.start("a.1", node.launch("sleep 60"))
