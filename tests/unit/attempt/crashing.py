@@ -51,10 +51,11 @@ class Crash:
             self.file.write(name + "\n")
             if here and self.when == "before":
                 os.kill(self.pid, signal.SIGKILL)
-            done = real(*args, **more)
-            if here and os.getpid() == self.pid:
-                os.kill(self.pid, signal.SIGKILL)
-            return done
+            try:
+                return real(*args, **more)
+            finally:  # also after one that fails: a file that is looked for need not be there
+                if here and os.getpid() == self.pid:
+                    os.kill(self.pid, signal.SIGKILL)
 
         setattr(module, attribute, counted)
 
