@@ -60,6 +60,11 @@ PLANTED = [
     ("simulator-in-simulations-only", "adlro.decide.policies.planted_17", "adlro.sim"),
     ("cli-through-the-client", "adlro.cli.planted_18", "redis"),
     ("scipy-in-capacity-only", "adlro.sim.planted_19", "scipy"),
+    ("rooms", "adlro.attempt.records", "adlro.store"),
+    ("attempt-rooms", "adlro.attempt.linux", "adlro.attempt.journal"),
+    ("attempt-plain", "adlro.attempt.drivers", "adlro.placement"),
+    ("supervisor-alone", "adlro.attempt.program", "adlro.errors"),
+    ("supervisor-alone", "adlro.attempt.cgroup", "structlog"),
     ("learning-in-learn-only", "adlro.services.orchestrator.deciding.planted_20", "gymnasium"),
 ]
 CONTRACTS = {
