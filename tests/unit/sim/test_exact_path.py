@@ -68,6 +68,7 @@ EXCEPTIONS: dict[tuple[str, str, str], str] = {
     ("adlro/numeric/exact.py", "", "**"): TABLES,
     ("adlro/numeric/exact.py", "_pieces", "**"): TABLES,
     ("services/decompose/hypervectors/codebook.py", "__init__", "uniform"): "a method of its own, of whole numbers",
+    ("adlro/state/observation.py", "byte_count", "sum"): WHOLE,
     ("adlro/lab/evaluate/evaluation.py", "evaluate", "sum"): WHOLE,
     ("adlro/lab/evaluate/resampling.py", "_counts", "multinomial"): ONLY_COMPARED,
     ("adlro/lab/evaluate/resampling.py", "paired_p_value", "scipy.stats"): STATISTIC,
