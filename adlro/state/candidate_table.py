@@ -42,7 +42,7 @@ def candidate_table(
 ) -> CandidateTable:
     """The table of N decision points; the arguments are fields of the observation."""
     batch, jobs = job_waiting.shape
-    # Room for every job on every idle GPU, and in a batch for more: unused memory costs nothing.
+    # Room for every job on every idle GPU, and in a batch for more.
     idle = min(np.count_nonzero(gpu_idle), gpu_idle.shape[1])
     room = np.count_nonzero(job_waiting) * idle
     first, duration_s = np.empty((batch, jobs + 1), dtype=np.int64), np.empty(room)
@@ -65,9 +65,9 @@ def candidate_table(
         duration_s,
     )
     columns = job[:rows], gpu[:rows], size[:rows], duration_s[:rows]
-    if rows < room // 2:
+    if rows < room // 2:  # stored observations must not hold the unused room
         columns = job[:rows].copy(), gpu[:rows].copy(), size[:rows].copy(), duration_s[:rows].copy()
-    return CandidateTable(first, *columns)  # without much room behind few rows: observations are kept
+    return CandidateTable(first, *columns)
 
 
 def with_new_table(observation: Observation) -> Observation:

@@ -32,9 +32,9 @@ class _Planned(NamedTuple):
         first, last: (N, G) places in the queue of the first and the last job planned on a GPU; NONE.
         behind: (N, J) the next job planned on the same GPU; NONE.
         put_count: (N,) number of planned jobs.
-        sum_count: (N,) additions since the beginning of the plan, until completions are kept.
-        kept: (N,) expected completions of the cluster are kept, and no longer summed anew.
-        completion_s: (N, J, G) these; N = 0: no room is made yet.
+        sum_count: (N,) number of additions since the beginning of the plan, until completions are stored.
+        kept: (N,) whether the cluster's expected completions are stored, and no longer summed for each look.
+        completion_s: (N, J, G) the stored completions; empty before the first cluster needs them.
     """
 
     best_s: Floats
