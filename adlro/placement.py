@@ -9,6 +9,7 @@ the same answers.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -88,6 +89,10 @@ class Placement:
     def gpu_id(self) -> str:
         """The first GPU; empty where there is none."""
         return self.gpus[0].gpu_id if self.gpus else ""
+
+    def __str__(self) -> str:
+        """Its GPUs, for people."""
+        return ", ".join(each.gpu_id if each.share == 1.0 else f"{each.share:g} of {each.gpu_id}" for each in self.gpus)
 
     def fits(self, free: Free, demand: Demand) -> Shortage | None:
         """What is exhausted where a job can't have this placement; None: it can.
@@ -176,6 +181,37 @@ class Free:
 
     gpus: dict[str, FreeGpu]
     nodes: dict[str, FreeNode]
+
+
+def gpus_that_fit(demand: Demand, gpu_memories_mib: Iterable[int], cpu_cores: int, memory_mib: int) -> int:
+    """How many GPUs of a node a job can have at once.
+
+    Args:
+        demand: of the job, with each GPU.
+        gpu_memories_mib: memory of the GPUs of the node that it could have.
+        cpu_cores, memory_mib: that the node has left; of an empty node: all that it has.
+    """
+    count = sum(memory >= demand.gpu_memory_mib for memory in gpu_memories_mib)
+    if demand.cpu_cores > 0:
+        count = min(count, cpu_cores // demand.cpu_cores)
+    if demand.memory_mib > 0:
+        count = min(count, memory_mib // demand.memory_mib)
+    return max(count, 0)
+
+
+def fewest_nodes(gpus_of_nodes: Iterable[int], gpu_count: int) -> int | None:
+    """The fewest nodes that hold so many GPUs together; None: all of them don't.
+
+    Args:
+        gpus_of_nodes: by node how many GPUs it can give the job.
+        gpu_count: GPUs of the job.
+    """
+    held = 0
+    for number, count in enumerate(sorted(gpus_of_nodes, reverse=True), 1):
+        held += count
+        if held >= gpu_count:
+            return number
+    return None
 
 
 def shortage(

@@ -21,7 +21,8 @@ from pathlib import Path
 from adlro.attempt.attempts import Attempts
 from adlro.attempt.drivers import TreeDriver
 from adlro.attempt.journal import Journal
-from adlro.attempt.records import Launch, Program
+from adlro.attempt.records import Launch
+from adlro.records.payloads import process_payload
 
 ATTEMPTS = 60
 AT_ONCE = 8
@@ -32,7 +33,7 @@ async def latency(attempts: Attempts) -> list[float]:
     found: list[float] = []
     for number in range(ATTEMPTS):
         began = time.time()
-        await attempts.start(f"latency.{number}", Launch(Program(("date", "+%s.%N"))))
+        await attempts.start(f"latency.{number}", Launch(process_payload(("date", "+%s.%N"))))
         await attempts.ended(f"latency.{number}")
         told = attempts.read_log(f"latency.{number}", "stdout", 0).data
         found.append(1000.0 * (float(told) - began))
@@ -45,7 +46,7 @@ async def rate(attempts: Attempts) -> float:
 
     async def one(number: int) -> None:
         async with room:
-            await attempts.start(f"rate.{number}", Launch(Program(("true",))))
+            await attempts.start(f"rate.{number}", Launch(process_payload(("true",))))
             assert (await attempts.ended(f"rate.{number}")).succeeded
 
     began = time.monotonic()
@@ -56,7 +57,7 @@ async def rate(attempts: Attempts) -> float:
 async def memory(attempts: Attempts, folder: Path, count: int) -> list[float]:
     """MiB (PSS) of each of so many supervisors at once."""
     for number in range(count):
-        await attempts.start(f"memory.{count}.{number}", Launch(Program(("sleep", "60"))))
+        await attempts.start(f"memory.{count}.{number}", Launch(process_payload(("sleep", "60"))))
         await attempts.begun(f"memory.{count}.{number}")
     await asyncio.sleep(0.5)
     found: list[float] = []

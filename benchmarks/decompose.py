@@ -1,7 +1,7 @@
 """What decompose can do, each figure beside its goal and its reference of the same run.
 
-    python -m benchmarks.decompose [--only recovery,prediction,splits,scheduling,drift,speed] [--data DIR] [--lists 3]
-                                   [--seed 1] [--trace FILE ...] [--split-seeds 3] [--json FILE]
+    python -m benchmarks.decompose [--only recovery,prediction,splits,scheduling,drift,speed,gangs,pairs] [--data DIR]
+                                   [--lists 3] [--seed 1] [--trace FILE ...] [--split-seeds 3] [--json FILE]
 
 `--data` is a folder with Gavel's throughput tables (`gavel/`) and the Philly trace (`traces/philly_first_half.csv`),
 which the project does not ship; without it those parts are left out. `splits` takes further traces of three formats
@@ -24,6 +24,8 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from benchmarks import decompose_drift as drift  # noqa: E402
+from benchmarks import decompose_gangs as gangs  # noqa: E402
+from benchmarks import decompose_pairs as pairs  # noqa: E402
 from benchmarks import decompose_prediction as prediction  # noqa: E402
 from benchmarks import decompose_recovery as recovery  # noqa: E402
 from benchmarks import decompose_scheduling as scheduling  # noqa: E402
@@ -31,7 +33,7 @@ from benchmarks import decompose_speed as speed  # noqa: E402
 from benchmarks import decompose_splits as splits  # noqa: E402
 from benchmarks.measuring import machine  # noqa: E402
 
-PARTS = ("recovery", "prediction", "splits", "scheduling", "drift", "speed")
+PARTS = ("recovery", "prediction", "splits", "scheduling", "drift", "speed", "gangs", "pairs")
 
 
 def show(title: str, rows: dict[str, Any], goals: dict[str, str] | None = None) -> None:
@@ -179,6 +181,20 @@ def show_speed(seed: int) -> Any:
     return result
 
 
+def show_gangs(seed: int, count: int) -> Any:
+    """Part 7."""
+    result = gangs.measure(seed, count)
+    gangs.show(result)
+    return result
+
+
+def show_pairs(seed: int) -> Any:
+    """Part 8."""
+    result = pairs.measure(seed)
+    pairs.show(result)
+    return result
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -205,6 +221,8 @@ def main() -> None:
         "scheduling": lambda: show_scheduling(seed, arguments.lists),
         "drift": lambda: show_drift(seed, 8 * arguments.lists),
         "speed": lambda: show_speed(seed),
+        "gangs": lambda: show_gangs(seed, arguments.lists),
+        "pairs": lambda: show_pairs(seed),
     }
     result = {name: parts[name]() for name in PARTS if name in wanted}
     print(f"\n{time.time() - began:.0f} s")

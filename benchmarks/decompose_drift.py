@@ -128,7 +128,7 @@ def recovery(count: int, seed: int, policy_name: str) -> dict[str, float]:
                 for number in active:
                     runs = int(outcome._run_count[number])
                     for run in range(taken[number], runs):
-                        job, gpu = int(outcome._run_job[number, run]), int(outcome._run_gpu[number, run])
+                        job, gpu = int(outcome._run_job[number, run]), int(outcome._run_gpus[number, run, 0])
                         took_s = float(outcome._run_end_s[number, run] - outcome._run_start_s[number, run])
                         residual = math.log(took_s / believed[number][job, model_of[gpu]])
                         drifts[number].observe(*gpus[gpu], residual, SIGMA)

@@ -122,7 +122,7 @@ def _job(number: int, spec: JobSpec, submit_s: float) -> Job:
 def _place_anywhere(ledger: Ledger, entry: Entry, rng: np.random.Generator) -> None:
     row = ledger.queued().index(entry)
     fits = gpus_of_job(ledger.observe(0.0), 0, row)
-    ledger.place(entry, int(rng.choice(fits)), -float(rng.uniform(0, 20)))
+    ledger.place(entry, [int(rng.choice(fits))], -float(rng.uniform(0, 20)))
 
 
 # ---- from end to launch

@@ -26,7 +26,7 @@ import numpy as np
 
 from adlro.hardware.speeds import SHIPPED, SpeedTable
 from adlro.records.cluster import Cluster
-from adlro.records.jobs import JobType
+from adlro.records.jobs import KINDS_OF_WORK, JobType
 from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.workload.arrivals import Batch, Poisson
 from adlro.workload.capacity import scenario_on
@@ -136,7 +136,7 @@ def scenario_of(cell: Cell, seed: int) -> tuple[Scenario, SpeedTable]:
     job_types, mix = dict(scenario.job_types), dict(scenario.mix)
     if cell.jobs in scenario.job_types:
         job_types = {cell.jobs: scenario.job_types[cell.jobs]}
-        mix = {job_type: float(job_type is job_types[cell.jobs]) for job_type in JobType}
+        mix = {job_type: float(job_type is job_types[cell.jobs]) for job_type in KINDS_OF_WORK}
     elif cell.cluster != "gavel":
         mix = dict(MIXTURES[cell.jobs])
     if cell.jobs == "two_applications":

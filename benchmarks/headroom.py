@@ -47,7 +47,7 @@ from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.machines import IDLE, Hardware, Machines, empty_machines, hardware_of
 from adlro.state.observation import HOLD, Floats, Ints
 from adlro.workload.job_lists import draw_jobs
-from adlro.workload.scenario import SCENARIO_NAMES, Scenario, load_scenario
+from adlro.workload.scenario import ONE_GPU_SCENARIO_NAMES, Scenario, load_scenario
 from benchmarks.annealing import Problem, Schedule, anneal, problem_of, schedule_of, total_jct_s
 from benchmarks.lp_bound import lower_bound_s
 from benchmarks.measuring import machine
@@ -221,7 +221,7 @@ def measure(task: Task) -> dict[str, dict[str, float]]:
     beginning = pack_jobs([drawn[: task.size.search_jobs]], scenario.cluster)
     world = timed("hold_greedy_search", lambda world: play_hold_greedy(world, task.load), beginning)
     problem = problem_of(world.hardware, beginning, 0)
-    node: Ints = world.hardware.gpu_node[0, world.course.job_gpu[0]]
+    node: Ints = world.hardware.gpu_node[0, world.course.job_gpus[0, :, 0]]
     before_s = time.process_time()
     best = search(problem, schedule_of(problem, node, world.course.job_start_s[0]), task)
     searched_s = time.process_time() - before_s
@@ -238,7 +238,7 @@ def measure(task: Task) -> dict[str, dict[str, float]]:
 
 def warm_up() -> None:
     """Loads what is compiled, or compiles it, before a process measures."""
-    measure(Task(SCENARIO_NAMES[0], 1.1, 0, 0, Size(jobs=40, search_jobs=16, searches=1, moves=10)))
+    measure(Task(ONE_GPU_SCENARIO_NAMES[0], 1.1, 0, 0, Size(jobs=40, search_jobs=16, searches=1, moves=10)))
 
 
 def ratio_with_interval(method: Floats, base: Floats) -> tuple[float, float, float]:
@@ -348,10 +348,10 @@ def scenario_names(text: str) -> list[str]:
     """Names between commas.
 
     Raises:
-        ValueError: one is not that of a scenario.
+        ValueError: one is not that of a scenario whose jobs have one GPU each.
     """
     names = text.split(",")
-    if not set(names) <= set(SCENARIO_NAMES):
+    if not set(names) <= set(ONE_GPU_SCENARIO_NAMES):
         raise ValueError(text)
     return names
 
@@ -360,7 +360,8 @@ def command() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="4 lists, one search of 100,000 moves")
-    parser.add_argument("--scenario", type=scenario_names, default=list(SCENARIO_NAMES), help="names between commas")
+    every = list(ONE_GPU_SCENARIO_NAMES)
+    parser.add_argument("--scenario", type=scenario_names, default=every, help="names between commas")
     parser.add_argument("--load", type=numbers_above_0, default=list(LOADS), help="numbers above 0 between commas")
     parser.add_argument("--lists", type=int)
     parser.add_argument("--jobs", type=int, default=256)

@@ -150,6 +150,7 @@ def cells(philly: Path | None, swf: Path | None, clusters: Path) -> Iterator[Cel
                 "scenarios": ("trace",),
                 "trace": str(trace),
                 "trace_format": kind,
+                "multi_gpu": "one",  # as published: the policy was trained for jobs of one GPU
                 "loads": (0.9,),
                 "jobs": 256,
             }

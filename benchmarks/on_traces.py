@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 lists=asked.lists,
                 seed=asked.seed,
                 trace=str(trace),
+                multi_gpu="one",  # as published: the policy was trained for jobs of one GPU
                 runtime=runtime,
                 wait_ratio=DEFAULT_RATIO,
             )

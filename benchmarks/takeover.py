@@ -30,7 +30,7 @@ from adlro.hardware.speeds import REFERENCE_GPU_MODEL
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect
 from adlro.kit.testing import SpawnedService, spawn_service
-from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, NormalizedJob, SimulatedWork
+from adlro.records.jobs import KINDS_OF_WORK, ExpectedRuntime, JobSpec, NormalizedJob, SimulatedWork
 from adlro.store import JobStore, NewJob
 from benchmarks.measuring import machine, percentile, spread
 
@@ -125,7 +125,7 @@ async def submit(url: str, jobs: int, seed: int) -> None:
                 spec = JobSpec(
                     f"job {number}",
                     f"user-{number % 20}",
-                    draw.choice(list(JobType)),
+                    draw.choice(KINDS_OF_WORK),
                     cpu_cores=draw.randint(1, 4),
                     gpu_memory_mib=draw.choice((0, 4000, 8000)),
                     expected_runtime=ExpectedRuntime(REFERENCE_GPU_MODEL, work_s),

@@ -14,12 +14,14 @@ from collections.abc import Iterator
 
 from adlro.client import JobSpec, JobType, SimulatedWork, connect
 
+TYPES = (JobType.SIMULATION, JobType.MACHINE_LEARNING, JobType.DATA_PROCESSING)
+
 
 def batch(count: int, seed: int) -> Iterator[JobSpec]:
     """Jobs that a simulated cluster runs for 1 to 5 s."""
     rng = random.Random(seed)
     for index in range(count):
-        job_type = rng.choice(list(JobType))
+        job_type = rng.choice(TYPES)
         yield JobSpec(
             name=f"{job_type.label}-{index}",
             user="ada",

@@ -6,7 +6,9 @@ Three processes: the service (`attempts.Attempts`; it may die, and be upgraded),
 
     attempts             the service's side: starts, stops, looks, waits, takes up after a restart
       records, drivers   what is to run and how it ended; the best that the machine has for limits (unit: systemd)
+      users              the Unix users of a map, as which programs run
       removal            removes a forgotten attempt's folder, however deep
+    containers           the same for containers, by the engine's API and without supervisors
     supervisor           the process; python -I -S adlro/attempt/__main__.py FOLDER
       given              the program's user, environment, secrets
       program            the child: waits at the gate, becomes the user, runs the program

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ from typing import Any
 import structlog
 
 from adlro.attempt import journal as names
+from adlro.attempt import tree
 from adlro.attempt.drivers import Driver, TreeDriver, choose_driver
 from adlro.attempt.journal import Journal, sync_folder
 from adlro.attempt.linux import open_process
 from adlro.attempt.log_files import Piece, read_log
-from adlro.attempt.records import AttemptView, EndReason, ExitStatus, Launch, Moment, Stage, check_name, is_name
+from adlro.attempt.records import AttemptView, Launch, Moment, Stage, check_name, exit_status, is_name
 from adlro.attempt.removal import remove_tree
 from adlro.errors import AlreadyExists, Conflict, NotFound, Unavailable, Unsupported
+from adlro.records.payloads import EndReason, ExitStatus
 
 _log = structlog.get_logger()
 
@@ -137,6 +139,9 @@ class Attempts:
         """
         await asyncio.to_thread(self._forget, name)
 
+    async def close(self) -> None:
+        """Ends what this process does for them; supervisors need nothing of it."""
+
     # ---- what is known
 
     def names(self) -> list[str]:
@@ -156,14 +161,15 @@ class Attempts:
             raise NotFound(f"there is no attempt {name} on this node")
         supervised = journal.supervised()
         # After the lock: a supervisor that has gone meanwhile has left its last record.
-        end = journal.read(names.EXIT)
+        ended = journal.has(names.EXIT)
         run = _readable(journal, names.RUN)
         began = None if run is None else Moment(**run["at"])
-        if end is not None:
-            return AttemptView(name, Stage.ENDED, supervised, began, Moment(**end["ended"]), ExitStatus.of(end))
+        if ended:
+            return replace(_end_of(journal), name=name, supervised=supervised, began=began)
         stuck = _readable(journal, names.STUCK) or {"pids": ()}
         stage = Stage.ORDERED if run is None else Stage.RUNNING
-        return AttemptView(name, stage, supervised, began, stuck_pids=tuple(stuck["pids"]))
+        prepared = journal.has(names.READY)
+        return AttemptView(name, stage, supervised, began, stuck_pids=tuple(stuck["pids"]), prepared=prepared)
 
     def read_log(self, name: str, stream: str, offset: int, most_bytes: int = _MOST_READ_BYTES) -> Piece:
         """Reads an attempt's log.
@@ -181,6 +187,43 @@ class Attempts:
             raise NotFound(f"there is no stream '{stream}'; there are stdout and stderr", field="stream")
         self.look(name)
         return read_log(self._journal(name).path(stream), offset, most_bytes)
+
+    def log_size(self, name: str, stream: str) -> int:
+        """The length of an attempt's log so far, deleted bytes included; 0: there is none yet.
+
+        Args:
+            name: of the attempt.
+            stream: `stdout` or `stderr`.
+        """
+        try:
+            return os.stat(self._journal(name).path(stream)).st_size
+        except FileNotFoundError:
+            return 0
+
+    def processes(self, attempts: Collection[str]) -> dict[str, frozenset[int]]:
+        """What attempts run now: by attempt the PIDs below its supervisor; none while it has no supervisor.
+
+        Args:
+            attempts: their names. One look at all processes of the machine answers for all of them.
+        """
+        supervisors = {name: self._journal(name).supervisor() for name in attempts}
+        tops = {process[0]: name for name, process in supervisors.items() if process is not None}
+        found: dict[str, set[int]] = {name: set() for name in attempts}
+        for pid, top in tree.below(tops).items():
+            found[tops[top]].add(pid)
+        return {name: frozenset(pids) for name, pids in found.items()}
+
+    async def prepared(self, name: str) -> AttemptView:
+        """Returns when an attempt with a gate waits there, was let go, or has ended.
+
+        Raises:
+            NotFound: no such attempt.
+        """
+        while True:
+            view = await asyncio.to_thread(self.look, name)
+            if view.prepared or view.stage is not Stage.ORDERED:
+                return view
+            await asyncio.sleep(_BEGIN_LOOK_S)
 
     async def begun(self, name: str) -> AttemptView:
         """Returns when an attempt's program was let go, or it has ended.
@@ -221,7 +264,7 @@ class Attempts:
     # ---- on the disk
 
     def _start(self, name: str, launch: Launch) -> AttemptView:
-        intent = json.loads(json.dumps(launch.intent(name), allow_nan=False))  # as it is read again
+        intent = json.loads(json.dumps(self._intent(name, launch), allow_nan=False))  # as it is read again
         journal = self._journal(name)
         try:
             if not journal.has(names.INTENT):
@@ -241,6 +284,13 @@ class Attempts:
         self._supervise(journal)
         return self.look(name)
 
+    def _intent(self, name: str, launch: Launch) -> dict[str, Any]:
+        if launch.payload.container is not None:
+            raise Unsupported(
+                "processes are run here, no containers", field="payload.container", reason="NO_CONTAINERS"
+            )
+        return launch.intent(name)
+
     def _check_room(self) -> None:
         found = os.statvfs(self._folder)
         free_mib = found.f_bavail * found.f_frsize >> 20
@@ -258,9 +308,14 @@ class Attempts:
         journal = self._journal(name)
         try:
             if not journal.has(names.STOP):
-                journal.write_reserved(names.STOP, {"reason": reason.value, "detail": detail[: names.DETAIL_CHARS]})
+                journal.write_reserved(
+                    names.STOP, {"reason": reason.name.lower(), "detail": detail[: names.DETAIL_CHARS]}
+                )
         except OSError as error:
             raise Unavailable(f"the stop of attempt {name} can't be written down: {error}", reason="DISK") from error
+        self._tell_of_stop(journal)
+
+    def _tell_of_stop(self, journal: Journal) -> None:
         process = journal.supervisor()
         if process is None:  # one that starts just now reads the record
             self._supervise(journal)
@@ -372,6 +427,26 @@ def _remove(gone: Path) -> None:
         pass
     except OSError as error:
         _log.warning("a forgotten attempt's folder can't be removed", folder=str(gone), why=str(error))
+
+
+def _end_of(journal: Journal) -> AttemptView:
+    """How an attempt has ended, when, and whether its node could not start it.
+
+    A record that can't be read (of a broken disk, or of a later release) still says that it has.
+    """
+    at, end_at, by_node = Moment("", 0.0, 0.0), None, False
+    try:
+        end = journal.read(names.EXIT)
+        assert end is not None, "records are never removed alone"
+        status, at, by_node = exit_status(end), Moment(**end["ended"]), bool(end.get("by_node"))
+        end_at = Moment(**end["at"]) if "at" in end else None
+    except (ValueError, KeyError, TypeError) as error:
+        at = Moment("", 0.0, os.stat(journal.path(names.EXIT)).st_mtime)
+        detail = f"the record of its end can't be read: {error}"
+        status = ExitStatus(EndReason.SUPERVISOR_LOST, detail=detail[: names.DETAIL_CHARS])
+    return AttemptView(
+        journal.name, Stage.ENDED, supervised=False, ended=at, exit=status, by_node=by_node, program_ended=end_at
+    )
 
 
 def _readable(journal: Journal, name: str) -> dict[str, Any] | None:

@@ -66,11 +66,23 @@ def environment_of(intent: Record, own: pwd.struct_passwd | None) -> dict[str, s
     if own is not None:
         environment |= {"HOME": own.pw_dir, "USER": own.pw_name, "LOGNAME": own.pw_name, "SHELL": own.pw_shell}
     environment |= intent["environment"]
+    environment |= secrets_of(intent, own)
+    environment |= {"ADLRO_ATTEMPT": intent["name"]} | intent["node_environment"]
+    return environment | {tree.MARK: intent["mark"]}
+
+
+def secrets_of(intent: Record, own: pwd.struct_passwd | None) -> dict[str, str]:
+    """The values of the secrets that a program is given.
+
+    Args:
+        intent: of the attempt.
+        own: the user's entry.
+
+    Raises:
+        NotStartedError: one can't be had.
+    """
     owners = {0, os.geteuid() if own is None else own.pw_uid}
-    for name, path in intent["secrets"].items():
-        environment[name] = _secret(name, path, owners)
-    environment |= intent["node_environment"]
-    return environment | {tree.MARK: intent["mark"], "ADLRO_ATTEMPT": intent["name"]}
+    return {name: _secret(name, path, owners) for name, path in intent["secrets"].items()}
 
 
 def _secret(name: str, path: str, owners: set[int]) -> str:
@@ -78,7 +90,8 @@ def _secret(name: str, path: str, owners: set[int]) -> str:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise NotStartedError(f"this node has no secret '{name}' for this user: {error.strerror}") from None
+        way_out = "" if os.path.lexists(path) else f"; its operator puts the value into {path}, mode 0600"
+        raise NotStartedError(f"this node has no secret '{name}' for this user: {error.strerror}{way_out}") from None
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:

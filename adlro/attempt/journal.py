@@ -3,6 +3,7 @@
     intent.json   what is to run. By the service, before all else
     lock          held by the supervisor as long as it lives; tells its process
     stop.json     somebody wants the end. By the service
+    ready.json    all is prepared, and the program waits for its gate (of an attempt of several programs)
     spawn.json    a supervisor is about to make the program's process: no other one ever will
     run.json      the process is there, and may pass its gate now
     wait.json     how the program itself ended; what it left behind may still run
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 VERSION = 1
 """Of the records' form. A supervisor refuses an intent of another one."""
 
-INTENT, SPAWN, RUN, STUCK = "intent.json", "spawn.json", "run.json", "stuck.json"
+INTENT, READY, SPAWN, RUN, STUCK = "intent.json", "ready.json", "spawn.json", "run.json", "stuck.json"
 STOP, WAIT, EXIT = "stop.json", "wait.json", "exit.json"
 LOCK, STDOUT, STDERR, SCRATCH, SUPERVISOR_LOG = "lock", "stdout", "stderr", "scratch", "supervisor.log"
 
@@ -177,18 +178,29 @@ class Journal:
         Raises:
             OSError: the folder can't be written to, or its file system has no locks.
         """
+        fd = self.hold_lock()
+        if fd is None:
+            return False
+        own = process_stat(os.getpid())
+        assert own is not None
+        os.pwrite(fd, f"{os.getpid()} {own[1]}".ljust(LOCK_BYTES).encode(), 0)
+        return True
+
+    def hold_lock(self) -> int | None:
+        """Takes the lock until the descriptor that is returned is closed; None: somebody has it, this process included.
+
+        Raises:
+            OSError: the folder can't be written to, or its file system has no locks.
+        """
         fd = os.open(self.path(LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
         except OSError as error:
             os.close(fd)
             if error.errno in {errno.EAGAIN, errno.EACCES}:
-                return False
+                return None
             raise
-        own = process_stat(os.getpid())
-        assert own is not None
-        os.pwrite(fd, f"{os.getpid()} {own[1]}".ljust(LOCK_BYTES).encode(), 0)
-        return True
+        return fd
 
     def supervised(self) -> bool:
         """A supervisor lives."""

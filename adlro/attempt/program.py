@@ -131,7 +131,8 @@ def _exec(plan: Plan) -> NoReturn:
     if denied:
         raise RuntimeError(f"'{denied}' can't be run: Permission denied")
     if "/" in program:
-        raise RuntimeError(f"there is no program '{program}', seen from '{plan.workdir}'")
+        seen = "" if program.startswith("/") else f", seen from '{plan.workdir}'"
+        raise RuntimeError(f"there is no program '{program}'{seen}")
     raise RuntimeError(f"there is no program '{program}' in PATH, which is {plan.environment.get('PATH', os.defpath)}")
 
 

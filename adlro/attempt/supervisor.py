@@ -6,7 +6,7 @@ another one be started: the records of the journal say what that one does.
     exit.json there         nothing
     spawn.json there        ends what is left of the program, and tells that its supervisor (or the node) was lost
     stop.json there         tells that the attempt was stopped before it began
-    else                    runs the program
+    else                    prepares the program, waits for its gate where it has one, and runs it
 
 Standard library only, and only what is small of it: a node has one of these for each attempt.
 """
@@ -43,6 +43,9 @@ _FOREVER_S = 600.0
 # What was killed is told as stuck after so long.
 _STUCK_S = 60.0
 _NICENESS = -10
+# Between two looks whether a gate is open: at first, and after some time, when an image of a peer may be on its way.
+_GATE_LOOK_S, _GATE_LATER_LOOK_S, _GATE_LATER_S = 0.02, 0.25, 5.0
+_FROM_OUTSIDE = "its supervisor was told to end by somebody else: the machine goes down, or its unit was stopped"
 
 
 def main(folder: str) -> int:
@@ -63,14 +66,14 @@ def main(folder: str) -> int:
     except ValueError as error:
         if spawned is not None:
             raise  # what is left of the program can't be found
-        _tell_end(journal, _end(names.NOT_STARTED, detail=f"its intent can't be read: {error}"))
+        _tell_end(journal, {**_end(names.NOT_STARTED, detail=f"its intent can't be read: {error}"), "by_node": True})
         return 0
     if intent is None:
         raise FileNotFoundError(f"{folder} has no intent")
     if spawned is not None:
         _end_for_another(journal, intent, spawned)
     elif (stop := _stop_of(journal)) is not None:
-        _tell_end(journal, _end(stop["reason"], detail=stop["detail"] or "it was stopped before it began"))
+        _tell_end(journal, _end_before(stop))
     else:
         _run(journal, intent, signals, niceness)
     return 0
@@ -86,6 +89,11 @@ def _go_before_programs() -> None:
 
 def _end(reason: str, code: int = 0, signal_number: int = 0, detail: str = "") -> Record:
     return {"reason": reason, "code": code, "signal": signal_number, "detail": detail[: names.DETAIL_CHARS]}
+
+
+def _end_before(stop: Record) -> Record:
+    """The end of what was stopped before it began."""
+    return _end(stop["reason"], detail=stop["detail"] or "it was stopped before it began")
 
 
 def _tell_end(journal: Journal, end: Record) -> None:
@@ -137,13 +145,25 @@ def _run(journal: Journal, intent: Record, signals: _Signals, niceness: int) -> 
         except NotStartedError as error:
             _tell_end(journal, _end(names.NOT_STARTED, detail=str(error)))
             return
+        except _StoppedError as error:
+            _tell_end(journal, error.end)
+            return
         except Exception as error:  # nothing has run, and a second try would come to the same
-            _tell_end(journal, _end(names.NOT_STARTED, detail=f"its supervisor could not start it: {error!r}"))
+            end = _end(names.NOT_STARTED, detail=f"its supervisor could not start it: {error!r}")
+            _tell_end(journal, {**end, "by_node": True})
             return
         end = run.watch()
     finally:
         groups.remove()
     _tell_end(journal, end)
+
+
+class _StoppedError(Exception):
+    """Its end was asked for before it began."""
+
+    def __init__(self, end: Record) -> None:
+        super().__init__(end["detail"])
+        self.end = end
 
 
 class _Signals:
@@ -212,10 +232,11 @@ class _Run:
 
         Raises:
             Exception: it can't; nothing of it is there any more. NotStartedError: for a reason that its user knows.
+                _StoppedError: its end was asked for while its gate was closed.
         """
         intent = self._intent
         if intent["version"] != names.VERSION:
-            raise NotStartedError(f"the intent is of version {intent['version']}, not {names.VERSION}")
+            raise RuntimeError(f"the intent is of version {intent['version']}, not {names.VERSION}")
         user, own = user_of(intent["user"])
         scratch = self._journal.path(names.SCRATCH)
         os.makedirs(scratch, mode=0o700, exist_ok=True)
@@ -229,6 +250,7 @@ class _Run:
         plan = Plan(intent["argv"], environment, intent["workdir"] or scratch, user, niceness, logs[0], logs[1])
         self._groups.make(intent["limits"])
         become_subreaper()
+        self._wait_at_gate()
         # From here on no other supervisor will start it.
         if not self._journal.write_once(names.SPAWN, {"at": now()}):
             raise NotStartedError("another supervisor has started it")
@@ -259,6 +281,26 @@ class _Run:
         with contextlib.suppress(BrokenPipeError):  # it was killed before
             os.write(opens, GATE_OPEN)
         os.close(opens)
+
+    def _wait_at_gate(self) -> None:
+        """Says that all is prepared; returns when the programs of the attempt may begin, all at once."""
+        gate = self._intent.get("gate")
+        if not gate:
+            return
+        self._journal.write_once(names.READY, {"at": now()}, durable=False)
+        poll = select.poll()
+        poll.register(self._signals.fd, select.POLLIN)
+        later_s = boottime_s() + _GATE_LATER_S
+        while True:
+            # Before the gate: what is to be stopped does not begin, also where it has been opened meanwhile.
+            if (stop := _stop_of(self._journal)) is not None:
+                raise _StoppedError(_end_before(stop))
+            if os.path.exists(gate):
+                return
+            look_s = _GATE_LOOK_S if boottime_s() < later_s else _GATE_LATER_LOOK_S
+            if poll.poll(int(1000 * look_s)) and signal.SIGTERM in self._signals.take():
+                stop = _stop_of(self._journal) or {"reason": names.NODE_LOST, "detail": _FROM_OUTSIDE}
+                raise _StoppedError(_end_before(stop))
 
     # ---- its life
 
@@ -298,11 +340,7 @@ class _Run:
         if stop is not None:
             self._begin_end(stop["reason"], stop["detail"], self._intent["stop_grace_s"])
         elif from_outside:
-            self._begin_end(
-                names.NODE_LOST,
-                "its supervisor was told to end by somebody else: the machine goes down, or its unit was stopped",
-                self._intent["stop_grace_s"],
-            )
+            self._begin_end(names.NODE_LOST, _FROM_OUTSIDE, self._intent["stop_grace_s"])
 
     def _begin_end(self, reason: str, detail: str, grace_s: float) -> None:
         if self._ending is None:
@@ -323,7 +361,8 @@ class _Run:
         """
         present_s = boottime_s()
         if self._ending is None and self._limit_s is not None and present_s >= self._limit_s:
-            self._begin_end(names.TIME_LIMIT, "its time was over", self._intent["stop_grace_s"])
+            reached = f"time limit of {self._intent['time_limit_s']:g} s reached"
+            self._begin_end(names.TIME_LIMIT, reached, self._intent["stop_grace_s"])
         ending = self._ending
         if ending is None:
             return _FOREVER_S + present_s if self._limit_s is None else self._limit_s
@@ -389,8 +428,8 @@ class _Run:
             end = _end(names.SIGNALLED, 0, -code)
         else:
             end = _end(names.EXITED, code)
-        self._end = end
-        self._journal.write_reserved(names.WAIT, end)
+        self._end = {**end, "at": now()}
+        self._journal.write_reserved(names.WAIT, self._end)
         if self._has_children():
             self._left_behind = len(tree.descendants(os.getpid()))
             if ending is None:

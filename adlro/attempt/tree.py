@@ -25,7 +25,7 @@ _EMPTY_LOOKS = 3
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 
 def descendants(top: int) -> dict[int, int]:
@@ -43,6 +43,21 @@ def descendants(top: int) -> dict[int, int]:
         below |= more
         found_one = bool(more)
     return {pid: start_of[pid] for pid in below if pid != top}
+
+
+def below(tops: Collection[int]) -> dict[int, int]:
+    """The processes below any of some: by PID the nearest of those above it."""
+    if not tops:
+        return {}
+    parent_of = {pid: found[0] for pid in all_pids() if (found := process_stat(pid)) is not None}
+    nearest: dict[int, int] = {}
+    for pid, parent in parent_of.items():
+        at = parent
+        while at not in tops and at in parent_of:
+            at = parent_of[at]
+        if at in tops:
+            nearest[pid] = at
+    return nearest
 
 
 def marked(mark: str) -> dict[int, int]:

@@ -11,9 +11,13 @@ from adlro import __version__
 from adlro.cli import cluster, describe, gpus, jobs
 from adlro.cli.certs import certs
 from adlro.cli.demo import demo
+from adlro.cli.doctor import doctor
 from adlro.cli.evaluate import SETTINGS as EVALUATE_SETTINGS
 from adlro.cli.evaluate import evaluate
+from adlro.cli.job_command import JobCommand
+from adlro.cli.logs import logs
 from adlro.cli.replay import replay
+from adlro.cli.run import run
 from adlro.cli.shell import ReportingGroup
 from adlro.cli.token import token
 from adlro.cli.train import train
@@ -72,15 +76,19 @@ SUITE, JOBS, CLUSTER = "The suite", "Jobs", "Cluster and policies"
 
 app.command(rich_help_panel=SUITE)(up)
 app.command(rich_help_panel=SUITE)(demo)
+app.command(rich_help_panel=SUITE)(doctor)
 app.command(rich_help_panel=SUITE)(cluster.status)
 app.command(rich_help_panel=SUITE)(certs)
 app.command(rich_help_panel=SUITE)(token)
 
-app.command(rich_help_panel=JOBS)(jobs.submit)
+app.command(cls=JobCommand, rich_help_panel=JOBS)(run)
+app.command(cls=JobCommand, rich_help_panel=JOBS)(jobs.submit)
 app.command(rich_help_panel=JOBS)(jobs.queue)
 app.add_typer(describe.describe, name="describe", rich_help_panel=JOBS)
+app.command(rich_help_panel=JOBS)(logs)
 app.command(rich_help_panel=JOBS)(jobs.watch)
 app.command(rich_help_panel=JOBS)(jobs.cancel)
+app.command(rich_help_panel=JOBS)(jobs.requeue)
 app.command(rich_help_panel=JOBS)(replay)
 app.command(rich_help_panel=JOBS)(workload)
 

@@ -103,7 +103,7 @@ def _print_status(found: dict[str, Any]) -> None:
             console.print(f"decisions   {render.decisions_text(decides['policy'], decides['decisions_by_basis'])}")
         elif counts := ", ".join(f"{count} {reason}" for reason, count in sorted(decides["fallbacks"].items())):
             # None in this session yet, or the service does not report the reasons.
-            console.print(f"fallbacks   {counts.replace('_', ' ')} [dim](decisions of hold_greedy_fixed instead)[/]")
+            console.print(f"fallbacks   {counts.replace('_', ' ')} [dim](decisions of hold_gang instead)[/]")
         if decides["shadow"] is not None:
             console.print(f"shadow      {shadow_text(decides['shadow'])}")
         console.print(

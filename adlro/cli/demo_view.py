@@ -20,7 +20,7 @@ from adlro.cli.replaying import RUNNING, Board
 from adlro.client import AsyncClient, Telemetry
 from adlro.errors import AdlroError
 from adlro.records.cluster import Cluster
-from adlro.records.jobs import JobState, JobType
+from adlro.records.jobs import KINDS_OF_WORK, JobState, JobType
 from adlro.terminal import escape
 
 _REFRESH_S = 0.2
@@ -80,9 +80,9 @@ class DemoView:
         return grid
 
     def _types(self, board: Board) -> RenderableType:
-        counts: dict[JobType, Counter[str]] = {each: Counter() for each in JobType}
+        counts: dict[JobType, Counter[str]] = {each: Counter() for each in KINDS_OF_WORK}
         for job in board.jobs.values():
-            counts[job.spec.job_type][job.state.name] += 1
+            counts.setdefault(job.spec.job_type, Counter())[job.state.name] += 1
         grid = Table.grid(padding=(0, 2))
         for job_type, count in counts.items():
             finished = sum(count[state.name] for state in JobState if state.final)

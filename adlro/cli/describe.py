@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from adlro.cli import render
-from adlro.cli.documents import document, runtime_s, wait_s
+from adlro.cli.documents import document, wait_s
+from adlro.cli.places import At, at_of, by_node, needs_text, placement_text, ranges, reservation_text
 from adlro.cli.shell import Output, OutputOption, ServerOption, connect, emit_json, plain_table, stdout
 from adlro.errors import AdlroError
-from adlro.records.jobs import Job
+from adlro.records.jobs import Job, JobAttempt, JobReservation, JobType
+from adlro.records.payloads import ExitStatus, Payload
+from adlro.records.predictions import PredictionBasis
 from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from adlro.client import Client, Decision, RuntimePrediction
 
 _EVIDENCE = 3
+_LONGEST_COMMAND = 300  # characters
+_LABEL_WIDTH = len("application") + 1
 _NOVEL = 0.95  # novelty from which decompose flags a job
 
 describe = typer.Typer(help="Show one job, or one decision.", no_args_is_help=True)
@@ -36,17 +45,18 @@ def describe_job(
         notes: list[str] = []
         predictions = _predictions(client, job, notes)
         decision = _decision(client, job, notes)
+        at = _times(client, job)
     if output is Output.JSON:
         emit_json(
             {"job": document(job), "predictions": document(predictions), "decision": document(decision), "notes": notes}
         )
         return
     console = stdout()
-    _print_job(console, job)
+    _print_job(console, job, at)
     if predictions:
         _print_predictions(console, job, predictions)
     if decision is not None:
-        _print_decision(console, decision)
+        _print_decision(console, decision, at)
     for note in notes:
         console.print(f"[dim]{escape(note)}[/]")
 
@@ -65,7 +75,7 @@ def describe_decision(
     if output is Output.JSON:
         emit_json({"decision": document(decision)})
         return
-    _print_decision(stdout(), decision)
+    _print_decision(stdout(), decision, at_of(None))
 
 
 def _predictions(client: Client, job: Job, notes: list[str]) -> tuple[RuntimePrediction, ...]:
@@ -78,6 +88,15 @@ def _predictions(client: Client, job: Job, notes: list[str]) -> tuple[RuntimePre
         return ()
 
 
+def _times(client: Client, job: Job) -> At:
+    """Times of the cluster's clock as text; as seconds for a job that waits for no reservation."""
+    if job.reservation is None and job.reserved_until_s is None:
+        return at_of(None)
+    with contextlib.suppress(AdlroError):
+        return at_of(client.clock())
+    return at_of(None)
+
+
 def _decision(client: Client, job: Job, notes: list[str]) -> Decision | None:
     try:
         return client.explain(job.job_id)
@@ -86,22 +105,19 @@ def _decision(client: Client, job: Job, notes: list[str]) -> Decision | None:
         return None
 
 
-def _print_job(console: Console, job: Job) -> None:
+def _print_job(console: Console, job: Job, at: At) -> None:
     spec = job.spec
     console.print(f"[bold]{escape(job.job_id)}[/]  {escape(spec.name)}  {render.state(job)}")
-    reason = render.why(job)
-    cores = "1 core" if spec.cpu_cores == 1 else f"{spec.cpu_cores} cores"
-    expected = spec.expected_runtime
+    reason = render.why(job, at)
+    expected, held = spec.expected_runtime, job.reservation
     rows = [
         ("why", reason or (escape(job.message) if job.message else "")),
         ("user", escape(spec.user)),
-        ("type", spec.job_type.label + (f", {escape(spec.application)}" if spec.application else "")),
-        (
-            "asks for",
-            f"{spec.gpu_count} GPU"
-            + (f" with {render.mib(spec.gpu_memory_mib)}" if spec.gpu_memory_mib else "")
-            + f", {cores}, {render.mib(spec.memory_mib)}, priority {spec.priority:g}",
-        ),
+        *_program_rows(spec.payload),
+        ("type", "not stated" if spec.job_type is JobType.UNSPECIFIED else spec.job_type.label),
+        ("application", escape(spec.application)),
+        ("asks for", f"{escape(needs_text(spec))}, priority {spec.priority:g}"),
+        ("reserved", "" if held is None else escape(_held(held, at))),
         ("expects", f"{render.seconds(expected.runtime_s)} on {escape(expected.gpu_model)}" if expected else ""),
         ("time limit", render.seconds(spec.time_limit_s) if spec.time_limit_s is not None else ""),
         ("begin time", render.seconds(spec.begin_time_s) if spec.begin_time_s is not None else ""),
@@ -114,37 +130,124 @@ def _print_job(console: Console, job: Job) -> None:
         (
             "ended",
             f"at {render.seconds(job.end_s)}"
-            + (f", ran {render.seconds(runtime_s(job))}" if job.start_s is not None else "")
+            + (f", ran {render.seconds(job.runtime_s)}" if job.start_s is not None else "")
             + (f", JCT {render.seconds(job.jct_s)}" if job.jct_s is not None else "")
             if job.end_s is not None
             else "",
         ),
-        ("GPU", f"{escape(job.gpu_id)} ({escape(job.gpu_model)})" if job.gpu_id else ""),
+        *_gpu_rows(job),
     ]
     for name, text in rows:
         if text:
-            console.print(f"  [dim]{name:<11}[/]{text}")
+            console.print(f"  {_label(name)}{text}")
     if job.attempts:
         console.print()
-        table = plain_table(
-            "ATTEMPT", "GPU", "MODEL", "START", "END", "OUTCOME", right=("START", "END"), wrapped=("OUTCOME",)
-        )
-        for each in job.attempts:
-            table.add_row(
-                str(each.attempt),
-                escape(each.gpu_id),
-                escape(each.gpu_model),
-                render.seconds(each.start_s),
-                render.seconds(each.end_s),
-                escape(each.outcome or "running"),
-            )
-        console.print(table)
+        console.print(_attempt_table(job.attempts))
+
+
+def _held(reservation: JobReservation, at: At) -> str:
+    slack = reservation.slack_gpu_count
+    others = f"; {slack} other GPUs of these nodes are for anybody" if slack else ""
+    since = f"; held since {render.seconds(reservation.since_s)} of cluster time"
+    return reservation_text(reservation, at) + others + since
+
+
+def _gpu_rows(job: Job) -> list[tuple[str, str]]:
+    """Where a job runs or ran: its GPU, or of several those of each node on a line."""
+    model = f"({escape(job.gpu_model)})"
+    if len(job.placement.gpus) < 2:
+        return [("GPU", f"{escape(job.gpu_id)} {model}" if job.gpu_id else "")]
+    nodes = by_node(job.placement)
+    on = "one node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    rows = [("GPUs", f"{len(job.placement.gpus)} {model} on {on}")]
+    return rows + [
+        ("", escape(f"{node}/{ranges(numbers)}" if node else ranges(numbers))) for node, numbers in nodes.items()
+    ]
+
+
+def _label(name: str) -> str:
+    """The name of a line's value, in a column of its own."""
+    return f"[dim]{name:<{_LABEL_WIDTH}}[/]"
+
+
+def _attempt_table(attempts: Sequence[JobAttempt]) -> Table:
+    """Attempts, one a line; the columns of programs only where one of them ran a program."""
+    columns = ["ATTEMPT", "GPU", "MODEL", "START", "BEGAN", "END", "OUTCOME", "EXIT", "MEMORY"]
+    if all(each.run_s is None for each in attempts):
+        columns.remove("BEGAN")
+    if all(each.exit is None for each in attempts):
+        columns = [each for each in columns if each not in ("EXIT", "MEMORY")]
+    table = plain_table(*columns, right=("START", "BEGAN", "END", "MEMORY"), wrapped=("OUTCOME", "EXIT"))
+    for each in attempts:
+        cells = {
+            "ATTEMPT": str(each.attempt),
+            "GPU": escape(placement_text(each.placement)),
+            "MODEL": escape(each.gpu_model),
+            "START": render.seconds(each.start_s),
+            "BEGAN": render.seconds(each.run_s),
+            "END": render.seconds(each.end_s),
+            "OUTCOME": escape(each.outcome or "running"),
+            "EXIT": _exit(each),
+            "MEMORY": _peak(each.exit),
+        }
+        table.add_row(*(cells[name] for name in columns))
+    return table
+
+
+def _exit(attempt: JobAttempt) -> str:
+    """How its program ended, in a few words: the outcome beside it has the details."""
+    status = attempt.exit
+    if status is None:
+        return ""
+    count = status.left_behind
+    left = f"; {count} {'process was' if count == 1 else 'processes were'} left and ended" if count else ""
+    return escape(render.exit_text(attempt) + left)
+
+
+def _peak(status: ExitStatus | None) -> str:
+    if status is None:
+        return ""
+    return "< 1 MiB" if status.peak_memory_mib == 0 else render.mib(status.peak_memory_mib)
+
+
+def _program_rows(payload: Payload | None) -> list[tuple[str, str]]:
+    """What a job runs. Values of variables stand in the JSON document alone."""
+    if payload is None:
+        return []
+    container = payload.container
+    program = payload.process or container
+    mounts = (
+        [f"{each.source}:{each.target}:{'rw' if each.writable else 'ro'}" for each in container.mounts]
+        if container
+        else []
+    )
+    command = shlex.join(payload.argv)
+    if len(command) > _LONGEST_COMMAND:
+        command = f"{command[:_LONGEST_COMMAND]} ..."
+    return [
+        ("runs", escape(command) or "the image's own program"),
+        ("image", escape(container.image) if container else ""),
+        ("in", escape(program.workdir) if program is not None else ""),
+        ("variables", escape(", ".join(payload.environment))),
+        ("secrets", escape(", ".join(payload.secret_names))),
+        ("mounts", escape(", ".join(mounts))),
+        ("stop grace", render.seconds(payload.stop_grace_s)),
+        ("log limit", f"{render.mib(payload.log_limit_mib)} of each stream"),
+    ]
 
 
 def _novelty_in_words(novelty: float) -> str:
     if novelty >= _NOVEL:
         return "unlike all known jobs: do not rely on the prediction"
     return "0: similar to known jobs, 1: unlike all of them"
+
+
+def _basis(basis: PredictionBasis | None, job: Job) -> str:
+    if basis is None:
+        return render.UNKNOWN
+    if basis is PredictionBasis.JOB_TYPE and job.spec.job_type is JobType.UNSPECIFIED:
+        return "other jobs without a type"
+    return basis.label
 
 
 def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePrediction, ...]) -> None:
@@ -157,7 +260,7 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
             escape(each.gpu_model),
             render.seconds(each.median_s),
             f"{render.seconds(each.low_s)} .. {render.seconds(each.high_s)} ({render.percent(each.interval_coverage)})",
-            each.basis.label if each.basis is not None else render.UNKNOWN,
+            _basis(each.basis, job),
         )
     console.print(table)
     evidence = {item.job_id: item for each in predictions for item in each.evidence}
@@ -167,13 +270,13 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
             f"similarity {item.similarity:.2f})"
             for item in list(evidence.values())[:_EVIDENCE]
         )
-        console.print(f"  [dim]evidence[/]   {told}")
+        console.print(f"  {_label('evidence')}{told}")
     novelty = max(each.novelty for each in predictions)
     if math.isfinite(novelty) and novelty > 0:
-        console.print(f"  [dim]novelty[/]    {novelty:.2f} [dim]({_novelty_in_words(novelty)})[/]")
+        console.print(f"  {_label('novelty')}{novelty:.2f} [dim]({_novelty_in_words(novelty)})[/]")
 
 
-def _print_decision(console: Console, decision: Decision) -> None:
+def _print_decision(console: Console, decision: Decision, at: At) -> None:
     head = f"decision {decision.decision_id}" if decision.decision_id else "not placed"
     policy = render.policy_text(decision.policy, decision.deciding_policy, decision.basis)
     console.print(
@@ -182,8 +285,8 @@ def _print_decision(console: Console, decision: Decision) -> None:
         + (f", {decision.decision_us:.0f} µs" if decision.decision_us else "")
         + ")[/]",
     )
-    for name, text in _reasons(decision):
-        console.print(f"  [dim]{name:<11}[/]{escape(text)}")
+    for name, text in _reasons(decision, at):
+        console.print(f"  {_label(name)}{escape(text)}")
     if not decision.candidates and not decision.masked:
         return
     table = plain_table(
@@ -197,33 +300,37 @@ def _print_decision(console: Console, decision: Decision) -> None:
         wrapped=("OUT OF THE QUESTION",),
     )
     for each in decision.candidates:
-        chosen = each.gpu_id == decision.gpu_id
+        chosen = each.placement == decision.placement
         table.add_row(
             "[green]→[/]" if chosen else "",
-            escape(each.gpu_id),
+            escape(placement_text(each.placement)),
             escape(each.gpu_model),
             render.seconds(each.expected_runtime_s),
             f"{each.score:.3g}",
             "",
         )
     for masked in decision.masked:
-        out = (f"[dim]{escape(text)}[/]" for text in (masked.gpu_id, masked.gpu_model))
+        out = (f"[dim]{escape(text)}[/]" for text in (masked.gpu_id or "any", masked.gpu_model))
         table.add_row("", *out, "", "", escape(masked.reason))
     console.print(table)
 
 
-def _reasons(decision: Decision) -> list[tuple[str, str]]:
+def _reasons(decision: Decision, at: At) -> list[tuple[str, str]]:
     """The reasons of a decision in addition to its scores, one per line."""
     lines = [("rests on", decision.basis_text)]
     lines.append(("checkpoint", decision.policy_version))
     if decision.runner_up is not None:
         second = decision.runner_up
-        what = f"{second.job_id} on {second.gpu_id}" if second.job_id else "to start nothing"
+        what = f"{second.job_id} on {placement_text(second.placement)}" if second.job_id else "to start nothing"
         lines.append(("runner-up", f"{what}, score {second.score:.3g}"))
     if decision.hold_score is not None:
         lines.append(("to hold", f"score {decision.hold_score:.3g}"))
     if decision.shadow is not None:
         shadow = decision.shadow
-        other = f"would have started {shadow.job_id} on {shadow.gpu_id}" if shadow.job_id else "would have held"
+        started = f"would have started {shadow.job_id} on {placement_text(shadow.placement)}"
+        other = started if shadow.job_id else "would have held"
         lines.append(("shadow", f"{shadow.policy} {'would have done the same' if shadow.agrees else other}"))
+    if decision.reservation is not None:
+        held = decision.reservation
+        lines.append(("kept free", f"for {held.job_id}: {reservation_text(held, at)}"))
     return [(name, text) for name, text in lines if text]

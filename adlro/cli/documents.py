@@ -29,7 +29,7 @@ def document(value: Any) -> Any:
             made |= {
                 "attempt_count": value.attempt_count,
                 "wait_s": wait_s(value),
-                "runtime_s": runtime_s(value),
+                "runtime_s": value.runtime_s,
                 "jct_s": value.jct_s,
             }
         return made
@@ -53,8 +53,3 @@ def _key(key: Any) -> str:
 def wait_s(job: Job) -> float | None:
     """Submission (or begin time) to the last start; None before a start."""
     return None if job.submit_s is None or job.start_s is None else job.start_s - job.submit_s
-
-
-def runtime_s(job: Job) -> float | None:
-    """The last start to the end; None before the end, or for a job that never ran."""
-    return None if job.start_s is None or job.end_s is None else job.end_s - job.start_s

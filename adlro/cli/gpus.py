@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from adlro.cli import render
+from adlro.cli.option_types import TIME, interval
 from adlro.cli.shell import (
     PATIENCE_S,
     Output,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 class GpuView:
     """One GPU of the tables; NaN: not reported. `state` is idle, busy, drained or lost.
 
-    `drain_reason`: the reason of its node's drain, also while jobs still run there.
+    `drain_reason`: the reason of its node's drain, also while jobs still run there. `condition`: the reason why it is
+    lost, where the cluster knows it.
     """
 
     gpu_id: str
@@ -54,6 +56,7 @@ class GpuView:
     power_w: float
     sample_age_s: float
     drain_reason: str = ""
+    condition: str = ""
 
 
 def gpu_views(
@@ -64,11 +67,12 @@ def gpu_views(
     drained_node_ids: Sequence[str] = (),
     drain_reasons: Mapping[str, str] | None = None,
     now_unix_s: float | None = None,
+    conditions: Mapping[str, str] | None = None,
 ) -> list[GpuView]:
     """The GPUs of a cluster in its order, with their jobs and newest samples."""
     from adlro.client import Metric
 
-    job_of = {job.gpu_id: job for job in running}
+    job_of = {gpu_id: job for job in running for gpu_id in job.placement.gpu_ids}
     latest = telemetry.latest if telemetry is not None else None
     column_of = {gpu_id: number for number, gpu_id in enumerate(latest.gpu_ids)} if latest is not None else {}
     now_s = time.time() if now_unix_s is None else now_unix_s
@@ -103,6 +107,7 @@ def gpu_views(
                 power_w=value(Metric.POWER, gpu.gpu_id),
                 sample_age_s=now_s - latest.sample_times_unix_s[-1] if known and latest is not None else float("nan"),
                 drain_reason=(drain_reasons or {}).get(node.node_id, ""),
+                condition=(conditions or {}).get(gpu.gpu_id, ""),
             )
         )
     return views
@@ -126,14 +131,17 @@ def read_gpus(client: Client) -> list[GpuView]:
         pass
     running = list(client.list(JobFilter(states=(JobState.RUNNING,))))
     lost: tuple[str, ...] = ()
+    conditions: dict[str, str] = {}
     drained: tuple[str, ...] = ()
     drain_reasons: Mapping[str, str] = {}
     with contextlib.suppress(AdlroError):
-        lost = client.describe_cluster().lost_gpu_ids
+        described = client.describe_cluster()
+        lost = described.lost_gpu_ids
+        conditions = {each.gpu_id: each.reason for each in described.gpu_conditions}
     with contextlib.suppress(AdlroError):
         status = client.status()
         drained, drain_reasons = status.drained_node_ids, status.drain_reasons
-    return gpu_views(cluster, running, telemetry, lost, drained, drain_reasons)
+    return gpu_views(cluster, running, telemetry, lost, drained, drain_reasons, conditions=conditions)
 
 
 _STATE_STYLE = {"idle": "dim", "busy": "cyan", "drained": "yellow", "lost": "red"}
@@ -149,6 +157,8 @@ def gpu_table(views: Sequence[GpuView], width: int = render.WIDE) -> Table:
             job += f" [dim]{escape(each.job_name)}[/]"
         if each.state == "drained" and each.drain_reason:
             job += f" [dim]{escape(each.drain_reason)}[/]"
+        if each.condition:
+            job += f" [red]{escape(each.condition)}[/]"
         table.add_row(
             escape(each.gpu_id),
             escape(each.gpu_model),
@@ -165,7 +175,10 @@ def gpu_table(views: Sequence[GpuView], width: int = render.WIDE) -> Table:
 def gpus(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Update the display until Ctrl-C.")] = False,
     interval_s: Annotated[
-        float, typer.Option("--interval-s", min=0.1, max=3600.0, help="With --watch: seconds between updates.")
+        float,
+        typer.Option(
+            "--interval", "--interval-s", parser=interval, metavar=TIME, help="With --watch: time between updates."
+        ),
     ] = 1.0,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,

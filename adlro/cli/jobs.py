@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adlro.cli import render
+from adlro.cli.job_command import FileOption, ProgramArgument, program, with_job_options
+from adlro.cli.job_options import JobOptions, spec_of
+from adlro.cli.job_options import job_type as job_type_named
+from adlro.cli.job_options import labels as label_pairs
+from adlro.cli.places import at_of, placement_text, reservation_text
 from adlro.cli.shell import (
     EXIT_ERROR,
     Output,
@@ -23,20 +27,14 @@ from adlro.cli.shell import (
     say,
     stderr,
     stdout,
-    token_user,
 )
 from adlro.errors import AdlroError
-from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, SimulatedWork
+from adlro.records.jobs import Job, JobState
 from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from adlro.client import JobFilter, Rejection
 
-_TYPES = {each.label: each for each in JobType} | {
-    "ml": JobType.MACHINE_LEARNING,
-    "data": JobType.DATA_PROCESSING,
-    "sim": JobType.SIMULATION,
-}
 _LISTED_AT_ONCE = 500
 _STATES = {each.name.lower(): each for each in JobState}
 
@@ -48,26 +46,6 @@ TypeFilterOption = Annotated[
     list[str] | None,
     typer.Option("--type", metavar="TYPE", help="Only of this job type; repeatable."),
 ]
-
-
-def _job_type(text: str) -> JobType:
-    try:
-        return _TYPES[text.lower().replace("-", "_")]
-    except KeyError:
-        raise typer.BadParameter(
-            f"{text!r} is no job type; there are simulation, machine_learning (ml) and data_processing (data)",
-            param_hint="--type",
-        ) from None
-
-
-def _labels(texts: Sequence[str] | None) -> dict[str, str]:
-    labels = {}
-    for text in texts or ():
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise typer.BadParameter(f"{text!r}: write KEY=VALUE", param_hint="--label")
-        labels[key] = value
-    return labels
 
 
 def _filter(
@@ -82,63 +60,19 @@ def _filter(
 
     return JobFilter(
         states=tuple(states),
-        job_types=tuple(_job_type(each) for each in types or ()),
+        job_types=tuple(job_type_named(each) for each in types or ()),
         user=user,
-        labels=_labels(labels),
+        labels=label_pairs(labels),
         job_ids=tuple(job_ids),
     )
 
 
+@with_job_options
 def submit(
-    job_type: Annotated[
-        str,
-        typer.Option(
-            "--type", "-t", metavar="TYPE", help="simulation, machine_learning (ml) or data_processing (data)."
-        ),
-    ],
-    name: Annotated[
-        str, typer.Option(help="A name for people; need not be unique. Default: the application or the type.")
-    ] = "",
-    user: Annotated[
-        str,
-        typer.Option(help="The submitting user; default: the user of your token, else your login.", show_default=False),
-    ] = "",
-    application: Annotated[
-        str,
-        typer.Option(
-            "--application", "-a", help="The program of the job, such as resnet50_fp16; improves predictions."
-        ),
-    ] = "",
-    priority: Annotated[float, typer.Option("--priority", "-p", help="0 (least) to 1 (most urgent).")] = 0.5,
-    cores: Annotated[int, typer.Option("--cores", "-c", help="CPU cores on the GPU's node.")] = 1,
-    memory_mib: Annotated[
-        int, typer.Option("--memory-mib", help="Main memory; 0: 4096 MiB a core.", show_default=False)
-    ] = 0,
-    gpu_memory_mib: Annotated[
-        int, typer.Option("--gpu-memory-mib", help="Memory of the GPU; 0: any GPU will do.", show_default=False)
-    ] = 0,
-    runtime_s: Annotated[
-        float | None,
-        typer.Option("--runtime", metavar="S", help="Expected runtime in seconds, on the model of --on."),
-    ] = None,
-    on: Annotated[str, typer.Option("--on", help="The GPU model of --runtime.")] = "v100_sxm2",
-    time_limit_s: Annotated[
-        float | None, typer.Option("--time-limit", metavar="S", help="End the job (failed) after this runtime.")
-    ] = None,
-    begin_s: Annotated[
-        float | None, typer.Option("--begin", metavar="S", help="Start no earlier than this cluster time.")
-    ] = None,
-    label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label of the job; repeatable.")
-    ] = None,
-    work_s: Annotated[
-        float | None,
-        typer.Option(
-            "--work",
-            metavar="S",
-            help="On a simulated cluster: work in seconds of a v100_sxm2 (default: drawn by type and --runtime).",
-        ),
-    ] = None,
+    ctx: typer.Context,
+    options: JobOptions,
+    command: ProgramArgument = None,
+    file: FileOption = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Number of jobs of this kind.")] = 1,
     request_id: Annotated[
         str | None, typer.Option("--request-id", help="An id by which a repeated submission returns the same job.")
@@ -154,23 +88,13 @@ def submit(
     A job whose id is printed is recorded, even if the command is interrupted then. With -o json the ids of
     --count and --wait go to stderr. Exit code 1 if a job was refused.
 
-    Example: adlro submit --type ml --application resnet50_fp16 --cores 4 --gpu-memory-mib 8000 --runtime 30
+    A program: adlro submit --cores 4 --gpu-memory 20GiB --time-limit 4h -- python train.py
+
+    A script with lines #ADLRO --cores 4: adlro submit train.sh
+
+    On a simulated cluster: adlro submit --type ml --application resnet50_fp16 --runtime 30
     """
-    spec = JobSpec(
-        name=name or application or _job_type(job_type).label,
-        user=user or token_user() or getpass.getuser(),
-        job_type=_job_type(job_type),
-        application=application,
-        priority=priority,
-        cpu_cores=cores,
-        memory_mib=memory_mib,
-        gpu_memory_mib=gpu_memory_mib,
-        expected_runtime=None if runtime_s is None else ExpectedRuntime(on, runtime_s),
-        time_limit_s=time_limit_s,
-        begin_time_s=begin_s,
-        labels=_labels(label),
-        simulated_work=None if work_s is None else SimulatedWork(work_s),
-    )
+    spec = spec_of(options, program(ctx), server)
     rejected: Sequence[Rejection] = ()
     with connect(server) as client:
         if count == 1:
@@ -208,6 +132,34 @@ def _tell_ids(job_ids: Sequence[str], output: Output) -> None:
         console.print(job_id)
 
 
+def requeue(
+    job: Annotated[list[str], typer.Argument(help="Ids of ended jobs.", metavar="JOB...")],
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Submit ended jobs again, as new jobs with the same request, and print their ids.
+
+    A new job has the label requeued-from=JOB. A job that has not ended is refused: cancel it first.
+    """
+    again: list[Job] = []
+    failed = 0
+    with connect(server) as client:
+        for job_id in job:
+            try:
+                again.append(client.requeue(job_id))
+            except AdlroError as error:
+                failed = report(error)
+                if failed != EXIT_ERROR:
+                    raise typer.Exit(failed) from None
+            else:
+                if output is Output.TABLE:
+                    _tell_ids([again[-1].job_id], output)
+    if output is Output.JSON:
+        emit_json({"jobs": again})
+    if failed:
+        raise typer.Exit(failed)
+
+
 def queue(
     state: Annotated[
         list[str] | None,
@@ -243,18 +195,22 @@ def queue(
         if output is Output.JSON:
             emit_json({"jobs": jobs})
             return
-        status, now_s = None, None
+        status, clock = None, None
         # The list does not need the other services: without an answer their columns are left out.
         with contextlib.suppress(AdlroError):
             status = client.status()
         with contextlib.suppress(AdlroError):
-            now_s = client.clock().time_s
+            clock = client.clock()
     if jobs:
         console = stdout()
-        console.print(render.job_table(jobs, now_s, console.width))
+        reservations = None if status is None else {each.job_id: each for each in status.reservations}
+        console.print(render.job_table(jobs, clock, console.width, reservations))
     else:
         say("no jobs" + ("" if everything else " in these states; adlro queue --all shows the others"))
     if status is not None:
+        at = at_of(clock)
+        for each in status.reservations:
+            say(f"[dim]kept free for {escape(each.job_id)}: {escape(reservation_text(each, at))}[/]")
         later = status.waiting_for_begin_time_count
         say(
             f"[dim]{status.running_count} running, {status.queue_length} waiting"
@@ -308,8 +264,8 @@ def watch(
 
 def _event_line(job: Job) -> str:
     facts = [f"{escape(job.job_id):10} {render.state(job)}"]
-    if job.gpu_id:
-        facts.append(f"on {escape(job.gpu_id)}")
+    if job.placement.gpus:
+        facts.append(f"on {escape(placement_text(job.placement))}")
     if job.attempt_count > 1:
         facts.append(f"attempt {job.attempt_count}")
     if job.jct_s is not None:

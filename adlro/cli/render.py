@@ -7,9 +7,15 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from adlro.cli.documents import runtime_s, wait_s
+from adlro.cli.documents import wait_s
+from adlro.cli.places import At, at_of, pending_text, placement_text
 from adlro.cli.shell import plain_table
-from adlro.records.jobs import Job, JobState, JobType, PendingReason
+from adlro.cli.units_text import UNKNOWN as UNKNOWN  # noqa: PLC0414 - commands find all texts here
+from adlro.cli.units_text import mib as mib  # noqa: PLC0414
+from adlro.cli.units_text import seconds as seconds  # noqa: PLC0414
+from adlro.records.events import Clock
+from adlro.records.jobs import Job, JobAttempt, JobReservation, JobState, JobType
+from adlro.records.payloads import EndReason, signal_name
 from adlro.terminal import escape
 
 STATE_STYLE = {
@@ -21,18 +27,18 @@ STATE_STYLE = {
 }
 
 TYPE_SHORT = {
+    JobType.UNSPECIFIED: "-",
     JobType.SIMULATION: "simulation",
     JobType.MACHINE_LEARNING: "ml",
     JobType.DATA_PROCESSING: "data",
 }
 
 # Names of who decides if the selected policy does not.
-WAIT_LIMIT, FALLBACK = "the limit on waits", "hold_greedy_fixed"
+WAIT_LIMIT, FALLBACK = "the limit on waits", "hold_gang"
 # Names of `DecisionBasis` (not imported, to avoid gRPC): decisions of the policy itself, and of the limit on waits. The
 # other decisions are the fallback's.
 OWN, OVERDUE = ("policy", "margin"), "overdue"
 
-UNKNOWN = "-"
 # Width of a screen, in columns, from which tables show all columns.
 WIDE = 110
 
@@ -83,31 +89,6 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.{0 if 0.1 <= part / whole < 0.995 else 1}f}%"
 
 
-def seconds(value: float | None) -> str:
-    """A duration or a time of the cluster's clock: `8.3 s`, `12m 5s`, `3h 20m`, `50d 4h`."""
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    sign, value = ("-" if value < 0 else ""), abs(value)
-    if value < 99.95:
-        return f"{sign}{value:.1f} s"
-    whole = round(value)
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, left = divmod(rest, 60)
-    if days:
-        return f"{sign}{days}d {hours}h"
-    if hours:
-        return f"{sign}{hours}h {minutes}m"
-    return f"{sign}{minutes}m {left}s"
-
-
-def mib(value: float | None) -> str:
-    """Memory: `512 MiB`, `15.8 GiB`."""
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    return f"{value / 1024:.1f} GiB" if value >= 1024 else f"{value:.0f} MiB"
-
-
 def mib_of(used: float, total: float) -> str:
     """Used and total memory: `4.2/15.8 GiB`."""
     return f"{used / 1024:.1f}/{total / 1024:.1f} GiB" if math.isfinite(used) else f"{UNKNOWN}/{total / 1024:.1f} GiB"
@@ -139,28 +120,74 @@ def state(job: Job) -> str:
     return f"[{STATE_STYLE[job.state]}]{job.state.name.lower()}[/]"
 
 
-def why(job: Job) -> str:
-    """The reason of a job's state, in a few words."""
+def why(job: Job, at: At | None = None, reservations: Mapping[str, JobReservation] | None = None) -> str:
+    """The reason of a job's state, in a few words; rich markup."""
+    return escape(why_text(job, at, reservations))
+
+
+def why_text(job: Job, at: At | None = None, reservations: Mapping[str, JobReservation] | None = None) -> str:
+    """The reason of a job's state, in a few words; plain text.
+
+    Args:
+        job: the job.
+        at: times of the cluster's clock as text; None: as seconds.
+        reservations: by job those that are held now; None: that of the job's record.
+    """
     if job.state is JobState.PENDING:
-        name = job.pending_reason.name.lower() if job.pending_reason is not PendingReason.NONE else ""
-        return escape(f"{name}: {job.message}" if job.message else name)
+        return pending_text(job, at or at_of(None), reservations)
     if job.cancel_requested and not job.state.final:
         return "being cancelled"
-    return escape(job.message) if job.state in (JobState.FAILED, JobState.CANCELLED) else ""
+    return job.message if job.state in (JobState.FAILED, JobState.CANCELLED) else ""
 
 
-def job_table(jobs: list[Job], now_s: float | None = None, width: int = WIDE) -> Table:
+def exit_text(attempt: JobAttempt | None) -> str:
+    """How an attempt's program ended, in a word or two: `0`, `SIGKILL`, `time limit`; empty: not known."""
+    status = attempt.exit if attempt is not None else None
+    if status is None:
+        return ""
+    if status.reason is EndReason.EXITED:
+        return str(status.code)
+    if status.reason is EndReason.SIGNALLED:
+        return signal_name(status.signal)
+    return status.reason.name.lower().replace("_", " ")
+
+
+def _newest_exit_text(job: Job) -> str:
+    return exit_text(job.attempts[-1] if job.attempts else None)
+
+
+def job_table(
+    jobs: list[Job],
+    clock: Clock | None = None,
+    width: int = WIDE,
+    reservations: Mapping[str, JobReservation] | None = None,
+) -> Table:
     """Jobs, one per line; on a screen of less than `WIDE` columns only the most important columns.
 
-    With the cluster time, also the times that unfinished jobs have waited or run so far.
+    EXIT is there where a program has ended, GPUS where a job asks for several. With the cluster's clock, also the times
+    that unfinished jobs have waited or run so far.
+
+    Args:
+        jobs: the jobs.
+        clock: of the cluster.
+        width: of the screen, columns.
+        reservations: by job those that are held now; None: not known.
     """
+    now_s, at = None if clock is None else clock.time_s, at_of(clock)
     shown = ["JOB", "NAME", "USER", "TYPE", "PRIO", "STATE", "GPU", "WAIT", "RUN", "JCT", "WHY"]
+    if any(_newest_exit_text(job) for job in jobs):
+        shown.insert(shown.index("STATE") + 1, "EXIT")
     if width < WIDE:
         shown = ["JOB", "NAME", "STATE", "GPU", "WAIT", "RUN", "WHY"]
-    table = plain_table(*shown, right={"PRIO", "WAIT", "RUN", "JCT"}, wrapped={"WHY"})
+    several = any(job.spec.gpu_count > 1 for job in jobs)
+    if several:
+        shown.insert(shown.index("GPU"), "GPUS")
+    table = plain_table(
+        *shown, right={"PRIO", "GPUS", "WAIT", "RUN", "JCT"}, wrapped={"WHY", "GPU"} if several else {"WHY"}
+    )
     table.columns[1].max_width = 24 if width >= WIDE else 16
     for job in jobs:
-        waited_s, ran_s = wait_s(job), runtime_s(job)
+        waited_s, ran_s = wait_s(job), job.runtime_s
         if now_s is not None and job.state is JobState.PENDING:
             waited_s = now_s - job.submit_s if job.submit_s is not None and now_s >= job.submit_s else None
         elif now_s is not None and job.state is JobState.RUNNING and job.start_s is not None:
@@ -172,11 +199,13 @@ def job_table(jobs: list[Job], now_s: float | None = None, width: int = WIDE) ->
             "TYPE": TYPE_SHORT[job.spec.job_type],
             "PRIO": f"{job.spec.priority:.2f}",
             "STATE": state(job),
-            "GPU": escape(job.gpu_id or UNKNOWN),
+            "EXIT": _newest_exit_text(job),
+            "GPUS": str(job.spec.gpu_count),
+            "GPU": escape(placement_text(job.placement, 2) or UNKNOWN),
             "WAIT": seconds(waited_s),
             "RUN": seconds(ran_s),
             "JCT": seconds(job.jct_s),
-            "WHY": why(job),
+            "WHY": why(job, at, reservations),
         }
         table.add_row(*(cells[name] for name in shown))
     return table

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adlro.cli.documents import document
+from adlro.cli.option_types import TIME, duration
 from adlro.cli.shell import (
     Output,
     OutputOption,
@@ -27,6 +28,7 @@ from adlro.terminal import escape
 
 if TYPE_CHECKING:
     from adlro.cli.replaying import ReplayOptions, ReplayResult
+    from adlro.records.cluster import Cluster
     from adlro.records.jobs import JobSpec
     from adlro.workload.job_lists import WorkloadJob
 
@@ -40,6 +42,14 @@ class TraceFormat(enum.StrEnum):
     ALIBABA = "alibaba"
     GAVEL = "gavel"
     PAPER = "paper"
+
+
+class MultiGpu(enum.StrEnum):
+    """What becomes of a trace's jobs of several GPUs."""
+
+    AUTO = "auto"
+    GANG = "gang"
+    ONE = "one"
 
 
 class ReplayTime(enum.StrEnum):
@@ -91,6 +101,14 @@ def replay(
         EstimateChoice,
         typer.Option(help="The jobs' expected runtimes: exact, the true ones; trace, those of the trace, if any."),
     ] = EstimateChoice.EXACT,
+    multi_gpu: Annotated[
+        MultiGpu,
+        typer.Option(
+            "--multi-gpu",
+            help="Jobs of several GPUs: gang, they keep them, and those too large for the cluster are left out; one, "
+            "each gets one GPU; auto: gang, and one for swf, which counts processors.",
+        ),
+    ] = MultiGpu.AUTO,
     seed: Annotated[int, typer.Option("--seed", help="Seed for values that the trace lacks.")] = 0,
     report_file: Annotated[
         Path | None,
@@ -99,7 +117,9 @@ def replay(
     force: Annotated[bool, typer.Option("--force", help="Replay even if other jobs are queued or running.")] = False,
     patience_s: Annotated[
         float,
-        typer.Option("--patience", metavar="S", min=0.0, help="How long to retry while a service does not answer."),
+        typer.Option(
+            "--patience", parser=duration, metavar=TIME, help="How long to retry while a service does not answer."
+        ),
     ] = 60.0,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
@@ -115,7 +135,11 @@ def replay(
     from adlro.cli.report import build_report, placements, print_report
     from adlro.client import ClockMode
 
-    workload, source, notes = read_trace(file, trace_format, count, seed)
+    workload, source, notes = read_trace(file, trace_format, count, seed, multi_gpu)
+    if any(job.gpu_count > 1 for job in workload):
+        # What is too large depends on the cluster; a file that can't be read is told without it.
+        cluster = asyncio.run(_cluster(server))
+        workload, source, notes = read_trace(file, trace_format, count, seed, multi_gpu, cluster)
     if estimates is EstimateChoice.EXACT:
         notes.append("expected runtimes are the true ones (--estimates trace uses those of the trace)")
     if force:
@@ -151,6 +175,12 @@ def replay(
         say(f"[dim]report with each job's times: {escape(str(report_file))}[/]")
 
 
+async def _cluster(server: str | None) -> Cluster:
+    cancel_on_sigterm()
+    async with connect_async(server) as client:
+        return await client.cluster()
+
+
 async def _replay(server: str | None, specs: Sequence[JobSpec], options: ReplayOptions, progress: Any) -> ReplayResult:
     from adlro.cli.replaying import replay as run_replay
 
@@ -163,9 +193,17 @@ async def _replay(server: str | None, specs: Sequence[JobSpec], options: ReplayO
 
 
 def read_trace(
-    file: Path, trace_format: TraceFormat, count: int | None, seed: int
+    file: Path,
+    trace_format: TraceFormat,
+    count: int | None,
+    seed: int,
+    multi_gpu: MultiGpu = MultiGpu.AUTO,
+    cluster: Cluster | None = None,
 ) -> tuple[list[WorkloadJob], dict[str, Any], list[str]]:
-    """The jobs of a file, a document about the reading, and notes for the report."""
+    """The jobs of a file, a document about the reading, and notes for the report.
+
+    Without a cluster, jobs that are too large for it are not left out.
+    """
     from adlro.workload.traces import TRACE_FORMATS, format_of
     from adlro.workload.traces import read_trace as read_jobs
 
@@ -175,7 +213,8 @@ def read_trace(
             f"{file.name}: name a --format ({', '.join(TRACE_FORMATS)}); the file's name does not show it",
             param_hint="FILE",
         )
-    jobs, trace_notes = read_jobs(file, chosen, seed=seed, limit=count)
+    chosen_way = None if multi_gpu is MultiGpu.AUTO else str(multi_gpu)
+    jobs, trace_notes = read_jobs(file, chosen, seed=seed, limit=count, multi_gpu=chosen_way, cluster=cluster)
     notes = list(trace_notes.sentences)
     details: dict[str, Any] = document(trace_notes)
     source = {"file": str(file), "format": chosen, "jobs": len(jobs), "seed": seed, "trace": details}

@@ -328,7 +328,7 @@ async def _refuse_a_standstill(client: AsyncClient, board: Board, options: Repla
 async def _cancel_unplaceable(client: AsyncClient, board: Board) -> None:
     """Cancels jobs that no GPU of the cluster can hold, which would wait for ever."""
     for job in list(board.jobs.values()):
-        if job.pending_reason is PendingReason.NO_FITTING_GPU:
+        if job.pending_reason in (PendingReason.NO_FITTING_GPU, PendingReason.NO_FITTING_NODES):
             await client.cancel(job.job_id)
 
 

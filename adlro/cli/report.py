@@ -68,7 +68,7 @@ def build_report(result: ReplayResult, source: dict[str, Any], notes: Sequence[s
 
 
 def placements(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Each job of the list, in its order: its requested index, its GPU and its times."""
+    """Each job of the list, in its order: its requested index, its GPUs (`gpu_id`: the first) and its times."""
     return [
         {
             "index": index,
@@ -80,6 +80,7 @@ def placements(jobs: Sequence[Job]) -> list[dict[str, Any]]:
             "end_s": job.end_s,
             "jct_s": job.jct_s,
             "gpu_id": job.gpu_id,
+            "gpu_ids": list(job.placement.gpu_ids),
             "gpu_model": job.gpu_model,
             "attempts": job.attempt_count,
         }
@@ -109,7 +110,7 @@ def _utilization(jobs: Sequence[Job], cluster: Cluster, makespan_s: float) -> di
     for job in jobs:
         for attempt in job.attempts:
             if attempt.start_s is not None and attempt.end_s is not None and attempt.gpu_model in busy_s:
-                busy_s[attempt.gpu_model] += attempt.end_s - attempt.start_s
+                busy_s[attempt.gpu_model] += len(attempt.placement.gpus) * (attempt.end_s - attempt.start_s)
 
     def ratio(busy: float, gpus: int) -> float | None:
         return busy / (gpus * makespan_s) if makespan_s > 0 and gpus else None

@@ -21,9 +21,9 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from adlro.cli.documents import document
-from adlro.errors import AdlroError, InternalError, InvalidInput, Unavailable
+from adlro.errors import AdlroError, InternalError, InvalidInput, Unauthenticated, Unavailable
 from adlro.terminal import PlainConsole, escape, escape_lines
-from adlro.text import to_json
+from adlro.text import to_json, visible
 
 if TYPE_CHECKING:
     from adlro.client import AsyncClient, Client
@@ -34,6 +34,10 @@ EXIT_NOTHING_RUNNING = 3
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
+USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
+"""What typer reports as wrong usage; its parent library is not imported, since typer may bring its own copy of it."""
+
+_TOKEN_FILE = "ADLRO_TOKEN_FILE"
 # How long a short command retries. Short, so that users see at once if no suite runs.
 PATIENCE_S = 1.0
 
@@ -132,11 +136,17 @@ def connect_async(server: str | None, *, patience_s: float = PATIENCE_S) -> Asyn
     return _checked(lambda: AsyncClient(server, patience_s=patience_s))
 
 
-def token_user() -> str:
-    """The user of the token that this process shows; empty without one."""
-    from adlro.client import Credentials
+def token_user(server: str | None) -> str:
+    """The user of the token that this process shows to a server; empty without one."""
+    from adlro.client import Endpoints
+    from adlro.client.found import found_credentials
 
-    return _checked(Credentials.from_environment).user
+    return _checked(lambda: found_credentials(Endpoints.resolve(server))).user
+
+
+def silence_stdout() -> None:
+    """Lets what stdout still holds go nowhere: Python would report a closed pipe once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _checked(make: Callable[[], T]) -> T:
@@ -171,6 +181,10 @@ def report(error: AdlroError) -> int:
         if lines and error.field not in text:
             text = f"{error.field}: {text}"
         console.print(f"[bold red]error:[/] {escape_lines(text)}")
+    if isinstance(error, Unauthenticated) and not os.environ.get(_TOKEN_FILE):
+        console.print(
+            "  the token of your own `adlro up --cluster local` is found at its address, 127.0.0.1:PORT in these digits"
+        )
     if isinstance(error, InternalError) and error.metadata.get("error_id"):
         console.print(
             f"  this is a bug in a service; its log has details under error id {escape(error.metadata['error_id'])}",
@@ -195,11 +209,15 @@ class ReportingGroup(TyperGroup):
             return super().invoke(ctx)
         except AdlroError as error:
             raise typer.Exit(report(error)) from None
+        except USAGE_ERROR as error:
+            # It may quote a file that somebody else has written, and typer prints the characters as they are.
+            error.message = visible(error.message, "\n")
+            raise
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except asyncio.CancelledError:
             raise typer.Exit(EXIT_TERMINATED) from None
         except BrokenPipeError:
-            # The reader has closed the pipe, as with `| head`: no error. Python would report it once more at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # The reader has closed the pipe, as with `| head`: no error.
+            silence_stdout()
             raise typer.Exit(0) from None

@@ -5,6 +5,12 @@ data-dir/up.json           addresses and pids, for scripts
 data-dir/log/<name>.log    one for each service, of the last starts as .1, .2, .3
 data-dir/valkey/           the store's append-only file, and its password
 
+Only where it runs programs (`SuitePlan.closed`):
+
+data-dir/valkey-local/     its store, instead of data-dir/valkey
+data-dir/secrets/          tokens (adlro.cli.secrets)
+data-dir/local/            what programs of local leave: attempts/ with records and logs, notes/, gpus.json
+
 Other users of the machine have no access to these files, whatever the umask.
 """
 
@@ -23,13 +29,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from adlro.cli.processes import ServiceProcess, exit_text, rotate
+from adlro.cli.secrets import USERS_ENV, SuiteSecrets, make_secrets
 from adlro.cli.starting import StartFailed, until_serving
-from adlro.client import AsyncClient, ServiceName
+from adlro.client import AsyncClient, Credentials, ServiceName
 from adlro.client.health import wait_until_serving
 from adlro.errors import AdlroError, Conflict, Unavailable
+from adlro.kit.closed import require_closed_store
+from adlro.kit.credentials import OWN_USER_ENV, SERVICE_TOKEN_ENV, TOKEN_ENV
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.private_files import private_directory, private_opener
 from adlro.kit.redis import connect, redacted, wait_until_up
+from adlro.kit.running_suites import LOCK, STATUS, SUITES, forget_suite, note_suite
 from adlro.kit.settings import with_password
 
 START_ORDER = (ServiceName.DECOMPOSE, ServiceName.INGEST, ServiceName.CLUSTER, ServiceName.ORCHESTRATOR)
@@ -47,14 +57,19 @@ _LONGEST_RESTART_DELAY_S = 15.0
 # After so many seconds of a service's run, restart delays begin with the first again.
 _STEADY_AFTER_S = 30.0
 _STORE_LOOK_S = 0.1
+# A command that looks whether a suite runs holds the lock for a moment.
+_LOCK_TRIES, _LOCK_AGAIN_S = 5, 0.05
 
 # Free ports are searched below the kernel's range of ports for outgoing connections: a restarted service must find its
 # own port free.
 _FREE_PORTS = range(20_000, 32_000)
 
-_LOCK, _STATUS, _LOGS, _STORE = "lock", "up.json", "log", "valkey"
-_OURS = (_LOCK, _STATUS, f"{_STATUS}.new", _LOGS, _STORE)
-"""All entries of a data directory."""
+LOCAL_FOLDER = "local"
+_LOGS, _STORE, _SECRETS = "log", "valkey", "secrets"
+# Jobs that callers without a token left in the store of a simulated cluster must never become programs.
+_CLOSED_STORE = "valkey-local"
+_OURS = (LOCK, STATUS, f"{STATUS}.new", SUITES, _LOGS, _STORE, _CLOSED_STORE, _SECRETS)
+"""All entries of a data directory, except that of local, in which programs of other users have files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +83,10 @@ class SuitePlan:
         redis_password_file: file with its password, unless the URL has it.
         settings: further environment for the services, such as `ADLRO_SIMCLUSTER_CLUSTER`.
         echo: called with service and line for each log line of a service.
+        cluster_module: the module of the cluster's service; the last part of its name is the service's name.
+        closed: only authenticated callers are accepted: the services get tokens, and the store has a password.
+        own_secrets: where it is closed, the suite makes the tokens; otherwise the environment names them.
+        passable: users of the machine may pass through the data directory to files of their own programs.
     """
 
     data_dir: Path
@@ -76,6 +95,10 @@ class SuitePlan:
     redis_password_file: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     echo: Callable[[str, str], None] | None = None
+    cluster_module: str = "adlro.services.simcluster"
+    closed: bool = False
+    own_secrets: bool = True
+    passable: bool = False
 
 
 class Suite:
@@ -98,6 +121,25 @@ class Suite:
         self.addresses: dict[ServiceName, str] = {}
         self.redis_url = ""
         self._redis_password_file = ""
+        self._secrets: SuiteSecrets | None = None
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """For clients of this suite; None: those of the environment. Known after `start`."""
+        if self._secrets is None:
+            return None
+        environment = {**os.environ, TOKEN_ENV: str(self._secrets.token_file)}
+        return Credentials.from_environment(environment)
+
+    @property
+    def store_address(self) -> str:
+        """Of the store that the suite started, for people: `host:port`, or the path of its socket."""
+        scheme, _, rest = self.redis_url.partition("://")
+        return rest if scheme == "unix" else rest.partition("/")[0]
+
+    def label(self, name: ServiceName) -> str:
+        """The name of a service's process, in logs, settings and messages."""
+        return self._plan.cluster_module.rpartition(".")[2] if name is ServiceName.CLUSTER else str(name)
 
     @property
     def server(self) -> str:
@@ -117,11 +159,12 @@ class Suite:
             base_port = self._plan.base_port or free_base_port()
             self.addresses = {name: f"127.0.0.1:{base_port + name.port_offset}" for name in ServiceName}
             check_ports(self.addresses)
+            self._have_secrets()
             await self._start_store()
             for name in START_ORDER:
                 service = ServiceProcess(
-                    str(name),
-                    f"adlro.services.{name}",
+                    self.label(name),
+                    self._plan.cluster_module if name is ServiceName.CLUSTER else f"adlro.services.{name}",
                     self._settings(name),
                     self._plan.data_dir / _LOGS,
                     self._plan.echo,
@@ -136,6 +179,7 @@ class Suite:
             if self._store is not None:
                 self._watchers.append(asyncio.create_task(self._keep_store(self._store)))
             self.write_status_file()
+            self._note()
         except BaseException:
             await self.stop()
             raise
@@ -143,7 +187,7 @@ class Suite:
     async def problem(self, timeout_s: float = ACTING_TIMEOUT_S) -> str:
         """Waits until the orchestrator places jobs; returns the obstacle after that time, otherwise an empty text."""
         end_s = time.monotonic() + timeout_s
-        async with AsyncClient(self.server, patience_s=timeout_s) as client:
+        async with AsyncClient(self.server, patience_s=timeout_s, credentials=self.credentials) as client:
             while True:
                 status = await client.status()
                 if status.acting and status.cluster_connected and not status.problem:
@@ -165,7 +209,9 @@ class Suite:
         if self._store is not None:
             await asyncio.to_thread(self._store.stop)
         if self._lock is not None:  # otherwise another suite uses the data directory
-            self._plan.data_dir.joinpath(_STATUS).unlink(missing_ok=True)
+            self._plan.data_dir.joinpath(STATUS).unlink(missing_ok=True)
+            if self._secrets is not None and self.addresses:
+                forget_suite(self.server, self._plan.data_dir)
             self._lock.close()
             self._lock = None
         return in_time
@@ -177,7 +223,7 @@ class Suite:
 
     def pids(self) -> dict[str, int | None]:
         """The process ids by name; None during a restart."""
-        found = {str(name): service.pid for name, service in self._services.items()}
+        found = {service.name: service.pid for service in self._services.values()}
         if self._store is not None:
             found["valkey"] = self._store.pid
         return found
@@ -187,17 +233,18 @@ class Suite:
         status: dict[str, Any] = {
             "pid": os.getpid(),
             "server": self.server,
-            "addresses": {str(name): address for name, address in self.addresses.items()},
+            "addresses": {self.label(name): address for name, address in self.addresses.items()},
             "redis_url": redacted(self.redis_url),
             "redis_password_file": self._redis_password_file,
+            "token_file": "" if self._secrets is None else str(self._secrets.token_file),
             "pids": self.pids(),
             "data_dir": str(self._plan.data_dir),
             "started_unix_s": self._started_unix_s,
         }
-        new = self._plan.data_dir / f"{_STATUS}.new"
+        new = self._plan.data_dir / f"{STATUS}.new"
         with open(new, "w", encoding="utf-8", opener=private_opener) as file:
             file.write(json.dumps(status, indent=2) + "\n")
-        new.replace(self._plan.data_dir / _STATUS)
+        new.replace(self._plan.data_dir / STATUS)
 
     def log_path(self, name: ServiceName) -> Path:
         """Path of a service's log."""
@@ -208,15 +255,15 @@ class Suite:
     def _take_lock(self) -> None:
         directory = self._plan.data_dir
         try:
-            private_directory(directory, _OURS)
-            lock = open(directory / _LOCK, "a+", encoding="utf-8", opener=private_opener)  # noqa: SIM115
+            private_directory(directory, _OURS, left=(LOCAL_FOLDER,))
+            if self._plan.passable:
+                directory.chmod(0o711)
+            lock = open(directory / LOCK, "a+", encoding="utf-8", opener=private_opener)  # noqa: SIM115
         except OSError as error:
             raise StartFailed(
                 f"the data directory {directory} can't be written ({error.strerror}); name another --data-dir"
             ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _locked(lock):
             lock.seek(0)
             holder = lock.read().strip()
             lock.close()
@@ -230,23 +277,65 @@ class Suite:
         lock.write(str(os.getpid()))
         lock.flush()
         self._lock = lock
+        directory.joinpath(STATUS).unlink(missing_ok=True)  # left by a suite that was killed
+
+    def _have_secrets(self) -> None:
+        if not self._plan.closed or not self._plan.own_secrets:
+            return
+        try:
+            self._secrets = make_secrets(self._plan.data_dir / _SECRETS)
+        except OSError as error:
+            raise StartFailed(
+                f"the tokens can't be written to {self._plan.data_dir / _SECRETS} ({error.strerror}); name another "
+                "--data-dir"
+            ) from None
+
+    def _note(self) -> None:
+        """Lets this user's commands find the token by the suite's address."""
+        if self._secrets is None:
+            return
+        try:
+            note_suite(self.server, self._plan.data_dir)
+        except (OSError, RuntimeError, Conflict) as error:
+            self._notify(
+                f"commands can't find their token by themselves ({error}); set ADLRO_TOKEN_FILE="
+                f"{self._secrets.token_file} for them"
+            )
 
     async def _start_store(self) -> None:
         if self._plan.redis_url:
             self.redis_url, self._redis_password_file = self._plan.redis_url, self._plan.redis_password_file
-            await _check_redis(self.redis_url, self._redis_password_file)
+            await _check_redis(self.redis_url, self._redis_password_file, closed=self._plan.closed)
             return
-        self._store = EmbeddedRedis(self._plan.data_dir / _STORE)
+        self._store = EmbeddedRedis(self._plan.data_dir / (_CLOSED_STORE if self._plan.closed else _STORE))
         await asyncio.to_thread(self._store.start)
         self.redis_url, self._redis_password_file = f"redis://{self._store.address}/0", str(self._store.password_file)
+        if self._plan.closed:
+            if self._store.socket is None:
+                raise StartFailed(
+                    f"the path of {self._store.data_dir} is too long for the store's Unix socket; name a --data-dir "
+                    "with a shorter path"
+                )
+            # While the store restarts after a crash, another user could listen at its port, and get its password.
+            self.redis_url = f"unix://{self._store.socket}"
 
     def _settings(self, name: ServiceName) -> dict[str, str]:
+        secrets = {}
+        if self._secrets is not None:
+            secrets = {
+                USERS_ENV: str(self._secrets.users_file),
+                SERVICE_TOKEN_ENV: str(self._secrets.service_token_file),
+                # While a service restarts after a crash, another user could listen at its port.
+                OWN_USER_ENV: "true",
+            }
         return {
             **self._plan.settings,
+            **secrets,
             "ADLRO_REDIS_URL": self.redis_url,
             "ADLRO_REDIS_PASSWORD_FILE": self._redis_password_file,
-            f"ADLRO_{name.upper()}_LISTEN": self.addresses[name],
-            "ADLRO_SIMCLUSTER_INGEST_ADDRESS": self.addresses[ServiceName.INGEST],
+            f"ADLRO_{self.label(name).upper()}_LISTEN": self.addresses[name],
+            f"ADLRO_{self.label(ServiceName.CLUSTER).upper()}_INGEST_ADDRESS": self.addresses[ServiceName.INGEST],
+            "ADLRO_INGEST_CLUSTER_ADDRESS": self.addresses[ServiceName.CLUSTER],
             "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": self.addresses[ServiceName.CLUSTER],
             "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": self.addresses[ServiceName.DECOMPOSE],
         }
@@ -265,7 +354,7 @@ class Suite:
                     back.cancel()
             if time.monotonic() - began_s > _STEADY_AFTER_S:
                 delay_s = _FIRST_RESTART_DELAY_S
-            self._notify(f"{name} ended ({exit_text(code)}); restarting it in {delay_s:.1f} s")
+            self._notify(f"{service.name} ended ({exit_text(code)}); restarting it in {delay_s:.1f} s")
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, _LONGEST_RESTART_DELAY_S)
             self.restart_count += 1
@@ -275,7 +364,7 @@ class Suite:
 
     async def _tell_when_back(self, name: ServiceName) -> None:
         await wait_until_serving(self.addresses[name])
-        self._notify(f"{name} is back")
+        self._notify(f"{self.label(name)} is back")
 
     async def _keep_store(self, store: EmbeddedRedis) -> None:
         """Restarts the store, with its data and on its port, whenever it ends."""
@@ -298,14 +387,35 @@ class Suite:
                 self._notify("valkey is back")
 
 
-async def _check_redis(url: str, password_file: str) -> None:
-    """Raises StartFailed if a user's Redis does not answer: services would wait for it for ever."""
+def _locked(lock: IO[str]) -> bool:
+    """Takes the lock of a data directory; False: another suite has it."""
+    for attempt in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if attempt + 1 < _LOCK_TRIES:
+                time.sleep(_LOCK_AGAIN_S)
+        else:
+            return True
+    return False
+
+
+async def _check_redis(url: str, password_file: str, *, closed: bool) -> None:
+    """Checks a user's Redis.
+
+    Raises:
+        StartFailed: it does not answer: services would wait for it for ever.
+        InvalidInput: it answers without a password, and must not.
+    """
     try:
-        client = connect(with_password(url, password_file) if password_file else url)
+        with_login = with_password(url, password_file) if password_file else url
+        client = connect(with_login)
         try:
             await wait_until_up(client, REDIS_TIMEOUT_S)
         finally:
             await client.aclose()
+        if closed:
+            await require_closed_store(with_login)
     except (Unavailable, ValueError) as error:
         raise StartFailed(
             f"ADLRO_REDIS_URL: {error}; start that Redis, name another, or unset the variable to start a Valkey"

@@ -7,28 +7,38 @@ import contextlib
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adlro.cli import clusters
 from adlro.cli.cluster import ClockChoice
-from adlro.cli.clusters import SETTING, ClusterOption, ScenarioOption, chosen_cluster
+from adlro.cli.clusters import (
+    DATA_DIR_ENV,
+    SETTING,
+    FakeGpusOption,
+    LocalCluster,
+    ScenarioOption,
+    UpClusterOption,
+    UsersMapOption,
+    check_passable,
+    chosen_cluster,
+    has_gpus,
+    local_cluster,
+)
 from adlro.cli.extras import require_suite
 from adlro.cli.shell import EXIT_ERROR, EXIT_USAGE, plain_table, say, stdout
-from adlro.errors import Conflict, InvalidInput
+from adlro.errors import AdlroError, Conflict, InvalidInput
+from adlro.kit.running_suites import default_data_dir
 from adlro.terminal import escape, escape_lines
 
 if TYPE_CHECKING:
-    from adlro.cli.suite import Suite
+    from adlro.cli.suite import Suite, SuitePlan
 
-
-def default_data_dir() -> Path:
-    """`$XDG_STATE_HOME/adlro`, or `~/.local/state/adlro`."""
-    state_home = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG rules: a relative path counts as not set.
-    base = Path(state_home) if Path(state_home).is_absolute() else Path.home() / ".local" / "state"
-    return base / "adlro"
+# How long the cluster may take, at the end, to report what still runs.
+_LAST_LOOK_S = 3.0
 
 
 def up(
@@ -56,7 +66,9 @@ def up(
     policy: Annotated[
         str | None, typer.Option("--policy", "-p", help="The acting policy; adlro policy lists the policies.")
     ] = None,
-    cluster: ClusterOption = None,
+    cluster: UpClusterOption = None,
+    fake_gpus: FakeGpusOption = None,
+    users_map: UsersMapOption = None,
     scenario: ScenarioOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show the services' logs here.")] = False,
 ) -> None:
@@ -64,26 +76,25 @@ def up(
 
     The command restarts a process that ends by itself; Ctrl-C drains and stops all. With ADLRO_REDIS_URL it uses that
     Redis, and starts none.
+
+    With --cluster local the suite runs programs, for callers with a token only: it makes yours, and your commands find
+    it. Programs go on when the suite ends, and are found again at its next start with the same data directory.
     """
     require_suite("adlro up")
     try:
-        simulated = chosen_cluster(cluster, scenario)
+        local = local_cluster(
+            cluster, fake_gpus, users_map, {"--scenario": scenario, "--clock": clock, "--scale": scale}
+        )
+        simulated = "" if local is not None else chosen_cluster(cluster, scenario)
+        plan = _plan((data_dir or default_data_dir()).absolute(), port, simulated, local, verbose=verbose)
     except InvalidInput as error:
         say(f"[bold red]error:[/] {escape_lines(error.message)}")
         raise typer.Exit(EXIT_USAGE) from None
-    from adlro.cli.suite import Suite, SuitePlan
+    from adlro.cli.suite import Suite
 
-    plan = SuitePlan(
-        data_dir=(data_dir or default_data_dir()).absolute(),
-        base_port=port,
-        redis_url=os.environ.get("ADLRO_REDIS_URL") or None,
-        redis_password_file=os.environ.get("ADLRO_REDIS_PASSWORD_FILE", ""),
-        settings={SETTING: simulated},
-        echo=_echo if verbose else None,
-    )
     suite = Suite(plan, lambda text: say(f"[yellow]{escape_lines(text)}[/]"))
     try:
-        in_time = asyncio.run(_up(suite, plan.data_dir, clock, scale, policy))
+        in_time = asyncio.run(_up(suite, plan, clock, scale, policy))
     except Conflict as error:
         say(f"[bold red]error:[/] {escape(error.message)}")
         raise typer.Exit(EXIT_USAGE) from None
@@ -91,11 +102,41 @@ def up(
         raise typer.Exit(EXIT_ERROR)
 
 
+def _plan(data_dir: Path, port: int, simulated: str, local: LocalCluster | None, *, verbose: bool) -> SuitePlan:
+    from adlro.cli.secrets import are_given
+    from adlro.cli.suite import LOCAL_FOLDER, SuitePlan
+
+    plan = SuitePlan(
+        data_dir=data_dir,
+        base_port=port,
+        redis_url=os.environ.get("ADLRO_REDIS_URL") or None,
+        redis_password_file=os.environ.get("ADLRO_REDIS_PASSWORD_FILE", ""),
+        settings={SETTING: simulated},
+        echo=_echo if verbose else None,
+    )
+    if local is None:
+        return plan
+    local_dir = Path(os.environ.get(DATA_DIR_ENV) or data_dir / LOCAL_FOLDER).absolute()
+    passable = local.other_users and local_dir.parent == data_dir
+    if local.other_users:
+        check_passable(data_dir if passable else local_dir)
+    return replace(
+        plan,
+        settings={**local.settings, DATA_DIR_ENV: str(local_dir)},
+        cluster_module=clusters.LOCAL_MODULE,
+        closed=True,
+        own_secrets=not are_given(os.environ),
+        passable=passable,
+    )
+
+
 def _echo(service: str, line: str) -> None:
     say(f"[dim]{service:>12}[/] {escape(line)}")
 
 
-async def _up(suite: Suite, data_dir: Path, clock: ClockChoice | None, scale: float | None, policy: str | None) -> bool:
+async def _up(
+    suite: Suite, plan: SuitePlan, clock: ClockChoice | None, scale: float | None, policy: str | None
+) -> bool:
     began_s = time.monotonic()
     asked_to_end = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -121,11 +162,13 @@ async def _up(suite: Suite, data_dir: Path, clock: ClockChoice | None, scale: fl
     try:
         await _prepare(suite, clock, scale, policy)
         problem = await suite.problem()
-        _say_ready(suite, data_dir, time.monotonic() - began_s)
+        _say_ready(suite, plan, time.monotonic() - began_s)
         if problem:
             say(f"[yellow]No job can be placed yet: {escape(problem)}[/]")
         await ended_early
         say("draining ... (Ctrl-C again: stop at once)")
+        if plan.closed:
+            await _say_what_runs(suite)
     except BaseException:
         await suite.stop()
         raise
@@ -135,7 +178,7 @@ async def _up(suite: Suite, data_dir: Path, clock: ClockChoice | None, scale: fl
 async def _prepare(suite: Suite, clock: ClockChoice | None, scale: float | None, policy: str | None) -> None:
     from adlro.client import AsyncClient, ClockMode
 
-    async with AsyncClient(suite.server) as client:
+    async with AsyncClient(suite.server, credentials=suite.credentials) as client:
         if policy is not None:
             await client.set_policy(policy)
         if clock is not None or scale is not None:
@@ -144,23 +187,54 @@ async def _prepare(suite: Suite, clock: ClockChoice | None, scale: float | None,
             say("[yellow]The cluster's clock is still paused: adlro clock --resume resumes it.[/]")
 
 
-def _say_ready(suite: Suite, data_dir: Path, took_s: float) -> None:
+async def _say_what_runs(suite: Suite) -> None:
+    """Says how many programs go on without the suite."""
+    from adlro.client import AsyncClient
+
+    try:
+        async with AsyncClient(
+            suite.server, credentials=suite.credentials, timeout_s=_LAST_LOOK_S, patience_s=0.0
+        ) as client:
+            count = len((await client.describe_cluster()).running)
+    except AdlroError as error:
+        say(f"[yellow]Programs may still run, and go on: the cluster does not answer ({escape(error.message)}).[/]")
+        return
+    if count:
+        still_run = "1 program still runs, and goes on" if count == 1 else f"{count} programs still run, and go on"
+        say(
+            f"{still_run}: the next adlro up --cluster local with this data directory finds what runs. To end programs,"
+            " run adlro cancel --all before you stop the suite."
+        )
+
+
+def _say_ready(suite: Suite, plan: SuitePlan, took_s: float) -> None:
     from adlro.client import ServiceName
 
     pids = suite.pids()
     table = plain_table("SERVICE", "ADDRESS", "PID", right=("PID",))
     if pids.get("valkey") is not None:
-        table.add_row("valkey", suite.redis_url.removeprefix("redis://").partition("/")[0], str(pids["valkey"]))
+        table.add_row("valkey", escape(suite.store_address), str(pids["valkey"]))
     else:
         table.add_row("redis", "yours (ADLRO_REDIS_URL)", "")
     for name in ServiceName:
-        table.add_row(str(name), suite.addresses[name], str(pids[str(name)]))
+        table.add_row(suite.label(name), suite.addresses[name], str(pids[suite.label(name)]))
     console = stdout()
     console.print(table)
     named = "" if suite.server == "127.0.0.1:7701" else f" --server {suite.server}"
-    console.print(f"\nReady in {took_s:.1f} s. Data and logs: {escape(str(data_dir))}")
+    console.print(f"\nReady in {took_s:.1f} s. Data and logs: {escape(str(plan.data_dir))}")
+    if plan.closed:
+        if plan.own_secrets:
+            console.print("Your commands find your token by themselves; other users have no access.")
+        console.print(
+            f"In another terminal: [bold]adlro run{named} -- python train.py[/], [bold]adlro queue{named}[/],"
+            f" [bold]adlro gpus --watch{named}[/]"
+        )
+        console.print("Ctrl-C drains and stops the services; running programs go on.")
+        return
     console.print(
         f"In another terminal: [bold]adlro submit --type ml --runtime 20{named}[/], [bold]adlro queue{named}[/],"
         f" [bold]adlro gpus --watch{named}[/]",
     )
+    if has_gpus():
+        console.print("This machine has GPUs: [bold]adlro up --cluster local[/] runs programs on them.")
     console.print("Ctrl-C drains and stops everything.")

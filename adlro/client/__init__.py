@@ -7,6 +7,10 @@
         (job,) = client.wait([job.job_id], timeout_s=600)
         print(job.state.name, job.gpu_id, job.jct_s)
 
+        job = client.submit(command=["python", "train.py"], cpu_cores=4, time_limit_s=3600)
+        for chunk in client.logs(job, follow=True):
+            sys.stdout.buffer.write(chunk.data)
+
 `AsyncClient` has the same methods for asyncio. Errors are those of `adlro.errors`. `Policy` is the older name of
 `OfferedPolicy`.
 """
@@ -14,6 +18,7 @@
 from adlro.client.aio import AsyncClient
 from adlro.client.blocking import Client
 from adlro.client.endpoints import DEFAULT_SERVER, Endpoints, ServiceName
+from adlro.client.programs import program_spec
 from adlro.client.transport import NO_ANSWER
 from adlro.kit.credentials import Credentials
 from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
@@ -38,6 +43,17 @@ from adlro.records.matrices import (
     TelemetryBlock,
     Variable,
 )
+from adlro.records.payloads import (
+    Container,
+    EndReason,
+    ExitStatus,
+    LaunchStyle,
+    LogChunk,
+    LogStream,
+    Mount,
+    Payload,
+    Process,
+)
 from adlro.records.predictions import Evidence, PredictionBasis, Recollection, RuntimePrediction
 from adlro.records.status import OfferedPolicy, OrchestratorStatus, ShadowStatus
 from adlro.records.submitting import Rejection, SubmittedJobs
@@ -55,11 +71,14 @@ __all__ = [
     "Cluster",
     "ClusterDescription",
     "ClusterState",
+    "Container",
     "Credentials",
     "Decision",
     "DecisionBasis",
+    "EndReason",
     "Endpoints",
     "Evidence",
+    "ExitStatus",
     "ExpectedRuntime",
     "Gpu",
     "GpuDrift",
@@ -73,15 +92,21 @@ __all__ = [
     "JobSpec",
     "JobState",
     "JobType",
+    "LaunchStyle",
+    "LogChunk",
+    "LogStream",
     "MaskedCandidate",
     "Metric",
     "MetricColumn",
     "MixDrift",
+    "Mount",
     "Node",
     "OfferedPolicy",
     "OrchestratorStatus",
+    "Payload",
     "Policy",
     "PredictionBasis",
+    "Process",
     "Recollection",
     "Rejection",
     "RunnerUp",
@@ -98,13 +123,14 @@ __all__ = [
     "Unit",
     "Variable",
     "connect",
+    "program_spec",
 ]
 
 Policy = OfferedPolicy
 
 
 def connect(server: str | None = None) -> Client:
-    """A blocking client of the suite at `server`; its credentials are `Credentials.from_environment()`.
+    """A blocking client of the suite at `server`, with the credentials that `Client` finds by itself.
 
     Args:
         server: `host:port` of ingest; None: `ADLRO_SERVER`, or 127.0.0.1:7701.

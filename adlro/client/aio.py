@@ -10,14 +10,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
 from adlro.client import calls
 from adlro.client.channels import AsyncChannels
 from adlro.client.endpoints import Endpoints, ServiceName
-from adlro.client.follow import FinalJobs, Follow, FollowJobs, follow_cluster_state, follow_decisions
+from adlro.client.follow import FinalJobs, Follow, FollowJobs, FollowLog, follow_cluster_state, follow_decisions
+from adlro.client.found import found_credentials
+from adlro.client.programs import Word, job_id_of, log_stream_of, program_spec, requeued_spec
 from adlro.client.transport import (
     DEFAULT_PATIENCE_S,
     DEFAULT_TIMEOUT_S,
@@ -28,7 +30,7 @@ from adlro.client.transport import (
     stream_ended,
     to_error,
 )
-from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Unavailable
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InvalidInput, Unavailable
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import readable
 from adlro.records.cluster import Cluster
@@ -36,6 +38,7 @@ from adlro.records.decisions import Decision
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.records.matrices import ClusterState, Telemetry
+from adlro.records.payloads import LogChunk, LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
 from adlro.records.submitting import SubmittedJobs
@@ -57,7 +60,8 @@ class AsyncClient:
         timeout_s: deadline of one try of a call, seconds.
         patience_s: how long to repeat a call while a service does not answer, seconds. 0: one try.
         credentials: certificates and token; None: from the files that `ADLRO_TLS_CA_FILE`,
-            `ADLRO_TLS_CERT_FILE`, `ADLRO_TLS_KEY_FILE` and `ADLRO_TOKEN_FILE` name.
+            `ADLRO_TLS_CERT_FILE`, `ADLRO_TLS_KEY_FILE` and `ADLRO_TOKEN_FILE` name; without a token there, the
+            token of this user's running `adlro up --cluster local`, if the addresses are that suite's.
     """
 
     def __init__(
@@ -72,7 +76,8 @@ class AsyncClient:
         self.endpoints = endpoints or Endpoints.resolve(server)
         self._timeout_s = timeout_s
         self._patience_s = patience_s
-        shown = Credentials.from_environment() if credentials is None else credentials
+        shown = found_credentials(self.endpoints) if credentials is None else credentials
+        self._user = shown.user
         self._channels = AsyncChannels(shown, grace_s=timeout_s)
 
     async def __aenter__(self) -> AsyncClient:
@@ -89,8 +94,27 @@ class AsyncClient:
 
     # Jobs (ingest)
 
-    async def submit(self, spec: JobSpec, request_id: str | None = None) -> Job:
-        """Submits a job. After the return the job is recorded; the same request id gives the same job."""
+    async def submit(
+        self,
+        spec: JobSpec | None = None,
+        request_id: str | None = None,
+        *,
+        command: Sequence[Word] | None = None,
+        **options: Any,
+    ) -> Job:
+        """Submits a job. After the return the job is recorded; the same request id gives the same job.
+
+        Args:
+            spec: the job; None: made of `command` and `options`.
+            request_id: an id by which a repeated submission returns the same job.
+            command: a program and its arguments, such as `["python", "train.py"]`.
+            options: arguments of `adlro.client.program_spec`, and fields of JobSpec.
+        """
+        if spec is None:
+            options.setdefault("user", self._user)
+            spec = program_spec(command or (), **options)
+        elif command is not None or options:
+            raise InvalidInput("a spec has all of a job: change it by dataclasses.replace", field="spec")
         return await self._run(calls.submit(spec, request_id))
 
     async def submit_many(
@@ -137,6 +161,54 @@ class AsyncClient:
             if job.state is JobState.CANCELLED:
                 return job
             raise
+
+    async def requeue(self, job: Job | str, request_id: str | None = None) -> Job:
+        """Submits an ended job again: a new job of the same spec, with the label `requeued-from`.
+
+        Raises:
+            Conflict: the job has not ended.
+        """
+        old = await self.get(job_id_of(job))
+        return await self.submit(requeued_spec(old), request_id)
+
+    async def logs(
+        self,
+        job: Job | str,
+        stream: LogStream | str = LogStream.STDOUT,
+        *,
+        attempt: int = 0,
+        offset: int | None = None,
+        tail_bytes: int = 0,
+        follow: bool = False,
+        rank: int = 0,
+        patience_s: float | None = None,
+    ) -> AsyncIterator[LogChunk]:
+        """Yields the output of a job's program in pieces, also after its end; resumes after outages.
+
+        A piece that begins above the end of the one before it: the bytes between were deleted, as the log limit of the
+        job demands.
+
+        Args:
+            job: the job, or its id.
+            stream: of its output: LogStream, or `stdout` or `stderr`.
+            attempt: its attempt; 0: the newest one.
+            offset: of the first byte; None: `tail_bytes` before the present end.
+            tail_bytes: without an offset; 0: from the first kept byte.
+            follow: until the attempt has ended; otherwise until the present end.
+            rank: of the program, where a job of several GPUs has several: one on each node, or one for each GPU.
+            patience_s: how long a service may be away; None: the client's patience.
+
+        Raises:
+            Conflict: the job's cluster has no output of programs.
+            InvalidInput: there is no such stream.
+            NotFound: there is no such job or rank, or its output was deleted.
+        """
+        read = log_stream_of(stream)
+        log = FollowLog(
+            job_id_of(job), read, attempt=attempt, offset=offset, tail_bytes=tail_bytes, follow=follow, rank=rank
+        )
+        async for chunk in self._follow(log, None, patience_s):
+            yield chunk
 
     async def watch(
         self,
@@ -293,17 +365,21 @@ class AsyncClient:
             channel = self._channel(follow.service)
             method = getattr(follow.stub(channel), follow.method)
             left_s = None if end_s is None else max(end_s - time.monotonic(), 0.0)
-            stream = method(follow.request(), timeout=left_s)
+            stream = None
             failure: AdlroError
             try:
+                stream = method(follow.request(), timeout=left_s)
                 async for message in stream:
                     attempts.reset()
                     yield follow.read(readable(message))
+                if follow.complete:
+                    return
                 failure = stream_ended(follow.service, self.endpoints.address(follow.service))
             except (grpc.RpcError, Unavailable) as error:
                 failure = self._failed(error, follow.service, channel)
             finally:
-                stream.cancel()
+                if stream is not None:
+                    stream.cancel()
             if not follow.resumes_at_once(failure):
                 await asyncio.sleep(attempts.delay_after(failure))
 

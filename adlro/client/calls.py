@@ -19,6 +19,7 @@ from adlro.records.decisions import Decision
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobSpec
 from adlro.records.matrices import ClusterState, Telemetry
+from adlro.records.payloads import LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
 from adlro.records.submitting import Rejection, SubmittedJobs
@@ -152,6 +153,21 @@ def cancel(job_id: str) -> Call[Job]:
 def watch_request(job_filter: JobFilter | None, after_revision: int | None) -> job_service_pb2.WatchJobsRequest:
     """The message of WatchJobs."""
     return job_service_pb2.WatchJobsRequest(filter=_filter(job_filter), after_revision=after_revision)
+
+
+def log_request(
+    job_id: str, stream: LogStream, attempt: int, offset: int | None, tail_bytes: int, *, follow: bool, rank: int = 0
+) -> job_service_pb2.ReadJobLogsRequest:
+    """The message of ReadJobLogs."""
+    return job_service_pb2.ReadJobLogsRequest(
+        job_id=job_id,
+        attempt=attempt,
+        stream=int(stream),  # type: ignore[arg-type]  # the numbers of LogStream
+        offset=offset,
+        tail_bytes=tail_bytes if offset is None else 0,
+        follow=follow,
+        rank=rank,
+    )
 
 
 def cluster(name: str) -> Call[Cluster]:

@@ -20,12 +20,12 @@ CLUSTER_ENV = "ADLRO_CLUSTER_SERVER"
 
 
 class ServiceName(enum.StrEnum):
-    """The services that a client talks to; values as in logs and settings."""
+    """The services that a client talks to. The cluster's own service has a name of its own: simcluster, local."""
 
     INGEST = "ingest"
     DECOMPOSE = "decompose"
     ORCHESTRATOR = "orchestrator"
-    CLUSTER = "simcluster"
+    CLUSTER = "cluster"
 
     @property
     def port_offset(self) -> int:

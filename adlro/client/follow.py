@@ -13,6 +13,7 @@ from adlro.errors import AdlroError, DeadlineExceeded, NotFound, OutOfRange, Una
 from adlro.records.decisions import Decision
 from adlro.records.jobs import Job
 from adlro.records.matrices import ClusterState
+from adlro.records.payloads import LogChunk, LogStream
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter
 from adlro.v1 import (
     decompose_service_pb2,
@@ -21,7 +22,7 @@ from adlro.v1 import (
     orchestrator_service_pb2,
     orchestrator_service_pb2_grpc,
 )
-from adlro.wire import cluster_state_from_proto, decision_from_proto, job_event_from_proto
+from adlro.wire import chunk_from_proto, cluster_state_from_proto, decision_from_proto, job_event_from_proto
 
 T = TypeVar("T")
 
@@ -56,6 +57,77 @@ class Follow(Generic[T]):
         if not isinstance(error, Unavailable):
             raise error
         return False
+
+    @property
+    def complete(self) -> bool:
+        """Whether a stream that the service ended has no more messages; otherwise it is requested again."""
+        return False
+
+
+class FollowLog(Follow[LogChunk]):
+    """ReadJobLogs, resumed by offset; of the attempt whose output came first.
+
+    Args:
+        job_id: the job.
+        stream: of its output.
+        attempt: its attempt; 0: the newest one.
+        offset: of the first byte; None: `tail_bytes` before the end.
+        tail_bytes: without an offset; 0: from the first kept byte.
+        follow: until the attempt has ended; otherwise until the present end.
+        rank: of the program, where the attempt has several.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        stream: LogStream,
+        *,
+        attempt: int,
+        offset: int | None,
+        tail_bytes: int,
+        follow: bool,
+        rank: int = 0,
+    ) -> None:
+        super().__init__(
+            ServiceName.INGEST, job_service_pb2_grpc.JobServiceStub, "ReadJobLogs", self._next_request, self._read
+        )
+        self._job_id = job_id
+        self._stream = stream
+        self._attempt = attempt
+        self._offset = offset
+        self._tail_bytes = tail_bytes
+        self._follow = follow
+        self._rank = rank
+        # The end at the first answer: without `follow`, what is written later is not waited for.
+        self._size: int | None = None
+        self._ended = False
+
+    def _next_request(self) -> Message:
+        return calls.log_request(
+            self._job_id,
+            self._stream,
+            self._attempt,
+            self._offset,
+            self._tail_bytes,
+            follow=self._follow,
+            rank=self._rank,
+        )
+
+    def _read(self, message: Any) -> LogChunk:
+        chunk = chunk_from_proto(message.chunk)
+        self._attempt = message.attempt
+        self._offset = chunk.offset + len(chunk.data)
+        self._ended = chunk.end
+        if self._size is None:
+            self._size = chunk.size
+        return chunk
+
+    @property
+    def complete(self) -> bool:
+        """The attempt's end was read or, without `follow`, all that was there at the first answer."""
+        if self._ended:
+            return True
+        return not self._follow and (self._size is None or (self._offset or 0) >= self._size)
 
 
 class FollowJobs(Follow[JobEvent]):

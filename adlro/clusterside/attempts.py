@@ -1,6 +1,6 @@
-"""The attempts of a cluster: each is accepted once, holds its GPU while it is open, and is stored afterwards.
+"""The attempts of a cluster: each is accepted once, holds its GPUs while it is open, and is stored afterwards.
 
-Plain records. An attempt is *accepted* once its launch is accepted, *started* once it has its GPU, and
+Plain records. An attempt is *accepted* once its launch is accepted, *started* once it has its GPUs, and
 *ended* once it is over; an open attempt has not ended. A repeated launch is answered from here and never runs again.
 """
 
@@ -15,7 +15,7 @@ from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import AttemptState, RunningJob
 from adlro.records.jobs import JobSpec
-from adlro.state.fit import check_fit, job_runs, unknown_gpu
+from adlro.state.fit import check_placement, check_set, job_runs, unknown_gpu
 
 # Number of stored ended attempts, so that a repeated launch is answered and does not run again.
 OUTCOMES_KEPT = 10_000
@@ -28,7 +28,7 @@ class Attempt:
     Attributes:
         job_id: the job.
         attempt: its number, from 1.
-        placement: its GPU.
+        placement: its GPUs.
         spec: the job to run; None after the end.
         start_s: cluster time of its start; 0 before.
         start_revision: of its STARTED event; 0: it has not started.
@@ -119,7 +119,7 @@ class Attempts:
         """The open attempt of a job."""
         return self._open.get(job_id)
 
-    def known(self, job_id: str, attempt: int, gpu_id: str) -> Attempt | None:
+    def known(self, job_id: str, attempt: int, placement: Placement) -> Attempt | None:
         """An attempt that was launched before; None: this one is new.
 
         Raises:
@@ -134,47 +134,51 @@ class Attempts:
                 reason="OLD_ATTEMPT",
                 metadata={"attempt": str(known.attempt)},
             )
-        if known.gpu_id != gpu_id:
+        if known.placement != placement:
             raise Conflict(
-                f"attempt {attempt} of {job_id} was launched on {known.gpu_id}, not {gpu_id}",
+                f"attempt {attempt} of {job_id} was launched on {known.placement}, not {placement}",
                 reason="ATTEMPT_ON_OTHER_GPU",
                 metadata={"gpu_id": known.gpu_id},
             )
         return known
 
-    def check(self, job_id: str, spec: JobSpec, gpu_id: str) -> None:
-        """Refuses a new attempt that can't start.
+    def check(self, job_id: str, spec: JobSpec, placement: Placement) -> None:
+        """Refuses a new attempt that can't start on all of its GPUs.
 
         Raises:
             NotFound: no such GPU.
-            Conflict: JOB_RUNNING, and what `adlro.state.fit.check_fit` refuses.
+            InvalidInput, Conflict: JOB_RUNNING, and what `check_set` and `check_placement` of `adlro.state.fit` refuse.
         """
-        place = self._place_of.get(gpu_id)
-        if place is None:
-            raise unknown_gpu(self._cluster, gpu_id)
+        for gpu_id in placement.gpu_ids:
+            if gpu_id not in self._place_of:
+                raise unknown_gpu(self._cluster, gpu_id)
         open_one = self._open.get(job_id)
         if open_one is not None:
-            raise job_runs(job_id, open_one.gpu_id, open_one.attempt)
-        node, gpu = place
-        left = self._free.nodes[node.node_id]
-        check_fit(
-            job_id,
-            spec,
-            node,
-            gpu,
-            lost=gpu_id in self._lost,
-            runs_here=self._job_on.get(gpu_id, ""),
-            cores_free=left.cpu_cores,
-            memory_free_mib=left.memory_mib,
-        )
+            raise job_runs(job_id, open_one.placement, open_one.attempt)
+        if len(placement.gpus) > 1:
+            check_set(job_id, spec, placement, self._cluster)
+        check_placement(job_id, spec, placement, self._place_of, self._free, lost=self._lost, job_on=self._job_on)
 
     def accept(self, attempt: Attempt) -> Attempt | None:
-        """Adds a new attempt that passed `check`; it holds its GPU from now on. Returns the previous one."""
+        """Adds a new attempt that passed `check`; it holds its GPUs from now on. Returns the previous one."""
         before = self._known.get(attempt.job_id)
         self._known[attempt.job_id] = self._open[attempt.job_id] = attempt
         self._hold(attempt)
         self.changed(attempt)
         return before
+
+    def adopt(self, attempt: Attempt) -> bool:
+        """Adds an attempt that runs already, whatever it uses; False: a GPU is not free, or the job has another."""
+        if (
+            attempt.job_id in self._open
+            or not self._place_of.keys() >= set(attempt.placement.gpu_ids)
+            or not self._job_on.keys().isdisjoint(attempt.placement.gpu_ids)
+        ):
+            return False
+        self._known[attempt.job_id] = self._open[attempt.job_id] = attempt
+        self._hold(attempt, overdrawn=True)
+        self.changed(attempt)
+        return True
 
     def withdraw(self, attempt: Attempt, before: Attempt | None) -> None:
         """Removes an attempt that was just added; `before` is the previous one."""
@@ -245,10 +249,14 @@ class Attempts:
         self._changed = {}
         self.set_cluster(cluster)
 
-    def outside(self, cluster: Cluster) -> list[Attempt]:
-        """The open attempts with a GPU that a cluster does not have."""
+    def outside(self, cluster: Cluster) -> list[tuple[Attempt, str]]:
+        """The open attempts with a GPU that a cluster does not have, and the first such GPU of each."""
         gpu_ids = {gpu.gpu_id for _, gpu in cluster.gpus()}
-        return [each for each in self._open.values() if not gpu_ids.issuperset(each.placement.gpu_ids)]
+        gone = (
+            (each, [gpu_id for gpu_id in each.placement.gpu_ids if gpu_id not in gpu_ids])
+            for each in self._open.values()
+        )
+        return [(each, missing[0]) for each, missing in gone if missing]
 
     def _hold(self, attempt: Attempt, *, overdrawn: bool = False) -> None:
         assert attempt.spec is not None

@@ -105,23 +105,28 @@ class ClusterSide:
             oldest_revision=self.log.oldest_revision,
             fencing_token=self.fence.spent,
             capabilities=self.driver.capabilities,
+            gpu_conditions=tuple(self.driver.gpu_conditions()),
         )
 
-    def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str, fencing_token: int) -> Launched:
-        """Accepts an attempt of a job; a repeated launch gives the first answer, also after the attempt's end.
+    def launch(self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, fencing_token: int) -> Launched:
+        """Accepts an attempt of a job on all GPUs of a placement, or refuses it and changes nothing.
+
+        A repeated launch gives the first answer, also after the attempt's end.
 
         Raises:
+            Unsupported: the cluster has no such placements (`gangs`, `shares` of its capabilities).
             Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN; OLD_ATTEMPT: a later one is known;
                 ATTEMPT_ON_OTHER_GPU; JOB_RUNNING; and the refusals of a job that does not fit.
             NotFound: no such GPU.
         """
+        self._check_offered(placement)
         self.fence.check(fencing_token)
         self.driver.present_s()
-        known = self.attempts.known(job_id, attempt, gpu_id)
+        known = self.attempts.known(job_id, attempt, placement)
         if known is not None:
             return Launched(True, known.start_s, known.start_revision, known.state)
-        self.attempts.check(job_id, spec, gpu_id)
-        made = Attempt(job_id, attempt, Placement.on(gpu_id), spec)
+        self.attempts.check(job_id, spec, placement)
+        made = Attempt(job_id, attempt, placement, spec)
         before = self.attempts.accept(made)
         self._touch()
         try:
@@ -132,6 +137,21 @@ class ClusterSide:
         launched = Launched(False, made.start_s, made.start_revision, made.state)
         self.driver.go_on()
         return launched
+
+    def _check_offered(self, placement: Placement) -> None:
+        can, name = self.driver.capabilities, self.driver.cluster.name
+        if len(placement.gpus) > 1 and not can.gangs:
+            raise Unsupported(
+                f"placement: cluster '{name}' runs no jobs of several GPUs; ask for one GPU",
+                field="placement",
+                reason="NO_GANGS",
+            )
+        if any(each.share < 1.0 for each in placement.gpus) and not can.shares:
+            raise Unsupported(
+                f"placement: cluster '{name}' gives whole GPUs only; name them with share 1",
+                field="placement",
+                reason="NO_SHARES",
+            )
 
     def stop(self, job_id: str, attempt: int, fencing_token: int) -> bool:
         """Stops an attempt (0: the open one); False if it is not open (any more), or its stop is already requested.
@@ -266,6 +286,30 @@ class ClusterSide:
         """Whether this attempt is open."""
         return self.attempts.open_attempt(attempt.job_id) is attempt
 
+    @property
+    def incarnation(self) -> str:
+        """Of the event log."""
+        return self.log.incarnation
+
+    def knows(self, job_id: str, attempt: int) -> bool:
+        """Whether the record has this attempt of a job, or a later one."""
+        known = self.attempts.all_known.get(job_id)
+        return known is not None and known.attempt >= attempt
+
+    def is_over(self, job_id: str, attempt: int) -> bool:
+        """Whether nobody asks for this attempt any more: its end is acknowledged, or the record does not have it."""
+        known = self.attempts.all_known.get(job_id)
+        if known is None or known.attempt != attempt:
+            return True
+        return 0 < known.end_revision <= self.log.acknowledged
+
+    def adopt(self, attempt: Attempt) -> bool:
+        """See `Side`."""
+        if self.knows(attempt.job_id, attempt.attempt) or not self.attempts.adopt(attempt):
+            return False
+        self._touch()
+        return True
+
     def emit(self, events: Sequence[ClusterEvent]) -> Sequence[ClusterEvent]:
         """Appends the events of one moment; returns them with their revisions."""
         if not events:
@@ -283,8 +327,8 @@ class ClusterSide:
         """Changes nodes and GPUs: open attempts on removed ones are lost, and all watchers get the change."""
         now_s = self.driver.present_s()
         lost = [
-            ClusterEvent(0, EventKind.LOST, now_s, each.job_id, each.attempt, each.placement, f"GPU {each.gpu_id} left")
-            for each in self.attempts.outside(cluster)
+            ClusterEvent(0, EventKind.LOST, now_s, each.job_id, each.attempt, each.placement, f"GPU {gone} left")
+            for each, gone in self.attempts.outside(cluster)
         ]
         self.driver.cluster = cluster
         self.emit([*lost, ClusterEvent(0, EventKind.CLUSTER_CHANGED, now_s)])

@@ -6,6 +6,7 @@ launches, capacity, delivery of events), and calls the driver only for accepted 
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -17,7 +18,11 @@ from adlro.clusterside.timers import Timers
 from adlro.clusterside.wake_ups import WakeUps
 from adlro.errors import Unsupported
 from adlro.records.cluster import Cluster
-from adlro.records.events import Capabilities, Clock, ClockMode, ClusterEvent
+from adlro.records.events import Capabilities, Clock, ClockMode, ClusterEvent, GpuCondition
+from adlro.records.payloads import LogChunk, LogStream
+
+# Between two looks at a log that is followed.
+LOG_LOOK_S = 0.1
 
 
 class Side(Protocol):
@@ -36,6 +41,25 @@ class Side(Protocol):
 
     def is_open(self, attempt: Attempt) -> bool:
         """Whether this attempt is open."""
+
+    @property
+    def incarnation(self) -> str:
+        """Of the event log: another one means that the store has lost the cluster's record."""
+
+    def knows(self, job_id: str, attempt: int) -> bool:
+        """Whether the record has this attempt of a job, or a later one."""
+
+    def is_over(self, job_id: str, attempt: int) -> bool:
+        """Whether nobody asks for this attempt any more: its end is acknowledged, or the record does not have it."""
+
+    def adopt(self, attempt: Attempt) -> bool:
+        """Accepts an attempt that runs, and that the record does not have: the store has lost its last changes.
+
+        The driver then reports its STARTED event, and the orchestrator stops it or continues with it.
+
+        Returns:
+            False: a GPU of it is not there or has another attempt, or the job has; nothing has changed.
+        """
 
     async def settled(self) -> None:
         """Returns when all changes until now are journaled, and so survive this process.
@@ -101,6 +125,37 @@ class Driver(ABC):
         """The clock, at the time of the present report, or at a given time."""
 
     # ---- what not every cluster has
+
+    def gpu_conditions(self) -> Sequence[GpuCondition]:
+        """The reasons why GPUs are lost, where it knows them."""
+        return ()
+
+    async def read_log(
+        self, job_id: str, attempt: int, stream: LogStream, offset: int, most_bytes: int, rank: int = 0
+    ) -> LogChunk:
+        """Reads an attempt's output, also after its end.
+
+        Args:
+            job_id: the job.
+            attempt: its attempt.
+            stream: of its output.
+            offset: of the first byte; below 0: so many bytes before the end.
+            most_bytes: to read.
+            rank: of the program, where the attempt has several.
+
+        Raises:
+            Unsupported: no output is stored.
+            NotFound: no such attempt, or its output is deleted; NO_RANK: it has no such program.
+        """
+        raise Unsupported(f"cluster '{self.cluster.name}' stores no output of jobs", reason="NO_LOGS")
+
+    async def log_grown(self, job_id: str, attempt: int, stream: LogStream, size: int, rank: int = 0) -> None:
+        """Returns when a stream may have become longer than `size`, or its attempt has ended."""
+        await asyncio.sleep(LOG_LOOK_S)
+
+    def newest_attempt(self, job_id: str) -> int:
+        """The newest attempt of a job whose output is stored; 0: none."""
+        return 0
 
     def sample(self) -> tuple[float, Sample] | None:
         """Cluster time, and the GPUs' metrics then; None: no metrics."""

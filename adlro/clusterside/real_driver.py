@@ -17,7 +17,7 @@ import asyncio
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 import structlog
@@ -30,6 +30,7 @@ from adlro.errors import AdlroError, InvalidInput, Unavailable
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode, ClusterEvent, EventKind
+from adlro.records.payloads import ExitStatus
 
 # Pause before a program that could not be ended is to be ended again; it doubles up to the other.
 AGAIN_S, MOST_AGAIN_S = 0.5, 30.0
@@ -53,9 +54,14 @@ class _Work:
 class RealDriver(Driver):
     """A cluster in real time.
 
+    Attributes:
+        enforces_limits: this class ends attempts at their time limits; False: what supervises the programs does.
+
     Args:
         cluster: nodes and GPUs.
     """
+
+    enforces_limits = True
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -100,7 +106,7 @@ class RealDriver(Driver):
     # ---- what an adapter tells
 
     def started(self, attempt: Attempt) -> None:
-        """Reports that the attempt has its GPU."""
+        """Reports that the attempt has its GPUs."""
         if self.side.is_open(attempt) and not attempt.start_revision:
             self._tell(attempt, EventKind.STARTED)
             self._keep_limit(attempt)
@@ -111,13 +117,16 @@ class RealDriver(Driver):
         if self.side.is_open(attempt) and not attempt.runs:
             self._tell(attempt, EventKind.RUNNING)
 
-    def ended(self, attempt: Attempt, kind: EventKind, message: str = "") -> None:
+    def ended(
+        self, attempt: Attempt, kind: EventKind, message: str = "", exit_status: ExitStatus | None = None
+    ) -> None:
         """Reports the end of an attempt.
 
         Args:
             attempt: the attempt; a repeated report changes nothing.
             kind: FINISHED; FAILED, by an error or because it was stopped; LOST, with its node: the job may run again.
             message: a readable reason.
+            exit_status: how its program ended, where that is known.
         """
         overdue = self._work_of(attempt).overdue
         self._drop_work(attempt)
@@ -128,15 +137,24 @@ class RealDriver(Driver):
             message = f"time limit of {attempt.spec.time_limit_s:g} s reached"
         elif kind is EventKind.FAILED and attempt.stop_asked:
             kind, message = EventKind.STOPPED, "stopped"
-        self._tell(attempt, kind, message)
+        self._tell(attempt, kind, message, exit_status)
 
-    def gpu_lost(self, gpu_id: str) -> None:
-        """Reports a lost GPU; its attempt is lost."""
+    def gpu_lost(self, gpu_id: str, reason: str = "", *, loses_attempt: bool = True) -> None:
+        """Reports a lost GPU.
+
+        Args:
+            gpu_id: the GPU; it gets no further attempts until `gpu_back`.
+            reason: for people.
+            loses_attempt: its open attempt is lost, on all its GPUs; what runs on the others is stopped.
+        """
         now_s = self.present_s()
-        lost = [attempt for attempt in self.side.open_attempts() if attempt.gpu_id == gpu_id]
-        self.side.emit([ClusterEvent(0, EventKind.GPU_LOST, now_s, placement=Placement.on(gpu_id))])
+        on_it = (each for each in self.side.open_attempts() if gpu_id in each.placement.gpu_ids)
+        lost = list(on_it) if loses_attempt else []
+        self.side.emit([ClusterEvent(0, EventKind.GPU_LOST, now_s, placement=Placement.on(gpu_id), message=reason)])
         for attempt in lost:
-            self.ended(attempt, EventKind.LOST, f"GPU {gpu_id} was lost")
+            self.ended(attempt, EventKind.LOST, f"GPU {gpu_id} was lost" + (f": {reason}" if reason else ""))
+            if len(attempt.placement.gpus) > 1:  # what runs on the others would run beside the next job there
+                self.spawn(self._end_rest(attempt), f"end {attempt.job_id}")
         self.go_on()
 
     def gpu_back(self, gpu_id: str) -> None:
@@ -144,9 +162,12 @@ class RealDriver(Driver):
         self.side.emit([ClusterEvent(0, EventKind.GPU_BACK, self.present_s(), placement=Placement.on(gpu_id))])
         self.go_on()
 
-    def _tell(self, attempt: Attempt, kind: EventKind, message: str = "") -> None:
+    def _tell(
+        self, attempt: Attempt, kind: EventKind, message: str = "", exit_status: ExitStatus | None = None
+    ) -> None:
         now_s = self.present_s()
-        self.side.emit([ClusterEvent(0, kind, now_s, attempt.job_id, attempt.attempt, attempt.placement, message)])
+        about = (attempt.job_id, attempt.attempt, attempt.placement, message, exit_status)
+        self.side.emit([ClusterEvent(0, kind, now_s, *about)])
         self.go_on()
 
     # ---- Driver
@@ -171,7 +192,7 @@ class RealDriver(Driver):
         self._base_s = max(time.time() - self._began_unix_s, kept.time_s)
         known = {gpu.gpu_id for _, gpu in self.cluster.gpus()}
         for attempt in self.side.open_attempts():
-            if attempt.gpu_id in known:
+            if known.issuperset(attempt.placement.gpu_ids):
                 task = self.spawn(self._resume(attempt), f"resume {attempt.job_id}")
                 self._work_of(attempt).starting = task
         self.go_on()
@@ -263,8 +284,15 @@ class RealDriver(Driver):
         starting = self._work_of(attempt).starting
         if starting is not None:  # what is half started can't be ended
             await asyncio.wait([starting])
+        await self._end_while(attempt, lambda: self.side.is_open(attempt))
+
+    async def _end_rest(self, attempt: Attempt) -> None:
+        """Ends what is left of an attempt that is lost. One that was half started is ended where it is started."""
+        await self._end_while(attempt, lambda: True)
+
+    async def _end_while(self, attempt: Attempt, wanted: Callable[[], bool]) -> None:
         pause_s = AGAIN_S
-        while self.side.is_open(attempt):
+        while wanted():
             try:
                 await self.end(attempt)
             except Exception as error:
@@ -276,7 +304,7 @@ class RealDriver(Driver):
 
     def _keep_limit(self, attempt: Attempt) -> None:
         work = self._work_of(attempt)
-        if attempt.spec is None or attempt.spec.time_limit_s is None or work.limit is not None:
+        if not self.enforces_limits or attempt.spec is None or attempt.spec.time_limit_s is None or work.limit:
             return
 
         def overdue() -> None:

@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError
 from adlro.clusterside.attempts import Attempt
 from adlro.clusterside.kept import Changes, Kept
 from adlro.errors import DataLoss, Stale
-from adlro.placement import Placement
 from adlro.records.events import EventBatch
 from adlro.store.keys import cluster_keys
 from adlro.v1 import cluster_pb2, cluster_service_pb2, stream_pb2
@@ -29,6 +28,8 @@ from adlro.wire import (
     check_format,
     cluster_from_proto,
     cluster_to_proto,
+    placement_from_proto,
+    placement_to_proto,
     spec_from_proto,
     spec_to_proto,
 )
@@ -182,6 +183,7 @@ def _to_bytes(attempt: Attempt) -> bytes:
         stop_asked=attempt.stop_asked,
         note=attempt.note,
         format=FORMAT,
+        placement=placement_to_proto(attempt.placement),
     )
     return message.SerializeToString()
 
@@ -192,7 +194,7 @@ def _from_bytes(data: bytes) -> Attempt:
     return Attempt(
         job_id=message.job_id,
         attempt=message.attempt,
-        placement=Placement.on(message.gpu_id),
+        placement=placement_from_proto(message),
         spec=spec_from_proto(message.spec) if message.HasField("spec") else None,
         start_s=message.start_s,
         start_revision=message.start_revision,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import redis.asyncio as aioredis
@@ -14,22 +14,31 @@ from adlro.clusterside.cluster_side import ClusterSide
 from adlro.clusterside.driver import Driver
 from adlro.clusterside.ingest import IngestClient
 from adlro.clusterside.journal import Journal
+from adlro.clusterside.log_follower import LogFollower
 from adlro.clusterside.metrics import ClusterMetrics
 from adlro.clusterside.record import Record
 from adlro.clusterside.settings import ClusterSettings
 from adlro.clusterside.telemetry import Outbox, Sampler
 from adlro.clusterside.timers import LoopTimers
-from adlro.errors import Unavailable, Unsupported
+from adlro.errors import Unavailable
+from adlro.kit.closed import check_closed_store, require_closed
 from adlro.kit.redis import redacted, watch_redis
 from adlro.kit.redis_scripts import connect_for_scripts
 from adlro.kit.server import ServiceContext
-from adlro.placement import Placement
 from adlro.records.events import ClockMode
+from adlro.records.payloads import LogStream
 from adlro.store import JobReads
 from adlro.store.format import checked, claim_at_start
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
-from adlro.wire import batch_to_proto, clock_to_proto, description_to_proto, launch_placement, spec_from_proto
+from adlro.wire import (
+    batch_to_proto,
+    chunk_to_proto,
+    clock_to_proto,
+    description_to_proto,
+    launch_placement,
+    spec_from_proto,
+)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -45,6 +54,8 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
     Attributes:
         driver: the cluster.
         side: the rules around it; there once the service is started.
+        closed: it runs programs on real machines: it does not start, or go on, unless only authenticated callers can
+            reach it and its store (`adlro.kit.closed`).
 
     Args:
         driver: starts and ends attempts, and keeps the time.
@@ -53,6 +64,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
 
     name = "cluster"
     service_names: Sequence[str] = ("adlro.v1.ClusterService",)
+    closed: ClassVar[bool] = False
 
     def __init__(self, driver: Driver, settings: ClusterSettings) -> None:
         self.driver = driver
@@ -60,6 +72,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         self._settings = settings
         self._ingest: IngestClient | None = None
         self._begun = False
+        self._draining: asyncio.Event
         self._redis: aioredis.Redis
         self._jobs: JobReads
         self._record: Record
@@ -71,8 +84,15 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         pb_grpc.add_ClusterServiceServicer_to_server(self, server)
 
     async def start(self, context: ServiceContext) -> None:
-        """Restores the previous state once the store answers, and starts telemetry if configured."""
+        """Restores the previous state once the store answers, and starts telemetry if configured.
+
+        Raises:
+            InvalidInput: callers without authentication could reach this `closed` cluster, or its store.
+        """
         settings = self._settings
+        self._draining = context.draining
+        if self.closed:
+            require_closed(settings)
         await self.driver.prepare()
         self._redis = connect_for_scripts(settings.redis_url)
         self._jobs = JobReads(self._redis)
@@ -89,7 +109,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         if settings.ingest_address:
             self._ingest = IngestClient(settings.ingest_address, context.log, context.credentials)
         await claim_at_start(self._redis)
-        context.spawn(watch_redis(context, self._redis, check=checked(self._redis)), "watch redis")
+        context.spawn(watch_redis(context, self._redis, check=self._check_store), "watch redis")
         await self._begin(tell)  # where the store answers, the first call finds the clock
         self._keeping = context.spawn(self._run(context, tell, outbox), "run the cluster")
         context.spawn(self._end_streams(context.draining), "end event streams at the drain")
@@ -97,6 +117,8 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
     async def _begin(self, tell: Callable[[str], None], timeout_s: float = TAKE_TIMEOUT_S) -> None:
         """Restores the previous state, unless the store does not answer."""
         try:
+            if self.closed:
+                await check_closed_store(self._settings.redis_url)
             kept = await self._record.take(timeout_s)
             if kept is not None:
                 self.side.restore(kept)
@@ -113,6 +135,11 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
             self.side.change_cluster(self.driver.cluster)
         self._journal.touch()
         tell("")
+
+    async def _check_store(self) -> None:
+        if self.closed:  # another store may have replaced the one of the start
+            await check_closed_store(self._settings.redis_url)
+        await checked(self._redis)()
 
     async def _run(self, context: ServiceContext, tell: Callable[[str], None], outbox: Outbox) -> None:
         settings = self._settings
@@ -200,7 +227,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
             request.job_id,
             request.attempt,
             spec_from_proto(request.spec),
-            _whole_gpu(launch_placement(request)),
+            launch_placement(request),
             request.fencing_token,
         )
         await side.settled()
@@ -270,15 +297,12 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         await side.settled()
         return pb.SetGpuAvailabilityResponse(lost_job_id=lost)
 
-
-def _whole_gpu(placement: Placement) -> str:
-    """The one GPU of a placement.
-
-    Raises:
-        Unsupported: several GPUs, or a share of one.
-    """
-    if len(placement.gpus) > 1 or placement.gpus[0].share < 1.0:
-        raise Unsupported(
-            "placement: this cluster gives each attempt one whole GPU: name one GPU, with share 1", field="placement"
+    async def ReadLogs(self, request: pb.ReadLogsRequest, context: Context) -> AsyncIterator[pb.ReadLogsResponse]:
+        """The output of an attempt."""
+        self._known()
+        follower = LogFollower(
+            self.driver, request.job_id, request.attempt, LogStream(request.stream), self._draining, request.rank
         )
-    return placement.gpu_id
+        offset = request.offset if request.HasField("offset") else None
+        async for chunk in follower.chunks(offset, request.tail_bytes, follow=request.follow):
+            yield pb.ReadLogsResponse(chunk=chunk_to_proto(chunk), attempt=follower.attempt)

@@ -56,15 +56,17 @@ def winners(table: CandidateTable, scores: Floats) -> Ints:
 
 
 def actions(table: CandidateTable, rows: Ints, gpu: Ints | None = None) -> Ints:
-    """(N, 2) places of the job and the GPU in the observation, or (HOLD, HOLD), for one row of the table each.
+    """(N, 1 + W) place of the job in the observation, and its GPUs, for one row of the table each; or HOLD everywhere.
 
     Args:
         table: the table of N clusters.
         rows: (N,) or HOLD.
         gpu: (C,) the chosen GPU of each row's group, if it is not always the lowest.
     """
-    found = np.full((len(rows), 2), HOLD, dtype=np.int64)
+    found = np.full((len(rows), 1 + table.gpus.shape[1]), HOLD, dtype=np.int64)
     starts = rows != HOLD
     found[starts, 0] = table.job[rows[starts]]
-    found[starts, 1] = (table.gpu if gpu is None else gpu)[rows[starts]]
+    found[starts, 1:] = table.gpus[rows[starts]]
+    if gpu is not None:
+        found[starts, 1] = gpu[rows[starts]]
     return found

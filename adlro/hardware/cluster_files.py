@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 from adlro.errors import InvalidInput
 from adlro.hardware.speeds import SHIPPED, SpeedRow, SpeedTable
 from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
-from adlro.records.jobs import JobType
+from adlro.records.jobs import KINDS_OF_WORK
 
 NODE_KEYS = ("name", "gpu_model", "gpus", "gpu_memory_mib", "cpu_cores", "memory_mib")
 OPTIONAL_NODE_KEYS = ("interconnect", "interconnect_bandwidth_gb_per_s")
@@ -146,7 +146,7 @@ def _node(fields: _Fields) -> Node:
 def _speed_row(fields: _Fields, own_models: Collection[str]) -> SpeedRow:
     allowed = tuple(dict.fromkeys([*own_models, *SHIPPED.gpu_models]))
     fields.refuse_unknown((*SPEED_KEYS, *allowed))
-    labels = {job_type.label: job_type for job_type in JobType}
+    labels = {job_type.label: job_type for job_type in KINDS_OF_WORK}
     label = fields.text("job_type")
     if label not in labels:
         fields.refuse("job_type", f"must be one of {', '.join(labels)}, not '{label}'")

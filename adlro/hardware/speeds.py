@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from adlro.errors import InvalidInput
 from adlro.numeric.exact import exp, log
 from adlro.records.cluster import Cluster
-from adlro.records.jobs import JobType
+from adlro.records.jobs import KINDS_OF_WORK, JobType
 from adlro.tables import csv_rows
 
 REFERENCE_GPU_MODEL = "v100_sxm2"
@@ -51,7 +51,7 @@ class SpeedTable:
         for model in dict.fromkeys(model for _, model in self._speed):
             listed = {name: each for (name, on), each in self._speed.items() if on == model}
             self._of_model[model] = _geometric_mean(list(listed.values()))
-            for job_type in JobType:
+            for job_type in KINDS_OF_WORK:
                 of_type = [each for name, each in listed.items() if job_types[name] is job_type]
                 if of_type:
                     self._of_type[job_type, model] = _geometric_mean(of_type)

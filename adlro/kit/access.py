@@ -29,6 +29,7 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.JobService/ListJobs": _ALL,
     "/adlro.v1.JobService/CancelJob": _OWNERS,
     "/adlro.v1.JobService/WatchJobs": _ALL,
+    "/adlro.v1.JobService/ReadJobLogs": _ALL,
     "/adlro.v1.TelemetryService/UpsertCluster": _OPERATORS_AND_SERVICES,
     # A submitter needs the cluster's description to write a job that fits.
     "/adlro.v1.TelemetryService/GetCluster": _ALL,
@@ -56,6 +57,8 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.ClusterService/WakeAt": _SERVICES,
     "/adlro.v1.ClusterService/SetClock": _OPERATORS_AND_SERVICES,
     "/adlro.v1.ClusterService/SetGpuAvailability": _OPERATORS,
+    # Not a submitter: ingest checks whose job it is, and asks in his place.
+    "/adlro.v1.ClusterService/ReadLogs": _READERS,
 }
 
 # It reports only whether a process serves; the container engine must be able to call it. Its streams

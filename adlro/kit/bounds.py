@@ -29,6 +29,8 @@ _FIXED_BYTES: Final = {
     FieldDescriptor.TYPE_SFIXED32: 4,
     FieldDescriptor.TYPE_BOOL: 1,
 }
+# Messages that are limited as a whole, below the sum of their fields: 128 KiB of text, and what frames it.
+_WHOLE_BYTES: Final = {"adlro.v1.Payload": 192 << 10}
 # Limit of the search for the largest field, in bytes that may be no message.
 _FIELDS_LOOKED_AT: Final = 1000
 
@@ -213,6 +215,8 @@ def _unbounded(descriptor: Descriptor, above: tuple[Descriptor, ...]) -> Iterato
 
 
 def _message_bytes(descriptor: Descriptor) -> int:
+    if descriptor.full_name in _WHOLE_BYTES:
+        return _WHOLE_BYTES[descriptor.full_name]
     total = 0
     for field in descriptor.fields:
         size = sum(_part_bytes(part, rules) for part, rules in _parts(field))

@@ -73,7 +73,7 @@ def open_channel(
         if tls is None
         else grpc.aio.secure_channel(address, tls, options=options)
     )
-    return cast(grpc.aio.Channel, _TokenChannel(channel, credentials.token)) if credentials.token else channel
+    return cast(grpc.aio.Channel, _TokenChannel(channel, credentials, address)) if credentials.token else channel
 
 
 def open_blocking_channel(
@@ -88,7 +88,7 @@ def open_blocking_channel(
         if tls is None
         else grpc.secure_channel(address, tls, options=options)
     )
-    return cast(grpc.Channel, _TokenChannel(channel, credentials.token)) if credentials.token else channel
+    return cast(grpc.Channel, _TokenChannel(channel, credentials, address)) if credentials.token else channel
 
 
 class _TokenChannel:
@@ -98,25 +98,35 @@ class _TokenChannel:
     make every call of asyncio a task.
     """
 
-    def __init__(self, channel: Any, token: str) -> None:
+    def __init__(self, channel: Any, credentials: Credentials, address: str) -> None:
         self._channel = channel
-        self._token = token
+        self._credentials = credentials
+        self._address = address
 
     def unary_unary(self, *args: Any, **options: Any) -> Any:
         """As of the channel."""
-        return _showing(self._token, self._channel.unary_unary(*args, **options))
+        return self._showing(self._channel.unary_unary(*args, **options))
 
     def unary_stream(self, *args: Any, **options: Any) -> Any:
         """As of the channel."""
-        return _showing(self._token, self._channel.unary_stream(*args, **options))
+        return self._showing(self._channel.unary_stream(*args, **options))
 
     def stream_unary(self, *args: Any, **options: Any) -> Any:
         """As of the channel."""
-        return _showing(self._token, self._channel.stream_unary(*args, **options))
+        return self._showing(self._channel.stream_unary(*args, **options))
 
     def stream_stream(self, *args: Any, **options: Any) -> Any:
         """As of the channel."""
-        return _showing(self._token, self._channel.stream_stream(*args, **options))
+        return self._showing(self._channel.stream_stream(*args, **options))
+
+    def _showing(self, call: Any) -> Any:
+        # No functools.partial: its text would hold the token.
+        def with_token(*args: Any, **options: Any) -> Any:
+            token = self._credentials.token_for(self._address)
+            metadata = (("authorization", f"Bearer {token}"),) if token else None
+            return call(*args, metadata=metadata, **options)
+
+        return with_token
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
@@ -134,13 +144,3 @@ class _TokenChannel:
 
     async def __aexit__(self, *error: Any) -> Any:
         return await self._channel.__aexit__(*error)
-
-
-def _showing(token: str, call: Any) -> Any:
-    metadata = (("authorization", f"Bearer {token}"),)
-
-    # No functools.partial: its text would hold the token.
-    def with_token(*args: Any, **options: Any) -> Any:
-        return call(*args, metadata=metadata, **options)
-
-    return with_token

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 
-from adlro.errors import InvalidInput
+from adlro.errors import InvalidInput, Unavailable
 from adlro.kit.addresses import is_loopback
 from adlro.kit.identity import read_token, user_of
+from adlro.kit.listeners import listener_uid
 
 if TYPE_CHECKING:
     from adlro.kit.settings import ServiceSettings
@@ -31,6 +32,7 @@ CERT_ENV = "ADLRO_TLS_CERT_FILE"
 KEY_ENV = "ADLRO_TLS_KEY_FILE"
 TOKEN_ENV = "ADLRO_TOKEN_FILE"
 SERVICE_TOKEN_ENV = "ADLRO_SERVICE_TOKEN_FILE"
+OWN_USER_ENV = "ADLRO_TOKEN_TO_OWN_USER"
 TRUSTED_ENV = "ADLRO_TRUSTED_NETWORK"
 
 
@@ -44,6 +46,8 @@ class Credentials:
         key_pem: its key.
         token: the caller's token.
         trusted_network: the token may be sent in plain text to other machines.
+        only_for: the addresses that the token is sent to; empty: all.
+        own_user: the token is sent only to processes of this user that listen on this machine, at `127.0.0.1:port`.
     """
 
     ca_pem: bytes = field(default=b"", repr=False)
@@ -51,6 +55,8 @@ class Credentials:
     key_pem: bytes = field(default=b"", repr=False)
     token: str = field(default="", repr=False)
     trusted_network: bool = False
+    only_for: frozenset[str] = frozenset()
+    own_user: bool = False
 
     @classmethod
     def from_files(
@@ -93,7 +99,7 @@ class Credentials:
     @classmethod
     def of_service(cls, settings: ServiceSettings) -> Credentials:
         """A service's credentials for calls to other services. Raises InvalidInput."""
-        return cls.from_files(
+        found = cls.from_files(
             settings.tls_ca_file,
             settings.tls_cert_file,
             settings.tls_key_file,
@@ -101,11 +107,24 @@ class Credentials:
             token_key=SERVICE_TOKEN_ENV,
             trusted_network=bool(settings.trusted_network),
         )
+        return replace(found, own_user=settings.token_to_own_user)
 
     @property
     def user(self) -> str:
         """The user of the token; empty without one."""
         return user_of(self.token)
+
+    def token_for(self, address: str) -> str:
+        """The token to send to an address now; empty: none.
+
+        Raises:
+            Unavailable: the token is for processes of this user, and none listens there.
+        """
+        if not self.token or (self.only_for and address not in self.only_for):
+            return ""
+        if self.own_user:
+            _check_own(address)
+        return self.token
 
     def for_channel(self, address: str) -> grpc.ChannelCredentials | None:
         """Credentials of gRPC for TLS; None: plain text.
@@ -122,6 +141,24 @@ class Credentials:
                 )
             return None
         return grpc.ssl_channel_credentials(self.ca_pem, self.key_pem or None, self.cert_pem or None)
+
+
+def _check_own(address: str) -> None:
+    try:
+        uid = listener_uid(address)
+    except ValueError:
+        uid = None
+    if uid is None:
+        raise Unavailable(
+            f"no process of this user listens at {address}", reason="NO_ANSWER", metadata={"address": address}
+        )
+    if uid != os.geteuid():
+        raise Unavailable(
+            f"a process of another user (uid {uid}) listens at {address}, where one of this user should; the token was "
+            "not sent to it",
+            reason="NOT_OWN_USER",
+            metadata={"address": address},
+        )
 
 
 def _pem(path: str, key: str) -> bytes:

@@ -6,6 +6,7 @@ Touches processes and its data directory, which only its owner may open (0700, f
     data-dir/server.json    port and pid of the server, to find a server whose owner died
     data-dir/password       its clients' password; each owner draws a new one
     data-dir/valkey.log     its log
+    data-dir/valkey.sock    its Unix socket, which other users can't reach; where the path is short enough for one
     data-dir/appendonlydir/ the data
 """
 
@@ -40,6 +41,8 @@ STOP_TIMEOUT_S = 10.0
 _FREE_PORTS = range(20_000, 32_000)
 _PORT_TRIES = 20
 _POLL_S = 0.01
+# Linux has 108 bytes for the path and its end, other systems four fewer.
+_LONGEST_SOCKET_PATH = 103
 _SYNC_EVERY_S = 1.0
 
 _LOG = logging.getLogger(__name__)
@@ -103,6 +106,12 @@ class EmbeddedRedis:
     def address(self) -> str:
         """`host:port`; known after `start`."""
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def socket(self) -> Path | None:
+        """Its Unix socket; None: the directory's path is too long for one."""
+        path = self.data_dir / "valkey.sock"
+        return path if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH else None
 
     @property
     def password_file(self) -> Path:
@@ -266,6 +275,8 @@ class EmbeddedRedis:
             "logfile": str(self._log_path),
             "daemonize": "no",
         }
+        if self.socket is not None:
+            arguments |= {"unixsocket": str(self.socket), "unixsocketperm": "600"}
         self._process = subprocess.Popen(
             # "-": it reads more of its configuration from stdin; what stands in arguments, every user can see.
             [str(server), "-", *(text for key, value in arguments.items() for text in (f"--{key}", value))],

@@ -182,13 +182,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
 
         async def stream(_requests: Any, context: Context) -> None:
             async for answer in handler.unary_stream(await self._told(request(context), context), context):
-                await context.write(answer)
+                await _write(context, answer)
 
         async def converse(requests: Any, context: Context) -> None:
             lease = await self._told(self._streams.take(_caller_of(context), self._limits.message_bytes), context)
             try:
                 async for answer in handler.stream_stream(LeasedStream(requests, lease), context):
-                    await context.write(answer)
+                    await _write(context, answer)
             finally:
                 lease.release()
 
@@ -327,7 +327,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # n
                     async with aclosing(cast(Any, answers)):
                         async for answer in answers:
                             stream.writes_since_s = time.monotonic()
-                            await context.write(answer)
+                            await _write(context, answer)
                             stream.writes_since_s = 0.0
                 elif isawaitable(answers):
                     await answers
@@ -372,6 +372,18 @@ async def _read(context: Context, lease: MemoryLease, read: Callable[[bytes], An
             reason="REQUEST_MISSING",
         )
     return read(cast(bytes, data)), len(data)
+
+
+async def _write(context: Context, answer: Any) -> None:
+    """Sends an answer of a stream.
+
+    Raises:
+        CancelledError: the client has gone. On a loaded machine gRPC notices it here before it cancels the call.
+    """
+    try:
+        await context.write(answer)
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError("the client has gone") from None
 
 
 def _release_at_end(lease: MemoryLease) -> None:

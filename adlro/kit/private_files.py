@@ -22,13 +22,14 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def private_directory(path: Path, ours: Collection[str] | None = None) -> None:
+def private_directory(path: Path, ours: Collection[str] | None = None, left: Collection[str] = ()) -> None:
     """Makes a directory for its owner only (0700), or removes group's and others' bits from an existing one.
 
     Args:
         path: the directory; missing parents are made too.
         ours: the names in it that are ours; None: all. Where it holds other things too (a home directory, say), its
             own mode and those things are left as they are. Links in it are not followed.
+        left: further names that are ours, whose modes and owners are left as they are.
 
     Raises:
         Conflict: the directory, or one of our files in it, belongs to another user.
@@ -36,9 +37,9 @@ def private_directory(path: Path, ours: Collection[str] | None = None) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = path.resolve()
     found = set(os.listdir(path)) if os.access(path, os.R_OK) else set()
-    if ours is None or found <= set(ours):
+    if ours is None or found <= {*ours, *left}:
         _close(path)
-    for name in found if ours is None else found & set(ours):
+    for name in found - set(left) if ours is None else found & set(ours):
         _close_tree(path / name)
 
 

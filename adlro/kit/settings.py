@@ -23,6 +23,8 @@ from adlro.kit.addresses import split_address
 
 PREFIX = "ADLRO_"
 SERVICES = ("ingest", "decompose", "orchestrator", "simcluster")
+# Services for the machine itself, which have no container.
+HOST_SERVICES = ("local",)
 # Services that ADLRO does not include: adapters to clusters (adlro/clusterside).
 ADAPTERS = ("cluster",)
 # Keys of the command, the client and the tests. They may be in the environment that a service inherits.
@@ -65,6 +67,7 @@ class ServiceSettings(BaseSettings):
         tls_require_client_cert: refuses callers without a certificate (mTLS).
         users_file: the users and their roles (format: adlro.kit.identity); empty: all calls are allowed.
         service_token_file: file with this service's token for other services.
+        token_to_own_user: sends that token only to processes of this service's own user, on 127.0.0.1.
         trusted_network: a name for the listening network, if services may listen there without TLS and tokens.
         max_streams_per_connection: concurrent calls on one connection; further ones wait at the client.
         max_streams_per_user: open streams here of one user of `users_file`; 0: no limit.
@@ -94,6 +97,7 @@ class ServiceSettings(BaseSettings):
     tls_require_client_cert: bool = False
     users_file: str = ""
     service_token_file: str = ""
+    token_to_own_user: bool = False
     trusted_network: str = ""
     max_streams_per_connection: int = Field(default=10_000, ge=1, le=1_000_000)
     max_streams_per_user: int = Field(default=100, ge=0, le=1_000_000)
@@ -194,7 +198,11 @@ def known_keys(settings_cls: type[ServiceSettings]) -> dict[str, str]:
 def check_keys(settings_cls: type[ServiceSettings], environment: Mapping[str, str]) -> None:
     """Raises UnknownSetting for a key ADLRO_* that neither this service nor another part of ADLRO reads."""
     known = known_keys(settings_cls)
-    others = tuple(f"{PREFIX}{name}_".upper() for name in (*SERVICES, *ADAPTERS) if name != settings_cls.service_name)
+    others = tuple(
+        f"{PREFIX}{name}_".upper()
+        for name in (*SERVICES, *HOST_SERVICES, *ADAPTERS)
+        if name != settings_cls.service_name
+    )
     unknown = sorted(
         key
         for key in environment

@@ -34,6 +34,7 @@ _ITEMS_TOLD = 200
 _LAWFUL_CHARACTERS = {
     "^[A-Za-z0-9._@+-]*$": "letters A-Z and a-z, digits and . _ @ + -",
     "^[a-z0-9-]*$": "small letters a-z, digits and -",
+    "^[A-Za-z_][A-Za-z0-9_]*$": "letters A-Z and a-z, digits and _, and begins with no digit",
     r"^[\x21-\x7e]*$": "ASCII characters without spaces",
 }
 
@@ -221,7 +222,7 @@ def _told(descriptor: Descriptor, violation: protovalidate.Violation) -> FieldVi
     elif rule_id == "string.pattern" and (lawful := _LAWFUL_CHARACTERS.get(str(violation.rule_value))):
         text = f"may contain only {lawful}"
     else:
-        text = proto.message.removeprefix("value ") or f"breaks the rule {rule_id}"
+        text = proto.message.removeprefix("repeated ").removeprefix("value ") or f"breaks the rule {rule_id}"
     if proto.for_key:
         return FieldViolation(path, f"its key {text}")
     shown = _shown(value)

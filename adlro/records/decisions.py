@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass
 
 from adlro.placement import Placement
+from adlro.records.jobs import JobReservation
 
 
 class DecisionBasis(enum.StrEnum):
@@ -17,8 +18,8 @@ class DecisionBasis(enum.StrEnum):
     POLICY = "policy"  # the policy's preference
     MARGIN = "margin"  # its base's choice: the expected gain of another was within the margin
     OVERDUE = "overdue"  # a job had waited too long: the limit on waits decided
-    # The fallback hold_greedy_fixed decided, for one of these reasons:
-    OUT_OF_RANGE = "out_of_range"  # its observation was outside the training range
+    # The fallback hold_gang decided, for one of these reasons:
+    OUT_OF_RANGE = "out_of_range"  # its observation was outside the training range, or a job of several GPUs waits
     FAILED = "failed"
     LATE = "late"
     MISSING = "missing"
@@ -34,17 +35,29 @@ _FALLBACKS = frozenset({DecisionBasis.OUT_OF_RANGE, DecisionBasis.FAILED, Decisi
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A GPU that a job could have been started on; a higher score is better."""
+    """A GPU, or a set of GPUs, that a job could have been started on; a higher score is better.
 
-    gpu_id: str
+    Attributes:
+        node_count: number of nodes of a set.
+        spread: that is more than the job needs, so that it runs slower there.
+    """
+
+    placement: Placement
     gpu_model: str
     expected_runtime_s: float
     score: float
+    node_count: int = 1
+    spread: bool = False
+
+    @property
+    def gpu_id(self) -> str:
+        """The placement's first GPU."""
+        return self.placement.gpu_id
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedCandidate:
-    """A GPU that was excluded, with the reason."""
+    """A GPU that was excluded, with the reason. `gpu_id` empty: all sets of GPUs of the model, for a job of several."""
 
     gpu_id: str
     gpu_model: str
@@ -53,21 +66,31 @@ class MaskedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """The next best action; both ids empty: a hold."""
+    """The next best action; no job and NOWHERE: a hold."""
 
     job_id: str
-    gpu_id: str
+    placement: Placement
     score: float
+
+    @property
+    def gpu_id(self) -> str:
+        """The placement's first GPU; empty: none."""
+        return self.placement.gpu_id
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowDecision:
-    """The shadow policy's decision; both ids empty: a hold."""
+    """The shadow policy's decision; no job and NOWHERE: a hold."""
 
     policy: str
     job_id: str
-    gpu_id: str
+    placement: Placement
     agrees: bool
+
+    @property
+    def gpu_id(self) -> str:
+        """The placement's first GPU; empty: none."""
+        return self.placement.gpu_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +106,7 @@ class Decision:
         hold_score: the policy's score for a hold; None: it has none.
         shadow: None: there is no shadow policy, or it has not answered (yet).
         deciding_policy: who decided: `policy`, or another in its place; empty: the server does not report it.
+        reservation: GPUs that were kept free for a job after this decision; None: none.
     """
 
     decision_id: str
@@ -103,6 +127,7 @@ class Decision:
     hold_score: float | None = None
     shadow: ShadowDecision | None = None
     deciding_policy: str = ""
+    reservation: JobReservation | None = None
 
     @property
     def gpu_id(self) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from adlro.placement import NOWHERE, Placement
 from adlro.records.cluster import Cluster
+from adlro.records.payloads import ExitStatus
 
 
 class ClockMode(enum.IntEnum):
@@ -65,7 +66,7 @@ ENDS = frozenset((EventKind.FINISHED, EventKind.FAILED, EventKind.STOPPED, Event
 class ClusterEvent:
     """One entry of a cluster's event log; fields that a kind does not use are empty.
 
-    `placement`: where an attempt runs; in a GPU's event, that GPU.
+    `placement`: where an attempt runs; in a GPU's event, that GPU. `exit`: of an attempt that ended on a real cluster.
     """
 
     revision: int
@@ -75,6 +76,7 @@ class ClusterEvent:
     attempt: int = 0
     placement: Placement = NOWHERE
     message: str = ""
+    exit: ExitStatus | None = None
 
     @property
     def gpu_id(self) -> str:
@@ -115,7 +117,7 @@ class Capabilities:
         gpu_availability: a call can remove and restore GPUs.
         stop: a call can stop running attempts.
         logs: a call can read the output of jobs.
-        gangs: a job may have several GPUs; `shares`: a part of one.
+        gangs: a job may have several GPUs, which start, end and are lost together; `shares`: a part of one.
         containers: a job runs in a container of its own.
     """
 
@@ -129,6 +131,14 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuCondition:
+    """The reason why a GPU is lost, for people."""
+
+    gpu_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """A cluster at one moment.
 
@@ -136,6 +146,7 @@ class ClusterDescription:
         revision: revision of its newest event; `oldest_revision`: of the oldest stored one.
         fencing_token: the newest token that was used there, or is older than an issued one; 0: none.
         capabilities: None: a service of an older version does not report them.
+        gpu_conditions: of lost GPUs, where the cluster knows them.
     """
 
     cluster: Cluster
@@ -147,3 +158,4 @@ class ClusterDescription:
     oldest_revision: int
     fencing_token: int = 0
     capabilities: Capabilities | None = None
+    gpu_conditions: tuple[GpuCondition, ...] = ()

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from adlro.placement import NOWHERE, Placement
+from adlro.records.payloads import ExitStatus, Payload
 
 
 class JobType(enum.IntEnum):
-    """The three kinds of work; numbers as in job.proto."""
+    """The kind of a job's work; numbers as in job.proto. UNSPECIFIED: its user did not state it."""
 
+    UNSPECIFIED = 0
     SIMULATION = 1
     MACHINE_LEARNING = 2
     DATA_PROCESSING = 3
@@ -23,6 +25,10 @@ class JobType(enum.IntEnum):
     def label(self) -> str:
         """Lower-case name, as in tables and traces: `machine_learning`."""
         return self.name.lower()
+
+
+KINDS_OF_WORK = (JobType.SIMULATION, JobType.MACHINE_LEARNING, JobType.DATA_PROCESSING)
+"""The three stated job types."""
 
 
 class JobState(enum.IntEnum):
@@ -53,11 +59,14 @@ class PendingReason(enum.IntEnum):
     CLUSTER_UNAVAILABLE = 7
     NODES_DRAINED = 8
     LAUNCH_REFUSED = 9
+    GANG_NODES = 10
+    RESERVED = 11
+    NO_FITTING_NODES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRuntime:
-    """A user's estimate: `runtime_s` seconds on `gpu_model`."""
+    """A user's estimate: `runtime_s` seconds on `gpu_model`, with all GPUs of the job on as few nodes as hold them."""
 
     gpu_model: str
     runtime_s: float
@@ -65,7 +74,7 @@ class ExpectedRuntime:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedWork:
-    """The work on a simulated cluster: seconds on the reference GPU; it may fail after a share of it."""
+    """The work on a simulated cluster: seconds on reference GPUs, on few nodes; it may fail after a share of it."""
 
     work_s: float
     fails_at_ratio: float | None = None
@@ -73,7 +82,14 @@ class SimulatedWork:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A user's request, with all defaults."""
+    """A user's request, with all defaults.
+
+    Attributes:
+        cpu_cores, memory_mib, gpu_memory_mib: with each of its GPUs.
+        gpu_count: its GPUs, all of one model.
+        max_node_count: the most nodes that they may be on; 0: any number.
+        gpu_models: the GPU models that it may run on; empty: any.
+    """
 
     name: str
     user: str
@@ -89,6 +105,37 @@ class JobSpec:
     begin_time_s: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     simulated_work: SimulatedWork | None = None
+    payload: Payload | None = None
+    max_node_count: int = 0
+    gpu_models: tuple[str, ...] = ()
+
+    def accepts(self, gpu_model: str) -> bool:
+        """Whether it may run on a GPU model."""
+        return not self.gpu_models or gpu_model in self.gpu_models
+
+
+@dataclass(frozen=True, slots=True)
+class JobReservation:
+    """GPUs that are kept free for a job that waits for several.
+
+    Others get GPUs of these nodes only if they are expected to end before it starts, or fit into the slack.
+
+    Attributes:
+        job_id: the job that holds it.
+        since_s: cluster time since which it is held.
+        gpu_model, node_ids: where the job is expected to start; worked out anew at each decision, as what follows.
+        expected_start_s: cluster time at which it is expected to start there.
+        slack_gpu_count: GPUs of the nodes that are expected to be free then, beyond those of the job.
+        gpu_count: GPUs of the job.
+    """
+
+    job_id: str
+    since_s: float
+    gpu_model: str
+    node_ids: tuple[str, ...]
+    expected_start_s: float
+    slack_gpu_count: int
+    gpu_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +151,14 @@ class NormalizedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobAttempt:
-    """One attempt to run a job. `outcome` is empty while it runs; `excused`: a restart of the cluster lost it."""
+    """One attempt to run a job.
+
+    Attributes:
+        outcome: how it ended; empty while it runs.
+        excused: a restart of the cluster lost it.
+        run_s: cluster time at which its program began to run, where the cluster reports that.
+        exit: how its program ended, on a real cluster.
+    """
 
     attempt: int
     placement: Placement
@@ -113,6 +167,8 @@ class JobAttempt:
     end_s: float | None = None
     outcome: str = ""
     excused: bool = False
+    run_s: float | None = None
+    exit: ExitStatus | None = None
 
     @property
     def gpu_id(self) -> str:
@@ -122,7 +178,13 @@ class JobAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job and its state; changed only by `dataclasses.replace`."""
+    """A job and its state; changed only by `dataclasses.replace`.
+
+    Attributes:
+        reservation: that it holds, while it is pending, as of the record's last change.
+        reserved_for_job_id, reserved_until_s: with RESERVED: the job for which GPUs are kept free, and the cluster time
+            until about which.
+    """
 
     job_id: str
     spec: JobSpec
@@ -139,6 +201,9 @@ class Job:
     revision: int = 0
     cancel_requested: bool = False
     normalized: NormalizedJob = NormalizedJob()
+    reservation: JobReservation | None = None
+    reserved_for_job_id: str = ""
+    reserved_until_s: float | None = None
 
     @property
     def gpu_id(self) -> str:
@@ -156,3 +221,14 @@ class Job:
         if self.end_s is None or self.submit_s is None or self.end_s < self.submit_s:
             return None
         return self.end_s - self.submit_s
+
+    @property
+    def runtime_s(self) -> float | None:
+        """How long the last attempt's program ran; None before the end, or for a job that never ran.
+
+        It counts from the start of the attempt where the cluster does not report the program's.
+        """
+        if self.start_s is None or self.end_s is None:
+            return None
+        run_s = self.attempts[-1].run_s if self.attempts else None
+        return self.end_s - (self.start_s if run_s is None else run_s)

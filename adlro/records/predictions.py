@@ -25,7 +25,7 @@ class PredictionBasis(enum.IntEnum):
             PredictionBasis.USER_APPLICATION: "this user's jobs of this application",
             PredictionBasis.APPLICATION: "jobs of this application",
             PredictionBasis.JOB_TYPE: "jobs of this type",
-            PredictionBasis.PRIOR: "nothing but the job type's prior",
+            PredictionBasis.PRIOR: "the prior alone: no similar job has ended",
         }[self]
 
 
@@ -37,16 +37,23 @@ class Evidence:
     similarity: float
     gpu_model: str
     runtime_s: float
+    gpu_count: int = 1
+    spread: bool = False
+    """Its GPUs were on more nodes than could hold them in the empty cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimePrediction:
     """A job's runtime on one GPU model: between low_s and high_s with probability interval_coverage.
 
+    That is with its GPUs on as few nodes as can hold them (packed); on more, `spread_s`.
+
     Attributes:
         basis: None: the server does not report it.
         novelty: 0 close to the jobs so far, 1 unlike any of them.
         gpu_id: a single GPU of that model, at its own speed; empty: any GPU.
+        spread_speed: the speed on more nodes than needed, as a share of the packed one; None: a job of one GPU.
+        spread_low_s, spread_high_s: the interval of the runtime there.
     """
 
     gpu_model: str
@@ -58,6 +65,14 @@ class RuntimePrediction:
     novelty: float
     evidence: tuple[Evidence, ...] = ()
     gpu_id: str = ""
+    spread_speed: float | None = None
+    spread_low_s: float | None = None
+    spread_high_s: float | None = None
+
+    @property
+    def spread_s(self) -> float | None:
+        """The median runtime on more nodes than needed; None: a job of one GPU."""
+        return None if self.spread_speed is None else self.median_s / self.spread_speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +84,4 @@ class Recollection:
     job: JobSpec
     gpu_model: str
     runtime_s: float
+    spread: bool = False

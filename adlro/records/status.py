@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from adlro.records.decisions import DecisionBasis
+from adlro.records.jobs import JobReservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class OrchestratorStatus:
         deciding_policy: who decides now; empty, and `deciding_basis` None: the server does not report it.
         decisions_by_basis: under the acting policy, since the acting session began or the policy was set; 0 for a
             missing basis.
+        reservations: GPUs that are kept free for jobs that wait for several.
     """
 
     acting: bool
@@ -65,6 +67,7 @@ class OrchestratorStatus:
     unreadable_job_count: int = 0
     drain_reasons: Mapping[str, str] = field(default_factory=dict)
     decisions_by_basis: Mapping[DecisionBasis, int] = field(default_factory=dict)
+    reservations: tuple[JobReservation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

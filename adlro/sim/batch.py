@@ -13,6 +13,7 @@ from adlro.records.cluster import Cluster
 from adlro.sim import kernel
 from adlro.sim.course import DECISION, JOBS_S, STUCK, GpuChanges, new_course
 from adlro.sim.decision_points import decision_points
+from adlro.state.gangs import gpus_of
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import empty_machines, hardware_of
 from adlro.state.observation import Bools, Floats, Ints, Observation
@@ -23,13 +24,18 @@ GpuChange = tuple[float, int, float]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One ended attempt; `completed` False: its GPU was lost."""
+    """One ended attempt; `completed` False: a GPU of it was lost."""
 
     job: int
-    gpu: int
+    gpus: tuple[int, ...]
     start_s: float
     end_s: float
     completed: bool
+
+    @property
+    def gpu(self) -> int:
+        """The first of its GPUs."""
+        return self.gpus[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class BatchOutcome:
     Attributes:
         jobs: the lists.
         start_s, end_s: (N, J) of each job's last attempt; nan if it never started, or never ended.
-        gpu: (N, J) that attempt's GPU; -1 if it never started.
+        gpus: (N, J, W) that attempt's GPUs, then -1; only -1 if it never started.
         attempts: (N, J) number of starts.
         stuck: (N,) whether jobs remained that can never start.
         jobs_integral_s: (N,) integral of the number of jobs in the system over time, counted at the events.
@@ -48,23 +54,29 @@ class BatchOutcome:
     jobs: JobArrays
     start_s: Floats
     end_s: Floats
-    gpu: NDArray[np.int32]
+    gpus: NDArray[np.int32]
     attempts: NDArray[np.int32]
     stuck: Bools
     jobs_integral_s: Floats
     _run_job: NDArray[np.int32]
-    _run_gpu: NDArray[np.int32]
+    _run_gpus: NDArray[np.int32]
     _run_start_s: Floats
     _run_end_s: Floats
     _run_completed: Bools
     _run_count: Ints
+
+    @property
+    def gpu(self) -> NDArray[np.int32]:
+        """(N, J) the first GPU of each job's last attempt; -1 if it never started."""
+        first: NDArray[np.int32] = self.gpus[:, :, 0]
+        return first
 
     def runs(self, number: int) -> Iterator[Run]:
         """The ended attempts of a list, in the order of their ends, then of the GPUs' numbers."""
         for i in range(int(self._run_count[number])):
             yield Run(
                 int(self._run_job[number, i]),
-                int(self._run_gpu[number, i]),
+                tuple(int(gpu) for gpu in self._run_gpus[number, i] if gpu >= 0),
                 float(self._run_start_s[number, i]),
                 float(self._run_end_s[number, i]),
                 bool(self._run_completed[number, i]),
@@ -73,7 +85,8 @@ class BatchOutcome:
     def busy_s(self) -> Floats:
         """(N,) GPU time of all ended attempts."""
         there = np.arange(self._run_job.shape[1]) < self._run_count[:, None]
-        busy: Floats = np.where(there, self._run_end_s - self._run_start_s, 0.0).sum(axis=1)
+        held = (self._run_gpus >= 0).sum(axis=2)
+        busy: Floats = np.where(there, held * (self._run_end_s - self._run_start_s), 0.0).sum(axis=1)
         return busy
 
 
@@ -168,26 +181,39 @@ class BatchSimulator:
         args = self._hardware, self._machines, self._jobs, self._course
         return decision_points(*args, self._active, self.gpu_models)
 
-    def act(self, actions: Ints) -> None:
+    def act(self, actions: Ints, reserve: Ints | None = None) -> None:
         """Carries out one action for each active cluster, and advances to the next decisions.
 
         Args:
-            actions: (active, 2) the job's place in the observation and the GPU's number, or (HOLD, HOLD).
+            actions: (active, 1 + W) the job's place in the observation and its GPUs in ascending order, then -1; or
+                HOLD everywhere. W is any number of columns that is enough.
+            reserve: (active,) the place of the job that GPUs are kept free for from now on, -1: none; None: as before.
 
         Raises:
             ValueError: actions of another shape, or an impossible start; the actions before it are carried out.
         """
         active = self._active
-        if actions.shape != (len(active), 2):
-            raise ValueError(f"actions of shape ({len(active)}, 2) are wanted, not {actions.shape}")
+        if actions.ndim != 2 or len(actions) != len(active) or actions.shape[1] < 2:
+            raise ValueError(f"actions of shape ({len(active)}, 1 + W) are wanted, not {actions.shape}")
         rows = np.ascontiguousarray(actions[:, 0], dtype=np.int64)
-        gpus = np.ascontiguousarray(actions[:, 1], dtype=np.int64)
+        gpus = np.ascontiguousarray(actions[:, 1:], dtype=np.int64)
+        if reserve is not None:
+            self._reserve(reserve)
         wrong = kernel.act_all(
             self._hardware, self._machines, self._jobs, self._changes, self._course, active, rows, gpus
         )
         if wrong >= 0:
-            raise ValueError(f"cluster {active[wrong]}: job {rows[wrong]} of the queue cannot start on {gpus[wrong]}")
+            raise ValueError(
+                f"cluster {active[wrong]}: job {rows[wrong]} of the queue cannot start on {gpus_of(gpus[wrong])}"
+            )
         self._active = active[self._course.status[active] == DECISION]
+
+    def _reserve(self, places: Ints) -> None:
+        course, active = self._course, self._active
+        if places.shape != active.shape or (places >= course.waiting_count[active]).any():
+            raise ValueError(f"places of waiting jobs of shape {active.shape} are wanted, not {places}")
+        jobs = course.waiting[active, np.maximum(places, 0)]
+        course.reserved_job[active] = np.where(places >= 0, jobs, -1)
 
     @property
     def stuck(self) -> Bools:
@@ -202,12 +228,12 @@ class BatchSimulator:
             jobs=self._jobs,
             start_s=course.job_start_s.copy(),
             end_s=course.job_end_s.copy(),
-            gpu=course.job_gpu.copy(),
+            gpus=course.job_gpus.copy(),
             attempts=course.job_attempts.copy(),
             stuck=self.stuck,
             jobs_integral_s=course.totals[:, JOBS_S].copy(),
             _run_job=course.run_job.copy(),
-            _run_gpu=course.run_gpu.copy(),
+            _run_gpus=course.run_gpus.copy(),
             _run_start_s=course.run_start_s.copy(),
             _run_end_s=course.run_end_s.copy(),
             _run_completed=course.run_completed.copy(),
@@ -241,6 +267,24 @@ def check_jobs(jobs: JobArrays, gpu_models: Sequence[str], start_cost_s: float) 
             "and not before that of the job in front of it",
             field="submit_s",
         )
+    bad = there & ~((jobs.gpu_count >= 1) & (jobs.max_nodes >= 0))
+    if bad.any():
+        number, job = (int(place[0]) for place in np.nonzero(bad))
+        raise InvalidInput(
+            f"list {number}, job {job}: gpu_count must be at least 1, not {jobs.gpu_count[number, job]}, and max_nodes "
+            f"at least 0, not {jobs.max_nodes[number, job]}",
+            field="gpu_count",
+        )
+    for name in ("spread_speed", "expected_spread_speed"):
+        speed = getattr(jobs, name)
+        odd = there[:, :, None] & ~((speed >= 0) & (speed <= 1) & ((speed > 0) == (jobs.spread_speed > 0)))
+        if odd.any():
+            number, job, model = (int(place[0]) for place in np.nonzero(odd))
+            raise InvalidInput(
+                f"list {number}, job {job}, {gpu_models[model]}: {name} is {speed[number, job, model]}; it must be "
+                "from 0 to 1, and above 0 where the job can run spread",
+                field=name,
+            )
     wrong = there[:, :, None] & ~((jobs.duration_s > 0) & (jobs.expected_s > 0))
     wrong |= there[:, :, None] & np.isinf(jobs.duration_s) & np.isfinite(jobs.expected_s)
     if wrong.any():
@@ -290,7 +334,7 @@ def simulate(
     """Runs job lists to their end.
 
     Args:
-        act: a policy: (A, 2) actions for the rows of an observation.
+        act: a policy: (A, 1 + W) actions for the rows of an observation. It keeps no GPUs free for a job.
 
     The rest as for `BatchSimulator`.
     """

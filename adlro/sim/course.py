@@ -51,10 +51,13 @@ class Course(NamedTuple):
         status: (N,) DECISION, DONE or STUCK.
         job_state: (N, J).
         job_start_s, job_end_s: (N, J) of the last attempt; nan before.
-        job_gpu: (N, J) of the last attempt; -1 before.
+        job_gpus: (N, J, W) GPUs of the last attempt, then -1; W is the greatest number of GPUs of a job.
+        job_nodes: (N, J, K) nodes of a packed set of GPUs of each model (`adlro.state.gangs`), for jobs of several GPUs
+            that have arrived; K is 0 where all jobs have one GPU.
         job_attempts: (N, J) number of starts.
         waiting: (N, J) numbers of the waiting jobs, in the order of submission.
         waiting_count, arrived_count, finished_count, impossible_count: (N,).
+        reserved_job: (N,) the waiting job that GPUs are kept free for; -1: none.
         next_change: (N,) number of the next change.
         hold_until_s: (N,) NOT_HOLDING, or the end of the hold.
         last_event_s: (N,) time of the last arrival or end of a job, or loss or return of a GPU.
@@ -62,9 +65,11 @@ class Course(NamedTuple):
         priority_sum: (N,) sum of the priorities of the jobs in the system.
         known_speed: (N, G) the scheduler's estimate of the GPU's speed: 1 until a caller sets another.
         user_service_s: (N, U) GPU time of ended attempts.
-        run_job, run_gpu, run_start_s, run_end_s, run_completed: (N, J + C) ended attempts, in the order of their ends.
+        run_job, run_start_s, run_end_s, run_completed: (N, J + C) ended attempts, in the order of their ends.
+        run_gpus: (N, J + C, W) their GPUs, then -1.
         run_count: (N,).
         totals: (N, 4) integrals over time since the begin, by JOBS_S and so on.
+        node, gives, taken: (N, M) room to look for sets of GPUs.
     """
 
     list_of: Ints
@@ -73,13 +78,15 @@ class Course(NamedTuple):
     job_state: NDArray[np.int8]
     job_start_s: Floats
     job_end_s: Floats
-    job_gpu: NDArray[np.int32]
+    job_gpus: NDArray[np.int32]
+    job_nodes: Ints
     job_attempts: NDArray[np.int32]
     waiting: NDArray[np.int32]
     waiting_count: Ints
     arrived_count: Ints
     finished_count: Ints
     impossible_count: Ints
+    reserved_job: Ints
     next_change: Ints
     hold_until_s: Floats
     last_event_s: Floats
@@ -88,12 +95,15 @@ class Course(NamedTuple):
     known_speed: Floats
     user_service_s: Floats
     run_job: NDArray[np.int32]
-    run_gpu: NDArray[np.int32]
+    run_gpus: NDArray[np.int32]
     run_start_s: Floats
     run_end_s: Floats
     run_completed: Bools
     run_count: Ints
     totals: Floats
+    node: Ints
+    gives: Ints
+    taken: Ints
 
 
 def new_course(
@@ -109,6 +119,7 @@ def new_course(
     size = jobs.submit_s.shape[1]
     runs = size + changes.time_s.shape[1]
     users = int(jobs.user.max(initial=0)) + 1
+    nodes, width = hardware.node_cores.shape[1], jobs.widest
     return Course(
         list_of=list_of.astype(np.int64),
         start_cost_s=start_cost_s.astype(np.float64),
@@ -116,13 +127,15 @@ def new_course(
         job_state=np.zeros((batch, size), dtype=np.int8),
         job_start_s=np.full((batch, size), np.nan),
         job_end_s=np.full((batch, size), np.nan),
-        job_gpu=np.full((batch, size), -1, dtype=np.int32),
+        job_gpus=np.full((batch, size, width), -1, dtype=np.int32),
+        job_nodes=np.zeros((batch, size, jobs.duration_s.shape[2] if width > 1 else 0), dtype=np.int64),
         job_attempts=np.zeros((batch, size), dtype=np.int32),
         waiting=np.zeros((batch, size), dtype=np.int32),
         waiting_count=np.zeros(batch, dtype=np.int64),
         arrived_count=np.zeros(batch, dtype=np.int64),
         finished_count=np.zeros(batch, dtype=np.int64),
         impossible_count=np.zeros(batch, dtype=np.int64),
+        reserved_job=np.full(batch, -1, dtype=np.int64),
         next_change=np.zeros(batch, dtype=np.int64),
         hold_until_s=np.full(batch, NOT_HOLDING),
         last_event_s=np.zeros(batch),
@@ -131,12 +144,15 @@ def new_course(
         known_speed=np.ones((batch, gpus)),
         user_service_s=np.zeros((batch, users)),
         run_job=np.zeros((batch, runs), dtype=np.int32),
-        run_gpu=np.zeros((batch, runs), dtype=np.int32),
+        run_gpus=np.full((batch, runs, width), -1, dtype=np.int32),
         run_start_s=np.zeros((batch, runs)),
         run_end_s=np.zeros((batch, runs)),
         run_completed=np.zeros((batch, runs), dtype=np.bool_),
         run_count=np.zeros(batch, dtype=np.int64),
         totals=np.zeros((batch, 4)),
+        node=np.zeros((batch, nodes), dtype=np.int64),
+        gives=np.zeros((batch, nodes), dtype=np.int64),
+        taken=np.zeros((batch, nodes), dtype=np.int64),
     )
 
 

@@ -39,6 +39,7 @@ def decision_points(
         gpu_models: names of the models.
     """
     list_of = course.list_of[n]
+    gangs_there = course.job_nodes.shape[2] > 0 or bool((course.reserved_job[n] >= 0).any())
     scene = Scene(
         time_s=machines.time_s[n],
         list_of=list_of,
@@ -62,7 +63,19 @@ def decision_points(
         user_service_s=_user_service_s(scene, jobs, course.user_service_s[n]),
         hold_allowed=hold_allowed(machines.running_count[n], course.arrived_count[n], jobs.job_count[list_of]),
         gpu_models=gpu_models,
+        gpu_gang=machines.gpu_gang[n] if gangs_there else None,
+        reserved=_reserved(course, n) if gangs_there else None,
     )
+
+
+def _reserved(course: Course, n: Ints) -> Ints:
+    """(A,) place in the queue of the job that GPUs are kept free for; -1: none."""
+    places = np.full(len(n), -1, dtype=np.int64)
+    for a, cluster in enumerate(n.tolist()):
+        job = course.reserved_job[cluster]
+        if job >= 0:
+            places[a] = np.searchsorted(course.waiting[cluster, : course.waiting_count[cluster]], job)
+    return places
 
 
 def _user_service_s(scene: Scene, jobs: JobArrays, ended_s: Floats) -> Floats:

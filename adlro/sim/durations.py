@@ -19,7 +19,7 @@ from adlro.numeric.exact import exp
 from adlro.numeric.normal import quantile
 from adlro.records.events import EventKind
 from adlro.records.jobs import JobSpec
-from adlro.workload.scenario import Scenario
+from adlro.workload.scenario import Scenario, median_work_of
 
 ESTIMATE_SIGMA = 0.3
 """Spread of true work around a user's estimate (standard deviation of its logarithm). Assumed."""
@@ -61,7 +61,7 @@ def work_s(job_id: str, spec: JobSpec, scenario: Scenario, speeds: SpeedTable = 
         return on_reference_s * exp(ESTIMATE_SIGMA * stable_normal("work", job_id))
     group = scenario.sigma_group * stable_normal("group", spec.user, spec.application)
     own = scenario.sigma_job * stable_normal("work", job_id)
-    drawn = scenario.median_work_s[spec.job_type] * exp(group + own)
+    drawn = median_work_of(scenario.median_work_s, spec.job_type) * exp(group + own)
     return min(max(drawn, scenario.min_work_s), scenario.max_work_s)
 
 

@@ -41,6 +41,7 @@ def copy_machines(source: Machines, n: int, target: Machines, m: int) -> None:
         target.gpu_start_s[m, gpu] = source.gpu_start_s[n, gpu]
         target.gpu_end_s[m, gpu] = source.gpu_end_s[n, gpu]
         target.gpu_expected_end_s[m, gpu] = source.gpu_expected_end_s[n, gpu]
+        target.gpu_gang[m, gpu] = source.gpu_gang[n, gpu]
         target.gpu_launch[m, gpu] = source.gpu_launch[n, gpu]
         target.gpu_cores[m, gpu] = source.gpu_cores[n, gpu]
         target.gpu_memory_mib[m, gpu] = source.gpu_memory_mib[n, gpu]
@@ -69,12 +70,16 @@ def copy_course(jobs: JobArrays, source: Course, n: int, target: Course, m: int)
     target.last_event_s[m] = source.last_event_s[n]
     target.feasible_idle[m] = source.feasible_idle[n]
     target.priority_sum[m] = source.priority_sum[n]
+    target.reserved_job[m] = source.reserved_job[n]
     target.run_count[m] = 0
     for job in range(jobs.job_count[number]):
         target.job_state[m, job] = source.job_state[n, job]
         target.job_start_s[m, job] = source.job_start_s[n, job]
         target.job_end_s[m, job] = source.job_end_s[n, job]
-        target.job_gpu[m, job] = source.job_gpu[n, job]
+        for i in range(source.job_gpus.shape[2]):
+            target.job_gpus[m, job, i] = source.job_gpus[n, job, i]
+        for model in range(source.job_nodes.shape[2]):
+            target.job_nodes[m, job, model] = source.job_nodes[n, job, model]
         target.job_attempts[m, job] = source.job_attempts[n, job]
     for i in range(source.waiting_count[n]):
         target.waiting[m, i] = source.waiting[n, i]

@@ -8,6 +8,7 @@ is exact, also after a long jump of a virtual clock.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,12 @@ _LOAD: dict[tuple[str, str], tuple[float, float]] = {
     )
     for row in csv_rows("adlro.sim", "gpu_load.csv")
 }
+_BY_TYPE = [load for (application, _), load in _LOAD.items() if application == "*"]
+_MEAN_LOAD = (
+    math.fsum(load[0] for load in _BY_TYPE) / len(_BY_TYPE),
+    math.fsum(load[1] for load in _BY_TYPE) / len(_BY_TYPE),
+)
+"""Of a job of unspecified type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ class GpuMetrics:
 
     def start_job(self, number: int, time_s: float, job_id: str, spec: JobSpec) -> None:
         """Starts a job on an idle GPU."""
-        utilization, bandwidth_share = _LOAD.get((spec.application, "")) or _LOAD["*", spec.job_type.label]
+        utilization, bandwidth_share = _load_of(spec)
         self._set_power(number, time_s, self._idle_w[number])
         self._utilization[number] = min(utilization * _variation("utilization", job_id), 1.0)
         self._gb_per_s[number] = (
@@ -135,6 +142,10 @@ class GpuMetrics:
         self._since_c[number] = target_c + (self._since_c[number] - target_c) * decay
         self._since_s[number] = time_s
         self._power_w[number] = power_w
+
+
+def _load_of(spec: JobSpec) -> tuple[float, float]:
+    return _LOAD.get((spec.application, "")) or _LOAD.get(("*", spec.job_type.label), _MEAN_LOAD)
 
 
 def _variation(metric: str, job_id: str) -> float:

@@ -16,15 +16,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from adlro.errors import Conflict, InvalidInput
+from adlro.hardware.gang_speeds import spread_speeds
 from adlro.hardware.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
-from adlro.placement import Placement
+from adlro.placement import Free, FreeGpu, FreeNode, Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import ClusterEvent, EventKind, RunningJob
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from adlro.sim.durations import PlannedRun, plan_run
 from adlro.sim.gpu_metrics import GpuMetrics, MetricsSample
-from adlro.state.fit import check_fit, job_runs, unknown_gpu
-from adlro.state.machines import IDLE, empty_machines, hardware_of, next_end_s, occupy, set_speed, vacate
+from adlro.state.fit import check_placement, check_set, job_runs, unknown_gpu
+from adlro.state.gangs import fill_packed_nodes
+from adlro.state.machines import IDLE, empty_machines, hardware_of, next_end_s, occupy_gang, set_speed, vacate
 from adlro.workload.scenario import Scenario, load_scenario
 
 _WHOLE_DIGITS = 6
@@ -54,7 +56,7 @@ class Moment:
 class _Run:
     job: RunningJob
     plan: PlannedRun
-    gpu: int
+    gpus: tuple[int, ...]
     time_limit_s: float | None
 
 
@@ -132,40 +134,66 @@ class ClusterSimulator:
         """The metrics of the GPUs at a time between now and the next event."""
         return self._metrics.sample(time_s)
 
-    def launch(self, job_id: str, attempt: int, spec: JobSpec, gpu_id: str) -> ClusterEvent:
-        """Starts a job now.
+    def launch(self, job_id: str, attempt: int, spec: JobSpec, placement: Placement) -> ClusterEvent:
+        """Starts a job now, on all its GPUs or, if one of them can't take it, on none.
 
         Raises:
             NotFound: no such GPU.
-            Conflict: GPU_LOST, GPU_BUSY, GPU_MEMORY_TOO_SMALL, NODE_CORES_EXHAUSTED, NODE_MEMORY_EXHAUSTED or
-                JOB_RUNNING; the message has the figures.
+            InvalidInput: a placement of another number of GPUs than the job asks for, or of parts of GPUs.
+            Conflict: GPU_LOST, GPU_BUSY, GPU_MEMORY_TOO_SMALL, NODE_CORES_EXHAUSTED, NODE_MEMORY_EXHAUSTED,
+                JOB_RUNNING, MIXED_GPU_MODELS or TOO_MANY_NODES; the message has the figures.
         """
-        gpu = self._gpu(gpu_id)
-        self._check_fit(job_id, spec, gpu)
-        job = RunningJob(job_id, attempt, Placement.on(gpu_id), self.now_s)
-        self._occupy(job, spec, gpu)
+        gpus = self._numbers(placement)
+        self._check_fit(job_id, spec, placement, gpus)
+        job = RunningJob(job_id, attempt, placement, self.now_s)
+        self._occupy(job, spec, gpus)
         return self._event(EventKind.STARTED, job)
 
-    def _occupy(self, job: RunningJob, spec: JobSpec, gpu: int) -> None:
-        plan = plan_run(job.job_id, spec, self._gpus[gpu].gpu_model, self._scenario, self._speeds)
+    def _occupy(self, job: RunningJob, spec: JobSpec, gpus: tuple[int, ...]) -> None:
+        plan = plan_run(job.job_id, spec, self._gpus[gpus[0]].gpu_model, self._scenario, self._speeds)
         launch = int(self._machines.launch_count[0])
-        occupy(
+        occupy_gang(
             self._hardware,
             self._machines,
             0,
-            gpu,
+            np.array(gpus, dtype=np.int64),
             launch,
-            float(plan.duration_s),
+            float(plan.duration_s) / self._spread_speed(spec, gpus),
             self._start_cost_s,
             math.inf,  # only a scheduler has an expected end
             spec.cpu_cores,
             spec.memory_mib,
         )
         if spec.time_limit_s is not None:
-            self._limit_end_s[gpu] = self._machines.time_s[0] + spec.time_limit_s
-        self._runs[launch] = _Run(job, plan, gpu, spec.time_limit_s)
+            self._limit_end_s[list(gpus)] = self._machines.time_s[0] + spec.time_limit_s
+        self._runs[launch] = _Run(job, plan, gpus, spec.time_limit_s)
         self._launch_of[job.job_id] = launch
-        self._metrics.start_job(gpu, job.start_s, job.job_id, spec)
+        for gpu in gpus:
+            self._metrics.start_job(gpu, job.start_s, job.job_id, spec)
+
+    def _spread_speed(self, spec: JobSpec, gpus: tuple[int, ...]) -> float:
+        """The job's speed on these GPUs relative to a packed placement."""
+        nodes = len({int(self._hardware.gpu_node[0, gpu]) for gpu in gpus})
+        if nodes == 1 or nodes <= self._packed_nodes(spec, gpus[0]):
+            return 1.0
+        model = self._gpus[gpus[0]].gpu_model
+        return float(spread_speeds([spec.application], [spec.job_type], [len(gpus)], [model])[0, 0])
+
+    def _packed_nodes(self, spec: JobSpec, gpu: int) -> int:
+        """The nodes that the job needs at least on GPUs of the model of this one; 0: they can never hold it."""
+        nodes = np.zeros(len(self.cluster.gpu_models), dtype=np.int64)
+        fill_packed_nodes(
+            self._hardware,
+            0,
+            spec.gpu_count,
+            0,
+            spec.cpu_cores,
+            spec.memory_mib,
+            spec.gpu_memory_mib,
+            np.zeros(len(self.cluster.nodes), dtype=np.int64),
+            nodes,
+        )
+        return int(nodes[self._hardware.gpu_model[0, gpu]])
 
     @property
     def origin_s(self) -> float:
@@ -201,7 +229,7 @@ class ClusterSimulator:
         self._origin_s = origin_s
         for job, spec, start in runs:
             self._machines.time_s[0] = start.after_origin_s
-            self._occupy(job, spec, self._gpu(job.gpu_id))
+            self._occupy(job, spec, self._numbers(job.placement))
         self.now_s, self._machines.time_s[0] = moment.time_s, moment.after_origin_s
         for gpu_id in lost_gpu_ids:
             gpu = self._gpu(gpu_id)
@@ -214,7 +242,7 @@ class ClusterSimulator:
         return None if launch is None else self._end(launch, EventKind.STOPPED, message)
 
     def lose_gpu(self, gpu_id: str) -> list[ClusterEvent]:
-        """Removes a GPU now: GPU_LOST, then LOST of its running job. No events if it is lost already.
+        """Removes a GPU now: GPU_LOST, then LOST of its running job, on all its GPUs. No events if it is lost already.
 
         Raises:
             NotFound: no such GPU.
@@ -297,9 +325,9 @@ class ClusterSimulator:
         worked = self._machines.gpu_end_s[0] == end_s
         ending = np.flatnonzero(worked | (self._limit_end_s == end_s))
         events = []
-        for launch in sorted(int(launch) for launch in self._machines.gpu_job[0, ending]):
+        for launch in sorted({int(launch) for launch in self._machines.gpu_job[0, ending]}):
             run = self._runs[launch]
-            if worked[run.gpu]:
+            if worked[run.gpus[0]]:
                 events.append(self._end(launch, run.plan.kind, run.plan.message))
             else:
                 events.append(self._end(launch, EventKind.FAILED, f"time limit of {run.time_limit_s:g} s reached"))
@@ -317,9 +345,10 @@ class ClusterSimulator:
     def _end(self, launch: int, kind: EventKind, message: str) -> ClusterEvent:
         run = self._runs.pop(launch)
         del self._launch_of[run.job.job_id]
-        vacate(self._hardware, self._machines, 0, run.gpu)
-        self._limit_end_s[run.gpu] = math.inf
-        self._metrics.end_job(run.gpu, self.now_s)
+        vacate(self._hardware, self._machines, 0, run.gpus[0])
+        self._limit_end_s[list(run.gpus)] = math.inf
+        for gpu in run.gpus:
+            self._metrics.end_job(gpu, self.now_s)
         return self._event(kind, run.job, message)
 
     def _event(self, kind: EventKind, job: RunningJob, message: str = "") -> ClusterEvent:
@@ -341,29 +370,47 @@ class ClusterSimulator:
             raise unknown_gpu(self.cluster, gpu_id)
         return number
 
-    def _check_fit(self, job_id: str, spec: JobSpec, gpu: int) -> None:
-        state, machines = self._state(gpu), self._machines
+    def _numbers(self, placement: Placement) -> tuple[int, ...]:
+        return tuple(self._gpu(gpu_id) for gpu_id in placement.gpu_ids)
+
+    def _check_fit(self, job_id: str, spec: JobSpec, placement: Placement, gpus: tuple[int, ...]) -> None:
         earlier = self.running_job(job_id)
         if earlier is not None:
-            raise job_runs(job_id, earlier.gpu_id, earlier.attempt)
-        check_fit(
+            raise job_runs(job_id, earlier.placement, earlier.attempt)
+        check_set(job_id, spec, placement, self.cluster)
+        states = [self._state(gpu) for gpu in gpus]
+        check_placement(
             job_id,
             spec,
-            self.cluster.nodes[state.node],
-            state.gpu,
-            lost=state.lost,
-            runs_here="" if state.running is None else state.running.job_id,
-            cores_free=int(machines.cores_free[0, state.node]),
-            memory_free_mib=int(machines.memory_free_mib[0, state.node]),
+            placement,
+            {each.gpu.gpu_id: (self.cluster.nodes[each.node], each.gpu) for each in states},
+            self._free_of(states),
+            lost={each.gpu.gpu_id for each in states if each.lost},
+            job_on={each.gpu.gpu_id: each.running.job_id for each in states if each.running is not None},
+        )
+
+    def _free_of(self, states: Sequence[SimulatedGpu]) -> Free:
+        """What is free of some GPUs and their nodes."""
+        nodes, machines = self.cluster.nodes, self._machines
+        return Free(
+            {each.gpu.gpu_id: FreeGpu(nodes[each.node].node_id, each.gpu.memory_mib) for each in states},
+            {
+                nodes[each.node].node_id: FreeNode(
+                    int(machines.cores_free[0, each.node]), int(machines.memory_free_mib[0, each.node])
+                )
+                for each in states
+            },
         )
 
 
 def warm() -> None:
     """Compiles the code of a simulated cluster, or loads it from numba's cache, so that no launch waits."""
-    gpu_id = "gpu"
-    simulator = ClusterSimulator(Cluster("warm", (Node("node", 1, 4096, (Gpu(gpu_id, REFERENCE_GPU_MODEL, 1),)),)))
-    simulator.launch("job", 1, JobSpec("job", "user", JobType.SIMULATION, simulated_work=SimulatedWork(1.0)), gpu_id)
-    simulator.set_gpu_speed(gpu_id, 2.0)
+    gpu_ids = ("first", "second")
+    nodes = tuple(Node(each, 1, 4096, (Gpu(each, REFERENCE_GPU_MODEL, 1),)) for each in gpu_ids)
+    simulator = ClusterSimulator(Cluster("warm", nodes))
+    spec = JobSpec("job", "user", JobType.SIMULATION, gpu_count=2, simulated_work=SimulatedWork(1.0))
+    simulator.launch("job", 1, spec, Placement.on(*gpu_ids))
+    simulator.set_gpu_speed("first", 2.0)
     end_s = simulator.next_event_time()
     assert end_s is not None
     simulator.advance_to(end_s)

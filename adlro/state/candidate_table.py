@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 
 from adlro.numeric.compiled import compiled, compiled_part
+from adlro.state.gangs import NEVER, choose_packed, choose_spread, most_given
 from adlro.state.machines import Hardware
-from adlro.state.observation import Bools, CandidateTable, Floats, Ints, Observation
+from adlro.state.observation import Bools, CandidateTable, Floats, Gangs, Ints, Observation
 from adlro.state.room import node_has_room
 
 
@@ -39,9 +40,25 @@ def candidate_table(
     job_cores: Ints,
     job_memory_mib: Ints,
     kind_duration_s: Floats,
+    gpu_model: Ints,
+    gangs: Gangs | None,
 ) -> CandidateTable:
     """The table of N decision points; the arguments are fields of the observation."""
     batch, jobs = job_waiting.shape
+    if gangs is not None and (gangs.gpu_count > 1).any():
+        return _table_with_sets(
+            gpu_kind,
+            gpu_node,
+            gpu_idle,
+            node_cores_free,
+            node_memory_free_mib,
+            job_waiting,
+            job_cores,
+            job_memory_mib,
+            kind_duration_s,
+            gpu_model,
+            gangs,
+        )
     # Room for every job on every idle GPU, and in a batch for more.
     idle = min(np.count_nonzero(gpu_idle), gpu_idle.shape[1])
     room = np.count_nonzero(job_waiting) * idle
@@ -67,7 +84,56 @@ def candidate_table(
     columns = job[:rows], gpu[:rows], size[:rows], duration_s[:rows]
     if rows < room // 2:  # stored observations must not hold the unused room
         columns = job[:rows].copy(), gpu[:rows].copy(), size[:rows].copy(), duration_s[:rows].copy()
-    return CandidateTable(first, *columns)
+    return CandidateTable(first, *columns, columns[1].reshape(rows, 1), np.zeros(rows, dtype=np.bool_))
+
+
+def _table_with_sets(
+    gpu_kind: Ints,
+    gpu_node: Ints,
+    gpu_idle: Bools,
+    node_cores_free: Ints,
+    node_memory_free_mib: Ints,
+    job_waiting: Bools,
+    job_cores: Ints,
+    job_memory_mib: Ints,
+    kind_duration_s: Floats,
+    gpu_model: Ints,
+    gangs: Gangs,
+) -> CandidateTable:
+    """The table where jobs of several GPUs wait; the arguments are those of `candidate_table`."""
+    batch, jobs = job_waiting.shape
+    nodes, models = node_cores_free.shape[1], gangs.nodes.shape[2]
+    width = int(gangs.gpu_count.max(initial=1))
+    several = int(np.count_nonzero(job_waiting & (gangs.gpu_count > 1)))
+    idle = min(np.count_nonzero(gpu_idle), gpu_idle.shape[1])
+    room = (int(np.count_nonzero(job_waiting)) - several) * idle + several * 2 * models
+    first, duration_s = np.empty((batch, jobs + 1), dtype=np.int64), np.empty(room)
+    job, gpu, size = np.empty((3, room), dtype=np.int64)
+    gpus, spread = np.full((room, width), -1, dtype=np.int64), np.zeros(room, dtype=np.bool_)
+    rows = _fill_table_with_sets(
+        gpu_kind,
+        gpu_node,
+        gpu_idle,
+        node_cores_free,
+        node_memory_free_mib,
+        job_waiting,
+        job_cores,
+        job_memory_mib,
+        kind_duration_s,
+        gpu_model,
+        gangs,
+        np.empty((2, gpu_kind.shape[1]), dtype=np.int64),
+        np.empty((4, nodes), dtype=np.int64),
+        first,
+        job,
+        gpu,
+        size,
+        duration_s,
+        gpus,
+        spread,
+    )
+    columns = job, gpu, size, duration_s, gpus, spread
+    return CandidateTable(first, *(column[:rows].copy() for column in columns))
 
 
 def with_new_table(observation: Observation) -> Observation:
@@ -82,12 +148,17 @@ def with_new_table(observation: Observation) -> Observation:
         observation.job_cores,
         observation.job_memory_mib,
         observation.kind_duration_s,
+        observation.gpu_model,
+        observation.gangs,
     )
     return dataclasses.replace(observation, table=table)
 
 
 def group_members(observation: Observation) -> Ints:
-    """(E,) numbers of the GPUs of each row's group, in the order of the rows: `Observation.group` of all rows."""
+    """(E,) numbers of the GPUs of each row's group, in the order of the rows: `Observation.group` of all rows.
+
+    Of a set the first GPU.
+    """
     members = np.empty(int(observation.table.size.sum()), dtype=np.int64)
     place = 0
     for n in range(len(observation.table.first)):
@@ -96,7 +167,7 @@ def group_members(observation: Observation) -> Ints:
 
 
 def gpus_of_job(observation: Observation, n: int, job: int) -> Ints:
-    """(E,) numbers of the GPUs on which the job at a place of cluster n fits now, in the order of its rows."""
+    """(E,) numbers of the GPUs on which a job of one GPU at a place of cluster n fits now, in the order of its rows."""
     first = observation.table.first
     rows = slice(int(first[n, job]), int(first[n, job + 1]))
     members = np.empty(int(observation.table.size[rows].sum()), dtype=np.int64)
@@ -183,16 +254,8 @@ def _fill_table(
     rows = 0
     lowest, group_size = groups[0], groups[1]
     for n in range(gpu_kind.shape[0]):
-        kind_of, node_of, found = gpu_kind[n], gpu_node[n], 0
-        for gpu in range(kind_of.shape[0]):
-            if not gpu_idle[n, gpu]:
-                continue
-            like = lowest[found - 1]
-            if found > 0 and node_of[like] == node_of[gpu] and kind_of[like] == kind_of[gpu]:
-                group_size[found - 1] += 1
-            else:
-                lowest[found], group_size[found] = gpu, 1
-                found += 1
+        kind_of, node_of = gpu_kind[n], gpu_node[n]
+        found = _find_groups(kind_of, node_of, gpu_idle[n], lowest, group_size)
         cores_free, memory_free_mib = node_cores_free[n], node_memory_free_mib[n]
         for job in range(job_waiting.shape[1]):
             first[n, job] = begin = rows
@@ -214,6 +277,156 @@ def _fill_table(
                 rows += 1
         first[n, job_waiting.shape[1]] = rows
     return rows
+
+
+@compiled_part
+def _find_groups(kind_of: Ints, node_of: Ints, idle: Bools, lowest: Ints, group_size: Ints) -> int:
+    """Fills in the lowest GPU and the size of each group of idle GPUs; returns the number of groups."""
+    found = 0
+    for gpu in range(kind_of.shape[0]):
+        if not idle[gpu]:
+            continue
+        like = lowest[found - 1]
+        if found > 0 and node_of[like] == node_of[gpu] and kind_of[like] == kind_of[gpu]:
+            group_size[found - 1] += 1
+        else:
+            lowest[found], group_size[found] = gpu, 1
+            found += 1
+    return found
+
+
+@compiled
+def _fill_table_with_sets(
+    gpu_kind: Ints,
+    gpu_node: Ints,
+    gpu_idle: Bools,
+    node_cores_free: Ints,
+    node_memory_free_mib: Ints,
+    job_waiting: Bools,
+    job_cores: Ints,
+    job_memory_mib: Ints,
+    kind_duration_s: Floats,
+    gpu_model: Ints,
+    gangs: Gangs,
+    groups: Ints,
+    scratch: Ints,
+    first: Ints,
+    row_job: Ints,
+    row_gpu: Ints,
+    row_size: Ints,
+    row_duration_s: Floats,
+    row_gpus: Ints,
+    row_spread: Bools,
+) -> int:
+    """As `_fill_table`, with sets of GPUs for jobs of several; `scratch` is room for four figures of each node."""
+    rows = 0
+    lowest, group_size = groups[0], groups[1]
+    node, gives, taken, lowest_of = scratch[0], scratch[1], scratch[2], scratch[3]
+    for n in range(gpu_kind.shape[0]):
+        kind_of, node_of = gpu_kind[n], gpu_node[n]
+        found = _find_groups(kind_of, node_of, gpu_idle[n], lowest, group_size)
+        idle_count = 0
+        for group in range(found):
+            idle_count += group_size[group]
+        for job in range(job_waiting.shape[1]):
+            first[n, job] = begin = rows
+            gpu_count = gangs.gpu_count[n, job]
+            if not job_waiting[n, job] or gpu_count > idle_count:
+                continue
+            cores, memory_mib, durations_s = job_cores[n, job], job_memory_mib[n, job], kind_duration_s[n, job]
+            if gpu_count == 1:
+                for group in range(found):
+                    gpu = lowest[group]
+                    its_node, duration_s = node_of[gpu], durations_s[kind_of[gpu]]
+                    if duration_s == np.inf or not node_has_room(
+                        cores, memory_mib, node_cores_free[n, its_node], node_memory_free_mib[n, its_node]
+                    ):
+                        continue
+                    like = row_gpu[rows - 1]
+                    if rows > begin and node_of[like] == its_node and kind_of[like] == kind_of[gpu]:
+                        row_size[rows - 1] += group_size[group]
+                        continue
+                    row_job[rows], row_gpu[rows], row_size[rows] = job, gpu, group_size[group]
+                    row_gpus[rows, 0], row_duration_s[rows] = gpu, duration_s
+                    rows += 1
+                continue
+            for model in range(gangs.nodes.shape[2]):
+                packed = gangs.nodes[n, job, model]
+                if packed == NEVER:
+                    continue
+                count = 0
+                for group in range(found):
+                    gpu = lowest[group]
+                    if gpu_model[n, gpu] != model or durations_s[kind_of[gpu]] == np.inf:
+                        continue
+                    if count > 0 and node[count - 1] == node_of[gpu]:
+                        gives[count - 1] += group_size[group]
+                    else:
+                        node[count], gives[count], lowest_of[count] = node_of[gpu], group_size[group], gpu
+                        count += 1
+                able = 0
+                for i in range(count):
+                    given = most_given(
+                        gives[i], cores, memory_mib, node_cores_free[n, node[i]], node_memory_free_mib[n, node[i]]
+                    )
+                    if given > 0:
+                        node[able], gives[able], lowest_of[able] = node[i], given, lowest_of[i]
+                        able += 1
+                for spread in range(2):
+                    speed = 1.0
+                    if spread == 0:
+                        if not choose_packed(gives, able, gpu_count, packed, taken):
+                            continue
+                    else:
+                        speed = gangs.spread_speed[n, job, model]
+                        if not (
+                            speed > 0.0
+                            and choose_spread(gives, able, gpu_count, packed, gangs.max_nodes[n, job], taken)
+                        ):
+                            continue
+                    duration_s = _fill_set(
+                        lowest_of, taken, able, model, gpu_model[n], kind_of, gpu_idle[n], durations_s, row_gpus[rows]
+                    )
+                    row_job[rows], row_gpu[rows], row_size[rows] = job, row_gpus[rows, 0], 1
+                    row_duration_s[rows] = duration_s if spread == 0 else duration_s / speed
+                    row_spread[rows] = spread == 1
+                    rows += 1
+        first[n, job_waiting.shape[1]] = rows
+    return rows
+
+
+@compiled_part
+def _fill_set(
+    first_gpu: Ints,
+    taken: Ints,
+    count: int,
+    model: int,
+    gpu_model: Ints,
+    gpu_kind: Ints,
+    gpu_idle: Bools,
+    durations_s: Floats,
+    gpus: Ints,
+) -> float:
+    """Fills in the GPUs of a set, as chosen by nodes; returns the job's duration on the slowest of them.
+
+    Args:
+        first_gpu: number of each node's first GPU that could take the job.
+        taken: number of GPUs that each gives.
+        durations_s: (S,) of the job on each kind.
+        gpus: (W,) filled.
+    """
+    place, longest_s = 0, 0.0
+    for i in range(count):
+        gpu, left = first_gpu[i], taken[i]
+        while left > 0:
+            duration_s = durations_s[gpu_kind[gpu]]
+            if gpu_idle[gpu] and gpu_model[gpu] == model and duration_s < np.inf:
+                gpus[place] = gpu
+                longest_s = max(longest_s, duration_s)
+                place += 1
+                left -= 1
+            gpu += 1
+    return longest_s
 
 
 @compiled

@@ -2,55 +2,106 @@
 
 from __future__ import annotations
 
-from adlro.errors import Conflict, NotFound
-from adlro.placement import Resource, shortage
+from collections.abc import Container, Mapping
+
+from adlro.errors import Conflict, InvalidInput, NotFound
+from adlro.placement import Free, Placement, Resource, Shortage
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec
 
 
-def check_fit(
+def check_placement(
     job_id: str,
     spec: JobSpec,
-    node: Node,
-    gpu: Gpu,
+    placement: Placement,
+    place_of: Mapping[str, tuple[Node, Gpu]],
+    free: Free,
     *,
-    lost: bool,
-    runs_here: str,
-    cores_free: int,
-    memory_free_mib: int,
+    lost: Container[str],
+    job_on: Mapping[str, str],
 ) -> None:
-    """Refuses an impossible start.
+    """Refuses an impossible start: the whole of it, whichever of its GPUs or nodes can't.
 
     Args:
         job_id: id of the job.
-        spec: the job's requirements.
-        node: the GPU's node.
-        gpu: the GPU to start on.
-        lost: whether the GPU is lost.
-        runs_here: id of the job that holds the GPU; empty: none.
-        cores_free: free cores of the node.
-        memory_free_mib: free memory of the node.
+        spec: the job's requirements with each GPU.
+        placement: the GPUs to start on, all of which the cluster has.
+        place_of: by GPU its node and what it is.
+        free: what is free.
+        lost: ids of lost GPUs.
+        job_on: by busy GPU the id of its job.
 
     Raises:
         Conflict: GPU_LOST, GPU_BUSY, GPU_MEMORY_TOO_SMALL, NODE_CORES_EXHAUSTED or NODE_MEMORY_EXHAUSTED; the message
-            has the figures.
+            names the GPU or node and has the figures.
     """
-    if lost:
-        raise Conflict(f"GPU {gpu.gpu_id} is lost", reason="GPU_LOST")
-    if runs_here:
-        raise Conflict(f"GPU {gpu.gpu_id} runs {runs_here}", reason="GPU_BUSY")
-    missing = shortage(spec, gpu.memory_mib, cores_free, memory_free_mib)
+    for gpu_id in placement.gpu_ids:
+        if gpu_id in lost:
+            raise Conflict(f"GPU {gpu_id} is lost", reason="GPU_LOST", metadata={"gpu_id": gpu_id})
+        if gpu_id in job_on:
+            raise Conflict(f"GPU {gpu_id} runs {job_on[gpu_id]}", reason="GPU_BUSY", metadata={"gpu_id": gpu_id})
+    missing = placement.fits(free, spec)
     if missing is None:
         return
-    if missing.resource is Resource.GPU_MEMORY:
-        reason, has, unit = "GPU_MEMORY_TOO_SMALL", f"GPU {gpu.gpu_id} has {missing.left} MiB", " MiB"
+    if missing.resource in (Resource.GPU_SHARE, Resource.GPU_MEMORY):
+        raise _refusal(job_id, missing, place_of[missing.place][0], 1)
+    members = [place_of[gpu_id][0] for gpu_id in placement.gpu_ids]
+    count = sum(node.node_id == missing.place for node in members)
+    node = next(node for node in members if node.node_id == missing.place)
+    # Before any of the job's GPUs there has taken its part.
+    left = free.nodes[missing.place]
+    is_cores = missing.resource is Resource.CPU_CORES
+    whole = missing._replace(needed=count * missing.needed, left=left.cpu_cores if is_cores else left.memory_mib)
+    raise _refusal(job_id, whole, node, count)
+
+
+def _refusal(job_id: str, missing: Shortage, node: Node, gpu_count: int) -> Conflict:
+    """The error for a job that needs, for so many GPUs on a node, more than is left."""
+    if missing.resource is Resource.GPU_SHARE:
+        reason, unit = "GPU_BUSY", " of it"
+        has = f"GPU {missing.place} has {missing.left:g} of it free"
+    elif missing.resource is Resource.GPU_MEMORY:
+        reason, has, unit = "GPU_MEMORY_TOO_SMALL", f"GPU {missing.place} has {missing.left} MiB", " MiB"
     elif missing.resource is Resource.CPU_CORES:
         reason, unit = "NODE_CORES_EXHAUSTED", ""
         has = f"node {node.node_id} has {missing.left} of {node.cpu_cores} CPU cores free"
     else:
         reason, unit = "NODE_MEMORY_EXHAUSTED", " MiB"
         has = f"node {node.node_id} has {missing.left} of {node.memory_mib} MiB free"
-    raise Conflict(f"{has}, {job_id} needs {missing.needed}{unit}", reason=reason)
+    what = f" for its {gpu_count} GPUs there" if gpu_count > 1 else ""
+    return Conflict(f"{has}, {job_id} needs {missing.needed}{unit}{what}", reason=reason)
+
+
+def check_set(job_id: str, spec: JobSpec, placement: Placement, cluster: Cluster) -> None:
+    """Refuses a placement that can't be one of the job's, whatever is free.
+
+    Raises:
+        InvalidInput: it has another number of GPUs than the job asks for, or parts of GPUs.
+        Conflict: MIXED_GPU_MODELS, TOO_MANY_NODES.
+    """
+    if len(placement.gpus) != spec.gpu_count:
+        raise InvalidInput(
+            f"{job_id} asks for {spec.gpu_count} GPUs, and the placement has {len(placement.gpus)}: "
+            f"{', '.join(placement.gpu_ids)}",
+            field="placement",
+        )
+    if any(each.share != 1.0 for each in placement.gpus):
+        raise InvalidInput(f"{job_id} needs whole GPUs, and the placement has parts of some", field="placement")
+    if spec.gpu_count == 1:
+        return
+    place = {gpu.gpu_id: (node.node_id, gpu.gpu_model) for node, gpu in cluster.gpus()}
+    models = sorted({place[gpu_id][1] for gpu_id in placement.gpu_ids})
+    if len(models) > 1:
+        raise Conflict(
+            f"the GPUs of {job_id} are of models {', '.join(models)}; a job runs on GPUs of one model",
+            reason="MIXED_GPU_MODELS",
+        )
+    nodes = len({place[gpu_id][0] for gpu_id in placement.gpu_ids})
+    if 0 < spec.max_node_count < nodes:
+        raise Conflict(
+            f"the placement of {job_id} is on {nodes} nodes, the job accepts {spec.max_node_count}",
+            reason="TOO_MANY_NODES",
+        )
 
 
 def unknown_gpu(cluster: Cluster, gpu_id: str) -> NotFound:
@@ -65,6 +116,6 @@ def unknown_gpu(cluster: Cluster, gpu_id: str) -> NotFound:
     )
 
 
-def job_runs(job_id: str, gpu_id: str, attempt: int) -> Conflict:
+def job_runs(job_id: str, placement: Placement, attempt: int) -> Conflict:
     """The error for a job that already has a running attempt."""
-    return Conflict(f"{job_id} runs on {gpu_id} already, attempt {attempt}", reason="JOB_RUNNING")
+    return Conflict(f"{job_id} runs on {placement} already, attempt {attempt}", reason="JOB_RUNNING")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.errors import InvalidInput
+from adlro.hardware.gang_speeds import spread_speeds
 from adlro.hardware.speeds import SHIPPED, SpeedTable
 from adlro.records.cluster import Cluster
 from adlro.state.observation import Floats, Ints
@@ -23,9 +24,13 @@ class JobArrays(NamedTuple):
         duration_s: (L, J, K) true seconds on each model, at its own speed; inf where the job cannot run on the model.
         expected_s: (L, J, K) seconds that a scheduler expects.
         expected_spread: (L, J) uncertainty of expected_s: standard deviation of ln(true / expected); 0: exact.
-        cores: (L, J) CPU cores.
-        memory_mib: (L, J) main memory.
-        gpu_memory_mib: (L, J) GPU memory.
+        gpu_count: (L, J) GPUs, all of one model; durations hold for a packed placement (`adlro.state.gangs`).
+        max_nodes: (L, J) most nodes that the job accepts; 0: any number.
+        spread_speed: (L, J, K) speed of a spread placement relative to a packed one, at most 1; 0: it can't run spread.
+        expected_spread_speed: (L, J, K) the same, as a scheduler expects it.
+        cores: (L, J) CPU cores with each GPU.
+        memory_mib: (L, J) main memory with each GPU.
+        gpu_memory_mib: (L, J) memory that each GPU must have.
         job_type: (L, J) adlro.records.jobs.JobType.
         priority: (L, J) 0..1.
         user: (L, J) the user's number.
@@ -36,12 +41,21 @@ class JobArrays(NamedTuple):
     duration_s: Floats
     expected_s: Floats
     expected_spread: Floats
+    gpu_count: Ints
+    max_nodes: Ints
+    spread_speed: Floats
+    expected_spread_speed: Floats
     cores: Ints
     memory_mib: Ints
     gpu_memory_mib: Ints
     job_type: Ints
     priority: Floats
     user: Ints
+
+    @property
+    def widest(self) -> int:
+        """The greatest number of GPUs of a job; at least 1."""
+        return int(self.gpu_count.max(initial=1))
 
 
 def empty_job_arrays(lists: int, jobs: int, models: int) -> JobArrays:
@@ -52,6 +66,10 @@ def empty_job_arrays(lists: int, jobs: int, models: int) -> JobArrays:
         duration_s=np.full((lists, jobs, models), np.inf),
         expected_s=np.full((lists, jobs, models), np.inf),
         expected_spread=np.zeros((lists, jobs)),
+        gpu_count=np.ones((lists, jobs), dtype=np.int64),
+        max_nodes=np.zeros((lists, jobs), dtype=np.int64),
+        spread_speed=np.ones((lists, jobs, models)),
+        expected_spread_speed=np.ones((lists, jobs, models)),
         cores=np.zeros((lists, jobs), dtype=np.int64),
         memory_mib=np.zeros((lists, jobs), dtype=np.int64),
         gpu_memory_mib=np.zeros((lists, jobs), dtype=np.int64),
@@ -118,6 +136,7 @@ def pack_jobs(
                     field="expected_spread",
                 )
             arrays.expected_spread[row] = spread
+        _fill_gangs(arrays, number, jobs, models)
         arrays.cores[row] = [job.cpu_cores for job in jobs]
         arrays.memory_mib[row] = [job.memory_mib for job in jobs]
         arrays.gpu_memory_mib[row] = [job.gpu_memory_mib for job in jobs]
@@ -126,3 +145,26 @@ def pack_jobs(
         users: dict[str, int] = {}
         arrays.user[row] = [users.setdefault(job.user, len(users)) for job in jobs]
     return arrays
+
+
+def _fill_gangs(arrays: JobArrays, number: int, jobs: Sequence[WorkloadJob], models: tuple[str, ...]) -> None:
+    """Fills in what concerns several GPUs and the models that jobs accept, of one list."""
+    row = (number, slice(0, len(jobs)))
+    arrays.gpu_count[row] = [job.gpu_count for job in jobs]
+    arrays.max_nodes[row] = [job.max_node_count for job in jobs]
+    for place, job in enumerate(jobs):
+        if job.gpu_models:
+            refused = [model for model, name in enumerate(models) if name not in job.gpu_models]
+            arrays.duration_s[number, place, refused] = np.inf
+            arrays.expected_s[number, place, refused] = np.inf
+    several = [place for place, job in enumerate(jobs) if job.gpu_count > 1]
+    if several:
+        gangs = [jobs[place] for place in several]
+        speed = spread_speeds(
+            [job.application for job in gangs],
+            [job.job_type for job in gangs],
+            [job.gpu_count for job in gangs],
+            models,
+        )
+        arrays.spread_speed[number, several] = speed
+        arrays.expected_spread_speed[number, several] = speed

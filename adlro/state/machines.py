@@ -1,8 +1,8 @@
 """The physics of GPUs: running jobs, their ends and their resources. Arrays over N clusters; numpy and numba only.
 
 simcluster's one cluster (adlro/sim/simulator.py) and the thousands of a training (adlro/sim/kernel.py) both run on
-these functions. A GPU holds one job. Gangs and shared GPUs would need no other shape: a gang is one job number on
-several GPUs with one end, a shared GPU is several GPUs with parts of its memory.
+these functions. A GPU holds one job. A gang is one job number on several GPUs with one start and one end; it is as
+slow as its slowest GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.errors import InvalidInput
-from adlro.numeric.compiled import compiled, compiled_part
+from adlro.numeric.compiled import compiled, compiled_call, compiled_part
 from adlro.records.cluster import Cluster
 from adlro.state.observation import Floats, Ints
 from adlro.state.room import give_back, take
@@ -64,6 +64,7 @@ class Machines(NamedTuple):
         gpu_job: (N, G) number of the job that holds the GPU, or IDLE.
         gpu_start_s, gpu_end_s: (N, G) of that job; the end is inf where the GPU is idle.
         gpu_expected_end_s: (N, G) the end that a scheduler expects; inf where idle.
+        gpu_gang: (N, G) number of GPUs that the job holds; 0 where idle.
         gpu_launch: (N, G) number of the cluster's launches before that job's.
         gpu_cores, gpu_memory_mib: (N, G) cores and main memory that the job holds on the node.
         gpu_speed: (N, G) speed relative to the model: 1 normal, 0 lost.
@@ -78,6 +79,7 @@ class Machines(NamedTuple):
     gpu_start_s: Floats
     gpu_end_s: Floats
     gpu_expected_end_s: Floats
+    gpu_gang: Ints
     gpu_launch: Ints
     gpu_cores: Ints
     gpu_memory_mib: Ints
@@ -156,6 +158,7 @@ def empty_machines(hardware: Hardware) -> Machines:
         gpu_start_s=np.zeros((batch, gpus)),
         gpu_end_s=np.full((batch, gpus), np.inf),
         gpu_expected_end_s=np.full((batch, gpus), np.inf),
+        gpu_gang=np.zeros((batch, gpus), dtype=np.int64),
         gpu_launch=np.zeros((batch, gpus), dtype=np.int64),
         gpu_cores=np.zeros((batch, gpus), dtype=np.int64),
         gpu_memory_mib=np.zeros((batch, gpus), dtype=np.int64),
@@ -186,31 +189,96 @@ def occupy(
     The job ends after `start_cost_s`, then `duration_s` at the model's own speed; a scheduler expects `expected_s` in
     all.
     """
-    time_s = machines.time_s[n]
-    node = hardware.gpu_node[n, gpu]
+    end_s = machines.time_s[n] + (start_cost_s + duration_s / machines.gpu_speed[n, gpu])
+    _hold_gpu(hardware, machines, n, gpu, job, 1, end_s, expected_s, cores, memory_mib)
+    machines.launch_count[n] += 1
+    machines.running_count[n] += 1
+
+
+@compiled
+def occupy_gang(
+    hardware: Hardware,
+    machines: Machines,
+    n: int,
+    gpus: Ints,
+    job: int,
+    duration_s: float,
+    start_cost_s: float,
+    expected_s: float,
+    cores: int,
+    memory_mib: int,
+) -> None:
+    """Starts a job now on several idle GPUs of cluster n: `occupy` on each, with one end, that of the slowest.
+
+    Args:
+        gpus: (W,) their numbers, then -1.
+        cores, memory_mib: taken with each GPU from its node.
+    """
+    size, speed = 0, np.inf
+    while size < gpus.shape[0] and gpus[size] >= 0:
+        speed = min(speed, machines.gpu_speed[n, gpus[size]])
+        size += 1
+    end_s = machines.time_s[n] + (start_cost_s + duration_s / speed)
+    for i in range(size):
+        _hold_gpu(hardware, machines, n, gpus[i], job, size, end_s, expected_s, cores, memory_mib)
+    machines.launch_count[n] += 1
+    machines.running_count[n] += 1
+
+
+@compiled_part
+def _hold_gpu(
+    hardware: Hardware,
+    machines: Machines,
+    n: int,
+    gpu: int,
+    job: int,
+    size: int,
+    end_s: float,
+    expected_s: float,
+    cores: int,
+    memory_mib: int,
+) -> None:
+    """Gives a GPU of cluster n to a job of `size` GPUs."""
     machines.gpu_job[n, gpu] = job
-    machines.gpu_start_s[n, gpu] = time_s
-    machines.gpu_end_s[n, gpu] = time_s + (start_cost_s + duration_s / machines.gpu_speed[n, gpu])
-    machines.gpu_expected_end_s[n, gpu] = time_s + expected_s
+    machines.gpu_start_s[n, gpu] = machines.time_s[n]
+    machines.gpu_end_s[n, gpu] = end_s
+    machines.gpu_expected_end_s[n, gpu] = machines.time_s[n] + expected_s
+    machines.gpu_gang[n, gpu] = size
     machines.gpu_launch[n, gpu] = machines.launch_count[n]
     machines.gpu_cores[n, gpu] = cores
     machines.gpu_memory_mib[n, gpu] = memory_mib
-    take(machines.cores_free, machines.memory_free_mib, n, node, cores, memory_mib)
-    machines.launch_count[n] += 1
-    machines.running_count[n] += 1
+    take(machines.cores_free, machines.memory_free_mib, n, hardware.gpu_node[n, gpu], cores, memory_mib)
     machines.idle_count[n] -= 1
 
 
 @compiled
 def vacate(hardware: Hardware, machines: Machines, n: int, gpu: int) -> None:
-    """Removes the job from a GPU of cluster n, now; the GPU stays."""
+    """Removes the job on a GPU of cluster n, now, from all its GPUs; the GPUs stay."""
+    if machines.gpu_gang[n, gpu] > 1:
+        _free_others(hardware, machines, n, gpu)
+    _free_gpu(hardware, machines, n, gpu)
+    machines.running_count[n] -= 1
+
+
+@compiled_call
+def _free_others(hardware: Hardware, machines: Machines, n: int, gpu: int) -> None:
+    """Takes the other GPUs of the job on a GPU of cluster n from it."""
+    launch = machines.gpu_launch[n, gpu]
+    for member in range(hardware.gpu_count[n]):
+        if member != gpu and machines.gpu_gang[n, member] > 0 and machines.gpu_launch[n, member] == launch:
+            _free_gpu(hardware, machines, n, member)
+
+
+@compiled_part
+def _free_gpu(hardware: Hardware, machines: Machines, n: int, gpu: int) -> None:
+    """Takes a GPU of cluster n from its job."""
     node = hardware.gpu_node[n, gpu]
     cores, memory_mib = machines.gpu_cores[n, gpu], machines.gpu_memory_mib[n, gpu]
     give_back(machines.cores_free, machines.memory_free_mib, n, node, cores, memory_mib)
     machines.gpu_job[n, gpu] = IDLE
     machines.gpu_end_s[n, gpu] = np.inf
     machines.gpu_expected_end_s[n, gpu] = np.inf
-    machines.running_count[n] -= 1
+    machines.gpu_gang[n, gpu] = 0
     machines.idle_count[n] += 1
 
 
@@ -221,9 +289,12 @@ def set_speed(machines: Machines, n: int, gpu: int, speed: float) -> None:
     A GPU that is lost (0) must be idle.
     """
     before = machines.gpu_speed[n, gpu]
-    machines.gpu_speed[n, gpu] = speed
     if before == speed:
         return  # a rounding error must not move an end
+    if machines.gpu_gang[n, gpu] > 1:
+        _set_gang_speed(machines, n, gpu, speed)
+        return
+    machines.gpu_speed[n, gpu] = speed
     if machines.gpu_job[n, gpu] != IDLE:
         time_s = machines.time_s[n]
         machines.gpu_end_s[n, gpu] = time_s + (machines.gpu_end_s[n, gpu] - time_s) * (before / speed)
@@ -231,6 +302,24 @@ def set_speed(machines: Machines, n: int, gpu: int, speed: float) -> None:
         machines.idle_count[n] += 1
     elif before > 0.0 and speed == 0.0:
         machines.idle_count[n] -= 1
+
+
+@compiled_call
+def _set_gang_speed(machines: Machines, n: int, gpu: int, speed: float) -> None:
+    """Changes the speed of a GPU of a gang: the gang's end moves only if its slowest GPU is another speed now."""
+    before, after, launch = np.inf, np.inf, machines.gpu_launch[n, gpu]
+    for member in range(machines.gpu_job.shape[1]):
+        if machines.gpu_gang[n, member] > 0 and machines.gpu_launch[n, member] == launch:
+            before = min(before, machines.gpu_speed[n, member])
+            after = min(after, speed if member == gpu else machines.gpu_speed[n, member])
+    machines.gpu_speed[n, gpu] = speed
+    if before == after:
+        return
+    time_s = machines.time_s[n]
+    end_s = time_s + (machines.gpu_end_s[n, gpu] - time_s) * (before / after)
+    for member in range(machines.gpu_job.shape[1]):
+        if machines.gpu_gang[n, member] > 0 and machines.gpu_launch[n, member] == launch:
+            machines.gpu_end_s[n, member] = end_s
 
 
 @compiled_part

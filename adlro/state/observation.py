@@ -43,19 +43,25 @@ def hold_until_s(time_s: float, last_event_s: float) -> float:
 
 
 class CandidateTable(NamedTuple):
-    """The possible starts at the decision points of N clusters: C rows, each a job and a group of GPUs alike for it.
+    """The possible starts at the decision points of N clusters: C rows, each a job and GPUs for it.
 
-    A group consists of idle GPUs of one node and one kind, with consecutive numbers among those on which the job fits
-    now. Any statement about the job on one of them holds for all; the lowest number stands for the group.
+    A row of a job of one GPU is a group of GPUs alike for it: idle GPUs of one node and one kind, with consecutive
+    numbers among those on which the job fits now. Any statement about the job on one of them holds for all; the lowest
+    number stands for the group.
 
-    Rows are ordered by cluster, then by the jobs' submission, then by the GPUs' numbers.
+    A row of a job of several GPUs is one set of as many idle GPUs (adlro/state/gangs.py).
+
+    Rows are ordered by cluster, then by the jobs' submission; those of a job of one GPU by the GPUs' numbers, those of
+    other jobs by the model's number, and of each model the packed set first.
 
     Attributes:
         first: (N, J + 1) the rows of the job at place j of cluster n go from first[n, j] to below first[n, j + 1].
         job: (C,) the job's place in the observation.
-        gpu: (C,) lowest number of the group.
-        size: (C,) number of GPUs of the group.
-        duration_s: (C,) expected duration of the job on each of them.
+        gpu: (C,) lowest number of the group or the set.
+        size: (C,) number of GPUs of the group; 1 for a set.
+        duration_s: (C,) expected duration of the job on each GPU of the group, or on the set.
+        gpus: (C, W) the GPUs of a start, in ascending order, then -1: the set, or the lowest of the group.
+        spread: (C,) whether it is a set on more nodes than are needed.
     """
 
     first: Ints
@@ -63,6 +69,8 @@ class CandidateTable(NamedTuple):
     gpu: Ints
     size: Ints
     duration_s: Floats
+    gpus: Ints
+    spread: Bools
 
     @property
     def rows_of_job(self) -> Ints:
@@ -84,15 +92,58 @@ class CandidateTable(NamedTuple):
         return slice(int(self.first[n, 0]), int(self.first[n, -1]))
 
     def row_of(self, n: int, job: int, gpu: int) -> int:
-        """The row with a job of cluster n and a GPU on which it fits now."""
+        """The row with a job of one GPU of cluster n, and a GPU on which it fits now."""
         first, last = int(self.first[n, job]), int(self.first[n, job + 1])
         return first + int(np.searchsorted(self.gpu[first:last], gpu, side="right")) - 1
+
+    def row_of_set(self, n: int, job: int, gpus: Ints) -> int:
+        """The row with a job of cluster n and a set of GPUs; HOLD: there is none.
+
+        Args:
+            gpus: (W,) in ascending order, then -1; W as in the table.
+        """
+        first, last = int(self.first[n, job]), int(self.first[n, job + 1])
+        found = np.flatnonzero((self.gpus[first:last] == gpus).all(axis=1))
+        return first + int(found[0]) if len(found) else HOLD
 
     def of_cluster(self, n: int) -> CandidateTable:
         """The table of one cluster alone."""
         rows = self.rows(n)
-        first = self.first[n : n + 1] - rows.start
-        return CandidateTable(first, self.job[rows], self.gpu[rows], self.size[rows], self.duration_s[rows])
+        return self._replace(
+            first=self.first[n : n + 1] - rows.start,
+            job=self.job[rows],
+            gpu=self.gpu[rows],
+            size=self.size[rows],
+            duration_s=self.duration_s[rows],
+            gpus=self.gpus[rows],
+            spread=self.spread[rows],
+        )
+
+
+class Gangs(NamedTuple):
+    """What an observation says of jobs of several GPUs, for N clusters with J waiting jobs, G GPUs and K models.
+
+    Attributes:
+        gpu_count: (N, J) GPUs that the job asks for.
+        max_nodes: (N, J) most nodes that it accepts; 0: any number.
+        nodes: (N, J, K) nodes of a packed set of each model; 0: the model can never hold it; not filled for jobs of one
+            GPU.
+        spread_speed: (N, J, K) expected speed of a spread set relative to a packed one; 0: it can't run spread.
+        gpu_run: (N, G) a number from 0 that the GPUs of one running job share; -1 where none runs.
+        reserved: (N,) place of the job that GPUs are kept free for; -1: none.
+    """
+
+    gpu_count: Ints
+    max_nodes: Ints
+    nodes: Ints
+    spread_speed: Floats
+    gpu_run: Ints
+    reserved: Ints
+
+    def of_cluster(self, n: int) -> Gangs:
+        """The figures of one cluster alone."""
+        columns: dict[str, Any] = {name: column[n : n + 1] for name, column in self._asdict().items()}
+        return Gangs(**columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +180,9 @@ class Observation:
         job_gpu_memory_mib: (N, J) requested GPU memory.
         job_spread: (N, J) uncertainty of the expected duration: standard deviation of ln(true / expected); 0: exact.
         kind_duration_s: (N, J, S) expected duration on GPUs of a kind; inf where the GPU, or its node when empty, is
-            too small.
+            too small; of a job of several GPUs that of a packed set.
         table: the possible starts.
+        gangs: what concerns jobs of several GPUs; None where no such job waits or runs, and no job has a reservation.
         hold_allowed: (N,) whether a job runs or will arrive. If False, no event would ever end a hold: a policy that
             only waits for a better GPU must place a job that fits.
         gpu_models: names of the models.
@@ -162,6 +214,7 @@ class Observation:
     table: CandidateTable
     hold_allowed: Bools
     gpu_models: tuple[str, ...]
+    gangs: Gangs | None = None
 
     @property
     def queue_length(self) -> Ints:
@@ -178,7 +231,7 @@ class Observation:
     def byte_count(self) -> int:
         """Memory in bytes of the stored observation, with the whole buffers behind its arrays."""
         buffers = {}
-        for array in (*(getattr(self, name) for name in _COLUMNS), *self.table):
+        for array in (*(getattr(self, name) for name in _COLUMNS), *self.table, *(self.gangs or ())):
             buffer = array
             while isinstance(buffer.base, np.ndarray):
                 buffer = buffer.base
@@ -191,7 +244,10 @@ class Observation:
         return durations_s
 
     def group(self, n: int, row: int) -> Ints:
-        """Numbers of the GPUs of the group of a row of the table; the row is one of cluster n."""
+        """Numbers of the GPUs of the group, or of the set, of a row of the table; the row is one of cluster n."""
+        if self.table.gpus.shape[1] > 1 and self.table.gpus[row, 1] >= 0:
+            gpus: Ints = self.table.gpus[row][self.table.gpus[row] >= 0]
+            return gpus
         gpu, size = int(self.table.gpu[row]), int(self.table.size[row])
         idle, node, kind = self.gpu_idle[n], self.gpu_node[n], self.gpu_kind[n]
         alike: Ints = np.flatnonzero(idle[gpu:] & (node[gpu:] == node[gpu]) & (kind[gpu:] == kind[gpu]))
@@ -200,8 +256,9 @@ class Observation:
     def of_cluster(self, n: int) -> Observation:
         """The decision point of one cluster alone, N = 1."""
         columns = {name: getattr(self, name)[n : n + 1] for name in _COLUMNS}
-        return Observation(**columns, table=self.table.of_cluster(n), gpu_models=self.gpu_models)
+        gangs = None if self.gangs is None else self.gangs.of_cluster(n)
+        return Observation(**columns, table=self.table.of_cluster(n), gpu_models=self.gpu_models, gangs=gangs)
 
 
-_COLUMNS = tuple(field.name for field in fields(Observation) if field.name not in ("table", "gpu_models"))
+_COLUMNS = tuple(field.name for field in fields(Observation) if field.name not in ("table", "gpu_models", "gangs"))
 """The fields with one row per cluster."""

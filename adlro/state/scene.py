@@ -11,9 +11,10 @@ import numpy as np
 
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.state.candidate_table import candidate_table, gpu_kinds
+from adlro.state.gangs import NEVER, fill_packed_nodes
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import IDLE, Hardware, remaining_s
-from adlro.state.observation import Bools, Floats, Ints, Observation
+from adlro.state.observation import Bools, Floats, Gangs, Ints, Observation
 from adlro.state.room import has_room
 
 
@@ -24,7 +25,8 @@ class Scene(NamedTuple):
         time_s: (A,) cluster time.
         list_of: (A,) the cluster's row of the job arrays.
         gpu_speed: (A, G) 0: lost, or on a node that is drained; other values have no effect.
-        gpu_job: (A, G) IDLE, or any other value if a job holds the GPU.
+        gpu_job: (A, G) IDLE, or a number from 0 of the job that holds the GPU; where no job holds several GPUs, all
+            jobs may have the same number.
         gpu_start_s, gpu_expected_end_s: (A, G) of the running job.
         known_speed: (A, G) the scheduler's estimate of the GPU's speed relative to its model.
         cores_free, memory_free_mib: (A, M) free on each node.
@@ -56,6 +58,8 @@ def whole_queue(
     user_service_s: Floats,
     hold_allowed: Bools,
     gpu_models: tuple[str, ...],
+    gpu_gang: Ints | None = None,
+    reserved: Ints | None = None,
 ) -> Observation:
     """The decision points of A clusters.
 
@@ -69,11 +73,19 @@ def whole_queue(
         user_service_s: (A, U) GPU seconds that each user has received.
         hold_allowed: (A,).
         gpu_models: names of the models.
+        gpu_gang: (A, G) number of GPUs of the job on each GPU; None: no job of several GPUs waits or runs, and none is
+            reserved for.
+        reserved: (A,) place of the job that GPUs are kept free for, -1: none; None: there is none.
     """
     gpu_kind, kind_gpu = gpu_kinds(hardware, scene.known_speed)
     clusters, gpus = hardware.gpu_model.shape
     seen = _room(clusters, gpus, int(row_count.max(initial=0)), kind_gpu.shape[1])
     _fill(hardware, scene, jobs, rows, row_count, gpu_submit_s, user_service_s, kind_gpu, seen)
+    gangs = None
+    if gpu_gang is not None:
+        gangs = _gangs(hardware, scene, jobs, rows, row_count, gpu_gang, reserved)
+    if gangs is not None:
+        _refuse_sets(gangs, hardware.gpu_model, kind_gpu, seen.kind_duration_s, seen.job_waiting)
     table = candidate_table(
         gpu_kind,
         hardware.gpu_node,
@@ -84,6 +96,8 @@ def whole_queue(
         seen.job_cores,
         seen.job_memory_mib,
         seen.kind_duration_s,
+        hardware.gpu_model,
+        gangs,
     )
     return Observation(
         time_s=scene.time_s,
@@ -97,7 +111,73 @@ def whole_queue(
         table=table,
         hold_allowed=hold_allowed,
         gpu_models=gpu_models,
+        gangs=gangs,
     )
+
+
+def _gangs(
+    hardware: Hardware,
+    scene: Scene,
+    jobs: JobArrays,
+    rows: Ints,
+    row_count: Ints,
+    gpu_gang: Ints,
+    reserved: Ints | None,
+) -> Gangs | None:
+    """What concerns jobs of several GPUs; the arguments are those of `whole_queue`."""
+    clusters, places = len(row_count), int(row_count.max(initial=0))
+    there = np.arange(places) < row_count[:, None]
+    job = np.where(there, rows[:, :places], 0)
+    number = scene.list_of[:, None]
+    gpu_count = np.where(there, jobs.gpu_count[number, job], 1)
+    run = bool((gpu_gang > 1).any())
+    kept = reserved is not None and bool((reserved >= 0).any())
+    if not (run or kept or (gpu_count > 1).any()):
+        return None
+    models = jobs.expected_s.shape[2]
+    nodes = np.zeros((clusters, places, models), dtype=np.int64)
+    _fill_nodes(hardware, scene.list_of, jobs, job, gpu_count, np.empty(hardware.node_cores.shape[1], np.int64), nodes)
+    return Gangs(
+        gpu_count=gpu_count,
+        max_nodes=np.where(there, jobs.max_nodes[number, job], 0),
+        nodes=nodes,
+        spread_speed=np.where(there[:, :, None], jobs.expected_spread_speed[number, job], 1.0),
+        gpu_run=scene.gpu_job.astype(np.int64),
+        reserved=np.full(clusters, -1, dtype=np.int64) if reserved is None else reserved,
+    )
+
+
+@compiled
+def _fill_nodes(
+    hardware: Hardware, list_of: Ints, jobs: JobArrays, rows: Ints, gpu_count: Ints, scratch: Ints, nodes: Ints
+) -> None:
+    """Fills in the packed nodes of the jobs of several GPUs on each model; `scratch` has room for each node."""
+    for a in range(rows.shape[0]):
+        number = list_of[a]
+        for place in range(rows.shape[1]):
+            if gpu_count[a, place] == 1:
+                continue
+            job = rows[a, place]
+            fill_packed_nodes(
+                hardware,
+                a,
+                gpu_count[a, place],
+                jobs.max_nodes[number, job],
+                jobs.cores[number, job],
+                jobs.memory_mib[number, job],
+                jobs.gpu_memory_mib[number, job],
+                scratch,
+                nodes[a, place],
+            )
+
+
+def _refuse_sets(gangs: Gangs, gpu_model: Ints, kind_gpu: Ints, kind_duration_s: Floats, job_waiting: Bools) -> None:
+    """Marks the kinds of models that can never hold a job of several GPUs, and the jobs that none can."""
+    a, place = np.nonzero(gangs.gpu_count > 1)
+    model = gpu_model[a[:, None], np.maximum(kind_gpu[a], 0)]  # (E, S)
+    never = gangs.nodes[a[:, None], place[:, None], model] == NEVER
+    kind_duration_s[a, place] = np.where(never, np.inf, kind_duration_s[a, place])
+    job_waiting[a, place] = np.isfinite(kind_duration_s[a, place]).any(axis=1)
 
 
 def submit_of_running_s(jobs: JobArrays, list_of: Ints, gpu_job: Ints) -> Floats:

@@ -161,10 +161,12 @@ class JobStore(JobReads):
         Raises:
             Stale: another orchestrator has taken over, or a record has changed meanwhile; read all records again.
         """
-        args: list[bytes | str | int] = [token, "", 0, 0, 0, ""]
+        args: list[bytes | str | int] = [token, "", 0, 0, 0, "", ""]
         if cursor is not None:
             args[1:4] = [cursor.incarnation, cursor.revision, repr(cursor.time_s)]
-            args[4:] = [repr(cursor.last_event_s), _text(cursor.hold_until_s)]
+            args[4:6] = [repr(cursor.last_event_s), _text(cursor.hold_until_s)]
+            if cursor.reserved_job_id:
+                args[6] = f"{cursor.revision} {cursor.reserved_since_s!r} {cursor.reserved_job_id}"
         for move in moves:
             outcome = b"" if move.outcome is None else outcome_entry(move.job, move.outcome)
             body = job_to_proto(dataclasses.replace(move.job, revision=0)).SerializeToString()

@@ -24,7 +24,8 @@ the first part; but O's lease makes the tokens, and D reads the outcomes itself.
     adlro:orchestrator:token              number  O   OS  the newest fencing token: adlro.store refuses moves with
                                                           another one, clusters an older one
     adlro:orchestrator:cursor             hash    O   O   what of the cluster's events has been applied: incarnation,
-                                                          revision, time_s, last_event_s, hold_until_s
+                                                          revision, time_s, last_event_s, hold_until_s; reserved =
+                                                          "<revision> <since> <job_id>", whom GPUs are kept free for
     adlro:orchestrator:attained           hash    O   O   user -> GPU seconds of his ended attempts, written with the
                                                           record of each end: nobody has to read all jobs that ever
                                                           were

@@ -79,10 +79,11 @@ class JobReads:
 
     async def cursor(self) -> Cursor | None:
         """The position in the applied cluster events; None before the first, or if unreadable."""
-        found = await self._redis.hmget(CURSOR, "incarnation", "revision", "time_s", "last_event_s", "hold_until_s")
+        fields = ("incarnation", "revision", "time_s", "last_event_s", "hold_until_s", "reserved")
+        found = await self._redis.hmget(CURSOR, *fields)
         if found[0] is None:
             return None
-        incarnation, revision, time_s, last_event_s, hold_until_s = found
+        incarnation, revision, time_s, last_event_s, hold_until_s, reserved = found
         try:
             return Cursor(
                 incarnation.decode(),
@@ -90,6 +91,7 @@ class JobReads:
                 float(time_s),
                 float(last_event_s or time_s),
                 float(hold_until_s) if hold_until_s else None,
+                *_reservation(reserved, int(revision)),
             )
         except (ValueError, TypeError) as error:
             self.unreadable.add(CURSOR, error)
@@ -383,6 +385,18 @@ def _without_gap(after_revision: int, entries: list[tuple[int, bytes]]) -> list[
                 metadata={"oldest_revision": str(revision)},
             )
     return entries
+
+
+def _reservation(found: bytes | None, revision: int) -> tuple[str, float]:
+    """The job that holds a reservation, empty: none, and since when.
+
+    Args:
+        found: "<revision> <since> <job id>".
+        revision: of the cursor: an older release writes that alone, and what stands beside it is out of date.
+    """
+    of_revision, _, rest = (found or b"").decode().partition(" ")
+    since_s, _, job_id = rest.partition(" ")
+    return (job_id, float(since_s)) if job_id and int(of_revision) == revision else ("", 0.0)
 
 
 def _revision_of(entry_id: bytes) -> int:

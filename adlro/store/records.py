@@ -5,15 +5,15 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from google.protobuf.message import DecodeError
 
 from adlro.errors import DataLoss
-from adlro.records.jobs import Job, JobSpec, NormalizedJob
+from adlro.records.jobs import Job, JobSpec, JobType, NormalizedJob
 from adlro.store.keys import job_key
 from adlro.v1 import job_pb2, stream_pb2
-from adlro.wire import FORMAT, check_format, job_from_proto, spec_to_proto
+from adlro.wire import FORMAT, check_format, job_from_proto, placement_to_proto, spec_to_proto
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,17 @@ class JobStreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a job that ended by itself; `cluster` is its cluster, empty: the default one."""
+    """The outcome of a job that ended by itself.
+
+    Attributes:
+        cluster: its cluster, empty: the default one.
+        spread: its GPUs were on more nodes than could hold them in the empty cluster.
+    """
 
     runtime_s: float
     succeeded: bool
     cluster: str = ""
+    spread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ class Cursor:
     Attributes:
         last_event_s: when a job last joined the queue or ended, or a GPU last changed.
         hold_until_s: end of the policy's hold, unless an event ends it earlier; None: no hold.
+        reserved_job_id, reserved_since_s: the job that GPUs are kept free for, and since when; empty: none.
     """
 
     incarnation: str
@@ -107,6 +114,8 @@ class Cursor:
     time_s: float
     last_event_s: float = 0.0
     hold_until_s: float | None = None
+    reserved_job_id: str = ""
+    reserved_since_s: float = 0.0
 
 
 def sequence_of(job_id: str) -> int:
@@ -120,17 +129,19 @@ def digest_of(message: job_pb2.JobSpec) -> str:
 
 
 def outcome_entry(job: Job, outcome: Outcome) -> bytes:
-    """An OutcomeStreamEntry."""
+    """An OutcomeStreamEntry; what the job ran is learned from by its application alone."""
     return stream_pb2.OutcomeStreamEntry(
         job_id=job.job_id,
-        spec=spec_to_proto(job.spec),
+        spec=spec_to_proto(replace(job.spec, payload=None)),
         gpu_id=job.gpu_id,
         gpu_model=job.gpu_model,
         runtime_s=outcome.runtime_s,
         end_s=job.end_s or 0.0,
         succeeded=outcome.succeeded,
         cluster=outcome.cluster,
+        spread=outcome.spread,
         format=FORMAT,
+        placement=placement_to_proto(job.placement),
     ).SerializeToString()
 
 
@@ -212,6 +223,8 @@ def _contradiction(job: Job) -> str:
     runtime = spec.expected_runtime
     if runtime is not None and not 0.0 < runtime.runtime_s < math.inf:
         return f"its expected runtime is {runtime.runtime_s}"
-    if min(spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib) < 0:
+    if min(spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib, spec.gpu_count, spec.max_node_count) < 0:
         return "it requests a negative amount"
+    if spec.job_type is JobType.UNSPECIFIED and spec.payload is None:
+        return "it has neither a job type nor a payload"
     return ""

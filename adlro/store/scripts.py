@@ -178,8 +178,8 @@ return {2, rev, job}
 """
 )
 
-# ARGV: token; incarnation (empty: no cursor), cluster revision, cluster time, last event, end of the hold; then seven a
-# move: job_id, version, state, Job, outcome, user, his attained service (empty: as before).
+# ARGV: token; incarnation (empty: no cursor), cluster revision, cluster time, last event, end of the hold,
+# reservation; then seven a move: job_id, version, state, Job, outcome, user, his attained service (empty: as before).
 # Nothing is written unless all of it can be. Returns the new revisions.
 MOVE = _named(
     _COMMON
@@ -189,7 +189,7 @@ if token and tonumber(token) ~= tonumber(ARGV[1]) then
   return redis.error_reply('FENCED token ' .. ARGV[1] .. ' is not the newest, ' .. token .. ' is')
 end
 local versions = {}
-for i = 7, #ARGV, 7 do
+for i = 8, #ARGV, 7 do
   local id = ARGV[i]
   local version = versions[id] or tonumber(redis.call('HGET', '$JOB' .. id, 'version') or -1)
   if version ~= tonumber(ARGV[i + 1]) then
@@ -198,7 +198,7 @@ for i = 7, #ARGV, 7 do
   versions[id] = version + 1
 end
 local out = {}
-for i = 7, #ARGV, 7 do
+for i = 8, #ARGV, 7 do
   local id, version, state, job, outcome = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4]
   local key = '$JOB' .. id
   if redis.call('HEXISTS', key, 'cancel') == 1 then job = job .. '\\120\\1' end
@@ -216,7 +216,7 @@ for i = 7, #ARGV, 7 do
 end
 if ARGV[2] ~= '' then
   redis.call('HSET', '$CURSOR', 'incarnation', ARGV[2], 'revision', ARGV[3], 'time_s', ARGV[4],
-    'last_event_s', ARGV[5], 'hold_until_s', ARGV[6])
+    'last_event_s', ARGV[5], 'hold_until_s', ARGV[6], 'reserved', ARGV[7])
 end
 return out
 """

@@ -24,11 +24,12 @@ _sym_db = _symbol_database.Default()
 
 from adlro.v1 import cluster_pb2 as adlro_dot_v1_dot_cluster__pb2
 from adlro.v1 import job_pb2 as adlro_dot_v1_dot_job__pb2
+from adlro.v1 import payload_pb2 as adlro_dot_v1_dot_payload__pb2
 from adlro.v1 import placement_pb2 as adlro_dot_v1_dot_placement__pb2
 from adlro.vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61\x64lro/v1/cluster_service.proto\x12\x08\x61\x64lro.v1\x1a\x16\x61\x64lro/v1/cluster.proto\x1a\x12\x61\x64lro/v1/job.proto\x1a\x18\x61\x64lro/v1/placement.proto\x1a\x1b\x62uf/validate/validate.proto\"v\n\nRunningJob\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x03 \x01(\t\x12\x0f\n\x07start_s\x18\x04 \x01(\x01\x12&\n\tplacement\x18\x05 \x01(\x0b\x32\x13.adlro.v1.Placement\"\x8e\x01\n\x0c\x43\x61pabilities\x12\x15\n\rvirtual_clock\x18\x01 \x01(\x08\x12\x18\n\x10gpu_availability\x18\x02 \x01(\x08\x12\x0c\n\x04stop\x18\x03 \x01(\x08\x12\x0c\n\x04logs\x18\x04 \x01(\x08\x12\r\n\x05gangs\x18\x05 \x01(\x08\x12\x0e\n\x06shares\x18\x06 \x01(\x08\x12\x12\n\ncontainers\x18\x07 \x01(\x08\"\x18\n\x16\x44\x65scribeClusterRequest\"\x9f\x02\n\x17\x44\x65scribeClusterResponse\x12\"\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x11.adlro.v1.Cluster\x12%\n\x07running\x18\x02 \x03(\x0b\x32\x14.adlro.v1.RunningJob\x12\x14\n\x0clost_gpu_ids\x18\x03 \x03(\t\x12\x1e\n\x05\x63lock\x18\x04 \x01(\x0b\x32\x0f.adlro.v1.Clock\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\x12\x10\n\x08revision\x18\x06 \x01(\x03\x12\x17\n\x0foldest_revision\x18\x07 \x01(\x03\x12\x15\n\rfencing_token\x18\x08 \x01(\x03\x12,\n\x0c\x63\x61pabilities\x18\t \x01(\x0b\x32\x16.adlro.v1.Capabilities\"\xde\x05\n\x10LaunchJobRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02 \x00\x12\'\n\x04spec\x18\x03 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12\xba\x01\n\x06gpu_id\x18\x04 \x01(\tB\xa9\x01\xbaH\xa5\x01r\xa2\x01\x10\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\'\n\rfencing_token\x18\x05 \x01(\x03\x42\x10\xbaH\r\"\x0b\x18\xff\xff\xff\xff\xff\xff\xff\x0f(\x00\x12\xbc\x01\n\x0bincarnation\x18\x06 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12&\n\tplacement\x18\x07 \x01(\x0b\x32\x13.adlro.v1.Placement\"o\n\x11LaunchJobResponse\x12\x10\n\x08\x65xisting\x18\x01 \x01(\x08\x12\x0f\n\x07start_s\x18\x02 \x01(\x01\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12%\n\x05state\x18\x04 \x01(\x0e\x32\x16.adlro.v1.AttemptState\"\xce\x03\n\x0eStopJobRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\'\n\rfencing_token\x18\x03 \x01(\x03\x42\x10\xbaH\r\"\x0b\x18\xff\xff\xff\xff\xff\xff\xff\x0f(\x00\x12\xbc\x01\n\x0bincarnation\x18\x04 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\"\"\n\x0fStopJobResponse\x12\x0f\n\x07stopped\x18\x01 \x01(\x08\"\xbd\x01\n\x0c\x43lusterEvent\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12!\n\x04kind\x18\x02 \x01(\x0e\x32\x13.adlro.v1.EventKind\x12\x0e\n\x06time_s\x18\x03 \x01(\x01\x12\x0e\n\x06job_id\x18\x04 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x06 \x01(\t\x12\x0f\n\x07message\x18\x07 \x01(\t\x12&\n\tplacement\x18\x08 \x01(\x0b\x32\x13.adlro.v1.Placement\"\xf4\x01\n\x12WatchEventsRequest\x12\xbc\x01\n\x0bincarnation\x18\x01 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x1f\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"r\n\x13WatchEventsResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12&\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x16.adlro.v1.ClusterEvent\x12\x1e\n\x05\x63lock\x18\x03 \x01(\x0b\x32\x0f.adlro.v1.Clock\"\x9f\x02\n\x18\x41\x63knowledgeEventsRequest\x12\xbe\x01\n\x0bincarnation\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x19\n\x08revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\'\n\rfencing_token\x18\x03 \x01(\x03\x42\x10\xbaH\r\"\x0b\x18\xff\xff\xff\xff\xff\xff\xff\x0f(\x00\"\x1b\n\x19\x41\x63knowledgeEventsResponse\"F\n\rWakeAtRequest\x12\x35\n\x07times_s\x18\x01 \x03(\x01\x42$\xbaH!\x92\x01\x1e\x08\x01\x10\xa0\x8d\x06\"\x16\x12\x14\x19\x00\x00\x00\xa2\x94\x1amB)\x00\x00\x00\x00\x00\x00\x00\x00@\x01\"0\n\x0eWakeAtResponse\x12\x1e\n\x05\x63lock\x18\x01 \x01(\x0b\x32\x0f.adlro.v1.Clock\"\xde\x01\n\x0fSetClockRequest\x12+\n\x04mode\x18\x01 \x01(\x0e\x32\x13.adlro.v1.ClockModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12-\n\x05scale\x18\x02 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x65\xcd\xcd\x41)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x00\x88\x01\x01\x12\x13\n\x06paused\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12\x34\n\x0cnot_before_s\x18\x04 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\xa2\x94\x1amB)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x02\x88\x01\x01\x42\x08\n\x06_scaleB\t\n\x07_pausedB\x0f\n\r_not_before_s\"2\n\x10SetClockResponse\x12\x1e\n\x05\x63lock\x18\x01 \x01(\x0b\x32\x0f.adlro.v1.Clock\"\xeb\x01\n\x19SetGpuAvailabilityRequest\x12\xba\x01\n\x06gpu_id\x18\x01 \x01(\tB\xa9\x01\xbaH\xa5\x01r\xa2\x01\x10\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x11\n\tavailable\x18\x02 \x01(\x08\"1\n\x1aSetGpuAvailabilityResponse\x12\x13\n\x0blost_job_id\x18\x01 \x01(\t*\x98\x01\n\x0c\x41ttemptState\x12\x1d\n\x19\x41TTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41TTEMPT_STATE_ACCEPTED\x10\x01\x12\x19\n\x15\x41TTEMPT_STATE_STARTED\x10\x02\x12\x19\n\x15\x41TTEMPT_STATE_RUNNING\x10\x03\x12\x17\n\x13\x41TTEMPT_STATE_ENDED\x10\x04*\xb8\x02\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45VENT_KIND_STARTED\x10\x01\x12\x17\n\x13\x45VENT_KIND_FINISHED\x10\x02\x12\x15\n\x11\x45VENT_KIND_FAILED\x10\x03\x12\x16\n\x12\x45VENT_KIND_STOPPED\x10\x04\x12\x13\n\x0f\x45VENT_KIND_LOST\x10\x05\x12\x16\n\x12\x45VENT_KIND_WAKE_UP\x10\x06\x12\x17\n\x13\x45VENT_KIND_GPU_LOST\x10\x07\x12\x17\n\x13\x45VENT_KIND_GPU_BACK\x10\x08\x12\x18\n\x14\x45VENT_KIND_CLOCK_SET\x10\t\x12\x16\n\x12\x45VENT_KIND_RUNNING\x10\n\x12\x1e\n\x1a\x45VENT_KIND_CLUSTER_CHANGED\x10\x0b\x32\xfb\x04\n\x0e\x43lusterService\x12V\n\x0f\x44\x65scribeCluster\x12 .adlro.v1.DescribeClusterRequest\x1a!.adlro.v1.DescribeClusterResponse\x12\x44\n\tLaunchJob\x12\x1a.adlro.v1.LaunchJobRequest\x1a\x1b.adlro.v1.LaunchJobResponse\x12>\n\x07StopJob\x12\x18.adlro.v1.StopJobRequest\x1a\x19.adlro.v1.StopJobResponse\x12L\n\x0bWatchEvents\x12\x1c.adlro.v1.WatchEventsRequest\x1a\x1d.adlro.v1.WatchEventsResponse0\x01\x12\\\n\x11\x41\x63knowledgeEvents\x12\".adlro.v1.AcknowledgeEventsRequest\x1a#.adlro.v1.AcknowledgeEventsResponse\x12;\n\x06WakeAt\x12\x17.adlro.v1.WakeAtRequest\x1a\x18.adlro.v1.WakeAtResponse\x12\x41\n\x08SetClock\x12\x19.adlro.v1.SetClockRequest\x1a\x1a.adlro.v1.SetClockResponse\x12_\n\x12SetGpuAvailability\x12#.adlro.v1.SetGpuAvailabilityRequest\x1a$.adlro.v1.SetGpuAvailabilityResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61\x64lro/v1/cluster_service.proto\x12\x08\x61\x64lro.v1\x1a\x16\x61\x64lro/v1/cluster.proto\x1a\x12\x61\x64lro/v1/job.proto\x1a\x16\x61\x64lro/v1/payload.proto\x1a\x18\x61\x64lro/v1/placement.proto\x1a\x1b\x62uf/validate/validate.proto\"v\n\nRunningJob\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x03 \x01(\t\x12\x0f\n\x07start_s\x18\x04 \x01(\x01\x12&\n\tplacement\x18\x05 \x01(\x0b\x32\x13.adlro.v1.Placement\"\x8e\x01\n\x0c\x43\x61pabilities\x12\x15\n\rvirtual_clock\x18\x01 \x01(\x08\x12\x18\n\x10gpu_availability\x18\x02 \x01(\x08\x12\x0c\n\x04stop\x18\x03 \x01(\x08\x12\x0c\n\x04logs\x18\x04 \x01(\x08\x12\r\n\x05gangs\x18\x05 \x01(\x08\x12\x0e\n\x06shares\x18\x06 \x01(\x08\x12\x12\n\ncontainers\x18\x07 \x01(\x08\".\n\x0cGpuCondition\x12\x0e\n\x06gpu_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x18\n\x16\x44\x65scribeClusterRequest\"\xcf\x02\n\x17\x44\x65scribeClusterResponse\x12\"\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x11.adlro.v1.Cluster\x12%\n\x07running\x18\x02 \x03(\x0b\x32\x14.adlro.v1.RunningJob\x12\x14\n\x0clost_gpu_ids\x18\x03 \x03(\t\x12\x1e\n\x05\x63lock\x18\x04 \x01(\x0b\x32\x0f.adlro.v1.Clock\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\x12\x10\n\x08revision\x18\x06 \x01(\x03\x12\x17\n\x0foldest_revision\x18\x07 \x01(\x03\x12\x15\n\rfencing_token\x18\x08 \x01(\x03\x12,\n\x0c\x63\x61pabilities\x18\t \x01(\x0b\x32\x16.adlro.v1.Capabilities\x12.\n\x0egpu_conditions\x18\n \x03(\x0b\x32\x16.adlro.v1.GpuCondition\"\xde\x05\n\x10LaunchJobRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02 \x00\x12\'\n\x04spec\x18\x03 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12\xba\x01\n\x06gpu_id\x18\x04 \x01(\tB\xa9\x01\xbaH\xa5\x01r\xa2\x01\x10\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\'\n\rfencing_token\x18\x05 \x01(\x03\x42\x10\xbaH\r\"\x0b\x18\xff\xff\xff\xff\xff\xff\xff\x0f(\x00\x12\xbc\x01\n\x0bincarnation\x18\x06 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12&\n\tplacement\x18\x07 \x01(\x0b\x32\x13.adlro.v1.Placement\"o\n\x11LaunchJobResponse\x12\x10\n\x08\x65xisting\x18\x01 \x01(\x08\x12\x0f\n\x07start_s\x18\x02 \x01(\x01\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12%\n\x05state\x18\x04 \x01(\x0e\x32\x16.adlro.v1.AttemptState\"\xce\x03\n\x0eStopJobRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\'\n\rfencing_token\x18\x03 \x01(\x03\x42\x10\xbaH\r\"\x0b\x18\xff\xff\xff\xff\xff\xff\xff\x0f(\x00\x12\xbc\x01\n\x0bincarnation\x18\x04 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\"\"\n\x0fStopJobResponse\x12\x0f\n\x07stopped\x18\x01 \x01(\x08\"\xe1\x01\n\x0c\x43lusterEvent\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12!\n\x04kind\x18\x02 \x01(\x0e\x32\x13.adlro.v1.EventKind\x12\x0e\n\x06time_s\x18\x03 \x01(\x01\x12\x0e\n\x06job_id\x18\x04 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x06 \x01(\t\x12\x0f\n\x07message\x18\x07 \x01(\t\x12&\n\tplacement\x18\x08 \x01(\x0b\x32\x13.adlro.v1.Placement\x12\"\n\x04\x65xit\x18\t \x01(\x0b\x32\x14.adlro.v1.ExitStatus\"\xf4\x01\n\x12WatchEventsRequest\x12\xbc\x01\n\x0bincarnation\x18\x01 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x1f\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\"r\n\x13WatchEventsResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12&\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x16.adlro.v1.ClusterEvent\x12\x1e\n\x05\x63lock\x18\x03 \x01(\x0b\x32\x0f.adlro.v1.Clock\"\x9f\x02\n\x18\x41\x63knowledgeEventsRequest\x12\xbe\x01\n\x0bincarnation\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x19\n\x08revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\'\n\rfencing_token\x18\x03 \x01(\x03\x42\x10\xbaH\r\"\x0b\x18\xff\xff\xff\xff\xff\xff\xff\x0f(\x00\"\x1b\n\x19\x41\x63knowledgeEventsResponse\"F\n\rWakeAtRequest\x12\x35\n\x07times_s\x18\x01 \x03(\x01\x42$\xbaH!\x92\x01\x1e\x08\x01\x10\xa0\x8d\x06\"\x16\x12\x14\x19\x00\x00\x00\xa2\x94\x1amB)\x00\x00\x00\x00\x00\x00\x00\x00@\x01\"0\n\x0eWakeAtResponse\x12\x1e\n\x05\x63lock\x18\x01 \x01(\x0b\x32\x0f.adlro.v1.Clock\"\xde\x01\n\x0fSetClockRequest\x12+\n\x04mode\x18\x01 \x01(\x0e\x32\x13.adlro.v1.ClockModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12-\n\x05scale\x18\x02 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x65\xcd\xcd\x41)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x00\x88\x01\x01\x12\x13\n\x06paused\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12\x34\n\x0cnot_before_s\x18\x04 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\xa2\x94\x1amB)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x02\x88\x01\x01\x42\x08\n\x06_scaleB\t\n\x07_pausedB\x0f\n\r_not_before_s\"2\n\x10SetClockResponse\x12\x1e\n\x05\x63lock\x18\x01 \x01(\x0b\x32\x0f.adlro.v1.Clock\"\xeb\x01\n\x19SetGpuAvailabilityRequest\x12\xba\x01\n\x06gpu_id\x18\x01 \x01(\tB\xa9\x01\xbaH\xa5\x01r\xa2\x01\x10\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x11\n\tavailable\x18\x02 \x01(\x08\"1\n\x1aSetGpuAvailabilityResponse\x12\x13\n\x0blost_job_id\x18\x01 \x01(\t\"\x88\x03\n\x0fReadLogsRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12/\n\x06stream\x18\x03 \x01(\x0e\x32\x13.adlro.v1.LogStreamB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x1c\n\x06offset\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00H\x00\x88\x01\x01\x12\x1b\n\ntail_bytes\x18\x05 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x0e\n\x06\x66ollow\x18\x06 \x01(\x08\x12\x18\n\x04rank\x18\x07 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xff\x07(\x00\x42\t\n\x07_offset\"F\n\x10ReadLogsResponse\x12!\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x12.adlro.v1.LogChunk\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05*\x98\x01\n\x0c\x41ttemptState\x12\x1d\n\x19\x41TTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41TTEMPT_STATE_ACCEPTED\x10\x01\x12\x19\n\x15\x41TTEMPT_STATE_STARTED\x10\x02\x12\x19\n\x15\x41TTEMPT_STATE_RUNNING\x10\x03\x12\x17\n\x13\x41TTEMPT_STATE_ENDED\x10\x04*\xb8\x02\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45VENT_KIND_STARTED\x10\x01\x12\x17\n\x13\x45VENT_KIND_FINISHED\x10\x02\x12\x15\n\x11\x45VENT_KIND_FAILED\x10\x03\x12\x16\n\x12\x45VENT_KIND_STOPPED\x10\x04\x12\x13\n\x0f\x45VENT_KIND_LOST\x10\x05\x12\x16\n\x12\x45VENT_KIND_WAKE_UP\x10\x06\x12\x17\n\x13\x45VENT_KIND_GPU_LOST\x10\x07\x12\x17\n\x13\x45VENT_KIND_GPU_BACK\x10\x08\x12\x18\n\x14\x45VENT_KIND_CLOCK_SET\x10\t\x12\x16\n\x12\x45VENT_KIND_RUNNING\x10\n\x12\x1e\n\x1a\x45VENT_KIND_CLUSTER_CHANGED\x10\x0b\x32\xc0\x05\n\x0e\x43lusterService\x12V\n\x0f\x44\x65scribeCluster\x12 .adlro.v1.DescribeClusterRequest\x1a!.adlro.v1.DescribeClusterResponse\x12\x44\n\tLaunchJob\x12\x1a.adlro.v1.LaunchJobRequest\x1a\x1b.adlro.v1.LaunchJobResponse\x12>\n\x07StopJob\x12\x18.adlro.v1.StopJobRequest\x1a\x19.adlro.v1.StopJobResponse\x12L\n\x0bWatchEvents\x12\x1c.adlro.v1.WatchEventsRequest\x1a\x1d.adlro.v1.WatchEventsResponse0\x01\x12\\\n\x11\x41\x63knowledgeEvents\x12\".adlro.v1.AcknowledgeEventsRequest\x1a#.adlro.v1.AcknowledgeEventsResponse\x12;\n\x06WakeAt\x12\x17.adlro.v1.WakeAtRequest\x1a\x18.adlro.v1.WakeAtResponse\x12\x41\n\x08SetClock\x12\x19.adlro.v1.SetClockRequest\x1a\x1a.adlro.v1.SetClockResponse\x12_\n\x12SetGpuAvailability\x12#.adlro.v1.SetGpuAvailabilityRequest\x1a$.adlro.v1.SetGpuAvailabilityResponse\x12\x43\n\x08ReadLogs\x12\x19.adlro.v1.ReadLogsRequest\x1a\x1a.adlro.v1.ReadLogsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -75,48 +76,66 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETCLOCKREQUEST'].fields_by_name['not_before_s']._serialized_options = b'\272H\026\022\024\031\000\000\000\242\224\032mB)\000\000\000\000\000\000\000\000@\001'
   _globals['_SETGPUAVAILABILITYREQUEST'].fields_by_name['gpu_id']._loaded_options = None
   _globals['_SETGPUAVAILABILITYREQUEST'].fields_by_name['gpu_id']._serialized_options = b'\272H\245\001r\242\001\020\001\030\200\0012\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
-  _globals['_ATTEMPTSTATE']._serialized_start=3638
-  _globals['_ATTEMPTSTATE']._serialized_end=3790
-  _globals['_EVENTKIND']._serialized_start=3793
-  _globals['_EVENTKIND']._serialized_end=4105
-  _globals['_RUNNINGJOB']._serialized_start=143
-  _globals['_RUNNINGJOB']._serialized_end=261
-  _globals['_CAPABILITIES']._serialized_start=264
-  _globals['_CAPABILITIES']._serialized_end=406
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=408
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=432
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=435
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=722
-  _globals['_LAUNCHJOBREQUEST']._serialized_start=725
-  _globals['_LAUNCHJOBREQUEST']._serialized_end=1459
-  _globals['_LAUNCHJOBRESPONSE']._serialized_start=1461
-  _globals['_LAUNCHJOBRESPONSE']._serialized_end=1572
-  _globals['_STOPJOBREQUEST']._serialized_start=1575
-  _globals['_STOPJOBREQUEST']._serialized_end=2037
-  _globals['_STOPJOBRESPONSE']._serialized_start=2039
-  _globals['_STOPJOBRESPONSE']._serialized_end=2073
-  _globals['_CLUSTEREVENT']._serialized_start=2076
-  _globals['_CLUSTEREVENT']._serialized_end=2265
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=2268
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=2512
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2514
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2628
-  _globals['_ACKNOWLEDGEEVENTSREQUEST']._serialized_start=2631
-  _globals['_ACKNOWLEDGEEVENTSREQUEST']._serialized_end=2918
-  _globals['_ACKNOWLEDGEEVENTSRESPONSE']._serialized_start=2920
-  _globals['_ACKNOWLEDGEEVENTSRESPONSE']._serialized_end=2947
-  _globals['_WAKEATREQUEST']._serialized_start=2949
-  _globals['_WAKEATREQUEST']._serialized_end=3019
-  _globals['_WAKEATRESPONSE']._serialized_start=3021
-  _globals['_WAKEATRESPONSE']._serialized_end=3069
-  _globals['_SETCLOCKREQUEST']._serialized_start=3072
-  _globals['_SETCLOCKREQUEST']._serialized_end=3294
-  _globals['_SETCLOCKRESPONSE']._serialized_start=3296
-  _globals['_SETCLOCKRESPONSE']._serialized_end=3346
-  _globals['_SETGPUAVAILABILITYREQUEST']._serialized_start=3349
-  _globals['_SETGPUAVAILABILITYREQUEST']._serialized_end=3584
-  _globals['_SETGPUAVAILABILITYRESPONSE']._serialized_start=3586
-  _globals['_SETGPUAVAILABILITYRESPONSE']._serialized_end=3635
-  _globals['_CLUSTERSERVICE']._serialized_start=4108
-  _globals['_CLUSTERSERVICE']._serialized_end=4743
+  _globals['_READLOGSREQUEST'].fields_by_name['job_id']._loaded_options = None
+  _globals['_READLOGSREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H\244\001r\241\001\020\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
+  _globals['_READLOGSREQUEST'].fields_by_name['attempt']._loaded_options = None
+  _globals['_READLOGSREQUEST'].fields_by_name['attempt']._serialized_options = b'\272H\004\032\002(\000'
+  _globals['_READLOGSREQUEST'].fields_by_name['stream']._loaded_options = None
+  _globals['_READLOGSREQUEST'].fields_by_name['stream']._serialized_options = b'\272H\007\202\001\004\020\001 \000'
+  _globals['_READLOGSREQUEST'].fields_by_name['offset']._loaded_options = None
+  _globals['_READLOGSREQUEST'].fields_by_name['offset']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_READLOGSREQUEST'].fields_by_name['tail_bytes']._loaded_options = None
+  _globals['_READLOGSREQUEST'].fields_by_name['tail_bytes']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_READLOGSREQUEST'].fields_by_name['rank']._loaded_options = None
+  _globals['_READLOGSREQUEST'].fields_by_name['rank']._serialized_options = b'\272H\007\032\005\030\377\007(\000'
+  _globals['_ATTEMPTSTATE']._serialized_start=4261
+  _globals['_ATTEMPTSTATE']._serialized_end=4413
+  _globals['_EVENTKIND']._serialized_start=4416
+  _globals['_EVENTKIND']._serialized_end=4728
+  _globals['_RUNNINGJOB']._serialized_start=167
+  _globals['_RUNNINGJOB']._serialized_end=285
+  _globals['_CAPABILITIES']._serialized_start=288
+  _globals['_CAPABILITIES']._serialized_end=430
+  _globals['_GPUCONDITION']._serialized_start=432
+  _globals['_GPUCONDITION']._serialized_end=478
+  _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=480
+  _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=504
+  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=507
+  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=842
+  _globals['_LAUNCHJOBREQUEST']._serialized_start=845
+  _globals['_LAUNCHJOBREQUEST']._serialized_end=1579
+  _globals['_LAUNCHJOBRESPONSE']._serialized_start=1581
+  _globals['_LAUNCHJOBRESPONSE']._serialized_end=1692
+  _globals['_STOPJOBREQUEST']._serialized_start=1695
+  _globals['_STOPJOBREQUEST']._serialized_end=2157
+  _globals['_STOPJOBRESPONSE']._serialized_start=2159
+  _globals['_STOPJOBRESPONSE']._serialized_end=2193
+  _globals['_CLUSTEREVENT']._serialized_start=2196
+  _globals['_CLUSTEREVENT']._serialized_end=2421
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=2424
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=2668
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2670
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2784
+  _globals['_ACKNOWLEDGEEVENTSREQUEST']._serialized_start=2787
+  _globals['_ACKNOWLEDGEEVENTSREQUEST']._serialized_end=3074
+  _globals['_ACKNOWLEDGEEVENTSRESPONSE']._serialized_start=3076
+  _globals['_ACKNOWLEDGEEVENTSRESPONSE']._serialized_end=3103
+  _globals['_WAKEATREQUEST']._serialized_start=3105
+  _globals['_WAKEATREQUEST']._serialized_end=3175
+  _globals['_WAKEATRESPONSE']._serialized_start=3177
+  _globals['_WAKEATRESPONSE']._serialized_end=3225
+  _globals['_SETCLOCKREQUEST']._serialized_start=3228
+  _globals['_SETCLOCKREQUEST']._serialized_end=3450
+  _globals['_SETCLOCKRESPONSE']._serialized_start=3452
+  _globals['_SETCLOCKRESPONSE']._serialized_end=3502
+  _globals['_SETGPUAVAILABILITYREQUEST']._serialized_start=3505
+  _globals['_SETGPUAVAILABILITYREQUEST']._serialized_end=3740
+  _globals['_SETGPUAVAILABILITYRESPONSE']._serialized_start=3742
+  _globals['_SETGPUAVAILABILITYRESPONSE']._serialized_end=3791
+  _globals['_READLOGSREQUEST']._serialized_start=3794
+  _globals['_READLOGSREQUEST']._serialized_end=4186
+  _globals['_READLOGSRESPONSE']._serialized_start=4188
+  _globals['_READLOGSRESPONSE']._serialized_end=4258
+  _globals['_CLUSTERSERVICE']._serialized_start=4731
+  _globals['_CLUSTERSERVICE']._serialized_end=5435
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ Served by simcluster, and by adapters to real clusters: runs jobs, reports event
 
 from adlro.v1 import cluster_pb2 as _cluster_pb2
 from adlro.v1 import job_pb2 as _job_pb2
+from adlro.v1 import payload_pb2 as _payload_pb2
 from adlro.v1 import placement_pb2 as _placement_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
@@ -32,7 +33,7 @@ class _AttemptStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttemptS
     ATTEMPT_STATE_ACCEPTED: _AttemptState.ValueType  # 1
     """Its launch is accepted; an event will report its start, failure or loss."""
     ATTEMPT_STATE_STARTED: _AttemptState.ValueType  # 2
-    """It has its GPU."""
+    """It has its GPUs."""
     ATTEMPT_STATE_RUNNING: _AttemptState.ValueType  # 3
     """Its program runs."""
     ATTEMPT_STATE_ENDED: _AttemptState.ValueType  # 4
@@ -44,7 +45,7 @@ ATTEMPT_STATE_UNSPECIFIED: AttemptState.ValueType  # 0
 ATTEMPT_STATE_ACCEPTED: AttemptState.ValueType  # 1
 """Its launch is accepted; an event will report its start, failure or loss."""
 ATTEMPT_STATE_STARTED: AttemptState.ValueType  # 2
-"""It has its GPU."""
+"""It has its GPUs."""
 ATTEMPT_STATE_RUNNING: AttemptState.ValueType  # 3
 """Its program runs."""
 ATTEMPT_STATE_ENDED: AttemptState.ValueType  # 4
@@ -161,7 +162,7 @@ class Capabilities(_message.Message):
     logs: _builtins.bool
     """The output of a job can be read."""
     gangs: _builtins.bool
-    """A job may have several GPUs."""
+    """A job may have several GPUs. They start and end together; if one of them is lost, the attempt is lost on all."""
     shares: _builtins.bool
     """A job may have a part of a GPU."""
     containers: _builtins.bool
@@ -184,6 +185,31 @@ class Capabilities(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Capabilities: _TypeAlias = Capabilities  # noqa: Y015
+
+@_typing.final
+class GpuCondition(_message.Message):
+    """The reason why a GPU is lost."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    gpu_id: _builtins.str
+    reason: _builtins.str
+    """For people, such as "used by pid 4711 of user bob"."""
+    def __init__(
+        self,
+        *,
+        gpu_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_id", b"gpu_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuCondition: _TypeAlias = GpuCondition  # noqa: Y015
 
 @_typing.final
 class DescribeClusterRequest(_message.Message):
@@ -213,6 +239,7 @@ class DescribeClusterResponse(_message.Message):
     OLDEST_REVISION_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
+    GPU_CONDITIONS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """Of the event log. A restart of the cluster's service keeps it; a lost journal gives a new one."""
     revision: _builtins.int
@@ -237,6 +264,10 @@ class DescribeClusterResponse(_message.Message):
     def capabilities(self) -> Global___Capabilities:
         """Not set by services of older versions."""
 
+    @_builtins.property
+    def gpu_conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuCondition]:
+        """Of lost GPUs, where the cluster knows them."""
+
     def __init__(
         self,
         *,
@@ -249,10 +280,11 @@ class DescribeClusterResponse(_message.Message):
         oldest_revision: _builtins.int = ...,
         fencing_token: _builtins.int = ...,
         capabilities: Global___Capabilities | None = ...,
+        gpu_conditions: _abc.Iterable[Global___GpuCondition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "clock", b"clock", "cluster", b"cluster"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "clock", b"clock", "cluster", b"cluster", "fencing_token", b"fencing_token", "incarnation", b"incarnation", "lost_gpu_ids", b"lost_gpu_ids", "oldest_revision", b"oldest_revision", "revision", b"revision", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "clock", b"clock", "cluster", b"cluster", "fencing_token", b"fencing_token", "gpu_conditions", b"gpu_conditions", "incarnation", b"incarnation", "lost_gpu_ids", b"lost_gpu_ids", "oldest_revision", b"oldest_revision", "revision", b"revision", "running", b"running"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -279,7 +311,7 @@ class LaunchJobRequest(_message.Message):
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
     def placement(self) -> _placement_pb2.Placement:
-        """gpu_id is its first GPU. Not set: all of gpu_id."""
+        """gpu_id is its first GPU; it has spec.gpu_count of them. Not set: all of gpu_id."""
 
     def __init__(
         self,
@@ -309,7 +341,7 @@ class LaunchJobResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     existing: _builtins.bool
-    """This attempt was launched before, on this GPU; it may have ended since."""
+    """This attempt was launched before, with this placement; it may have ended since."""
     start_s: _builtins.float
     """Cluster time of the start; 0: it has not started yet."""
     revision: _builtins.int
@@ -394,6 +426,7 @@ class ClusterEvent(_message.Message):
     GPU_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
+    EXIT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """1, 2, ... within an incarnation."""
     kind: Global___EventKind.ValueType
@@ -407,6 +440,10 @@ class ClusterEvent(_message.Message):
     def placement(self) -> _placement_pb2.Placement:
         """gpu_id is its first GPU. Of an attempt: where it runs; of a GPU: that one."""
 
+    @_builtins.property
+    def exit(self) -> _payload_pb2.ExitStatus:
+        """Of the end of an attempt on a real cluster."""
+
     def __init__(
         self,
         *,
@@ -418,10 +455,11 @@ class ClusterEvent(_message.Message):
         gpu_id: _builtins.str = ...,
         message: _builtins.str = ...,
         placement: _placement_pb2.Placement | None = ...,
+        exit: _payload_pb2.ExitStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "gpu_id", b"gpu_id", "job_id", b"job_id", "kind", b"kind", "message", b"message", "placement", b"placement", "revision", b"revision", "time_s", b"time_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "exit", b"exit", "gpu_id", b"gpu_id", "job_id", b"job_id", "kind", b"kind", "message", b"message", "placement", b"placement", "revision", b"revision", "time_s", b"time_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -671,3 +709,73 @@ class SetGpuAvailabilityResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetGpuAvailabilityResponse: _TypeAlias = SetGpuAvailabilityResponse  # noqa: Y015
+
+@_typing.final
+class ReadLogsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    TAIL_BYTES_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    attempt: _builtins.int
+    """0: the newest one that this cluster knows."""
+    stream: _payload_pb2.LogStream.ValueType
+    offset: _builtins.int
+    """The first byte to read. Not set: `tail_bytes` before the end."""
+    tail_bytes: _builtins.int
+    """Without an offset: so many bytes before the present end; 0: from the first kept byte."""
+    follow: _builtins.bool
+    """Go on with what the program writes, until the attempt has ended. Not set: until the present end."""
+    rank: _builtins.int
+    """Which of the attempt's programs, where it has several: the node's rank with ONE_PER_NODE, the GPU's with
+    ONE_PER_GPU.
+    """
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        stream: _payload_pb2.LogStream.ValueType = ...,
+        offset: _builtins.int | None = ...,
+        tail_bytes: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "offset", b"offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "offset", b"offset", "rank", b"rank", "stream", b"stream", "tail_bytes", b"tail_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+
+Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
+
+@_typing.final
+class ReadLogsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHUNK_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    """The attempt that is read."""
+    @_builtins.property
+    def chunk(self) -> _payload_pb2.LogChunk: ...
+    def __init__(
+        self,
+        *,
+        chunk: _payload_pb2.LogChunk | None = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "chunk", b"chunk"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLogsResponse: _TypeAlias = ReadLogsResponse  # noqa: Y015

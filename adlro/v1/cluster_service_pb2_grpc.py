@@ -74,6 +74,11 @@ class ClusterServiceStub:
                 request_serializer=adlro_dot_v1_dot_cluster__service__pb2.SetGpuAvailabilityRequest.SerializeToString,
                 response_deserializer=adlro_dot_v1_dot_cluster__service__pb2.SetGpuAvailabilityResponse.FromString,
                 _registered_method=True)
+        self.ReadLogs = channel.unary_stream(
+                '/adlro.v1.ClusterService/ReadLogs',
+                request_serializer=adlro_dot_v1_dot_cluster__service__pb2.ReadLogsRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_cluster__service__pb2.ReadLogsResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -87,8 +92,8 @@ class ClusterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LaunchJob(self, request, context):
-        """Accepts an attempt of a job for a GPU: after the answer the attempt is recorded; events report when
-        it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). LaunchJob,
+        """Accepts an attempt of a job for all GPUs of a placement, or refuses it and changes nothing. After the answer the
+        attempt is recorded; events report when it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). LaunchJob,
         StopJob and AcknowledgeEvents refuse a fencing token that is older than an issued or used one
         (STALE_FENCING_TOKEN), or that no lease has issued (UNKNOWN_FENCING_TOKEN), with FAILED_PRECONDITION, and change
         nothing.
@@ -142,6 +147,13 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadLogs(self, request, context):
+        """The output of an attempt, also after its end. Clusters without the capability `logs`: UNIMPLEMENTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -184,6 +196,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.SetGpuAvailability,
                     request_deserializer=adlro_dot_v1_dot_cluster__service__pb2.SetGpuAvailabilityRequest.FromString,
                     response_serializer=adlro_dot_v1_dot_cluster__service__pb2.SetGpuAvailabilityResponse.SerializeToString,
+            ),
+            'ReadLogs': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadLogs,
+                    request_deserializer=adlro_dot_v1_dot_cluster__service__pb2.ReadLogsRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_cluster__service__pb2.ReadLogsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -402,6 +419,33 @@ class ClusterService:
             '/adlro.v1.ClusterService/SetGpuAvailability',
             adlro_dot_v1_dot_cluster__service__pb2.SetGpuAvailabilityRequest.SerializeToString,
             adlro_dot_v1_dot_cluster__service__pb2.SetGpuAvailabilityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/adlro.v1.ClusterService/ReadLogs',
+            adlro_dot_v1_dot_cluster__service__pb2.ReadLogsRequest.SerializeToString,
+            adlro_dot_v1_dot_cluster__service__pb2.ReadLogsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,8 +34,8 @@ class ClusterServiceStub:
     DescribeCluster: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.DescribeClusterRequest, _cluster_service_pb2.DescribeClusterResponse]
     """The cluster, its running attempts, its clock, and the state of its event log."""
     LaunchJob: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.LaunchJobRequest, _cluster_service_pb2.LaunchJobResponse]
-    """Accepts an attempt of a job for a GPU: after the answer the attempt is recorded; events report when
-    it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). LaunchJob,
+    """Accepts an attempt of a job for all GPUs of a placement, or refuses it and changes nothing. After the answer the
+    attempt is recorded; events report when it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). LaunchJob,
     StopJob and AcknowledgeEvents refuse a fencing token that is older than an issued or used one
     (STALE_FENCING_TOKEN), or that no lease has issued (UNKNOWN_FENCING_TOKEN), with FAILED_PRECONDITION, and change
     nothing.
@@ -58,6 +58,8 @@ class ClusterServiceStub:
     """Removes a simulated cluster's GPU or brings it back. Clusters without the capability `gpu_availability`:
     UNIMPLEMENTED.
     """
+    ReadLogs: _grpc.UnaryStreamMultiCallable[_cluster_service_pb2.ReadLogsRequest, _cluster_service_pb2.ReadLogsResponse]
+    """The output of an attempt, also after its end. Clusters without the capability `logs`: UNIMPLEMENTED."""
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -65,8 +67,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     DescribeCluster: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.DescribeClusterRequest, _cluster_service_pb2.DescribeClusterResponse]  # type: ignore[assignment]
     """The cluster, its running attempts, its clock, and the state of its event log."""
     LaunchJob: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.LaunchJobRequest, _cluster_service_pb2.LaunchJobResponse]  # type: ignore[assignment]
-    """Accepts an attempt of a job for a GPU: after the answer the attempt is recorded; events report when
-    it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). LaunchJob,
+    """Accepts an attempt of a job for all GPUs of a placement, or refuses it and changes nothing. After the answer the
+    attempt is recorded; events report when it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). LaunchJob,
     StopJob and AcknowledgeEvents refuse a fencing token that is older than an issued or used one
     (STALE_FENCING_TOKEN), or that no lease has issued (UNKNOWN_FENCING_TOKEN), with FAILED_PRECONDITION, and change
     nothing.
@@ -89,6 +91,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """Removes a simulated cluster's GPU or brings it back. Clusters without the capability `gpu_availability`:
     UNIMPLEMENTED.
     """
+    ReadLogs: _aio.UnaryStreamMultiCallable[_cluster_service_pb2.ReadLogsRequest, _cluster_service_pb2.ReadLogsResponse]  # type: ignore[assignment]
+    """The output of an attempt, also after its end. Clusters without the capability `logs`: UNIMPLEMENTED."""
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -105,8 +109,8 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cluster_service_pb2.LaunchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.LaunchJobResponse, _abc.Awaitable[_cluster_service_pb2.LaunchJobResponse]]:
-        """Accepts an attempt of a job for a GPU: after the answer the attempt is recorded; events report when
-        it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). LaunchJob,
+        """Accepts an attempt of a job for all GPUs of a placement, or refuses it and changes nothing. After the answer the
+        attempt is recorded; events report when it starts (STARTED), when its program runs (RUNNING), how it ends. Idempotent on (job_id, attempt). LaunchJob,
         StopJob and AcknowledgeEvents refuse a fencing token that is older than an issued or used one
         (STALE_FENCING_TOKEN), or that no lease has issued (UNKNOWN_FENCING_TOKEN), with FAILED_PRECONDITION, and change
         nothing.
@@ -165,5 +169,13 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Removes a simulated cluster's GPU or brings it back. Clusters without the capability `gpu_availability`:
         UNIMPLEMENTED.
         """
+
+    @_abc_1.abstractmethod
+    def ReadLogs(
+        self,
+        request: _cluster_service_pb2.ReadLogsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_cluster_service_pb2.ReadLogsResponse], _abc.AsyncIterator[_cluster_service_pb2.ReadLogsResponse]]:
+        """The output of an attempt, also after its end. Clusters without the capability `logs`: UNIMPLEMENTED."""
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -572,11 +572,17 @@ class Evidence(_message.Message):
     SIMILARITY_FIELD_NUMBER: _builtins.int
     GPU_MODEL_FIELD_NUMBER: _builtins.int
     RUNTIME_S_FIELD_NUMBER: _builtins.int
+    GPU_COUNT_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     similarity: _builtins.float
     """0..1."""
     gpu_model: _builtins.str
     runtime_s: _builtins.float
+    gpu_count: _builtins.int
+    """GPUs on which it ran."""
+    spread: _builtins.bool
+    """They were on more nodes than could hold them in the empty cluster."""
     def __init__(
         self,
         *,
@@ -584,10 +590,12 @@ class Evidence(_message.Message):
         similarity: _builtins.float = ...,
         gpu_model: _builtins.str = ...,
         runtime_s: _builtins.float = ...,
+        gpu_count: _builtins.int = ...,
+        spread: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_model", b"gpu_model", "job_id", b"job_id", "runtime_s", b"runtime_s", "similarity", b"similarity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_count", b"gpu_count", "gpu_model", b"gpu_model", "job_id", b"job_id", "runtime_s", b"runtime_s", "similarity", b"similarity", "spread", b"spread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -606,8 +614,12 @@ class RuntimePrediction(_message.Message):
     NOVELTY_FIELD_NUMBER: _builtins.int
     EVIDENCE_FIELD_NUMBER: _builtins.int
     GPU_ID_FIELD_NUMBER: _builtins.int
+    SPREAD_SPEED_FIELD_NUMBER: _builtins.int
+    SPREAD_LOW_S_FIELD_NUMBER: _builtins.int
+    SPREAD_HIGH_S_FIELD_NUMBER: _builtins.int
     gpu_model: _builtins.str
     median_s: _builtins.float
+    """With the job's GPUs on as few nodes as can hold them."""
     low_s: _builtins.float
     """The runtime lies between low_s and high_s with probability interval_coverage."""
     high_s: _builtins.float
@@ -619,6 +631,13 @@ class RuntimePrediction(_message.Message):
     """
     gpu_id: _builtins.str
     """Set if the request named the GPU by id: the prediction includes its own speed."""
+    spread_speed: _builtins.float
+    """A job of several GPUs: its speed with them on more nodes than needed, as a share of that on as few as can hold them.
+    Its runtime is then median_s / spread_speed, and between spread_low_s and spread_high_s with probability
+    interval_coverage. Not set: a job of one GPU.
+    """
+    spread_low_s: _builtins.float
+    spread_high_s: _builtins.float
     @_builtins.property
     def evidence(self) -> _containers.RepeatedCompositeFieldContainer[Global___Evidence]: ...
     def __init__(
@@ -633,12 +652,26 @@ class RuntimePrediction(_message.Message):
         novelty: _builtins.float = ...,
         evidence: _abc.Iterable[Global___Evidence] | None = ...,
         gpu_id: _builtins.str = ...,
+        spread_speed: _builtins.float | None = ...,
+        spread_low_s: _builtins.float | None = ...,
+        spread_high_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_spread_high_s", b"_spread_high_s", "_spread_low_s", b"_spread_low_s", "_spread_speed", b"_spread_speed", "spread_high_s", b"spread_high_s", "spread_low_s", b"spread_low_s", "spread_speed", b"spread_speed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["basis", b"basis", "evidence", b"evidence", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "high_s", b"high_s", "interval_coverage", b"interval_coverage", "low_s", b"low_s", "median_s", b"median_s", "novelty", b"novelty"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_spread_high_s", b"_spread_high_s", "_spread_low_s", b"_spread_low_s", "_spread_speed", b"_spread_speed", "basis", b"basis", "evidence", b"evidence", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "high_s", b"high_s", "interval_coverage", b"interval_coverage", "low_s", b"low_s", "median_s", b"median_s", "novelty", b"novelty", "spread_high_s", b"spread_high_s", "spread_low_s", b"spread_low_s", "spread_speed", b"spread_speed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__spread_high_s: _TypeAlias = _typing.Literal["spread_high_s"]  # noqa: Y015
+    _WhichOneofArgType__spread_high_s: _TypeAlias = _typing.Literal["_spread_high_s", b"_spread_high_s"]  # noqa: Y015
+    _WhichOneofReturnType__spread_low_s: _TypeAlias = _typing.Literal["spread_low_s"]  # noqa: Y015
+    _WhichOneofArgType__spread_low_s: _TypeAlias = _typing.Literal["_spread_low_s", b"_spread_low_s"]  # noqa: Y015
+    _WhichOneofReturnType__spread_speed: _TypeAlias = _typing.Literal["spread_speed"]  # noqa: Y015
+    _WhichOneofArgType__spread_speed: _TypeAlias = _typing.Literal["_spread_speed", b"_spread_speed"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__spread_high_s) -> _WhichOneofReturnType__spread_high_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__spread_low_s) -> _WhichOneofReturnType__spread_low_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__spread_speed) -> _WhichOneofReturnType__spread_speed | None: ...
 
 Global___RuntimePrediction: _TypeAlias = RuntimePrediction  # noqa: Y015
 
@@ -777,11 +810,14 @@ class Recollection(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     GPU_MODEL_FIELD_NUMBER: _builtins.int
     RUNTIME_S_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     similarity: _builtins.float
     """0..1."""
     gpu_model: _builtins.str
     runtime_s: _builtins.float
+    spread: _builtins.bool
+    """Its GPUs were on more nodes than could hold them in the empty cluster."""
     @_builtins.property
     def job(self) -> _job_pb2.JobSpec: ...
     def __init__(
@@ -792,10 +828,11 @@ class Recollection(_message.Message):
         job: _job_pb2.JobSpec | None = ...,
         gpu_model: _builtins.str = ...,
         runtime_s: _builtins.float = ...,
+        spread: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_model", b"gpu_model", "job", b"job", "job_id", b"job_id", "runtime_s", b"runtime_s", "similarity", b"similarity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_model", b"gpu_model", "job", b"job", "job_id", b"job_id", "runtime_s", b"runtime_s", "similarity", b"similarity", "spread", b"spread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

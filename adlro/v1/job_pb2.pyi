@@ -6,6 +6,7 @@ Times named *_s are seconds of cluster time (a simulated cluster's clock starts 
 times named *_unix_s are seconds of wall time since 1970.
 """
 
+from adlro.v1 import payload_pb2 as _payload_pb2
 from adlro.v1 import placement_pb2 as _placement_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
@@ -30,7 +31,7 @@ class _JobType:
 class _JobTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobType.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     JOB_TYPE_UNSPECIFIED: _JobType.ValueType  # 0
-    """Not stated: refused at submission."""
+    """Not stated: allowed for jobs with a payload alone."""
     JOB_TYPE_SIMULATION: _JobType.ValueType  # 1
     """Physics, chemistry, engineering: mostly FP64 or bandwidth bound."""
     JOB_TYPE_MACHINE_LEARNING: _JobType.ValueType  # 2
@@ -42,7 +43,7 @@ class JobType(_JobType, metaclass=_JobTypeEnumTypeWrapper):
     """The three kinds of work that ADLRO distinguishes."""
 
 JOB_TYPE_UNSPECIFIED: JobType.ValueType  # 0
-"""Not stated: refused at submission."""
+"""Not stated: allowed for jobs with a payload alone."""
 JOB_TYPE_SIMULATION: JobType.ValueType  # 1
 """Physics, chemistry, engineering: mostly FP64 or bandwidth bound."""
 JOB_TYPE_MACHINE_LEARNING: JobType.ValueType  # 2
@@ -111,6 +112,14 @@ class _PendingReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pending
     """Every GPU that could hold it is lost or on a drained node."""
     PENDING_REASON_LAUNCH_REFUSED: _PendingReason.ValueType  # 9
     """Its launch was refused, or not answered; Job.message says why, and when it is launched again."""
+    PENDING_REASON_GANG_NODES: _PendingReason.ValueType  # 10
+    """It asks for several GPUs, and so many are not free now on so few nodes; Job.message has the figures."""
+    PENDING_REASON_RESERVED: _PendingReason.ValueType  # 11
+    """The GPUs that it could have are kept free for Job.reserved_for_job_id, which is expected to start at about
+    Job.reserved_until_s.
+    """
+    PENDING_REASON_NO_FITTING_NODES: _PendingReason.ValueType  # 12
+    """It asks for several GPUs, and no set of nodes of the cluster, idle or not, can ever hold them."""
 
 class PendingReason(_PendingReason, metaclass=_PendingReasonEnumTypeWrapper):
     """Why a pending job is not running yet."""
@@ -135,11 +144,19 @@ PENDING_REASON_NODES_DRAINED: PendingReason.ValueType  # 8
 """Every GPU that could hold it is lost or on a drained node."""
 PENDING_REASON_LAUNCH_REFUSED: PendingReason.ValueType  # 9
 """Its launch was refused, or not answered; Job.message says why, and when it is launched again."""
+PENDING_REASON_GANG_NODES: PendingReason.ValueType  # 10
+"""It asks for several GPUs, and so many are not free now on so few nodes; Job.message has the figures."""
+PENDING_REASON_RESERVED: PendingReason.ValueType  # 11
+"""The GPUs that it could have are kept free for Job.reserved_for_job_id, which is expected to start at about
+Job.reserved_until_s.
+"""
+PENDING_REASON_NO_FITTING_NODES: PendingReason.ValueType  # 12
+"""It asks for several GPUs, and no set of nodes of the cluster, idle or not, can ever hold them."""
 Global___PendingReason: _TypeAlias = PendingReason  # noqa: Y015
 
 @_typing.final
 class ExpectedRuntime(_message.Message):
-    """How long a user expects a job to run on one GPU model."""
+    """How long a user expects a job to run on one GPU model, with all its GPUs on as few nodes as hold them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -172,7 +189,9 @@ class SimulatedWork(_message.Message):
     WORK_S_FIELD_NUMBER: _builtins.int
     FAILS_AT_RATIO_FIELD_NUMBER: _builtins.int
     work_s: _builtins.float
-    """Seconds on the reference GPU (v100_sxm2); on another model work_s / speed."""
+    """Seconds on the reference GPU (v100_sxm2), with all the job's GPUs on as few nodes as hold them; on another model
+    work_s / speed.
+    """
     fails_at_ratio: _builtins.float
     """The job fails by itself after this share of its work; not set: it succeeds."""
     def __init__(
@@ -231,6 +250,9 @@ class JobSpec(_message.Message):
     BEGIN_TIME_S_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     SIMULATED_WORK_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    MAX_NODE_COUNT_FIELD_NUMBER: _builtins.int
+    GPU_MODELS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; need not be unique."""
     user: _builtins.str
@@ -242,17 +264,19 @@ class JobSpec(_message.Message):
     priority: _builtins.float
     """0 (least) to 1 (most urgent). Not set: 0.5."""
     cpu_cores: _builtins.int
-    """CPU cores on the GPU's node. 0: 1 core."""
+    """CPU cores with each GPU, on its node. 0: 1 core."""
     memory_mib: _builtins.int
-    """Main memory on the GPU's node, MiB. 0: 4096 MiB a core."""
+    """Main memory with each GPU, on its node, MiB. 0: 4096 MiB a core."""
     gpu_memory_mib: _builtins.int
-    """Memory of the GPU, MiB. 0: any GPU will do."""
+    """Memory of each GPU, MiB. 0: any GPU will do."""
     gpu_count: _builtins.int
-    """GPUs. 0: 1. More than one is refused for now."""
+    """GPUs, all of one model. They start together and end together. 0: 1."""
     time_limit_s: _builtins.float
     """The cluster ends the job (FAILED) after this runtime, seconds. Optional."""
     begin_time_s: _builtins.float
     """The earliest start, in cluster time; the completion time counts from it. Optional."""
+    max_node_count: _builtins.int
+    """The most nodes that its GPUs may be on. 0: any number."""
     @_builtins.property
     def expected_runtime(self) -> Global___ExpectedRuntime:
         """The user's own estimate; decompose corrects it by finished jobs. Optional."""
@@ -264,6 +288,14 @@ class JobSpec(_message.Message):
     @_builtins.property
     def simulated_work(self) -> Global___SimulatedWork:
         """The work on a simulated cluster. Not set: drawn by the job type and expected_runtime."""
+
+    @_builtins.property
+    def payload(self) -> _payload_pb2.Payload:
+        """The program to run. Not set: the job can only run on a simulated cluster."""
+
+    @_builtins.property
+    def gpu_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The GPU models that it may run on. Empty: any."""
 
     def __init__(
         self,
@@ -282,10 +314,13 @@ class JobSpec(_message.Message):
         begin_time_s: _builtins.float | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         simulated_work: Global___SimulatedWork | None = ...,
+        payload: _payload_pb2.Payload | None = ...,
+        max_node_count: _builtins.int = ...,
+        gpu_models: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "begin_time_s", b"begin_time_s", "expected_runtime", b"expected_runtime", "priority", b"priority", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "begin_time_s", b"begin_time_s", "expected_runtime", b"expected_runtime", "payload", b"payload", "priority", b"priority", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "application", b"application", "begin_time_s", b"begin_time_s", "cpu_cores", b"cpu_cores", "expected_runtime", b"expected_runtime", "gpu_count", b"gpu_count", "gpu_memory_mib", b"gpu_memory_mib", "job_type", b"job_type", "labels", b"labels", "memory_mib", b"memory_mib", "name", b"name", "priority", b"priority", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "application", b"application", "begin_time_s", b"begin_time_s", "cpu_cores", b"cpu_cores", "expected_runtime", b"expected_runtime", "gpu_count", b"gpu_count", "gpu_memory_mib", b"gpu_memory_mib", "gpu_models", b"gpu_models", "job_type", b"job_type", "labels", b"labels", "max_node_count", b"max_node_count", "memory_mib", b"memory_mib", "name", b"name", "payload", b"payload", "priority", b"priority", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__begin_time_s: _TypeAlias = _typing.Literal["begin_time_s"]  # noqa: Y015
     _WhichOneofArgType__begin_time_s: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s"]  # noqa: Y015
@@ -341,6 +376,54 @@ class NormalizedJob(_message.Message):
 Global___NormalizedJob: _TypeAlias = NormalizedJob  # noqa: Y015
 
 @_typing.final
+class JobReservation(_message.Message):
+    """GPUs that are kept free for a job that waits for several. Others get GPUs of these nodes only if they are expected to
+    end before it starts, or fit into the slack.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    SINCE_S_FIELD_NUMBER: _builtins.int
+    GPU_MODEL_FIELD_NUMBER: _builtins.int
+    NODE_IDS_FIELD_NUMBER: _builtins.int
+    EXPECTED_START_S_FIELD_NUMBER: _builtins.int
+    SLACK_GPU_COUNT_FIELD_NUMBER: _builtins.int
+    GPU_COUNT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The job that holds it."""
+    since_s: _builtins.float
+    """Cluster time since which it is held."""
+    gpu_model: _builtins.str
+    """What follows is worked out anew at each decision, by the runtimes that are expected then."""
+    expected_start_s: _builtins.float
+    """Cluster time at which the job is expected to start there."""
+    slack_gpu_count: _builtins.int
+    """GPUs of the nodes that are expected to be free then, beyond those of the job."""
+    gpu_count: _builtins.int
+    """GPUs of the job."""
+    @_builtins.property
+    def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        since_s: _builtins.float = ...,
+        gpu_model: _builtins.str = ...,
+        node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        expected_start_s: _builtins.float = ...,
+        slack_gpu_count: _builtins.int = ...,
+        gpu_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_start_s", b"expected_start_s", "gpu_count", b"gpu_count", "gpu_model", b"gpu_model", "job_id", b"job_id", "node_ids", b"node_ids", "since_s", b"since_s", "slack_gpu_count", b"slack_gpu_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobReservation: _TypeAlias = JobReservation  # noqa: Y015
+
+@_typing.final
 class JobAttempt(_message.Message):
     """One try to run a job."""
 
@@ -354,6 +437,8 @@ class JobAttempt(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     EXCUSED_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
+    RUN_S_FIELD_NUMBER: _builtins.int
+    EXIT_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     """1, 2, ..."""
     gpu_id: _builtins.str
@@ -368,9 +453,15 @@ class JobAttempt(_message.Message):
     """A restart of the cluster's service lost the attempt: it does not count against the limit of lost
     attempts of a job.
     """
+    run_s: _builtins.float
+    """Cluster time at which its program began to run, where the cluster reports that; its runtime counts from here."""
     @_builtins.property
     def placement(self) -> _placement_pb2.Placement:
         """gpu_id is its first GPU."""
+
+    @_builtins.property
+    def exit(self) -> _payload_pb2.ExitStatus:
+        """How its program ended, on a real cluster."""
 
     def __init__(
         self,
@@ -383,17 +474,23 @@ class JobAttempt(_message.Message):
         outcome: _builtins.str = ...,
         excused: _builtins.bool = ...,
         placement: _placement_pb2.Placement | None = ...,
+        run_s: _builtins.float | None = ...,
+        exit: _payload_pb2.ExitStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "end_s", b"end_s", "placement", b"placement", "start_s", b"start_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_run_s", b"_run_s", "_start_s", b"_start_s", "end_s", b"end_s", "exit", b"exit", "placement", b"placement", "run_s", b"run_s", "start_s", b"start_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "attempt", b"attempt", "end_s", b"end_s", "excused", b"excused", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "outcome", b"outcome", "placement", b"placement", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_run_s", b"_run_s", "_start_s", b"_start_s", "attempt", b"attempt", "end_s", b"end_s", "excused", b"excused", "exit", b"exit", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "outcome", b"outcome", "placement", b"placement", "run_s", b"run_s", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_s: _TypeAlias = _typing.Literal["end_s"]  # noqa: Y015
     _WhichOneofArgType__end_s: _TypeAlias = _typing.Literal["_end_s", b"_end_s"]  # noqa: Y015
+    _WhichOneofReturnType__run_s: _TypeAlias = _typing.Literal["run_s"]  # noqa: Y015
+    _WhichOneofArgType__run_s: _TypeAlias = _typing.Literal["_run_s", b"_run_s"]  # noqa: Y015
     _WhichOneofReturnType__start_s: _TypeAlias = _typing.Literal["start_s"]  # noqa: Y015
     _WhichOneofArgType__start_s: _TypeAlias = _typing.Literal["_start_s", b"_start_s"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_s) -> _WhichOneofReturnType__end_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__run_s) -> _WhichOneofReturnType__run_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_s) -> _WhichOneofReturnType__start_s | None: ...
 
@@ -423,6 +520,9 @@ class Job(_message.Message):
     NORMALIZED_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
+    RESERVED_FOR_JOB_ID_FIELD_NUMBER: _builtins.int
+    RESERVED_UNTIL_S_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Given by ingest, such as "job-17"."""
     state: Global___JobState.ValueType
@@ -441,7 +541,7 @@ class Job(_message.Message):
     end_s: _builtins.float
     """Cluster time of the end; set exactly in final states (except for a job cancelled before the orchestrator read it)."""
     gpu_id: _builtins.str
-    """The GPU of the (last) attempt, such as "volta-0/2"."""
+    """The first GPU of the (last) attempt, such as "volta-0/2"."""
     gpu_model: _builtins.str
     attempt_count: _builtins.int
     """Attempts so far; above 1 after a lost attempt."""
@@ -451,6 +551,9 @@ class Job(_message.Message):
     """CancelJob was called; the orchestrator will end the job."""
     format: _builtins.int
     """Format of the stored record; a release refuses unknown formats."""
+    reserved_for_job_id: _builtins.str
+    """With PENDING_REASON_RESERVED: the job for which GPUs are kept free, and the cluster time until about which."""
+    reserved_until_s: _builtins.float
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -460,6 +563,12 @@ class Job(_message.Message):
     @_builtins.property
     def placement(self) -> _placement_pb2.Placement:
         """gpu_id is its first GPU."""
+
+    @_builtins.property
+    def reservation(self) -> Global___JobReservation:
+        """The reservation that this pending job holds, as it was at the record's last change; the orchestrator's status has
+        it as it is. Not set: none.
+        """
 
     def __init__(
         self,
@@ -482,19 +591,26 @@ class Job(_message.Message):
         normalized: Global___NormalizedJob | None = ...,
         placement: _placement_pb2.Placement | None = ...,
         format: _builtins.int = ...,
+        reservation: Global___JobReservation | None = ...,
+        reserved_for_job_id: _builtins.str = ...,
+        reserved_until_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "end_s", b"end_s", "normalized", b"normalized", "placement", b"placement", "spec", b"spec", "start_s", b"start_s", "submit_s", b"submit_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_reserved_until_s", b"_reserved_until_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "end_s", b"end_s", "normalized", b"normalized", "placement", b"placement", "reservation", b"reservation", "reserved_until_s", b"reserved_until_s", "spec", b"spec", "start_s", b"start_s", "submit_s", b"submit_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "attempt_count", b"attempt_count", "attempts", b"attempts", "cancel_requested", b"cancel_requested", "created_unix_s", b"created_unix_s", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "message", b"message", "normalized", b"normalized", "pending_reason", b"pending_reason", "placement", b"placement", "revision", b"revision", "spec", b"spec", "start_s", b"start_s", "state", b"state", "submit_s", b"submit_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_reserved_until_s", b"_reserved_until_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "attempt_count", b"attempt_count", "attempts", b"attempts", "cancel_requested", b"cancel_requested", "created_unix_s", b"created_unix_s", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "message", b"message", "normalized", b"normalized", "pending_reason", b"pending_reason", "placement", b"placement", "reservation", b"reservation", "reserved_for_job_id", b"reserved_for_job_id", "reserved_until_s", b"reserved_until_s", "revision", b"revision", "spec", b"spec", "start_s", b"start_s", "state", b"state", "submit_s", b"submit_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_s: _TypeAlias = _typing.Literal["end_s"]  # noqa: Y015
     _WhichOneofArgType__end_s: _TypeAlias = _typing.Literal["_end_s", b"_end_s"]  # noqa: Y015
+    _WhichOneofReturnType__reserved_until_s: _TypeAlias = _typing.Literal["reserved_until_s"]  # noqa: Y015
+    _WhichOneofArgType__reserved_until_s: _TypeAlias = _typing.Literal["_reserved_until_s", b"_reserved_until_s"]  # noqa: Y015
     _WhichOneofReturnType__start_s: _TypeAlias = _typing.Literal["start_s"]  # noqa: Y015
     _WhichOneofArgType__start_s: _TypeAlias = _typing.Literal["_start_s", b"_start_s"]  # noqa: Y015
     _WhichOneofReturnType__submit_s: _TypeAlias = _typing.Literal["submit_s"]  # noqa: Y015
     _WhichOneofArgType__submit_s: _TypeAlias = _typing.Literal["_submit_s", b"_submit_s"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_s) -> _WhichOneofReturnType__end_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reserved_until_s) -> _WhichOneofReturnType__reserved_until_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__start_s) -> _WhichOneofReturnType__start_s | None: ...
     @_typing.overload

@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from adlro.v1 import job_pb2 as adlro_dot_v1_dot_job__pb2
+from adlro.v1 import payload_pb2 as adlro_dot_v1_dot_payload__pb2
 from adlro.vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x64lro/v1/job_service.proto\x12\x08\x61\x64lro.v1\x1a\x12\x61\x64lro/v1/job.proto\x1a\x1b\x62uf/validate/validate.proto\"h\n\x10SubmitJobRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"A\n\x11SubmitJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08\x65xisting\x18\x02 \x01(\x08\"i\n\x11SubmitJobsRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"\xb0\x01\n\x12SubmitJobsResponse\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x02 \x01(\x03\x12\x37\n\x08rejected\x18\x03 \x03(\x0b\x32%.adlro.v1.SubmitJobsResponse.Rejected\x1a\x38\n\x08Rejected\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xcb\x01\n\rGetJobRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\",\n\x0eGetJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"\xf1\x08\n\tJobFilter\x12\x35\n\x06states\x18\x01 \x03(\x0e\x32\x12.adlro.v1.JobStateB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12\x37\n\tjob_types\x18\x02 \x03(\x0e\x32\x11.adlro.v1.JobTypeB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12\xb5\x01\n\x04user\x18\x03 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\xbd\x01\n\x0b\x61pplication\x18\x04 \x01(\tB\xa7\x01\xbaH\xa3\x01r\xa0\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x87\x03\n\x06labels\x18\x05 \x03(\x0b\x32\x1f.adlro.v1.JobFilter.LabelsEntryB\xd5\x02\xbaH\xd1\x02\x9a\x01\xcd\x02\x10@\"\xa2\x01r\x9f\x01\x18?2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$*\xa3\x01r\xa0\x01\x18\xff\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\xc2\x01\n\x07job_ids\x18\x06 \x03(\tB\xb0\x01\xbaH\xac\x01\x92\x01\xa8\x01\x10\x90N\"\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x91\x02\n\x0fListJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\xbc\x01\n\npage_token\x18\x03 \x01(\tB\xa7\x01\xbaH\xa3\x01r\xa0\x01\x18\x80\x04\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\"H\n\x10ListJobsResponse\x12\x1b\n\x04jobs\x18\x01 \x03(\x0b\x32\r.adlro.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xce\x01\n\x10\x43\x61ncelJobRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\"/\n\x11\x43\x61ncelJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"p\n\x10WatchJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12$\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00H\x00\x88\x01\x01\x42\x11\n\x0f_after_revision\"\xca\x01\n\x11WatchJobsResponse\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .adlro.v1.WatchJobsResponse.Kind\x12\x1a\n\x03job\x18\x02 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08revision\x18\x03 \x01(\x03\"W\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_SNAPSHOT\x10\x01\x12\x15\n\x11KIND_SNAPSHOT_END\x10\x02\x12\x0f\n\x0bKIND_CHANGE\x10\x03\x32\xab\x03\n\nJobService\x12\x44\n\tSubmitJob\x12\x1a.adlro.v1.SubmitJobRequest\x1a\x1b.adlro.v1.SubmitJobResponse\x12I\n\nSubmitJobs\x12\x1b.adlro.v1.SubmitJobsRequest\x1a\x1c.adlro.v1.SubmitJobsResponse(\x01\x12;\n\x06GetJob\x12\x17.adlro.v1.GetJobRequest\x1a\x18.adlro.v1.GetJobResponse\x12\x41\n\x08ListJobs\x12\x19.adlro.v1.ListJobsRequest\x1a\x1a.adlro.v1.ListJobsResponse\x12\x44\n\tCancelJob\x12\x1a.adlro.v1.CancelJobRequest\x1a\x1b.adlro.v1.CancelJobResponse\x12\x46\n\tWatchJobs\x12\x1a.adlro.v1.WatchJobsRequest\x1a\x1b.adlro.v1.WatchJobsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x64lro/v1/job_service.proto\x12\x08\x61\x64lro.v1\x1a\x12\x61\x64lro/v1/job.proto\x1a\x16\x61\x64lro/v1/payload.proto\x1a\x1b\x62uf/validate/validate.proto\"h\n\x10SubmitJobRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"A\n\x11SubmitJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08\x65xisting\x18\x02 \x01(\x08\"i\n\x11SubmitJobsRequest\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x11.adlro.v1.JobSpecB\x06\xbaH\x03\xc8\x01\x01\x12,\n\nrequest_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x18\x80\x01\x32\x0e^[\\x21-\\x7e]*$\"\xb0\x01\n\x12SubmitJobsResponse\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x02 \x01(\x03\x12\x37\n\x08rejected\x18\x03 \x03(\x0b\x32%.adlro.v1.SubmitJobsResponse.Rejected\x1a\x38\n\x08Rejected\x12\r\n\x05index\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xcb\x01\n\rGetJobRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\",\n\x0eGetJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"\xf1\x08\n\tJobFilter\x12\x35\n\x06states\x18\x01 \x03(\x0e\x32\x12.adlro.v1.JobStateB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12\x37\n\tjob_types\x18\x02 \x03(\x0e\x32\x11.adlro.v1.JobTypeB\x11\xbaH\x0e\x92\x01\x0b\x10\x10\"\x07\x82\x01\x04\x10\x01 \x00\x12\xb5\x01\n\x04user\x18\x03 \x01(\tB\xa6\x01\xbaH\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\xbd\x01\n\x0b\x61pplication\x18\x04 \x01(\tB\xa7\x01\xbaH\xa3\x01r\xa0\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x87\x03\n\x06labels\x18\x05 \x03(\x0b\x32\x1f.adlro.v1.JobFilter.LabelsEntryB\xd5\x02\xbaH\xd1\x02\x9a\x01\xcd\x02\x10@\"\xa2\x01r\x9f\x01\x18?2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$*\xa3\x01r\xa0\x01\x18\xff\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\xc2\x01\n\x07job_ids\x18\x06 \x03(\tB\xb0\x01\xbaH\xac\x01\x92\x01\xa8\x01\x10\x90N\"\xa2\x01r\x9f\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x91\x02\n\x0fListJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\xbc\x01\n\npage_token\x18\x03 \x01(\tB\xa7\x01\xbaH\xa3\x01r\xa0\x01\x18\x80\x04\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\"H\n\x10ListJobsResponse\x12\x1b\n\x04jobs\x18\x01 \x03(\x0b\x32\r.adlro.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xce\x01\n\x10\x43\x61ncelJobRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\"/\n\x11\x43\x61ncelJobResponse\x12\x1a\n\x03job\x18\x01 \x01(\x0b\x32\r.adlro.v1.Job\"p\n\x10WatchJobsRequest\x12#\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x13.adlro.v1.JobFilter\x12$\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00H\x00\x88\x01\x01\x42\x11\n\x0f_after_revision\"\xca\x01\n\x11WatchJobsResponse\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .adlro.v1.WatchJobsResponse.Kind\x12\x1a\n\x03job\x18\x02 \x01(\x0b\x32\r.adlro.v1.Job\x12\x10\n\x08revision\x18\x03 \x01(\x03\"W\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_SNAPSHOT\x10\x01\x12\x15\n\x11KIND_SNAPSHOT_END\x10\x02\x12\x0f\n\x0bKIND_CHANGE\x10\x03\"\x8b\x03\n\x12ReadJobLogsRequest\x12\xb9\x01\n\x06job_id\x18\x01 \x01(\tB\xa8\x01\xbaH\xa4\x01r\xa1\x01\x10\x01\x18@2\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12/\n\x06stream\x18\x03 \x01(\x0e\x32\x13.adlro.v1.LogStreamB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x1c\n\x06offset\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00H\x00\x88\x01\x01\x12\x1b\n\ntail_bytes\x18\x05 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00\x12\x0e\n\x06\x66ollow\x18\x06 \x01(\x08\x12\x18\n\x04rank\x18\x07 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xff\x07(\x00\x42\t\n\x07_offset\"I\n\x13ReadJobLogsResponse\x12!\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x12.adlro.v1.LogChunk\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x32\xf9\x03\n\nJobService\x12\x44\n\tSubmitJob\x12\x1a.adlro.v1.SubmitJobRequest\x1a\x1b.adlro.v1.SubmitJobResponse\x12I\n\nSubmitJobs\x12\x1b.adlro.v1.SubmitJobsRequest\x1a\x1c.adlro.v1.SubmitJobsResponse(\x01\x12;\n\x06GetJob\x12\x17.adlro.v1.GetJobRequest\x1a\x18.adlro.v1.GetJobResponse\x12\x41\n\x08ListJobs\x12\x19.adlro.v1.ListJobsRequest\x1a\x1a.adlro.v1.ListJobsResponse\x12\x44\n\tCancelJob\x12\x1a.adlro.v1.CancelJobRequest\x1a\x1b.adlro.v1.CancelJobResponse\x12\x46\n\tWatchJobs\x12\x1a.adlro.v1.WatchJobsRequest\x1a\x1b.adlro.v1.WatchJobsResponse0\x01\x12L\n\x0bReadJobLogs\x12\x1c.adlro.v1.ReadJobLogsRequest\x1a\x1d.adlro.v1.ReadJobLogsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -65,38 +66,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANCELJOBREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H\244\001r\241\001\020\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_WATCHJOBSREQUEST'].fields_by_name['after_revision']._loaded_options = None
   _globals['_WATCHJOBSREQUEST'].fields_by_name['after_revision']._serialized_options = b'\272H\004\"\002(\000'
-  _globals['_SUBMITJOBREQUEST']._serialized_start=89
-  _globals['_SUBMITJOBREQUEST']._serialized_end=193
-  _globals['_SUBMITJOBRESPONSE']._serialized_start=195
-  _globals['_SUBMITJOBRESPONSE']._serialized_end=260
-  _globals['_SUBMITJOBSREQUEST']._serialized_start=262
-  _globals['_SUBMITJOBSREQUEST']._serialized_end=367
-  _globals['_SUBMITJOBSRESPONSE']._serialized_start=370
-  _globals['_SUBMITJOBSRESPONSE']._serialized_end=546
-  _globals['_SUBMITJOBSRESPONSE_REJECTED']._serialized_start=490
-  _globals['_SUBMITJOBSRESPONSE_REJECTED']._serialized_end=546
-  _globals['_GETJOBREQUEST']._serialized_start=549
-  _globals['_GETJOBREQUEST']._serialized_end=752
-  _globals['_GETJOBRESPONSE']._serialized_start=754
-  _globals['_GETJOBRESPONSE']._serialized_end=798
-  _globals['_JOBFILTER']._serialized_start=801
-  _globals['_JOBFILTER']._serialized_end=1938
-  _globals['_JOBFILTER_LABELSENTRY']._serialized_start=1893
-  _globals['_JOBFILTER_LABELSENTRY']._serialized_end=1938
-  _globals['_LISTJOBSREQUEST']._serialized_start=1941
-  _globals['_LISTJOBSREQUEST']._serialized_end=2214
-  _globals['_LISTJOBSRESPONSE']._serialized_start=2216
-  _globals['_LISTJOBSRESPONSE']._serialized_end=2288
-  _globals['_CANCELJOBREQUEST']._serialized_start=2291
-  _globals['_CANCELJOBREQUEST']._serialized_end=2497
-  _globals['_CANCELJOBRESPONSE']._serialized_start=2499
-  _globals['_CANCELJOBRESPONSE']._serialized_end=2546
-  _globals['_WATCHJOBSREQUEST']._serialized_start=2548
-  _globals['_WATCHJOBSREQUEST']._serialized_end=2660
-  _globals['_WATCHJOBSRESPONSE']._serialized_start=2663
-  _globals['_WATCHJOBSRESPONSE']._serialized_end=2865
-  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_start=2778
-  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_end=2865
-  _globals['_JOBSERVICE']._serialized_start=2868
-  _globals['_JOBSERVICE']._serialized_end=3295
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['job_id']._loaded_options = None
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['job_id']._serialized_options = b'\272H\244\001r\241\001\020\001\030@2\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['attempt']._loaded_options = None
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['attempt']._serialized_options = b'\272H\004\032\002(\000'
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['stream']._loaded_options = None
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['stream']._serialized_options = b'\272H\007\202\001\004\020\001 \000'
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['offset']._loaded_options = None
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['offset']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['tail_bytes']._loaded_options = None
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['tail_bytes']._serialized_options = b'\272H\004\"\002(\000'
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['rank']._loaded_options = None
+  _globals['_READJOBLOGSREQUEST'].fields_by_name['rank']._serialized_options = b'\272H\007\032\005\030\377\007(\000'
+  _globals['_SUBMITJOBREQUEST']._serialized_start=113
+  _globals['_SUBMITJOBREQUEST']._serialized_end=217
+  _globals['_SUBMITJOBRESPONSE']._serialized_start=219
+  _globals['_SUBMITJOBRESPONSE']._serialized_end=284
+  _globals['_SUBMITJOBSREQUEST']._serialized_start=286
+  _globals['_SUBMITJOBSREQUEST']._serialized_end=391
+  _globals['_SUBMITJOBSRESPONSE']._serialized_start=394
+  _globals['_SUBMITJOBSRESPONSE']._serialized_end=570
+  _globals['_SUBMITJOBSRESPONSE_REJECTED']._serialized_start=514
+  _globals['_SUBMITJOBSRESPONSE_REJECTED']._serialized_end=570
+  _globals['_GETJOBREQUEST']._serialized_start=573
+  _globals['_GETJOBREQUEST']._serialized_end=776
+  _globals['_GETJOBRESPONSE']._serialized_start=778
+  _globals['_GETJOBRESPONSE']._serialized_end=822
+  _globals['_JOBFILTER']._serialized_start=825
+  _globals['_JOBFILTER']._serialized_end=1962
+  _globals['_JOBFILTER_LABELSENTRY']._serialized_start=1917
+  _globals['_JOBFILTER_LABELSENTRY']._serialized_end=1962
+  _globals['_LISTJOBSREQUEST']._serialized_start=1965
+  _globals['_LISTJOBSREQUEST']._serialized_end=2238
+  _globals['_LISTJOBSRESPONSE']._serialized_start=2240
+  _globals['_LISTJOBSRESPONSE']._serialized_end=2312
+  _globals['_CANCELJOBREQUEST']._serialized_start=2315
+  _globals['_CANCELJOBREQUEST']._serialized_end=2521
+  _globals['_CANCELJOBRESPONSE']._serialized_start=2523
+  _globals['_CANCELJOBRESPONSE']._serialized_end=2570
+  _globals['_WATCHJOBSREQUEST']._serialized_start=2572
+  _globals['_WATCHJOBSREQUEST']._serialized_end=2684
+  _globals['_WATCHJOBSRESPONSE']._serialized_start=2687
+  _globals['_WATCHJOBSRESPONSE']._serialized_end=2889
+  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_start=2802
+  _globals['_WATCHJOBSRESPONSE_KIND']._serialized_end=2889
+  _globals['_READJOBLOGSREQUEST']._serialized_start=2892
+  _globals['_READJOBLOGSREQUEST']._serialized_end=3287
+  _globals['_READJOBLOGSRESPONSE']._serialized_start=3289
+  _globals['_READJOBLOGSRESPONSE']._serialized_end=3362
+  _globals['_JOBSERVICE']._serialized_start=3365
+  _globals['_JOBSERVICE']._serialized_end=3870
 # @@protoc_insertion_point(module_scope)

@@ -4,6 +4,7 @@ isort:skip_file
 Served by ingest: submit, read, cancel and watch jobs."""
 
 from adlro.v1 import job_pb2 as _job_pb2
+from adlro.v1 import payload_pb2 as _payload_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -420,3 +421,73 @@ class WatchJobsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchJobsResponse: _TypeAlias = WatchJobsResponse  # noqa: Y015
+
+@_typing.final
+class ReadJobLogsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    TAIL_BYTES_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    attempt: _builtins.int
+    """0: the newest one."""
+    stream: _payload_pb2.LogStream.ValueType
+    offset: _builtins.int
+    """The first byte to read. Not set: `tail_bytes` before the end."""
+    tail_bytes: _builtins.int
+    """Without an offset: so many bytes before the present end; 0: from the first kept byte."""
+    follow: _builtins.bool
+    """Go on with what the program writes, until the attempt has ended. Not set: until the present end."""
+    rank: _builtins.int
+    """Which of the attempt's programs, where it has several: the node's rank with ONE_PER_NODE, the GPU's with
+    ONE_PER_GPU.
+    """
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        stream: _payload_pb2.LogStream.ValueType = ...,
+        offset: _builtins.int | None = ...,
+        tail_bytes: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "offset", b"offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "offset", b"offset", "rank", b"rank", "stream", b"stream", "tail_bytes", b"tail_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+
+Global___ReadJobLogsRequest: _TypeAlias = ReadJobLogsRequest  # noqa: Y015
+
+@_typing.final
+class ReadJobLogsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHUNK_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    """The attempt that is read."""
+    @_builtins.property
+    def chunk(self) -> _payload_pb2.LogChunk: ...
+    def __init__(
+        self,
+        *,
+        chunk: _payload_pb2.LogChunk | None = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "chunk", b"chunk"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadJobLogsResponse: _TypeAlias = ReadJobLogsResponse  # noqa: Y015

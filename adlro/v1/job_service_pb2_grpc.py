@@ -64,6 +64,11 @@ class JobServiceStub:
                 request_serializer=adlro_dot_v1_dot_job__service__pb2.WatchJobsRequest.SerializeToString,
                 response_deserializer=adlro_dot_v1_dot_job__service__pb2.WatchJobsResponse.FromString,
                 _registered_method=True)
+        self.ReadJobLogs = channel.unary_stream(
+                '/adlro.v1.JobService/ReadJobLogs',
+                request_serializer=adlro_dot_v1_dot_job__service__pb2.ReadJobLogsRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_job__service__pb2.ReadJobLogsResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer:
@@ -115,6 +120,14 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadJobLogs(self, request, context):
+        """The output of a job's program, also after its end. UNAVAILABLE: read on at the next offset. A job whose cluster has
+        no logs: FAILED_PRECONDITION.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -147,6 +160,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.WatchJobs,
                     request_deserializer=adlro_dot_v1_dot_job__service__pb2.WatchJobsRequest.FromString,
                     response_serializer=adlro_dot_v1_dot_job__service__pb2.WatchJobsResponse.SerializeToString,
+            ),
+            'ReadJobLogs': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadJobLogs,
+                    request_deserializer=adlro_dot_v1_dot_job__service__pb2.ReadJobLogsRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_job__service__pb2.ReadJobLogsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -311,6 +329,33 @@ class JobService:
             '/adlro.v1.JobService/WatchJobs',
             adlro_dot_v1_dot_job__service__pb2.WatchJobsRequest.SerializeToString,
             adlro_dot_v1_dot_job__service__pb2.WatchJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadJobLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/adlro.v1.JobService/ReadJobLogs',
+            adlro_dot_v1_dot_job__service__pb2.ReadJobLogsRequest.SerializeToString,
+            adlro_dot_v1_dot_job__service__pb2.ReadJobLogsResponse.FromString,
             options,
             channel_credentials,
             insecure,

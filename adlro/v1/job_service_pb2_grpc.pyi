@@ -49,6 +49,10 @@ class JobServiceStub:
     client loses nothing while the changes after its revision are stored. UNAVAILABLE has in its metadata
     `revision` the place to resume; OUT_OF_RANGE: request a new snapshot.
     """
+    ReadJobLogs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.ReadJobLogsRequest, _job_service_pb2.ReadJobLogsResponse]
+    """The output of a job's program, also after its end. UNAVAILABLE: read on at the next offset. A job whose cluster has
+    no logs: FAILED_PRECONDITION.
+    """
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -70,6 +74,10 @@ class JobServiceAsyncStub(JobServiceStub):
     """The jobs in their present state, then every change in order. Resumable with the last revision received. A slow
     client loses nothing while the changes after its revision are stored. UNAVAILABLE has in its metadata
     `revision` the place to resume; OUT_OF_RANGE: request a new snapshot.
+    """
+    ReadJobLogs: _aio.UnaryStreamMultiCallable[_job_service_pb2.ReadJobLogsRequest, _job_service_pb2.ReadJobLogsResponse]  # type: ignore[assignment]
+    """The output of a job's program, also after its end. UNAVAILABLE: read on at the next offset. A job whose cluster has
+    no logs: FAILED_PRECONDITION.
     """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -125,6 +133,16 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """The jobs in their present state, then every change in order. Resumable with the last revision received. A slow
         client loses nothing while the changes after its revision are stored. UNAVAILABLE has in its metadata
         `revision` the place to resume; OUT_OF_RANGE: request a new snapshot.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadJobLogs(
+        self,
+        request: _job_service_pb2.ReadJobLogsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_job_service_pb2.ReadJobLogsResponse], _abc.AsyncIterator[_job_service_pb2.ReadJobLogsResponse]]:
+        """The output of a job's program, also after its end. UNAVAILABLE: read on at the next offset. A job whose cluster has
+        no logs: FAILED_PRECONDITION.
         """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -3,6 +3,7 @@
 isort:skip_file
 Served by orchestrator: policies, decisions with their reasons, drains."""
 
+from adlro.v1 import job_pb2 as _job_pb2
 from adlro.v1 import placement_pb2 as _placement_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
@@ -128,6 +129,7 @@ class GetStatusResponse(_message.Message):
     UNREADABLE_JOB_COUNT_FIELD_NUMBER: _builtins.int
     DRAIN_REASONS_FIELD_NUMBER: _builtins.int
     DECISIONS_BY_BASIS_FIELD_NUMBER: _builtins.int
+    RESERVATIONS_FIELD_NUMBER: _builtins.int
     acting: _builtins.bool
     """This process holds the lease and places jobs; other orchestrators stand by."""
     instance_id: _builtins.str
@@ -191,6 +193,10 @@ class GetStatusResponse(_message.Message):
         or since the policy was set, if later. A basis that is not listed: 0.
         """
 
+    @_builtins.property
+    def reservations(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobReservation]:
+        """GPUs that are kept free for jobs that wait for several."""
+
     def __init__(
         self,
         *,
@@ -221,10 +227,11 @@ class GetStatusResponse(_message.Message):
         unreadable_job_count: _builtins.int = ...,
         drain_reasons: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         decisions_by_basis: _abc.Iterable[Global___BasisCount] | None = ...,
+        reservations: _abc.Iterable[_job_pb2.JobReservation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "deciding_basis", b"deciding_basis", "deciding_policy", b"deciding_policy", "decision_count", b"decision_count", "decisions_by_basis", b"decisions_by_basis", "drain_reasons", b"drain_reasons", "drained_node_ids", b"drained_node_ids", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "problem", b"problem", "queue_length", b"queue_length", "running_count", b"running_count", "shadow", b"shadow", "unreadable_job_count", b"unreadable_job_count", "wait_ratio", b"wait_ratio", "waiting_for_begin_time_count", b"waiting_for_begin_time_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "deciding_basis", b"deciding_basis", "deciding_policy", b"deciding_policy", "decision_count", b"decision_count", "decisions_by_basis", b"decisions_by_basis", "drain_reasons", b"drain_reasons", "drained_node_ids", b"drained_node_ids", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "problem", b"problem", "queue_length", b"queue_length", "reservations", b"reservations", "running_count", b"running_count", "shadow", b"shadow", "unreadable_job_count", b"unreadable_job_count", "wait_ratio", b"wait_ratio", "waiting_for_begin_time_count", b"waiting_for_begin_time_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -466,7 +473,7 @@ Global___SetShadowPolicyResponse: _TypeAlias = SetShadowPolicyResponse  # noqa: 
 
 @_typing.final
 class Candidate(_message.Message):
-    """A GPU on which the job could start."""
+    """A GPU, or a set of GPUs, on which the job could start."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -474,11 +481,22 @@ class Candidate(_message.Message):
     GPU_MODEL_FIELD_NUMBER: _builtins.int
     EXPECTED_RUNTIME_S_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    NODE_COUNT_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     gpu_model: _builtins.str
     expected_runtime_s: _builtins.float
     score: _builtins.float
     """The policy's score, higher is better; the policy's description defines it."""
+    node_count: _builtins.int
+    """Number of nodes of a set. 0: 1."""
+    spread: _builtins.bool
+    """The set is on more nodes than the job needs, so that it runs slower there."""
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """gpu_id is its first GPU."""
+
     def __init__(
         self,
         *,
@@ -486,10 +504,13 @@ class Candidate(_message.Message):
         gpu_model: _builtins.str = ...,
         expected_runtime_s: _builtins.float = ...,
         score: _builtins.float = ...,
+        placement: _placement_pb2.Placement | None = ...,
+        node_count: _builtins.int = ...,
+        spread: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_runtime_s", b"expected_runtime_s", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "score", b"score"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_runtime_s", b"expected_runtime_s", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "node_count", b"node_count", "placement", b"placement", "score", b"score", "spread", b"spread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -505,6 +526,7 @@ class MaskedCandidate(_message.Message):
     GPU_MODEL_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
+    """Empty: all sets of GPUs of this model, for a job of several."""
     gpu_model: _builtins.str
     reason: _builtins.str
     """Such as "busy with job-12 for about 8 s" or "needs 8 cores, 3 free on volta-0"."""
@@ -546,6 +568,7 @@ class Decision(_message.Message):
     SHADOW_FIELD_NUMBER: _builtins.int
     DECIDING_POLICY_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
     decision_id: _builtins.str
     """Such as "d-17"; empty in the explanation of a job that is not placed."""
     job_id: _builtins.str
@@ -587,6 +610,10 @@ class Decision(_message.Message):
     def placement(self) -> _placement_pb2.Placement:
         """gpu_id is its first GPU. Not set: not placed."""
 
+    @_builtins.property
+    def reservation(self) -> _job_pb2.JobReservation:
+        """GPUs that were kept free for a job after this decision. Not set: none."""
+
     def __init__(
         self,
         *,
@@ -609,10 +636,11 @@ class Decision(_message.Message):
         shadow: Global___ShadowDecision | None = ...,
         deciding_policy: _builtins.str = ...,
         placement: _placement_pb2.Placement | None = ...,
+        reservation: _job_pb2.JobReservation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "hold_score", b"hold_score", "placement", b"placement", "runner_up", b"runner_up", "shadow", b"shadow"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "hold_score", b"hold_score", "placement", b"placement", "reservation", b"reservation", "runner_up", b"runner_up", "shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "attempt", b"attempt", "basis", b"basis", "basis_text", b"basis_text", "candidates", b"candidates", "deciding_policy", b"deciding_policy", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "hold_score", b"hold_score", "job_id", b"job_id", "masked", b"masked", "placement", b"placement", "policy", b"policy", "policy_version", b"policy_version", "queue_length", b"queue_length", "runner_up", b"runner_up", "shadow", b"shadow", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "attempt", b"attempt", "basis", b"basis", "basis_text", b"basis_text", "candidates", b"candidates", "deciding_policy", b"deciding_policy", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "hold_score", b"hold_score", "job_id", b"job_id", "masked", b"masked", "placement", b"placement", "policy", b"policy", "policy_version", b"policy_version", "queue_length", b"queue_length", "reservation", b"reservation", "runner_up", b"runner_up", "shadow", b"shadow", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__hold_score: _TypeAlias = _typing.Literal["hold_score"]  # noqa: Y015
     _WhichOneofArgType__hold_score: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score"]  # noqa: Y015
@@ -629,20 +657,26 @@ class RunnerUp(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     GPU_ID_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Empty: to hold."""
     gpu_id: _builtins.str
     score: _builtins.float
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """gpu_id is its first GPU."""
+
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         gpu_id: _builtins.str = ...,
         score: _builtins.float = ...,
+        placement: _placement_pb2.Placement | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_id", b"gpu_id", "job_id", b"job_id", "score", b"score"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_id", b"gpu_id", "job_id", b"job_id", "placement", b"placement", "score", b"score"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -658,12 +692,17 @@ class ShadowDecision(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     GPU_ID_FIELD_NUMBER: _builtins.int
     AGREES_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     job_id: _builtins.str
     """Empty: to hold."""
     gpu_id: _builtins.str
     agrees: _builtins.bool
-    """The same job on the same GPU."""
+    """The same job on the same GPUs."""
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """gpu_id is its first GPU."""
+
     def __init__(
         self,
         *,
@@ -671,10 +710,11 @@ class ShadowDecision(_message.Message):
         job_id: _builtins.str = ...,
         gpu_id: _builtins.str = ...,
         agrees: _builtins.bool = ...,
+        placement: _placement_pb2.Placement | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agrees", b"agrees", "gpu_id", b"gpu_id", "job_id", b"job_id", "policy", b"policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agrees", b"agrees", "gpu_id", b"gpu_id", "job_id", b"job_id", "placement", b"placement", "policy", b"policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

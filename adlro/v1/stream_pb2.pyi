@@ -4,6 +4,7 @@ isort:skip_file
 Messages in Redis: each is serialised in the field "m" of a stream's entry, or as the value of a hash's field."""
 
 from adlro.v1 import job_pb2 as _job_pb2
+from adlro.v1 import placement_pb2 as _placement_pb2
 from adlro.v1 import telemetry_pb2 as _telemetry_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -86,6 +87,8 @@ class OutcomeStreamEntry(_message.Message):
     SUCCEEDED_FIELD_NUMBER: _builtins.int
     CLUSTER_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     gpu_id: _builtins.str
     gpu_model: _builtins.str
@@ -97,8 +100,14 @@ class OutcomeStreamEntry(_message.Message):
     """The job's cluster: end_s is by its clock, gpu_id one of its GPUs. Empty: the default cluster."""
     format: _builtins.int
     """Format of the entry; a release refuses unknown formats. 0: 1."""
+    spread: _builtins.bool
+    """Its GPUs were on more nodes than could hold them in the empty cluster."""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """gpu_id is its first GPU."""
+
     def __init__(
         self,
         *,
@@ -111,10 +120,12 @@ class OutcomeStreamEntry(_message.Message):
         succeeded: _builtins.bool = ...,
         cluster: _builtins.str = ...,
         format: _builtins.int = ...,
+        placement: _placement_pb2.Placement | None = ...,
+        spread: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "runtime_s", b"runtime_s", "spec", b"spec", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "placement", b"placement", "runtime_s", b"runtime_s", "spec", b"spec", "spread", b"spread", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -163,6 +174,7 @@ class AttemptRecord(_message.Message):
     STOP_ASKED_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     gpu_id: _builtins.str
@@ -184,6 +196,10 @@ class AttemptRecord(_message.Message):
     def spec(self) -> _job_pb2.JobSpec:
         """Not set: the attempt has ended."""
 
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """gpu_id is its first GPU."""
+
     def __init__(
         self,
         *,
@@ -198,10 +214,11 @@ class AttemptRecord(_message.Message):
         stop_asked: _builtins.bool = ...,
         note: _builtins.str = ...,
         format: _builtins.int = ...,
+        placement: _placement_pb2.Placement | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "end_revision", b"end_revision", "format", b"format", "gpu_id", b"gpu_id", "job_id", b"job_id", "note", b"note", "runs", b"runs", "spec", b"spec", "start_revision", b"start_revision", "start_s", b"start_s", "stop_asked", b"stop_asked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "end_revision", b"end_revision", "format", b"format", "gpu_id", b"gpu_id", "job_id", b"job_id", "note", b"note", "placement", b"placement", "runs", b"runs", "spec", b"spec", "start_revision", b"start_revision", "start_s", b"start_s", "stop_asked", b"stop_asked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -37,8 +37,17 @@ from adlro.wire.matrices import (
     telemetry_from_proto,
     variable_to_proto,
 )
+from adlro.wire.payloads import (
+    chunk_from_proto,
+    chunk_to_proto,
+    exit_from_proto,
+    exit_to_proto,
+    payload_from_proto,
+    payload_to_proto,
+)
 from adlro.wire.placements import launch_placement, placement_from_proto, placement_to_proto
 from adlro.wire.predictions import (
+    SpreadColumns,
     evidence_to_proto,
     prediction_from_proto,
     prediction_to_proto,
@@ -57,11 +66,14 @@ from adlro.wire.watching import (
 
 __all__ = [
     "FORMAT",
+    "SpreadColumns",
     "batch_from_proto",
     "batch_to_proto",
     "block_from_proto",
     "block_to_proto",
     "check_format",
+    "chunk_from_proto",
+    "chunk_to_proto",
     "clock_from_proto",
     "clock_to_proto",
     "cluster_from_proto",
@@ -73,6 +85,8 @@ __all__ = [
     "description_from_proto",
     "description_to_proto",
     "evidence_to_proto",
+    "exit_from_proto",
+    "exit_to_proto",
     "filter_from_proto",
     "filter_to_proto",
     "job_event_from_proto",
@@ -80,6 +94,8 @@ __all__ = [
     "job_from_proto",
     "job_to_proto",
     "launch_placement",
+    "payload_from_proto",
+    "payload_to_proto",
     "placement_from_proto",
     "placement_to_proto",
     "policy_from_proto",

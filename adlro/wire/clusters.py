@@ -5,6 +5,7 @@ from __future__ import annotations
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClusterDescription, ClusterEvent, EventBatch, RunningJob
 from adlro.v1 import cluster_pb2, cluster_service_pb2
+from adlro.wire import payloads as _payloads  # noqa: F401 - exit statuses, which events contain, are translated there
 from adlro.wire.fields import Translation
 from adlro.wire.formats import FORMAT
 from adlro.wire.placements import PLACEMENT

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from adlro.records.decisions import Decision
+from adlro.records.decisions import Candidate, Decision, RunnerUp, ShadowDecision
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
 from adlro.v1 import orchestrator_service_pb2
+from adlro.wire import jobs as _jobs  # noqa: F401 - reservations, which decisions contain, are translated there
 from adlro.wire.fields import Translation
 from adlro.wire.placements import PLACEMENT
 
+for record, message in (
+    (Candidate, orchestrator_service_pb2.Candidate),
+    (RunnerUp, orchestrator_service_pb2.RunnerUp),
+    (ShadowDecision, orchestrator_service_pb2.ShadowDecision),
+):
+    Translation(record, message, parts={"placement": PLACEMENT})
 _DECISION = Translation(Decision, orchestrator_service_pb2.Decision, parts={"placement": PLACEMENT})
 decision_to_proto, decision_from_proto = _DECISION.to_proto, _DECISION.from_proto
 

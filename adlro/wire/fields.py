@@ -24,6 +24,7 @@ M = TypeVar("M", bound=Message)
 
 _PLAIN = {
     str: {FieldDescriptor.CPPTYPE_STRING},
+    bytes: {FieldDescriptor.CPPTYPE_STRING},
     bool: {FieldDescriptor.CPPTYPE_BOOL},
     int: {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64},
     float: {FieldDescriptor.CPPTYPE_DOUBLE},
@@ -256,7 +257,12 @@ def _numbers(kind: type[enum.Enum], described: EnumDescriptor | None) -> tuple[d
     if described is None:
         raise TypeError(f"{kind.__name__} belongs to no field that is none of an enumeration")
     prefix = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", described.name).upper() + "_"
-    in_contract = {each.name.removeprefix(prefix): each.number for each in described.values if each.number}
+    # Number 0 is "not stated", which few records have.
+    in_contract = {
+        name: each.number
+        for each in described.values
+        if (name := each.name.removeprefix(prefix)) in kind.__members__ or each.number
+    }
     if differing := in_contract.keys() ^ {each.name for each in kind}:
         raise TypeError(f"{kind.__name__} and {described.full_name} differ in {', '.join(sorted(differing))}")
     number_of = {each: in_contract[each.name] for each in kind}

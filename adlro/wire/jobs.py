@@ -10,6 +10,7 @@ from adlro.records.jobs import (
     ExpectedRuntime,
     Job,
     JobAttempt,
+    JobReservation,
     JobSpec,
     JobState,
     JobType,
@@ -18,13 +19,17 @@ from adlro.records.jobs import (
     SimulatedWork,
 )
 from adlro.v1 import job_pb2
+from adlro.wire.fields import Translation
 from adlro.wire.formats import FORMAT
+from adlro.wire.payloads import exit_from_proto, exit_to_proto, payload_from_proto, payload_to_proto
 from adlro.wire.placements import placement_from_proto, placement_to_proto
 
 # Look-up tables: an orchestrator's session reads each waiting job, and calling an enumeration is slower.
 _JOB_TYPES = {int(each): each for each in JobType}
 _JOB_STATES = {int(each): each for each in JobState}
 _PENDING_REASONS = {int(each): each for each in PendingReason}
+
+_RESERVATION = Translation(JobReservation, job_pb2.JobReservation)
 
 DEFAULT_PRIORITY = 0.5
 DEFAULT_MEMORY_MIB_PER_CORE = 4096
@@ -55,6 +60,9 @@ def spec_from_proto(message: job_pb2.JobSpec) -> JobSpec:
             if work is None
             else SimulatedWork(work.work_s, work.fails_at_ratio if work.HasField("fails_at_ratio") else None)
         ),
+        payload=payload_from_proto(message.payload) if message.HasField("payload") else None,
+        max_node_count=message.max_node_count,
+        gpu_models=tuple(models) if (models := message.gpu_models) else (),
     )
 
 
@@ -73,6 +81,9 @@ def spec_to_proto(spec: JobSpec) -> job_pb2.JobSpec:
         time_limit_s=spec.time_limit_s,
         begin_time_s=spec.begin_time_s,
         labels=spec.labels,
+        payload=None if spec.payload is None else payload_to_proto(spec.payload),
+        max_node_count=spec.max_node_count,
+        gpu_models=spec.gpu_models,
     )
     if spec.expected_runtime is not None:
         message.expected_runtime.gpu_model = spec.expected_runtime.gpu_model
@@ -108,6 +119,8 @@ def job_from_proto(message: job_pb2.Job) -> Job:
                 end_s=each.end_s if each.HasField("end_s") else None,
                 outcome=each.outcome,
                 excused=each.excused,
+                run_s=each.run_s if each.HasField("run_s") else None,
+                exit=exit_from_proto(each.exit) if each.HasField("exit") else None,
             )
             for each in attempts
         )
@@ -122,6 +135,9 @@ def job_from_proto(message: job_pb2.Job) -> Job:
             gpu_memory=normalized.gpu_memory,
             expected_runtime=normalized.expected_runtime,
         ),
+        reservation=_RESERVATION.from_proto(message.reservation) if message.HasField("reservation") else None,
+        reserved_for_job_id=message.reserved_for_job_id,
+        reserved_until_s=message.reserved_until_s if message.HasField("reserved_until_s") else None,
     )
 
 
@@ -152,6 +168,8 @@ def job_to_proto(job: Job) -> job_pb2.Job:
                 end_s=each.end_s,
                 outcome=each.outcome,
                 excused=each.excused,
+                run_s=each.run_s,
+                exit=None if each.exit is None else exit_to_proto(each.exit),
             )
             for each in job.attempts
         ],
@@ -164,4 +182,7 @@ def job_to_proto(job: Job) -> job_pb2.Job:
             gpu_memory=job.normalized.gpu_memory,
             expected_runtime=job.normalized.expected_runtime,
         ),
+        reservation=None if job.reservation is None else _RESERVATION.to_proto(job.reservation),
+        reserved_for_job_id=job.reserved_for_job_id,
+        reserved_until_s=job.reserved_until_s,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adlro.errors import InvalidInput
 from adlro.placement import NOWHERE, GpuShare, Placement
-from adlro.v1 import cluster_service_pb2, job_pb2, orchestrator_service_pb2, placement_pb2
+from adlro.v1 import cluster_service_pb2, job_pb2, orchestrator_service_pb2, placement_pb2, stream_pb2
 from adlro.wire.fields import Part
 
 _Placed = (
@@ -13,7 +13,12 @@ _Placed = (
     | cluster_service_pb2.ClusterEvent
     | cluster_service_pb2.LaunchJobRequest
     | cluster_service_pb2.RunningJob
+    | orchestrator_service_pb2.Candidate
     | orchestrator_service_pb2.Decision
+    | orchestrator_service_pb2.RunnerUp
+    | orchestrator_service_pb2.ShadowDecision
+    | stream_pb2.AttemptRecord
+    | stream_pb2.OutcomeStreamEntry
 )
 """Messages with a placement, and beside it its first GPU."""
 
@@ -34,7 +39,7 @@ def launch_placement(request: cluster_service_pb2.LaunchJobRequest) -> Placement
     """The placement of a launch.
 
     Raises:
-        InvalidInput: the placement is invalid, or differs from `gpu_id`.
+        InvalidInput: the placement is invalid, differs from `gpu_id`, or has another number of GPUs than the job.
     """
     try:
         placement = placement_from_proto(request)
@@ -44,6 +49,11 @@ def launch_placement(request: cluster_service_pb2.LaunchJobRequest) -> Placement
         raise InvalidInput(
             f"placement: its first GPU is {placement.gpu_id!r} and gpu_id is {request.gpu_id!r}; name the same",
             field="placement",
+        )
+    asked = request.spec.gpu_count or 1
+    if len(placement.gpus) != asked:
+        raise InvalidInput(
+            f"placement: has {len(placement.gpus)} GPUs and spec.gpu_count is {asked}; name as many", field="placement"
         )
     return placement
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from adlro.records.predictions import Evidence, PredictionBasis, Recollection, RuntimePrediction
 from adlro.v1 import decompose_service_pb2
@@ -22,6 +23,14 @@ _RECOLLECTION = Translation(
 recollection_to_proto, recollection_from_proto = _RECOLLECTION.to_proto, _RECOLLECTION.from_proto
 
 
+class SpreadColumns(NamedTuple):
+    """A job's predictions with its GPUs on more nodes than needed, on M models; see `RuntimePrediction`."""
+
+    speed: Sequence[float]
+    low_s: Sequence[float]
+    high_s: Sequence[float]
+
+
 def predictions_to_proto(
     gpu_models: Sequence[str],
     median_s: Sequence[float],
@@ -30,12 +39,21 @@ def predictions_to_proto(
     interval_coverage: float,
     basis: PredictionBasis,
     novelty: float,
+    spread: SpreadColumns | None = None,
 ) -> decompose_service_pb2.JobPrediction:
     """The message of a job's predictions on several GPU models, from their columns.
 
     The same as `prediction_to_proto` of each, but without single records: an answer has up to 100,000.
+
+    Args:
+        gpu_models: M.
+        median_s, low_s, high_s: M each, packed.
+        interval_coverage: of all.
+        basis: of all.
+        novelty: of all.
+        spread: None: a job of one GPU.
     """
-    return decompose_service_pb2.JobPrediction(
+    message = decompose_service_pb2.JobPrediction(
         predictions=[
             decompose_service_pb2.RuntimePrediction(
                 gpu_model=model,
@@ -49,3 +67,7 @@ def predictions_to_proto(
             for model, median, low, high in zip(gpu_models, median_s, low_s, high_s, strict=True)
         ]
     )
+    if spread is not None:
+        for each, speed, low, high in zip(message.predictions, *spread, strict=True):
+            each.spread_speed, each.spread_low_s, each.spread_high_s = speed, low, high
+    return message

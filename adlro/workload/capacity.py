@@ -2,7 +2,9 @@
 
 The program distributes jobs of each class (application, demands, share of the mix, mean work) over the kinds of nodes
 so that the rate of the whole mix is greatest while GPU time, CPU-core time and memory time of every kind suffice. It
-ignores packing: a schedule carries less, never more. The files of the included scenarios have their capacities, so only
+ignores packing: a schedule carries less, never more. A job of n GPUs uses n times the GPU time of a packed one, may be
+divided between kinds of nodes of one model, and is kept off models that can't hold it even in an empty cluster; jobs do
+not share GPUs, nor are they stopped. The files of the included scenarios have their capacities, so only
 this module needs scipy, and only while it solves (extra `evaluate`).
 """
 
@@ -17,9 +19,9 @@ from adlro.errors import InvalidInput, Unsupported, with_extra
 from adlro.hardware.speeds import SHIPPED, SpeedTable
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobType
-from adlro.workload.demand import node_kinds
+from adlro.workload.demand import holding_models, node_kinds
 from adlro.workload.job_lists import WorkloadJob
-from adlro.workload.scenario import Group, Scenario
+from adlro.workload.scenario import GangSize, Group, Scenario
 
 CAPACITY_DIGITS = 10
 """Significant digits of a capacity: the solver is no more exact, and its last bits, which may depend on its
@@ -28,7 +30,10 @@ compilation, must not affect the times of a list that the capacity scales."""
 
 @dataclass(frozen=True, slots=True)
 class JobClass:
-    """Jobs of one class: their share of all jobs, and their mean work in seconds on the reference GPU."""
+    """Jobs of one class: their share of all jobs, and their mean work in seconds on the reference GPU.
+
+    The other fields are as in `WorkloadJob`.
+    """
 
     application: str
     job_type: JobType
@@ -37,6 +42,9 @@ class JobClass:
     memory_mib: int
     share: float
     mean_work_s: float
+    gpu_count: int = 1
+    max_node_count: int = 0
+    gpu_models: tuple[str, ...] = ()
 
 
 def scenario_classes(scenario: Scenario, groups: Sequence[Group] | None = None) -> list[JobClass]:
@@ -49,6 +57,7 @@ def scenario_classes(scenario: Scenario, groups: Sequence[Group] | None = None) 
     means: dict[str, list[float]] = {}
     for group in scenario.groups if groups is None else groups:
         means.setdefault(group.application, []).append(scenario.work.expected_s(group.mean_work_s))
+    gang_sizes = scenario.gang_sizes or (GangSize(1, 1.0),)
     classes = []
     for job_type, share_of_type in scenario.mix.items():
         applications = scenario.applications(job_type)
@@ -56,17 +65,20 @@ def scenario_classes(scenario: Scenario, groups: Sequence[Group] | None = None) 
         for application in applications if share_of_type > 0 else ():
             for gpu_memory_mib in sizes:
                 for cpu_cores, share_of_cores in scenario.cpu_cores[job_type]:
-                    classes.append(
+                    share = share_of_type / len(applications) / len(sizes) * share_of_cores
+                    classes += [
                         JobClass(
                             application=application,
                             job_type=job_type,
                             gpu_memory_mib=gpu_memory_mib,
                             cpu_cores=cpu_cores,
                             memory_mib=cpu_cores * scenario.memory_mib_per_core,
-                            share=share_of_type / len(applications) / len(sizes) * share_of_cores,
-                            mean_work_s=float(np.mean(means[application])),
+                            share=share * gang.share,
+                            mean_work_s=float(np.mean(means[application])) * gang.work_factor,
+                            gpu_count=gang.gpu_count,
                         )
-                    )
+                        for gang in gang_sizes
+                    ]
     return classes
 
 
@@ -79,13 +91,14 @@ def list_classes(jobs: Sequence[WorkloadJob], cluster: Cluster) -> list[JobClass
     if not jobs:
         raise InvalidInput("the job list is empty")
     sizes = sorted({gpu.memory_mib for _, gpu in cluster.gpus()})
-    found: dict[tuple[str, JobType, int, int, int], list[float]] = {}
+    found: dict[tuple[str, JobType, int, int, int, int, int, tuple[str, ...]], list[float]] = {}
     for job in jobs:
         size = next((size for size in sizes if job.gpu_memory_mib <= size), job.gpu_memory_mib)
-        key = (job.application, job.job_type, size, job.cpu_cores, job.memory_mib)
+        gang = (job.gpu_count, job.max_node_count, job.gpu_models)
+        key = (job.application, job.job_type, size, job.cpu_cores, job.memory_mib, *gang)
         found.setdefault(key, []).append(job.work_s)
     return [
-        JobClass(*key, share=len(works_s) / len(jobs), mean_work_s=float(np.mean(works_s)))
+        JobClass(*key[:5], len(works_s) / len(jobs), float(np.mean(works_s)), *key[5:])
         for key, works_s in found.items()
     ]
 
@@ -105,14 +118,21 @@ def capacity_jobs_per_h(cluster: Cluster, classes: Sequence[JobClass], speeds: S
             f"the capacity of a cluster for a job list needs scipy; install it {with_extra('evaluate')}"
         ) from None
     kinds = node_kinds(cluster)
-    pairs = [(c, k) for c, each in enumerate(classes) for k, kind in enumerate(kinds) if kind.holds(each)]
+    pairs = [
+        (c, k)
+        for c, each in enumerate(classes)
+        for models in [holding_models(kinds, each)]
+        for k, kind in enumerate(kinds)
+        if kind.gpu_model in models and kind.holds(each)
+    ]
     _refuse_homeless(classes, {c for c, _ in pairs})
     c, k = np.array(pairs).T
     models = [kind.gpu_model for kind in kinds]
     speed = speeds.speeds([each.application for each in classes], [each.job_type for each in classes], models)
     work_s = np.array([each.mean_work_s for each in classes])
     share = np.array([each.share for each in classes])
-    duration_s = work_s[c] / speed[c, k]
+    # Of all its GPUs together: with each it uses cores and memory for as long.
+    gpu_time_s = work_s[c] / speed[c, k] * np.array([each.gpu_count for each in classes])[c]
     # Variables: the rate of jobs of class c on kind k, in units of 1 / the mean work (so that all are near 1), and last
     # the rate of the whole mix. GPUs, cores and memory are shares of a kind's totals.
     unit_s = float((share * work_s).sum())
@@ -123,7 +143,7 @@ def capacity_jobs_per_h(cluster: Cluster, classes: Sequence[JobClass], speeds: S
         (np.array([each.cpu_cores for each in classes]), np.array([kind.cpu_cores for kind in kinds])),
         (np.array([each.memory_mib for each in classes]), np.array([kind.memory_mib for kind in kinds])),
     ):
-        usage.append(duration_s / unit_s * asked[c] / (held * count)[k])
+        usage.append(gpu_time_s / unit_s * asked[c] / (held * count)[k])
     last = len(pairs)
     column = np.arange(last)
     at_most = coo_array(
@@ -226,7 +246,9 @@ def stretched(jobs: Sequence[WorkloadJob], factor: float) -> list[WorkloadJob]:
 def _refuse_homeless(classes: Sequence[JobClass], placed: set[int]) -> None:
     for number, each in enumerate(classes):
         if number not in placed:
+            gang = f" with each of {each.gpu_count} GPUs" if each.gpu_count > 1 else ""
             raise InvalidInput(
                 f"jobs of {each.application or each.job_type.label} with {each.gpu_memory_mib} MiB of GPU memory, "
-                f"{each.cpu_cores} CPU cores and {each.memory_mib} MiB of memory fit on no GPU of the cluster"
+                f"{each.cpu_cores} CPU cores and {each.memory_mib} MiB of memory{gang} fit on no "
+                f"{'set of GPUs' if gang else 'GPU'} of the cluster"
             )

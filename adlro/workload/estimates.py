@@ -5,11 +5,13 @@ Kinds of knowledge (`--runtime`), from complete to none:
 - `true`: the job's own work, and its application's speeds.
 - `noise:SIGMA`: the true runtime times exp(SIGMA N(0, 1)), one error per job and the same on every GPU model; its
   median is 1. The application's speeds are known.
-- `group`: the mean work of the job's (user, application), and the application's speeds. The mean is the exact one of
-  the scenario's population; for a list of another population (a trace), the mean of the list's own jobs.
+- `group`: the mean work of the job's (user, application, number of GPUs), and the application's speeds. The mean is the
+  exact one of the scenario's population; for a list of another population (a trace), the mean of the list's own jobs.
 - `type`: the median work of the job type. The application is not known, so the speeds are the job type's means. The
   median is the scenario's; for a trace, that of its own jobs of the type.
 - `none`: the same work for every job, and each GPU model's mean speed over all applications.
+
+A job's number of GPUs is always known. What it loses by being spread is known as well as its speeds are.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput
+from adlro.hardware.gang_speeds import spread_speeds
 from adlro.hardware.speeds import SHIPPED, SpeedTable
 from adlro.numeric.draws import standard_normals
 from adlro.numeric.exact import exp_array, log_array
 from adlro.records.jobs import JobType
 from adlro.workload.arrivals import FromTrace
 from adlro.workload.job_lists import WorkloadJob
-from adlro.workload.scenario import Group, Scenario, load_scenario
+from adlro.workload.scenario import Group, Scenario, load_scenario, median_work_of
 
 Floats = NDArray[np.float64]
 
@@ -37,6 +40,11 @@ MOST_SIGMA = 10.0
 
 PRIOR_WORK_S: Mapping[JobType, float] = load_scenario("paper").median_work_s
 """Median work if only the job type is known, seconds on the reference GPU: the figures of the scenario `paper`."""
+
+
+def prior_work_s(job_type: JobType) -> float:
+    """`PRIOR_WORK_S` of a job type; the geometric mean of all for an unspecified one."""
+    return median_work_of(PRIOR_WORK_S, job_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +133,28 @@ def expected_s(
     return expected
 
 
+def expected_spread_speeds(
+    jobs: Sequence[WorkloadJob], gpu_models: Sequence[str], runtime: str | RuntimeKnowledge
+) -> Floats:
+    """Speeds of spread jobs that a scheduler expects, as shares of their packed speeds (`adlro.hardware.gang_speeds`).
+
+    Args:
+        jobs: J jobs.
+        gpu_models: K models.
+        runtime: the kind of knowledge: with `type` the application is not known, with `none` neither is the job type.
+
+    Returns:
+        (J, K) in (0, 1].
+
+    Raises:
+        InvalidInput: no such kind of knowledge.
+    """
+    known = parse_runtime(runtime) if isinstance(runtime, str) else runtime
+    applications = ["" if known.kind in ("type", "none") else job.application for job in jobs]
+    job_types = [JobType.UNSPECIFIED if known.kind == "none" else job.job_type for job in jobs]
+    return spread_speeds(applications, job_types, [job.gpu_count for job in jobs], gpu_models)
+
+
 def claimed_spread(jobs: Sequence[WorkloadJob], true_s: Floats, expected: Floats) -> Floats:
     """The spread that a well-calibrated predictor would claim for each job.
 
@@ -152,11 +182,16 @@ def _group_means_s(jobs: Sequence[WorkloadJob], scenario: Scenario, groups: Sequ
     means: dict[tuple[str, str], float] = {}
     if not isinstance(scenario.arrivals, FromTrace):
         means = {(each.user, each.application): scenario.work.expected_s(each.mean_work_s) for each in groups}
-    own: dict[tuple[str, str], list[float]] = {}
+    own: dict[tuple[str, str, int], list[float]] = {}
     for job in jobs:
-        own.setdefault((job.user, job.application), []).append(job.work_s)
-    of_group = {key: means.get(key, float(np.mean(works_s))) for key, works_s in own.items()}
-    return np.array([of_group[job.user, job.application] for job in jobs])
+        own.setdefault((job.user, job.application, job.gpu_count), []).append(job.work_s)
+    of_group: dict[tuple[str, str, int], float] = {}
+    for (user, application, gpu_count), works_s in own.items():
+        mean_s = means.get((user, application))
+        of_group[user, application, gpu_count] = (
+            float(np.mean(works_s)) if mean_s is None else mean_s * scenario.work_factor(gpu_count)
+        )
+    return np.array([of_group[job.user, job.application, job.gpu_count] for job in jobs])
 
 
 def _medians_s(jobs: Sequence[WorkloadJob], scenario: Scenario) -> Mapping[JobType, float]:

@@ -1,8 +1,8 @@
 """Job lists drawn by a scenario's rules.
 
-The rules are in `data/paper.toml` and `data/gavel.toml`: an arrival process (`adlro.workload.arrivals`), a mix of job
-types, applications equally likely within a type, three users per application, work distributed around the mean of its
-(user, application) (`adlro.workload.work`). Traces: `adlro.workload.traces`.
+The rules are in the TOML files of `data/`: an arrival process (`adlro.workload.arrivals`), a mix of job types,
+applications equally likely within a type, three users per application, work distributed around the mean of its (user,
+application) (`adlro.workload.work`), and, in some scenarios, a number of GPUs. Traces: `adlro.workload.traces`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,32 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
+class Preemptible:
+    """A job that can be stopped and go on later.
+
+    Attributes:
+        restart_s: cost of each start after a stop: so long it holds all its GPUs before it goes on.
+        lost_s: progress that it loses at a stop.
+    """
+
+    restart_s: float
+    lost_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadJob:
     """One job of a list: its submission, its demands and its work.
 
-    `work_s` and `expected_runtime_s` (the user's estimate, if any) are seconds on the reference GPU; `source_line` is
-    its line, for a job from a file.
+    Attributes:
+        work_s, expected_runtime_s: the work, and the user's estimate, if any: seconds on the reference GPU; for a job
+            of several GPUs, on that many of them, packed.
+        gpu_memory_mib, cpu_cores, memory_mib: what it asks for with each of its GPUs.
+        source_line: its line, for a job from a file.
+        gpu_count: its GPUs, all of one model.
+        max_node_count: most nodes that it may be on; 0: any number.
+        gpu_models: the models that it accepts; empty: any.
+        preemptible: what a stop costs; None: it can't be stopped.
+        shareable: whether it may share its GPU with another job.
     """
 
     submit_s: float
@@ -43,9 +64,17 @@ class WorkloadJob:
     priority: float
     expected_runtime_s: float | None = None
     source_line: int | None = field(default=None, compare=False)
+    gpu_count: int = 1
+    max_node_count: int = 0
+    gpu_models: tuple[str, ...] = ()
+    preemptible: Preemptible | None = None
+    shareable: bool = False
 
     def spec(self, name: str) -> JobSpec:
-        """The spec to submit: it begins at `submit_s`, and a simulated cluster runs `work_s`."""
+        """The spec to submit: it begins at `submit_s`, and a simulated cluster runs `work_s`.
+
+        `preemptible` and `shareable` are not in it: no spec can state them yet.
+        """
         expected = self.expected_runtime_s
         return JobSpec(
             name=name,
@@ -56,9 +85,12 @@ class WorkloadJob:
             cpu_cores=self.cpu_cores,
             memory_mib=self.memory_mib,
             gpu_memory_mib=self.gpu_memory_mib,
+            gpu_count=self.gpu_count,
             expected_runtime=None if expected is None else ExpectedRuntime(REFERENCE_GPU_MODEL, expected),
             begin_time_s=self.submit_s,
             simulated_work=SimulatedWork(self.work_s),
+            max_node_count=self.max_node_count,
+            gpu_models=self.gpu_models,
         )
 
 
@@ -105,6 +137,7 @@ def draw_jobs(
         (group.user, group.application): group.mean_work_s for group in (scenario.groups if groups is None else groups)
     }
     mean_gap_s = 3600.0 / (load * scenario.capacity_jobs_per_h)
+    preemptible = None if scenario.restart_s is None else Preemptible(scenario.restart_s)
     jobs = []
     now_s = 0.0
     for _ in range(count):
@@ -113,6 +146,8 @@ def draw_jobs(
         user = draw_user(scenario, application, rng)
         work_s = scenario.work.draw_s(mean_work_s[user, application], rng)
         demand = draw_demand(scenario, job_type, rng)
+        gpu_count = draw_gpu_count(scenario, rng)
+        work_s *= scenario.work_factor(gpu_count)
         jobs.append(
             WorkloadJob(
                 submit_s=round(now_s, 3),
@@ -124,6 +159,9 @@ def draw_jobs(
                 cpu_cores=demand.cpu_cores,
                 memory_mib=demand.memory_mib,
                 priority=demand.priority,
+                gpu_count=gpu_count,
+                preemptible=preemptible,
+                shareable=scenario.shareable,
             )
         )
     return jobs
@@ -164,6 +202,13 @@ def draw_demand(scenario: Scenario, job_type: JobType, rng: np.random.Generator)
     gpu_memory_mib = memory[int(rng.integers(len(memory)))]
     cpu_cores = _draw(scenario.cpu_cores[job_type], rng)
     return Demand(gpu_memory_mib, cpu_cores, cpu_cores * scenario.memory_mib_per_core, _draw(scenario.priorities, rng))
+
+
+def draw_gpu_count(scenario: Scenario, rng: np.random.Generator) -> int:
+    """A job's number of GPUs; 1, without a random number, where the scenario has no gangs."""
+    if not scenario.gang_sizes:
+        return 1
+    return _draw([(size.gpu_count, size.share) for size in scenario.gang_sizes], rng)
 
 
 def _draw(choices: Sequence[tuple[_T, float]], rng: np.random.Generator) -> _T:

@@ -102,12 +102,13 @@ def _partial_mean(alpha: float, ratio: float, begin: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LogUniformWork:
-    """60 x 10^x seconds with x uniform in one of several intervals, whatever the group's mean.
+    """`unit_s` x 10^x seconds with x uniform in one of several intervals, whatever the group's mean.
 
     `pieces` are (probability, lowest x, highest x).
     """
 
     pieces: tuple[tuple[float, float, float], ...]
+    unit_s: float = 60.0
 
     def draw_s(self, mean_s: float, rng: np.random.Generator) -> float:
         """Draws two uniform numbers: the interval, and the position in it."""
@@ -118,11 +119,11 @@ class LogUniformWork:
             if point < 0:
                 low, high = piece
                 break
-        return 60.0 * power(10.0, low + (high - low) * float(place))
+        return self.unit_s * power(10.0, low + (high - low) * float(place))
 
     def expected_s(self, mean_s: float = 0.0) -> float:
         """The mean over all intervals."""
         total_s = 0.0
         for share, low, high in self.pieces:  # in a loop: `sum` rounds differently from Python 3.12 on
             total_s += share * (power(10.0, high) - power(10.0, low)) / ((high - low) * log(10.0))
-        return 60.0 * total_s
+        return self.unit_s * total_s

@@ -19,7 +19,7 @@ from adlro.records.matrices import TelemetryBlock
 from adlro.services.decompose.outcomes.outcome_memory import DEFAULT_CLUSTER, FinishedJob
 from adlro.store.keys import CLUSTERS, CURRENT_CLUSTER, telemetry_latest_key
 from adlro.v1 import cluster_pb2, stream_pb2, telemetry_pb2
-from adlro.wire import block_from_proto, check_format, cluster_from_proto, spec_from_proto
+from adlro.wire import block_from_proto, check_format, cluster_from_proto, placement_from_proto, spec_from_proto
 
 CALL_TIMEOUT_S = 2.0
 
@@ -141,6 +141,12 @@ def decode_outcome(body: bytes) -> FinishedJob | None:
         raise BadEntry("job_id is empty")
     if int(entry.spec.job_type) not in _JOB_TYPES:
         raise BadEntry(f"spec.job_type is {entry.spec.job_type}")
+    # Its application says what it ran; arguments and environment are nobody else's, and the memory is shown to others.
+    entry.spec.ClearField("payload")
+    try:
+        placement = placement_from_proto(entry)
+    except ValueError as error:
+        raise BadEntry(f"placement: {error}") from error
     return FinishedJob(
         job_id=entry.job_id,
         spec=spec_from_proto(entry.spec),
@@ -149,6 +155,8 @@ def decode_outcome(body: bytes) -> FinishedJob | None:
         end_s=entry.end_s,
         gpu_id=entry.gpu_id,
         cluster=entry.cluster or DEFAULT_CLUSTER,
+        gpu_ids=placement.gpu_ids if len(placement.gpus) > 1 else (),
+        spread=entry.spread and entry.spec.gpu_count > 1,
     )
 
 

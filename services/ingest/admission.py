@@ -6,8 +6,10 @@ import time
 from typing import NamedTuple
 
 from adlro.errors import FieldViolation, InvalidInput
-from adlro.hardware.specs import GPU_SPECS
+from adlro.hardware.specs import GPU_SPECS, known_models_text
+from adlro.placement import fewest_nodes
 from adlro.records.jobs import JobSpec
+from adlro.records.specifications import completed
 from adlro.services.ingest.clusters import ClusterRegistry, ClusterView, listed, summary
 from adlro.services.ingest.normalize import normalize_job
 from adlro.store import NewJob
@@ -43,8 +45,10 @@ class Admission:
         """The record of a new job.
 
         Raises:
-            InvalidInput: an unknown GPU model is named, or no GPU of the cluster can ever hold the job.
+            InvalidInput: no node can run its payload, an unknown GPU model is named, or no GPUs of the cluster can ever
+                hold the job.
         """
+        spec = completed(spec)
         view = await self._clusters.recent(self._cluster)
         if refusals(spec, view):
             # The description may be a moment old; refuse by the newest only.
@@ -56,25 +60,66 @@ class Admission:
 
 def refusals(spec: JobSpec, view: ClusterView | None) -> list[FieldViolation]:
     """The reasons why a job can never run; empty if it can."""
-    out = []
-    expected = spec.expected_runtime
     models = view.gpu_models if view is not None else frozenset()
-    if expected is not None and expected.gpu_model not in GPU_SPECS and expected.gpu_model not in models:
-        path = "job.expected_runtime.gpu_model"
-        text = f"{path}: {expected.gpu_model!r} is not a known GPU model; use one of {listed({*GPU_SPECS, *models})}"
-        out.append(FieldViolation(path, text))
-    if view is not None and not view.holds(spec):
-        out += _misfits(spec, view)
-    return out
+    named = {} if spec.expected_runtime is None else {"job.expected_runtime.gpu_model": spec.expected_runtime.gpu_model}
+    named |= {f"job.gpu_models[{index}]": model for index, model in enumerate(spec.gpu_models)}
+    out = []
+    for path, model in named.items():
+        if model not in GPU_SPECS and model not in models:
+            known = known_models_text(model, models)
+            text = f"{path}: {model!r} is not a known GPU model; use one of {known}"
+            out.append(FieldViolation(path, text))
+    if view is None or out:
+        return out
+    if not any(map(spec.accepts, models)):
+        path = "job.gpu_models"
+        text = f"{path}: cluster {view.cluster.name!r} has none of these models; it has {listed(models)}"
+        return [FieldViolation(path, text)]
+    if not view.holds(spec):
+        return _misfits(spec, view)
+    return _too_many(spec, view) if spec.gpu_count > 1 else []
+
+
+def _too_many(spec: JobSpec, view: ClusterView) -> list[FieldViolation]:
+    """Why no set of nodes can hold a job of several GPUs; empty if one can."""
+    on_nodes = view.gpus_of_nodes(spec)
+    fewest = {model: fewest_nodes(counts, spec.gpu_count) for model, counts in on_nodes.items()}
+    enough = [nodes for nodes in fewest.values() if nodes is not None]
+    where = f"cluster {view.cluster.name!r}"
+    if not enough:
+        held = ", ".join(f"{sum(counts)} of {model}" for model, counts in sorted(on_nodes.items()))
+        path = "job.gpu_count"
+        text = (
+            f"{path}: asks for {spec.gpu_count} GPUs of one model, each with "
+            f"{_each(spec)}; of such {where} holds at most {held}"
+        )
+        return [FieldViolation(path, text)]
+    if 0 < spec.max_node_count < min(enough):
+        path = "job.max_node_count"
+        text = (
+            f"{path}: {spec.gpu_count} GPUs of one model, each with {_each(spec)}, "
+            f"take at least {min(enough)} nodes of {where}"
+        )
+        return [FieldViolation(path, text)]
+    return []
+
+
+def _each(spec: JobSpec) -> str:
+    """What a job asks for with each GPU."""
+    wanted = (spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib)
+    return " and ".join(need.what.format(amount) for need, amount in zip(_NEEDS, wanted, strict=True) if amount)
 
 
 def _misfits(spec: JobSpec, view: ClusterView) -> list[FieldViolation]:
     """Names the fields to lower, with their limits."""
     wanted = (spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib)
     where = f"of cluster {view.cluster.name!r}"
+    places = [each[:3] for each in view.places_of(spec)]
+    if spec.gpu_models:
+        where += f" with {' or '.join(spec.gpu_models)}"
     out = []
     for index, need in enumerate(_NEEDS):
-        largest = max(place[index] for place in view.places)
+        largest = max(place[index] for place in places)
         if wanted[index] > largest:
             text = (
                 f"{need.field}: asks for {need.what.format(wanted[index])}; "
@@ -84,10 +129,10 @@ def _misfits(spec: JobSpec, view: ClusterView) -> list[FieldViolation]:
     if out:
         return out
     # Each value fits on some GPU, but no GPU fits all: name the values that would fit if lowered.
-    all_of_it = " and ".join(need.what.format(amount) for need, amount in zip(_NEEDS, wanted, strict=True) if amount)
+    all_of_it = _each(spec)
     for index, need in enumerate(_NEEDS):
         others = [i for i in range(len(_NEEDS)) if i != index]
-        left = [place[index] for place in view.places if all(wanted[i] <= place[i] for i in others)]
+        left = [place[index] for place in places if all(wanted[i] <= place[i] for i in others)]
         if left:
             text = (
                 f"{need.field}: no GPU {where} has {all_of_it} on its node; "

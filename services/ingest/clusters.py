@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
@@ -17,15 +18,18 @@ import redis.asyncio as aioredis
 from numpy.typing import NDArray
 
 from adlro.errors import FieldViolation, InvalidInput
-from adlro.hardware.specs import GPU_SPECS, known_spec
-from adlro.placement import shortage
-from adlro.records.cluster import Cluster, Gpu
+from adlro.hardware.specs import known_models_text, known_spec
+from adlro.placement import gpus_that_fit, shortage
+from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec
 from adlro.services.ingest.units import JOB_FIELD_RULES, FullScale, Scale
 from adlro.store.keys import CLUSTERS, CURRENT_CLUSTER
 
 _FORMER_CURRENT = "default"
 """The name of a cluster without a stored name, as in a store of an older version."""
+
+
+Place = tuple[int, int, int, str]
 
 
 class ClusterView:
@@ -40,12 +44,32 @@ class ClusterView:
         self.largest_node_memory_mib = max(node.memory_mib for node in cluster.nodes)
         self.largest_gpu_memory_mib = max(gpu.memory_mib for gpu in self.gpus)
         self.job_references = job_references(self)
-        # Kinds of place a job can be at: (cores, memory MiB, GPU memory MiB), each once.
-        self.places = {(node.cpu_cores, node.memory_mib, gpu.memory_mib) for node, gpu in cluster.gpus()}
+        # Kinds of place a job's GPU can be at: (cores, memory MiB, GPU memory MiB, GPU model), each once.
+        self.places = {(node.cpu_cores, node.memory_mib, gpu.memory_mib, gpu.gpu_model) for node, gpu in cluster.gpus()}
+        # Kinds of node and how many there are of each: (cores, memory MiB, (GPU model, its GPUs' memory MiB)s).
+        self._node_kinds = Counter(
+            (node.cpu_cores, node.memory_mib, tuple(_memories_of_models(node).items())) for node in cluster.nodes
+        )
+
+    def places_of(self, spec: JobSpec) -> list[Place]:
+        """The kinds of place whose GPU model a job accepts."""
+        return [each for each in self.places if spec.accepts(each[3])]
 
     def holds(self, spec: JobSpec) -> bool:
-        """Whether some GPU, were it idle, could hold the job."""
-        return any(shortage(spec, gpu_memory, cores, memory) is None for cores, memory, gpu_memory in self.places)
+        """Whether some GPU, were it idle, could hold the job: for a job of several, one of its GPUs."""
+        return any(
+            shortage(spec, gpu_memory, cores, memory) is None for cores, memory, gpu_memory, _ in self.places_of(spec)
+        )
+
+    def gpus_of_nodes(self, spec: JobSpec) -> dict[str, list[int]]:
+        """By model that a job accepts: how many of its GPUs each node can hold, were it idle; at least one."""
+        found: dict[str, list[int]] = {}
+        for (cores, memory, models), nodes in self._node_kinds.items():
+            for model, gpu_memories in models:
+                count = gpus_that_fit(spec, gpu_memories, cores, memory) if spec.accepts(model) else 0
+                if count:
+                    found.setdefault(model, []).extend([count] * nodes)
+        return found
 
     @cached_property
     def full_scales(self) -> dict[FullScale, NDArray[np.float32]]:
@@ -64,6 +88,14 @@ class ClusterView:
             FullScale.SPEC_MAX_TEMPERATURE: temperature,
             FullScale.SPEC_POWER_LIMIT: power,
         }
+
+
+def _memories_of_models(node: Node) -> dict[str, tuple[int, ...]]:
+    """By GPU model of a node the memory of its GPUs, MiB."""
+    found: dict[str, tuple[int, ...]] = {}
+    for gpu in node.gpus:
+        found[gpu.gpu_model] = (*found.get(gpu.gpu_model, ()), gpu.memory_mib)
+    return found
 
 
 def job_references(view: ClusterView | None) -> dict[str, tuple[bool, float]]:
@@ -184,7 +216,7 @@ def check_cluster(cluster: Cluster) -> None:
                     _violation(
                         f"{path}.gpu_model",
                         f"{gpu.gpu_model!r} is not known; give its figures in {path}.spec, "
-                        f"or use one of {listed(GPU_SPECS)}",
+                        f"or use one of {known_models_text(gpu.gpu_model)}",
                     )
                 )
     if violations:

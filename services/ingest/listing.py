@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from adlro.records.jobs import Job
+from adlro.records.payloads import Payload
 from adlro.records.watching import JobFilter
 from adlro.services.ingest.pages import PageTokens
 from adlro.store import JobStore
@@ -78,4 +79,17 @@ class JobList:
 def _weight(job: Job) -> int:
     """The approximate size of a job on the wire, in bytes; accurate for large ones."""
     texts = (job.spec.name, job.spec.application, job.message, *job.spec.labels.keys(), *job.spec.labels.values())
-    return 400 + sum(4 + len(text.encode()) for text in texts) + 100 * len(job.attempts)
+    attempts = sum(100 + len(each.outcome) + (len(each.exit.detail) if each.exit else 0) for each in job.attempts)
+    return 400 + sum(4 + len(text.encode()) for text in (*texts, *_texts_of(job.spec.payload))) + attempts
+
+
+def _texts_of(payload: Payload | None) -> Iterator[str]:
+    """What makes a payload large; all else is at most 5 kB."""
+    if payload is None:
+        return
+    yield from payload.argv
+    yield from payload.environment
+    yield from payload.environment.values()
+    yield from payload.secret_names
+    for mount in payload.container.mounts if payload.container is not None else ():
+        yield from (mount.source, mount.target)

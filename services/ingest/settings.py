@@ -16,6 +16,8 @@ class IngestSettings(ServiceSettings):
 
     # Jobs are checked against, and normalised by, this cluster. Empty: the one that was described last.
     cluster: str = Field(default="", max_length=64)
+    # The service of the cluster, which has the output of jobs: `host:port`. Empty: ReadJobLogs is refused.
+    cluster_address: str = ""
     # A description read from Redis serves so long; another replica's UpsertCluster is seen after it at the latest.
     cluster_cache_s: float = Field(default=1.0, ge=0, le=60)
     # Changes that are held in memory for watchers; one that is further behind reads them from Redis.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
@@ -138,7 +138,7 @@ class JobWatch:
 
     async def changes(
         self, after_revision: int, job_filter: JobFilter, seen: dict[str, int] | None = None
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncGenerator[Change]:
         """Every change after a revision, in order, endlessly.
 
         Args:

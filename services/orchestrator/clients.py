@@ -20,6 +20,7 @@ from adlro.numeric.normal import quantile
 from adlro.placement import Placement
 from adlro.records.events import AttemptState, Clock, ClusterDescription, EventBatch
 from adlro.records.jobs import JobSpec
+from adlro.records.specifications import for_predictions
 from adlro.services.orchestrator.ports import Launched, Predicted
 from adlro.v1 import (
     cluster_service_pb2,
@@ -153,12 +154,20 @@ class DecomposeClient:
             adlro.errors.AdlroError: decompose does not answer, or not in time.
         """
         request = decompose_service_pb2.PredictRuntimeRequest(
-            jobs=[spec_to_proto(spec) for spec in specs], gpu_models=gpu_models
+            jobs=[spec_to_proto(for_predictions(spec)) for spec in specs], gpu_models=gpu_models
         )
         answer = await self._asked(self._stub.PredictRuntime, request)
         median_s = np.array([[each.median_s for each in row.predictions] for row in answer.predictions])
         spread = np.array([_spread(row.predictions) for row in answer.predictions])
-        return Predicted(median_s, answer.prediction_revision, answer.memory_revision, spread)
+        spread_speed = None
+        if any(spec.gpu_count > 1 for spec in specs):
+            spread_speed = np.array(
+                [
+                    [each.spread_speed if each.HasField("spread_speed") else math.nan for each in row.predictions]
+                    for row in answer.predictions
+                ]
+            )
+        return Predicted(median_s, answer.prediction_revision, answer.memory_revision, spread, spread_speed)
 
     async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
         """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its model.

@@ -50,7 +50,7 @@ class InstrumentedStore(JobStore):
         elif job.state is JobState.RUNNING:  # written once per attempt
             if len(job.attempts) == 1 and job.start_s is not None and job.submit_s is not None:
                 metrics.waiting_s.labels(job_type).observe(job.start_s - job.submit_s)
-        elif job.message == launching_message(job.gpu_id):  # written once per attempt
+        elif job.message == launching_message(job.placement):  # written once per attempt
             metrics.placements.labels(job.gpu_model).inc()
             if job.attempt_count > 1:
                 metrics.repeated_placements.inc()

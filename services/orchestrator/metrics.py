@@ -95,7 +95,7 @@ class OrchestratorMetrics:
 
         self.guard_fallbacks = Counter(
             "adlro_orchestrator_guard_fallbacks",
-            "decisions of hold_greedy_fixed in the acting policy's place",
+            "decisions of hold_gang in the acting policy's place",
             ["reason"],
             registry=registry,
         )

@@ -18,10 +18,11 @@ from adlro.errors import AdlroError, Conflict, DeadlineExceeded, NotFound, Stale
 from adlro.kit.redis_errors import store_error
 from adlro.placement import NOWHERE
 from adlro.records.decisions import Decision, DecisionBasis
-from adlro.records.jobs import JobState, PendingReason
+from adlro.records.jobs import JobReservation, JobState, PendingReason
 from adlro.records.status import OrchestratorStatus
 from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
 from adlro.services.orchestrator.explain.explanations import explain_waiting
+from adlro.services.orchestrator.explain.reservations import held_reservation
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Ledger, Phase
@@ -282,8 +283,13 @@ class Orchestrator:
             deciding_policy=decides,
             deciding_basis=basis,
             unreadable_job_count=session.unreadable_count if session else 0,
+            reservations=() if (held := self._reservation(session)) is None else (held,),
             decisions_by_basis=dict(self.acting.guard.decisions_of(self.acting.policy)) if session else {},
         )
+
+    @staticmethod
+    def _reservation(session: Session | None) -> JobReservation | None:
+        return None if session is None else held_reservation(session.ledger, session.now_s)
 
     def view(self) -> View:
         """The state that metrics export; a standby exports only its policy."""

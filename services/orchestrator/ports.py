@@ -61,12 +61,15 @@ class Predicted(NamedTuple):
         revision: after a change of this number, repeated requests may give other predictions.
         memory_revision: grows by one with each finished job that decompose learns from.
         spread: (J,) uncertainty of each job: standard deviation of ln(runtime / median); None: not reported.
+        spread_speed: (J, M) speed of a job of several GPUs on more nodes than it needs, as a share of that on few; nan:
+            not reported; None: of no job.
     """
 
     median_s: Floats
     revision: int
     memory_revision: int = 0
     spread: Floats | None = None
+    spread_speed: Floats | None = None
 
 
 class RuntimePredictor(Protocol):

@@ -18,6 +18,7 @@ from adlro.kit.server import ServiceContext
 from adlro.services.orchestrator.clients import ClusterClient, DecomposeClient
 from adlro.services.orchestrator.deciding import checkpoint
 from adlro.services.orchestrator.deciding.policy_selection import Choices
+from adlro.services.orchestrator.explain import waits
 from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
 from adlro.services.orchestrator.lease import RENEWALS, Lease
 from adlro.services.orchestrator.ledger import ledger
@@ -171,5 +172,5 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
 
 def warm() -> None:
     """Compiles the code for decisions, or loads it from numba's cache; image builds call it."""
-    ledger.warm()
+    waits.warm(ledger.warm())
     checkpoint.warm()

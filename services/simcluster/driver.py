@@ -39,7 +39,7 @@ class SimulatedCluster(Driver):
         clock: the initial clock.
     """
 
-    capabilities = Capabilities(virtual_clock=True, gpu_availability=True, stop=True)
+    capabilities = Capabilities(virtual_clock=True, gpu_availability=True, stop=True, gangs=True)
 
     def __init__(self, simulator: ClusterSimulator, clock: Clock) -> None:
         self.cluster = simulator.cluster
@@ -63,7 +63,7 @@ class SimulatedCluster(Driver):
         """Starts it now."""
         assert attempt.spec is not None
         attempt.note = repr(self.simulator.moment.after_origin_s)
-        self.side.emit([self.simulator.launch(attempt.job_id, attempt.attempt, attempt.spec, attempt.gpu_id)])
+        self.side.emit([self.simulator.launch(attempt.job_id, attempt.attempt, attempt.spec, attempt.placement)])
 
     def stop(self, attempt: Attempt) -> None:
         """Ends it now."""
@@ -121,7 +121,7 @@ class SimulatedCluster(Driver):
                     Moment(each.start_s, float(each.note)),
                 )
                 for each in kept.open_attempts
-                if each.spec is not None and each.gpu_id in known
+                if each.spec is not None and known.issuperset(each.placement.gpu_ids)
             ]
             lost = [gpu_id for gpu_id in kept.lost_gpu_ids if gpu_id in known]
             self.simulator.resume(origin_s, Moment(time_s, after_origin_s), runs, lost)

@@ -18,6 +18,7 @@ from adlro.kit.channel import open_channel
 from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import serve, spawn_service
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec, JobType
 from adlro.services.decompose.server import DecomposeServer
@@ -26,7 +27,7 @@ from adlro.store.keys import CLUSTERS, OUTCOMES, telemetry_key
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
 from adlro.v1 import job_pb2, stream_pb2, telemetry_pb2
-from adlro.wire import cluster_to_proto, spec_to_proto
+from adlro.wire import cluster_to_proto, placement_to_proto, spec_to_proto
 
 TIMEOUT_S = 60.0
 """Bounds a hang; a busy machine takes its time."""
@@ -147,8 +148,9 @@ class Store:
         await self.redis.hset(CLUSTERS, cluster.name, cluster_to_proto(cluster).SerializeToString())
 
     async def finish(
-        self, number: int, spec: JobSpec, gpu_model: str, runtime_s: float, succeeded=True, gpu_id="volta-0/0"
+        self, number: int, spec: JobSpec, gpu_model: str, runtime_s: float, succeeded=True, gpu_id="volta-0/0", gpus=()
     ) -> None:
+        # GPUs of several nodes are taken to be more nodes than needed.
         entry = stream_pb2.OutcomeStreamEntry(
             job_id=f"job-{number}",
             spec=spec_to_proto(spec),
@@ -157,6 +159,8 @@ class Store:
             runtime_s=runtime_s,
             end_s=float(number),
             succeeded=succeeded,
+            placement=placement_to_proto(Placement.on(*gpus)),
+            spread=len({each.partition("/")[0] for each in gpus}) > 1,
         )
         await self.redis.xadd(OUTCOMES, {"m": entry.SerializeToString()})
 

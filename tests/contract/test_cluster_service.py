@@ -535,6 +535,29 @@ async def test_a_lost_gpu_loses_its_job_and_comes_back(simulated):
     assert not (await simulated.launch("a", gpu_id, attempt=2)).existing
 
 
+async def test_a_gang_is_launched_told_and_lost_as_a_whole(simulated):
+    description = await simulated.describe()
+    first, second, *_ = gpu_ids(description)
+    both = Placement.on(first, second)
+    async with simulated.watch(description.revision) as watch:
+        assert not (await simulated.launch("a", first, placement=both, gpu_count=2)).existing
+        assert (await simulated.launch("a", first, placement=both, gpu_count=2)).existing
+        (running,) = (await simulated.describe()).running
+        assert running.placement == both
+        error = await refused(simulated.launch("b", second))
+        assert (error.reason, error.message) == ("GPU_BUSY", f"GPU {second} runs a")
+        lose = pb.SetGpuAvailabilityRequest(gpu_id=second, available=False)
+        assert (await simulated.call("SetGpuAvailability", lose)).lost_job_id == "a"
+        start, gone, lost = await watch.until(EventKind.LOST)
+        assert (start.kind, start.placement) == (EventKind.STARTED, both)
+        assert (gone.kind, gone.placement) == (EventKind.GPU_LOST, Placement.on(second))
+        assert (lost.kind, lost.placement) == (EventKind.LOST, both)
+        error = await refused(simulated.launch("a", first, attempt=2, placement=both, gpu_count=2))
+        assert (error.reason, error.message) == ("GPU_LOST", f"GPU {second} is lost")
+        assert not (await simulated.launch("b", first)).existing, "the other GPU is free"
+        await simulated.call("SetGpuAvailability", pb.SetGpuAvailabilityRequest(gpu_id=second, available=True))
+
+
 async def test_the_clock_is_set_and_told(simulated):
     description = await simulated.describe()
     assert description.clock.mode is ClockMode.VIRTUAL

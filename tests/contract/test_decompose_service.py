@@ -8,6 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from adlro.errors import AdlroError, InvalidInput, NotFound
 from adlro.kit.testing import spawn_service
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import ExpectedRuntime, JobType
+from adlro.records.payloads import process_payload
 from adlro.services.decompose.clusters.cluster_memory import ClusterMemory, GpuRecordCode
 from adlro.services.decompose.hypervectors.codebook import Codebook
 from adlro.store.keys import CLUSTERS, OUTCOMES, telemetry_key
@@ -231,6 +233,24 @@ async def test_predictions_rest_on_the_closest_finished_jobs_and_show_them(calle
     assert not (await caller.predict(jobs)).predictions[0].predictions[0].evidence
 
 
+async def test_jobs_of_several_gpus_are_predicted_packed_and_spread(caller: Caller, store: Store):
+    four, one = spec(gpu_count=4), spec()
+    [before, alone] = (await caller.predict([four, one])).predictions
+    assert [each.spread_speed for each in before.predictions] == pytest.approx([0.85] * len(MODELS))  # the table's
+    assert not any(each.HasField("spread_speed") for each in alone.predictions)
+    packed, spread = [f"volta-0/{number}" for number in range(4)], ["volta-0/0", "volta-0/1", "volta-1/0", "volta-1/1"]
+    for number in range(1, 21, 2):
+        await store.finish(number, four, "v100_sxm2", 40.0, gpu_id=packed[0], gpus=packed)
+        await store.finish(number + 1, four, "v100_sxm2", 100.0, gpu_id=spread[0], gpus=spread)
+    await learned(caller, 20)
+    [after] = (await caller.predict([four], max_evidence=2)).predictions
+    volta = after.predictions[0]
+    assert volta.median_s == pytest.approx(40.0, rel=0.1)
+    assert volta.spread_speed == pytest.approx(0.4, rel=0.15)
+    assert volta.spread_low_s < 100.0 < volta.spread_high_s
+    assert {(each.gpu_count, each.spread) for each in volta.evidence} == {(4, True), (4, False)}
+
+
 async def test_recall_gives_the_most_similar_finished_jobs(caller: Caller, store: Store):
     assert await caller.recall(spec()) == []
     for number in range(12):
@@ -256,6 +276,28 @@ async def test_models_without_speed_figures_are_known_by_the_cluster_that_has_th
     known, unknown = row.predictions
     assert unknown.median_s == 10.0
     assert unknown.high_s / unknown.low_s > known.high_s / known.low_s
+
+
+async def test_programs_without_a_type_are_predicted_by_their_application(caller: Caller, store: Store):
+    payload = process_payload(["python", "train.py"], environment={"PASSWORD": "hidden"})
+    program = spec(application="", job_type=JobType.UNSPECIFIED, payload=payload)
+    for number in range(8):
+        await store.finish(number, replace(program, application="python:train.py"), "v100_sxm2", 40.0)
+    await learned(caller, 8)
+    [answer] = (await caller.predict([program])).predictions
+    assert answer.predictions[0].basis == pb.PREDICTION_BASIS_USER_APPLICATION
+    assert answer.predictions[0].median_s == pytest.approx(40.0, rel=0.1)
+    found = await caller.recall(program, k=1)
+    assert found[0].similarity == pytest.approx(1.0)
+    assert (found[0].job.application, found[0].job.job_type) == ("python:train.py", 0)
+    assert not found[0].job.HasField("payload"), "recall shows other users' jobs"
+    [variables] = await caller.decompose(pb.Record(job=spec_to_proto(program)))
+    assert variables["application"][0] == "python:train.py"
+    assert "job_type" not in variables
+    bad = pb.Record(job=spec_to_proto(replace(program, payload=None)))
+    with pytest.raises(InvalidInput) as refused:
+        await caller.decompose(bad)
+    assert [each.field for each in refused.value.violations] == ["records[0].job.job_type"]
 
 
 BAD_JOBS: list[tuple[dict[str, Any], str]] = [

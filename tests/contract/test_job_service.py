@@ -23,11 +23,12 @@ from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import ROOT, SpawnedService, spawn_service
 from adlro.placement import Placement
-from adlro.records.jobs import JobState, PendingReason
+from adlro.records.jobs import JobAttempt, JobReservation, JobState, PendingReason
 from adlro.services.ingest.pages import encode
 from adlro.store import JobStore, Move
 from adlro.store.keys import EVENTS
 from adlro.v1 import job_pb2, job_service_pb2
+from adlro.wire import job_from_proto
 from tests.contract.ingest_suite import TIMEOUT_S, Ingest, ingest_here, job, stored
 
 PENDING, RUNNING, SUCCEEDED = JobState.PENDING, JobState.RUNNING, JobState.SUCCEEDED
@@ -39,7 +40,7 @@ async def move(redis_url: str, job_id: str, **fields: Any) -> None:
     try:
         store = JobStore(client)
         (version,) = [version for version, job in await store.active() if job.job_id == job_id]
-        moved = dataclasses.replace(await store.get(job_id), pending_reason=PendingReason.NONE, **fields)
+        moved = dataclasses.replace(await store.get(job_id), **{"pending_reason": PendingReason.NONE, **fields})
         await store.move(0, [Move(moved, version)])
     finally:
         await client.aclose()
@@ -104,6 +105,32 @@ async def test_of_many_calls_with_one_request_id_at_once_one_makes_a_job(ingest)
     assert sum(not answer.existing for answer in answers) == 1
 
 
+async def test_a_job_of_several_gpus_tells_what_it_accepts_where_it_runs_and_what_is_kept_for_it(ingest, redis_url):
+    await ingest.describe()
+    answer = await ingest.submit_full(job(gpu_count=2, max_node_count=1, gpu_models=["v100_sxm2", "t4"]))
+    spec = answer.job.spec
+    assert (spec.gpu_count, spec.max_node_count, list(spec.gpu_models)) == (2, 1, ["v100_sxm2", "t4"])
+    held = JobReservation("job-1", 3.0, "v100_sxm2", ("volta-0",), 50.5, 0, 2)
+    waits = {"pending_reason": PendingReason.GANG_NODES, "reservation": held}
+    await move(redis_url, "job-1", **waits)
+    told = job_from_proto(await ingest.get("job-1"))
+    assert (told.pending_reason, told.reservation) == (PendingReason.GANG_NODES, held)
+    await ingest.submit(job())
+    blocked = {"pending_reason": PendingReason.RESERVED, "reserved_for_job_id": "job-1", "reserved_until_s": 50.5}
+    await move(redis_url, "job-2", **blocked)
+    told = job_from_proto(await ingest.get("job-2"))
+    assert told.pending_reason is PendingReason.RESERVED
+    assert (told.reserved_for_job_id, told.reserved_until_s) == ("job-1", 50.5)
+    both = Placement.on("volta-0/1", "volta-0/0")
+    started = {"state": JobState.RUNNING, "placement": both, "attempts": (JobAttempt(1, both, "v100_sxm2", 50.5),)}
+    await move(redis_url, "job-1", reservation=None, **started)
+    message = await ingest.get("job-1")
+    runs = job_from_proto(message)
+    assert runs.placement == runs.attempts[0].placement == both
+    assert message.gpu_id == message.attempts[0].gpu_id == "volta-0/1"
+    assert runs.reservation is None
+
+
 BAD_JOBS: dict[str, tuple[dict[str, Any], str, str]] = {
     "priority 1.5": ({"priority": 1.5}, "job.priority", "1"),
     "priority NaN": ({"priority": math.nan}, "job.priority", "finite"),
@@ -122,7 +149,12 @@ BAD_JOBS: dict[str, tuple[dict[str, Any], str, str]] = {
     "label that a terminal obeys": ({"labels": {"x": "\x1b[2J"}}, 'job.labels["x"]', "remove U+001B"),
     "label's key with a NUL": ({"labels": {"x\0": "y"}}, 'job.labels["x\\x00"]', "its key must"),
     "user empty": ({"user": ""}, "job.user", "empty"),
-    "several GPUs": ({"gpu_count": 2}, "job.gpu_count", "one job for each GPU"),
+    "more GPUs than there are": ({"gpu_count": 4}, "job.gpu_count", "2 of v100_sxm2"),
+    "GPUs absurd": ({"gpu_count": 2**20}, "job.gpu_count", "1024"),
+    "nodes negative": ({"gpu_count": 2, "max_node_count": -1}, "job.max_node_count", "0"),
+    "accepted model unknown": ({"gpu_models": ["v1000"]}, "job.gpu_models[0]", "v100_sxm2"),
+    "accepted model not there": ({"gpu_models": ["t4"]}, "job.gpu_models", "v100_sxm2"),
+    "accepted model twice": ({"gpu_models": ["t4", "t4"]}, "job.gpu_models", "unique"),
     "time limit infinite": ({"time_limit_s": math.inf}, "job.time_limit_s", ""),
     "runtime zero": (
         {"expected_runtime": job_pb2.ExpectedRuntime(gpu_model="t4", runtime_s=0)},

@@ -119,7 +119,12 @@ class ComposeSuite:
     def status(self) -> dict[str, Any]:
         """As of a suite of processes: addresses by service."""
         return {
-            "addresses": {str(name): f"127.0.0.1:{self.base_port + name.port_offset}" for name in ServiceName},
+            "addresses": {
+                "simcluster"
+                if name is ServiceName.CLUSTER
+                else str(name): f"127.0.0.1:{self.base_port + name.port_offset}"
+                for name in ServiceName
+            },
         }
 
     @property

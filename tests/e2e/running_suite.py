@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,11 +170,11 @@ class RunningSuite:
         return code
 
 
-def start_suite(data_dir: Path, *options: str, **env: str) -> RunningSuite:
+def start_suite(data_dir: Path, *options: str, command: Sequence[str] = ADLRO, **env: str) -> RunningSuite:
     """Starts `adlro up` and returns when it says that it is ready."""
     mark = new_mark()
     process = subprocess.Popen(
-        [*ADLRO, "up", "--data-dir", str(data_dir), *options],
+        [*command, "up", "--data-dir", str(data_dir), *options],
         cwd=ROOT,
         env=environment(mark, **env),
         stdin=subprocess.DEVNULL,

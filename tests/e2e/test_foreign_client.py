@@ -85,7 +85,8 @@ async def stream(buf: str, url: str, request: dict[str, Any]) -> AsyncGenerator[
 
 @pytest.mark.parametrize("name", SERVICES)
 async def test_each_server_lists_its_services_by_reflection(suite: RunningSuite, buf: str, name: ServiceName) -> None:
-    address = suite.status["addresses"][str(name)]
+    process = "simcluster" if name is ServiceName.CLUSTER else str(name)
+    address = suite.status["addresses"][process]
     listed = await curl(buf, f"http://{address}", "--list-services")
     assert set(listed.split()) >= SERVICES[name] | OF_ALL
     others = set().union(*(services for other, services in SERVICES.items() if other is not name))

@@ -17,7 +17,8 @@ from adlro.cli.replaying import ReplayOptions, replay, replay_specs
 from adlro.client import AsyncClient
 from adlro.decide.policies import POLICIES
 from adlro.records.jobs import JobState
-from adlro.sim.batch import simulate
+from adlro.sim.batch import BatchSimulator
+from adlro.state.gangs import gpus_of
 from adlro.state.job_arrays import pack_jobs
 from adlro.workload.job_lists import WorkloadJob, draw_jobs
 from adlro.workload.scenario import load_scenario
@@ -27,16 +28,19 @@ from tests.policies import made
 pytestmark = pytest.mark.slow
 
 SCENARIO = load_scenario("paper")
-LISTS = ((0.9, 64, 11), (1.1, 64, 12))
-"""(load, jobs, seed)."""
+GANGS = load_scenario("gangs")
+LISTS = (("paper", 0.9, 64, 11), ("paper", 1.1, 64, 12), ("gangs", 1.0, 64, 13))
+"""(scenario, load, jobs, seed)."""
 ROUNDING_S = 1e-6
 """Cluster time is wherever the suite has come to: floats of that size, added to the list's own times."""
 
 
-@pytest.fixture(params=LISTS, ids=lambda drawn: f"load {drawn[0]}")
+@pytest.fixture(params=LISTS, ids=lambda drawn: f"{drawn[0]}, load {drawn[1]}")
 def jobs(request: pytest.FixtureRequest) -> list[WorkloadJob]:
-    load, count, seed = request.param
-    return draw_jobs(SCENARIO, load=load, count=count, rng=np.random.default_rng(seed))
+    name, load, count, seed = request.param
+    drawn = draw_jobs(GANGS if name == "gangs" else SCENARIO, load=load, count=count, rng=np.random.default_rng(seed))
+    # The nodes of the other scenario have more cores; four GPUs of a job are to fit on one of these.
+    return [replace(job, cpu_cores=min(job.cpu_cores, 5)) for job in drawn] if name == "gangs" else drawn
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -53,11 +57,18 @@ async def test_every_job_starts_and_ends_when_and_where_the_simulator_says(
     assert {job.state for job in result.jobs} == {JobState.SUCCEEDED}
     gpu_ids = [gpu.gpu_id for _, gpu in result.cluster.gpus()]
 
-    outcome = simulate(SCENARIO.cluster, pack_jobs([own], SCENARIO.cluster), decides.act)
+    simulator = BatchSimulator(SCENARIO.cluster, pack_jobs([own], SCENARIO.cluster))
+    while len(simulator.active):
+        seen = simulator.observe()
+        judgement = decides.judge(seen)
+        simulator.act(decides.choose(seen, judgement), judgement.reserve)
+    outcome = simulator.outcome()
     assert not outcome.stuck.any()
-    found = [(gpu_ids.index(job.attempts[0].gpu_id), job.start_s, job.end_s) for job in result.jobs]
-    gpus, starts_s, ends_s = (np.array(column) for column in zip(*found, strict=True))
+    found = [
+        (tuple(map(gpu_ids.index, job.attempts[0].placement.gpu_ids)), job.start_s, job.end_s) for job in result.jobs
+    ]
+    gpus, starts_s, ends_s = zip(*found, strict=True)
     assert [len(job.attempts) for job in result.jobs] == outcome.attempts[0].tolist()
-    np.testing.assert_array_equal(gpus, outcome.gpu[0])
-    np.testing.assert_allclose(starts_s - result.begin_s, outcome.start_s[0], rtol=0, atol=ROUNDING_S)
-    np.testing.assert_allclose(ends_s - result.begin_s, outcome.end_s[0], rtol=0, atol=ROUNDING_S)
+    assert list(gpus) == [gpus_of(row) for row in outcome.gpus[0]]
+    np.testing.assert_allclose(np.array(starts_s) - result.begin_s, outcome.start_s[0], rtol=0, atol=ROUNDING_S)
+    np.testing.assert_allclose(np.array(ends_s) - result.begin_s, outcome.end_s[0], rtol=0, atol=ROUNDING_S)

@@ -87,7 +87,8 @@ def check_no_two_at_once(
             attempt = (event.job_id, event.attempt)
             if event.kind is EventKind.STARTED:
                 assert event.job_id not in running, f"{event.job_id} ran twice at {event.time_s} s"
-                assert event.gpu_id not in {other.gpu_id for other in running.values()}, f"two on {event.gpu_id}"
+                for other in running.values():
+                    assert set(event.placement.gpu_ids).isdisjoint(other.placement.gpu_ids), f"two on {event.placement}"
                 assert event.attempt > newest[event.job_id], f"attempt {attempt} was started twice"
                 newest[event.job_id] = event.attempt
                 running[event.job_id] = started[attempt] = event
@@ -104,7 +105,7 @@ def check_cluster_log(follower: ClusterFollower, jobs: Mapping[str, Job]) -> Non
     of_these = {attempt: event for attempt, event in started.items() if attempt[0] in jobs}
     assert not of_these.keys() - recorded.keys(), "the cluster ran what no record knows"
     for key, event in of_these.items():
-        assert recorded[key].gpu_id == event.gpu_id
+        assert recorded[key].placement == event.placement
         assert recorded[key].start_s in (None, event.time_s)
     for job in jobs.values():
         final = ended.get((job.job_id, job.attempt_count))

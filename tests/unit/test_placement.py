@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adlro.placement import Free, GpuShare, Placement, Resource, Shortage
+from adlro.placement import Free, GpuShare, Placement, Resource, Shortage, fewest_nodes, gpus_that_fit
 from adlro.records.jobs import JobSpec, JobType
 from tests.ledgers import small_cluster
 
@@ -108,3 +108,27 @@ def test_what_is_taken_and_given_back_leaves_all_as_it_was(drawn: list[tuple[set
     for placement, job in held:
         placement.give_back(free, job)
     assert free == before
+
+
+def test_how_many_gpus_of_a_node_a_job_can_have() -> None:
+    memories = [16_160, 16_160, 11_264, 16_160]
+    for asked, count in (
+        (spec(memory_mib=1), 4),
+        (spec(memory_mib=1, gpu_memory_mib=12_000), 3),
+        (spec(cores=3, memory_mib=1), 2),
+        (spec(memory_mib=40_000), 1),
+        (spec(cores=9), 0),
+        (spec(cores=0, memory_mib=0), 4),
+    ):
+        assert gpus_that_fit(asked, memories, 8, 65_536) == count, asked
+
+
+def test_the_fewest_nodes_take_the_largest_first() -> None:
+    assert [fewest_nodes([2, 4, 1, 4], count) for count in (1, 4, 5, 8, 9, 11)] == [1, 1, 2, 2, 3, 4]
+    assert fewest_nodes([2, 4], 7) is None
+    assert fewest_nodes([], 1) is None
+
+
+def test_a_placement_is_told_by_its_gpus() -> None:
+    assert str(Placement.on("n/1", "m/0")) == "n/1, m/0"
+    assert str(Placement((GpuShare("n/1", 0.25), GpuShare("m/0")))) == "0.25 of n/1, m/0"

@@ -6,8 +6,8 @@
 
     python -m adlro.clusterside.check 127.0.0.1:7704
 
-It speaks gRPC to a cluster that is idle, launches jobs of its own there (each declares a runtime of a second or less),
-and leaves it idle. It needs no virtual clock, and starts and ends no service.
+It speaks gRPC to a cluster that is idle, launches jobs of its own there (each declares a runtime of a second or less;
+where programs run, it is `sleep`), and leaves it idle. It needs no virtual clock, and starts and ends no service.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import asyncio
 import inspect
 from collections.abc import Sequence
 
+from adlro.clusterside.check import gangs as _gangs  # noqa: F401 - its rules add themselves
 from adlro.clusterside.check.caller import Broken, ServiceCaller, Skipped
 from adlro.clusterside.check.report import FAILED, PASSED, SKIPPED, ClusterCheckFailed, Report, RuleOutcome
 from adlro.clusterside.check.rules import RULES, Rule
@@ -43,6 +44,7 @@ def check_cluster(
     redis_url: str = "",
     rules: Sequence[str] = (),
     patience_s: float = PATIENCE_S,
+    user: str = "check",
 ) -> Report:
     """Checks a cluster, rule by rule; as Gymnasium's `check_env` it raises where something is wrong.
 
@@ -54,6 +56,7 @@ def check_cluster(
             them are skipped where none was given yet.
         rules: names of those to check; empty: all.
         patience_s: wall time that an answer or an event is waited for.
+        user: whose jobs it launches: where programs run as the users of a machine, one that it knows.
 
     Returns:
         What came of each rule: passed, or skipped because the cluster says that it can't do what the rule is about.
@@ -65,7 +68,9 @@ def check_cluster(
         Unavailable: nobody answers there.
     """
     report = asyncio.run(
-        inspect_cluster(address, credentials=credentials, redis_url=redis_url, rules=rules, patience_s=patience_s)
+        inspect_cluster(
+            address, credentials=credentials, redis_url=redis_url, rules=rules, patience_s=patience_s, user=user
+        )
     )
     if report.failed:
         raise ClusterCheckFailed(report)
@@ -79,6 +84,7 @@ async def inspect_cluster(
     redis_url: str = "",
     rules: Sequence[str] = (),
     patience_s: float = PATIENCE_S,
+    user: str = "check",
 ) -> Report:
     """As `check_cluster`, on the running event loop; broken rules stand in the report, and nothing is raised for them.
 
@@ -90,7 +96,7 @@ async def inspect_cluster(
     if unknown:
         raise InvalidInput(f"there is no rule {unknown[0]!r}; the rules are {', '.join(RULES)}", field="rules")
     outcomes: dict[str, RuleOutcome] = {}
-    async with ServiceCaller(address, credentials, redis_url, patience_s) as caller:
+    async with ServiceCaller(address, credentials, redis_url, patience_s, user) as caller:
         for name, rule in RULES.items():
             if not rules or name in rules:
                 outcomes[name] = await _outcome(name, rule, caller)

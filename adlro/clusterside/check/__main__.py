@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--redis", default="", metavar="URL", help="the store that issues fencing tokens")
     parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="check only this rule; repeatable")
     parser.add_argument("--patience", type=float, default=PATIENCE_S, metavar="S", help="how long to wait for events")
+    parser.add_argument("--user", default="check", metavar="NAME", help="whose jobs the check launches")
     options = parser.parse_args()
     try:
         credentials = Credentials.from_environment()
@@ -36,6 +37,7 @@ def main() -> int:
                 redis_url=options.redis,
                 rules=options.rule,
                 patience_s=options.patience,
+                user=options.user,
             )
         )
     except AdlroError as error:

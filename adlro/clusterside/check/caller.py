@@ -18,16 +18,20 @@ from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
 from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
+from adlro.placement import Placement
 from adlro.records.events import ENDS, Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
+from adlro.records.payloads import process_payload
 from adlro.store.keys import TOKEN
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
-from adlro.wire import batch_from_proto, clock_from_proto, description_from_proto, spec_to_proto
+from adlro.wire import batch_from_proto, clock_from_proto, description_from_proto, placement_to_proto, spec_to_proto
 
 # Declared runtimes, cluster seconds: of a job that is to end, and of one that is to run until it is stopped.
 SHORT_S, LONG_S = 0.3, 120.0
 _TOKEN_TRIES = 3
+# What its programs get: a limit of memory must let `sleep` live.
+_MEMORY_MIB, _GRACE_S = 32, 5.0
 
 
 class Broken(Exception):
@@ -60,6 +64,7 @@ class ServiceCaller:
     Attributes:
         can: what the cluster says that it can do.
         gpu_ids: its GPUs.
+        model_of, node_of: by GPU its model, and its node.
         patience_s: wall time that an answer or an event is waited for.
         token: the newest fencing token.
 
@@ -68,14 +73,25 @@ class ServiceCaller:
         credentials: certificates and token.
         redis_url: of the store that gives fencing tokens; empty: the cluster is asked.
         patience_s: see above.
+        user: whose jobs it launches.
     """
 
-    def __init__(self, address: str, credentials: Credentials | None, redis_url: str, patience_s: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        credentials: Credentials | None,
+        redis_url: str,
+        patience_s: float,
+        user: str = "check",
+    ) -> None:
+        self._user = user
         self.patience_s = patience_s
         self.token = 0
         self._channel = open_channel(address, credentials)
         self._stub = pb_grpc.ClusterServiceStub(self._channel)
         self._redis: aioredis.Redis | None = connect(redis_url) if redis_url else None
+        # Launches that were accepted, and had not started then.
+        self._accepted: list[pb.LaunchJobRequest] = []
         self._names = itertools.count(1)
         self._prefix = f"check-{uuid.uuid4().hex[:12]}"
 
@@ -95,8 +111,9 @@ class ServiceCaller:
                 )
             self.can = description.capabilities
             self._scale = max(description.clock.scale, 1.0)
-            self._model_of = {gpu.gpu_id: gpu.gpu_model for _, gpu in description.cluster.gpus()}
-            self.gpu_ids = list(self._model_of)
+            self.model_of = {gpu.gpu_id: gpu.gpu_model for _, gpu in description.cluster.gpus()}
+            self.node_of = {gpu.gpu_id: node.node_id for node, gpu in description.cluster.gpus()}
+            self.gpu_ids = list(self.model_of)
             if not self.gpu_ids:
                 raise InvalidInput("the cluster has no GPU")
             await self._find_token(description)
@@ -164,7 +181,7 @@ class ServiceCaller:
     async def launch(
         self,
         job_id: str,
-        gpu_id: str,
+        where: str | Placement,
         runtime_s: float = LONG_S,
         *,
         attempt: int = 1,
@@ -174,26 +191,36 @@ class ServiceCaller:
     ) -> pb.LaunchJobResponse:
         """Launches an attempt whose declared runtime, in both forms that a job can declare it, is `runtime_s`.
 
-        Seconds are those of a REAL clock; where it runs scaled, so many more.
+        Seconds are those of a REAL clock; where it runs scaled, so many more. On a cluster that runs programs it sleeps
+        for as long. `where`: a GPU's id, as older orchestrators name it, or all of a placement.
         """
+        placement = where if isinstance(where, Placement) else None
+        gpu_id = where.gpu_id if isinstance(where, Placement) else where
+        if placement is not None:
+            fields.setdefault("gpu_count", len(placement.gpus))
+        program = process_payload(("sleep", f"{runtime_s:g}"), stop_grace_s=_GRACE_S, log_limit_mib=1)
         runtime_s *= self._scale
         spec = JobSpec(
             "check",
-            "check",
+            self._user,
             JobType.SIMULATION,
-            expected_runtime=ExpectedRuntime(self._model_of.get(gpu_id, "unknown"), runtime_s),
+            expected_runtime=ExpectedRuntime(self.model_of.get(gpu_id, "unknown"), runtime_s),
             simulated_work=SimulatedWork(runtime_s),
-            **{"memory_mib": 1, **fields},
+            payload=program,
+            **{"memory_mib": _MEMORY_MIB, **fields},
         )
         request = pb.LaunchJobRequest(
             job_id=job_id,
             attempt=attempt,
             spec=spec_to_proto(spec),
             gpu_id=gpu_id,
+            placement=None if placement is None else placement_to_proto(placement),
             fencing_token=self.token if token is None else token,
             incarnation=incarnation,
         )
         answer: pb.LaunchJobResponse = await self.call("LaunchJob", request)
+        if answer.state == pb.ATTEMPT_STATE_ACCEPTED:
+            self._accepted.append(request)
         return answer
 
     async def stop(self, job_id: str, *, attempt: int = 0, token: int | None = None, incarnation: str = "") -> bool:
@@ -253,6 +280,15 @@ class ServiceCaller:
                     for each in running:
                         await self.stop(each.job_id)
                     await asyncio.sleep(0.02)
+                while self._accepted:
+                    # Not described before it starts. The answer to a repeated launch says whether it has ended.
+                    request = self._accepted[-1]
+                    request.fencing_token = self.token
+                    with contextlib.suppress(Conflict):  # a later attempt of the job is known
+                        while (await self.call("LaunchJob", request)).state != pb.ATTEMPT_STATE_ENDED:
+                            await self.stop(request.job_id)
+                            await asyncio.sleep(0.02)
+                    self._accepted.pop()
 
 
 class Watch:

@@ -11,7 +11,8 @@ from adlro.decide.looked import looked_at
 from adlro.decide.planes.figures import fill_planes
 from adlro.decide.planes.layout import Planes, Scratch, room
 from adlro.decide.planes.table import CLUSTER_PLANES, GPU_PLANES, JOB_PLANES, PAIR_PLANES, rules_of
-from adlro.errors import InvalidInput
+from adlro.decide.present import waiting_gangs
+from adlro.errors import InvalidInput, Unsupported
 from adlro.numeric.compiled import compiled, fixed
 from adlro.state.observation import Ints, Observation
 
@@ -43,7 +44,13 @@ class PlaneFiller:
         self._most_slots: Callable[..., int] = fixed(_most_slots, no_gpus, no_gpus, no_gpus.ravel())
 
     def fill(self, observation: Observation) -> Planes:
-        """The planes of N decisions, in new arrays."""
+        """The planes of N decisions, in new arrays.
+
+        Raises:
+            Unsupported: a job of several GPUs waits; planes have none of their figures.
+        """
+        if waiting_gangs(observation).any():
+            raise Unsupported("the planes of networks have no jobs of several GPUs, and one waits")
         looked = looked_at(observation)
         (count, jobs), gpus = looked.job_waiting.shape, looked.gpu_node.shape[1]
         nodes, window = looked.node_cores_free.shape[1], self.window

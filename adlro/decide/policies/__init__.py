@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from adlro.decide.policies.base import Policy
+from adlro.decide.policies.conservative_backfill import ConservativeBackfill
 from adlro.decide.policies.dqn import Dqn
 from adlro.decide.policies.easy_backfill import EasyBackfill
 from adlro.decide.policies.fcfs import Fcfs
 from adlro.decide.policies.fcfs_fastest import FcfsFastest
 from adlro.decide.policies.heft import Heft
+from adlro.decide.policies.hold_gang import HoldGang
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedyFixed
 from adlro.decide.policies.hungarian import Hungarian
 from adlro.decide.policies.las import Las
@@ -15,6 +17,7 @@ from adlro.decide.policies.max_min import MaxMin
 from adlro.decide.policies.mct import Mct
 from adlro.decide.policies.min_min import MinMin
 from adlro.decide.policies.random import Random
+from adlro.decide.policies.shortest_area import ShortestArea
 from adlro.decide.policies.sjf import Sjf
 from adlro.decide.policies.static import Static
 from adlro.decide.policies.sufferage import Sufferage
@@ -25,7 +28,9 @@ _ALL: tuple[type[Policy], ...] = (
     FcfsFastest,
     Static,
     Sjf,
+    ShortestArea,
     EasyBackfill,
+    ConservativeBackfill,
     Mct,
     MinMin,
     MaxMin,
@@ -37,6 +42,7 @@ _ALL: tuple[type[Policy], ...] = (
     Random,
     HoldGreedy,
     HoldGreedyFixed,
+    HoldGang,
     Dqn,
 )
 

@@ -11,6 +11,7 @@ from adlro.decide.policies.bounded_wait import DEFAULT_RATIO, bound
 from adlro.decide.winner import actions, winners
 from adlro.records.decisions import DecisionBasis
 from adlro.state.candidate_table import gpus_of_job
+from adlro.state.gangs import gpus_of
 from adlro.state.observation import HOLD, Bools, CandidateTable, Floats, Ints, Observation
 
 
@@ -26,7 +27,8 @@ class Judgement:
         hold_value: (N,) the estimate for a hold.
         notes: by cluster, the reason of the basis, in words.
         gpu: (C,) the GPU of each row's group that the policy chooses, if it is not always the lowest; the score holds
-            for that GPU alone.
+            for that GPU alone. For a set its first GPU.
+        reserve: (N,) place of the job that GPUs are kept free for from now on, -1: none; None: as before.
     """
 
     scores: Floats
@@ -35,16 +37,20 @@ class Judgement:
     hold_value: Floats | None = None
     notes: dict[int, str] = field(default_factory=dict)
     gpu: Ints | None = None
+    reserve: Ints | None = None
 
     def basis_of(self, n: int) -> DecisionBasis:
         """The basis of a cluster's decision."""
         return self.basis.get(n, DecisionBasis.POLICY)
 
-    def action(self, table: CandidateTable, row: int) -> tuple[int, int]:
-        """The action of a row of the table: places of the job and the GPU in the observation, or (HOLD, HOLD)."""
+    def action(self, table: CandidateTable, row: int) -> tuple[int, tuple[int, ...]]:
+        """The action of a row of the table: the job's place in the observation, and its GPUs; or HOLD and none."""
         if row == HOLD:
-            return HOLD, HOLD
-        return int(table.job[row]), int((table.gpu if self.gpu is None else self.gpu)[row])
+            return HOLD, ()
+        gpus = gpus_of(table.gpus[row])
+        if self.gpu is not None and len(gpus) == 1:
+            gpus = (int(self.gpu[row]),)
+        return int(table.job[row]), gpus
 
     def scores_of_gpus(self, observation: Observation, job: int) -> Floats:
         """(G,) scores of the job at a place of an observation of one cluster, for each GPU.
@@ -136,13 +142,20 @@ class Policy:
             scores[rows] = -table.duration_s[rows]
 
     def act(self, observation: Observation) -> Ints:
-        """(N, 2) places of the job and the GPU in the observation, or (HOLD, HOLD)."""
+        """(N, 1 + W) place of the job in the observation and its GPUs, then -1; or HOLD everywhere."""
         return self.choose(observation, self.judge(observation))
 
     @staticmethod
     def choose(observation: Observation, judgement: Judgement) -> Ints:
-        """(N, 2) the actions of a judgement."""
+        """(N, 1 + W) the actions of a judgement."""
         return actions(observation.table, winners(observation.table, judgement.scores), judgement.gpu)
+
+
+def lowest_gpu(observation: Observation) -> Floats:
+    """(C,) the lowest number of each row's GPUs; for a spread set plus the number of GPUs: packed sets go first."""
+    table = observation.table
+    number = table.gpu + np.where(table.spread, observation.gpu_idle.shape[1], 0)
+    return number.astype(np.float64)
 
 
 def first_waiting(waiting: Bools) -> Bools:

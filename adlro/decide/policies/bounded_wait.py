@@ -14,24 +14,34 @@ age: the mean time for which the running jobs have run. It is no estimate, and i
 If the policy itself would start a job that was submitted before an overdue one, its choice stands. Otherwise an overdue
 job may go first while fewer than its *share* of the GPUs run jobs that were submitted no later than it: `SHARE` of the
 present GPUs, at least one. So in a long overload the policy still decides over most of the cluster. The rule goes
-through overdue jobs in the order of submission. The first that fits now starts, on the GPU among those that the policy
-scores highest (its fastest, if the policy refuses all: an overdue job is never held). An earlier overdue job that does
-not fit counts as if it ran, and the first of these reserves one node with a GPU that can hold it: the node with the
-longest time since its last start. So the jobs on that node end, and it fits.
+through overdue jobs in the order of submission. The first that fits now starts, on the GPU, or the set of GPUs, among
+those that the policy scores highest (its fastest, if the policy refuses all: an overdue job is never held). An earlier
+overdue job that does not fit counts as if it ran, and the first of these reserves nodes on which no other job starts:
 
-Under any policy, load and mix, with D the longest actual or expected duration of any job on its best GPU:
+    one GPU        one node with a GPU that can hold it: the node with the longest time since its last start.
+    several GPUs   of each GPU model, as many nodes as a packed set has, that can give it its GPUs once they are empty,
+                   and of these that set of nodes whose last start is furthest back; then the model with the furthest.
+                   Where too few nodes are left for a packed set, after losses, the nodes of a spread one, as many as
+                   the job accepts.
 
-    A job that a present GPU can hold starts no later than 3 ratio D after its submission, plus 2 (k + 1) D, where k is
-    the number of jobs submitted no later than it that then still wait.
+So the jobs on these nodes end, and it fits.
+
+Under any policy, load and mix, with D the longest actual or expected duration of any job where it starts (of a job of
+several GPUs also on a spread set):
+
+    A job that the present GPUs can hold starts no later than 3 ratio D after its submission, plus 2 (k + 1) D, where k
+    is the number of jobs submitted no later than it that then still wait.
 
 Proof: each of the three durations is at most D, so the limit is at most 3 ratio D; from then on the job and those k are
 overdue, and stay so. Consider the first of the waiting jobs in order. If none of the k + 1 starts for D, then all jobs
-submitted no later have ended, and no older job starts: the first job may go first, and a node is reserved for it. Let S
-be the time of the last start on that node. No job starts there any more, and another node replaces it only if its last
-start is further back: S never grows. No job runs longer than D, so at most D later the node is empty, and the job fits.
-So at least one of the k + 1 starts every 2 D. Jobs submitted later come after it. A hold may last beyond that moment,
-by at most the time since the last event (`hold_until_s`), or `HOLD_LIMIT_S`; and a loss of GPUs meanwhile restarts the
-bound.
+submitted no later have ended, and no older job starts: the first job may go first, and nodes are reserved for it. Let S
+be the time of the last start on these nodes. While they are reserved no job starts on any of them, so that they stay
+eligible with the same S; other nodes replace them only if their last start is further back. So S never grows, whichever
+nodes are reserved at a time. No job runs longer than D: at most D later the nodes reserved then are empty, all at once,
+and the job fits, since empty they can give it its GPUs, on no more nodes than it may have. So at least one of the k + 1
+starts every 2 D, and jobs submitted later come after it. How many nodes are reserved, and how many GPUs the jobs ask
+for, does not matter. A hold may last beyond that moment, by at most the time since the last event (`hold_until_s`), or
+`HOLD_LIMIT_S`; and a loss of GPUs meanwhile restarts the bound.
 
 The limit reads only the observation, so it is the same in the simulator and in service.
 """
@@ -41,7 +51,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from adlro.decide.present import gives_when_empty, kinds_that_hold
 from adlro.decide.winner import winner
+from adlro.state.gangs import NEVER
 from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation
 
 DEFAULT_RATIO = 20.0
@@ -64,7 +76,7 @@ def overdue(observation: Observation, ratio: float) -> Bools:
     waiting, submit_s = observation.job_waiting[clusters], observation.job_submit_s[clusters]
     duration_s = np.where(waiting[:, :, None], observation.kind_duration_s[clusters], np.inf)  # (n, J, S)
     best_s = duration_s.min(axis=2)
-    can = (np.isfinite(duration_s) & kinds_there(observation)[clusters, None]).any(axis=2)
+    can: Bools = waiting & kinds_that_hold(observation, clusters).any(axis=2)
     able = np.isfinite(best_s)
     count = able.sum(axis=1, keepdims=True)
     median_s = np.take_along_axis(np.sort(best_s, axis=1), np.maximum(count - 1, 0) // 2, axis=1)
@@ -113,14 +125,6 @@ def _age_s(observation: Observation) -> Floats:
     return age_s
 
 
-def kinds_there(observation: Observation) -> Bools:
-    """(N, S) whether the cluster has a GPU of the kind that is neither lost nor on a drained node."""
-    there = np.zeros((len(observation.gpu_kind), observation.kind_duration_s.shape[2]), dtype=np.bool_)
-    n, gpu = np.nonzero(np.isfinite(observation.gpu_remaining_s))
-    there[n, observation.gpu_kind[n, gpu]] = True
-    return there
-
-
 def _bound_one(observation: Observation, n: int, late: NDArray[np.intp], chosen: int, scores: Floats) -> None:
     """Changes the scores of the rows of one cluster with overdue jobs.
 
@@ -131,15 +135,16 @@ def _bound_one(observation: Observation, n: int, late: NDArray[np.intp], chosen:
     table, there = observation.table, np.isfinite(observation.gpu_remaining_s[n])
     share = max(int(SHARE * there.sum()), 1)
     running_submit_s = np.sort(observation.gpu_submit_s[n, there])
-    kept = np.full(len(there), False)  # GPUs of the reserved node
-    for before, job in enumerate(late):
+    kept = np.full(len(there), False)  # GPUs of the reserved nodes
+    before = 0  # GPUs of the earlier overdue jobs
+    for job in late:
         submit_s = observation.job_submit_s[n, job]
         if before + np.searchsorted(running_submit_s, submit_s, side="right") >= share:
             break  # nor may any later one
         if chosen <= job:
             break  # the policy starts a job that is as old
         rows = slice(table.first[n, job], table.first[n, job + 1])
-        is_open = ~kept[table.gpu[rows]]
+        is_open = ~_any_of(kept, table.gpus[rows])
         if is_open.any():
             wanted = np.where(is_open, scores[rows], -np.inf)
             if not (wanted > -np.inf).any():
@@ -147,11 +152,74 @@ def _bound_one(observation: Observation, n: int, late: NDArray[np.intp], chosen:
             scores[table.rows(n)] = -np.inf
             scores[rows] = wanted
             return
+        gpu_count = 1 if observation.gangs is None else int(observation.gangs.gpu_count[n, job])
         if before == 0:
-            able = np.unique(observation.gpu_node[n, np.isfinite(observation.durations_s(n, job)) & there])
-            kept = observation.gpu_node[n] == able[np.argmax(_since_start_s(observation, n)[able])]
+            since_s = _since_start_s(observation, n)
+            if gpu_count == 1:
+                able = np.unique(observation.gpu_node[n, np.isfinite(observation.durations_s(n, job)) & there])
+                kept = observation.gpu_node[n] == able[np.argmax(since_s[able])]
+            else:
+                kept = _nodes_for_gang(observation, n, job, since_s)[observation.gpu_node[n]]
+        before += gpu_count
     rows = table.rows(n)
-    scores[rows][kept[table.gpu[rows]]] = -np.inf
+    scores[rows][_any_of(kept, table.gpus[rows])] = -np.inf
+
+
+def _any_of(kept: Bools, gpus: Ints) -> Bools:
+    """(R,) whether some of the GPUs (R, W) of each row are among those that are kept (G,)."""
+    among: Bools = np.logical_or.reduce(kept[gpus] & (gpus >= 0), axis=1)
+    return among
+
+
+def _nodes_for_gang(observation: Observation, n: int, job: NDArray[np.intp] | int, since_s: Floats) -> Bools:
+    """(M,) the nodes that an overdue job of several GPUs reserves.
+
+    Args:
+        since_s: (M,) time since the last start on each node.
+    """
+    gangs = observation.gangs
+    assert gangs is not None
+    place, best_s = int(job), -np.inf
+    kept = np.zeros(len(since_s), dtype=np.bool_)
+    for model in range(gangs.nodes.shape[2]):
+        limits = [int(gangs.nodes[n, place, model])]
+        if limits[0] == NEVER:
+            continue
+        if gangs.spread_speed[n, place, model] > 0.0:
+            limits.append(int(gangs.max_nodes[n, place]) or len(since_s))
+        gives = gives_when_empty(observation, n, place, model)
+        for limit in limits:
+            chosen = _longest_without_start(gives, since_s, int(gangs.gpu_count[n, place]), limit)
+            if len(chosen):
+                if since_s[chosen].min() > best_s:
+                    best_s = float(since_s[chosen].min())
+                    kept[:] = False
+                    kept[chosen] = True
+                break
+    return kept
+
+
+def _longest_without_start(gives: Ints, since_s: Floats, gpu_count: int, limit: int) -> NDArray[np.intp]:
+    """Nodes, at most `limit`, that can give so many GPUs, and whose last start is furthest back; empty: there are none.
+
+    Args:
+        gives: (M,) GPUs that the empty nodes can give.
+        since_s: (M,) time since the last start.
+    """
+    nodes = np.flatnonzero(gives)
+    nodes = nodes[np.argsort(-since_s[nodes], kind="stable")]
+    least, most = 1, len(nodes) + 1  # of the nodes in this order, how many are needed; more: all are too few
+    chosen = nodes[:0]
+    while least < most:
+        count = (least + most) // 2
+        first = nodes[:count]
+        largest = first[np.argsort(-gives[first], kind="stable")][:limit]
+        held = np.cumsum(gives[largest])
+        if held[-1] >= gpu_count:
+            most, chosen = count, largest[: int(np.searchsorted(held, gpu_count)) + 1]
+        else:
+            least = count + 1
+    return chosen
 
 
 def _since_start_s(observation: Observation, n: int) -> Floats:

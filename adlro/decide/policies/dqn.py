@@ -19,9 +19,10 @@ import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
+from adlro.decide.present import of_one_gpu_only, waiting_gangs
 from adlro.errors import AdlroError, InvalidInput, Unsupported
 from adlro.records.decisions import DecisionBasis
-from adlro.state.observation import Bools, Floats, Observation
+from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation
 
 if TYPE_CHECKING:
     from adlro.decide.planes.choice import Margins
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).with_name("dqn.onnx")
 """The checkpoint that ADLRO includes."""
+
+BASE_OF_GANGS = "hold_gang"
+"""The policy that decides while a job of several GPUs waits."""
 
 CHECKPOINT_MISSING = "CHECKPOINT_MISSING"
 
@@ -52,6 +56,9 @@ class Dqn(Policy):
     them, the plane's own range), or if an answer is not finite, its base decides, as a rule `hold_greedy_fixed`; so in
     the simulator as in service. A pair with such a figure, its own or its job's, is left to the base: it replaces no
     other choice, and if it is the base's choice, no other replaces it.
+
+    The network has learned jobs of one GPU. While a job of several waits, or GPUs are kept free for one, `hold_gang`
+    decides.
 
     The network judges each decision separately: the last bits of a sum of floats depend on the shape of a batch, and a
     list must have the same schedule in a simulator of thousands of clusters and in a service of one.
@@ -141,6 +148,10 @@ class Dqn(Policy):
             judgement.scores[table.rows(n)] = one.scores
             judgement.basis.update((n, basis) for basis in one.basis.values())
             judgement.notes.update((n, note) for note in one.notes.values())
+            if one.reserve is not None:
+                if judgement.reserve is None:
+                    judgement.reserve = _reserved(observation)
+                judgement.reserve[n] = one.reserve[0]
         return judgement
 
     def _weigh_one(self, observation: Observation, *, with_values: bool = False) -> Judgement:
@@ -148,6 +159,9 @@ class Dqn(Policy):
         judgement = Judgement(np.full(len(observation.table.job), -np.inf))
         if with_values:
             judgement.values, judgement.hold_value = np.full(len(judgement.scores), np.nan), np.full(1, np.nan)
+        if not of_one_gpu_only(observation)[0]:
+            _leave_gangs(observation, judgement)
+            return judgement
         planes = self._filler(model).fill(observation)
         if not len(planes.pairs):
             return judgement
@@ -189,6 +203,29 @@ def _fall_back(reason: DecisionBasis, note: str, base: Policy, observation: Obse
     """Lets the base decide instead."""
     judgement.scores[:] = base.preferences(observation)
     judgement.basis[0], judgement.notes[0] = reason, note
+
+
+def _leave_gangs(observation: Observation, judgement: Judgement) -> None:
+    """Lets `hold_gang` decide where jobs of several GPUs count: scores, and what is reserved."""
+    from adlro.decide.policies import POLICIES  # it imports this module
+
+    found = POLICIES[BASE_OF_GANGS]().weigh(observation)
+    judgement.scores[:] = found.scores
+    judgement.gpu, judgement.reserve = found.gpu, found.reserve
+    waits = waiting_gangs(observation)[0]
+    judgement.basis[0] = DecisionBasis.OUT_OF_RANGE
+    judgement.notes[0] = (
+        "a job of several GPUs waits; the network has not learned them"
+        if waits
+        else "GPUs are kept free for a job; the network has not learned that"
+    )
+
+
+def _reserved(observation: Observation) -> Ints:
+    """(N,) the jobs that GPUs are kept free for now."""
+    if observation.gangs is None:
+        return np.full(len(observation.time_s), HOLD, dtype=np.int64)
+    return observation.gangs.reserved.copy()
 
 
 def _score(margins: Margins, planes: Planes, q: Floats, q_hold: float, judgement: Judgement) -> None:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
-from adlro.decide.policies.bounded_wait import kinds_there
+from adlro.decide.present import kinds_that_hold, waiting_gangs
+from adlro.decide.reservation import may_enter, reservation_of
 from adlro.decide.winner import winners
 from adlro.state.observation import Bools, Floats, Ints, Observation
 from adlro.state.room import node_room
@@ -45,6 +46,11 @@ class EasyBackfill(Policy):
 
     A job whose GPUs are all lost or drained has no shadow time and is not the head: the next one is.
 
+    Behind a head of one GPU, a set of GPUs for a job of several counts with all of its GPUs on the reserved node. A
+    head of several GPUs reserves the nodes of the set with which it should end first, of all models, packed or spread
+    (adlro/decide/reservation.py): it starts once such a set is free, and not before on a slower one. Behind it a job
+    may start that is expected to end by then, or leaves these nodes enough for it.
+
     Source: Lifka, "The ANL/IBM SP scheduling system" (1995); Mu'alem and Feitelson, "Utilization, predictability,
     workloads, and user runtime estimates in scheduling the IBM SP2 with backfilling" (2001), section 2.
     """
@@ -60,8 +66,7 @@ class EasyBackfill(Policy):
         table, waiting = observation.table, observation.job_waiting
         if not len(table.job):
             return Judgement(np.zeros(0))
-        there = kinds_there(observation)
-        able = waiting & (np.isfinite(observation.kind_duration_s) & there[:, None, :]).any(axis=2)
+        able = waiting & kinds_that_hold(observation).any(axis=2)
         head = np.argmax(able, axis=1)  # (N,)
         reserved = reservation(observation, head)
 
@@ -73,12 +78,21 @@ class EasyBackfill(Policy):
         modest = table.of_job(node_room(observation.job_cores, observation.job_memory_mib, *spare))
         is_reserved = table.gpu == kept
         may = elsewhere | in_time | (modest & (~is_reserved | (table.size > 1)))
-        may |= table.job == head[cluster]
+        of_head = table.job == head[cluster]
+        # The reserved GPU stays free: the job takes another GPU of its group.
+        another = is_reserved & ~in_time & ~of_head
+        may |= of_head
+        for n in np.flatnonzero(waiting_gangs(observation)).tolist():
+            rows = table.rows(n)
+            if observation.gangs is not None and observation.gangs.gpu_count[n, head[n]] > 1:
+                may[rows], another[rows] = _behind_a_gang(observation, n, int(head[n])), False
+            else:
+                is_set = _is_set(table.gpus[rows])
+                may[rows] = np.where(is_set, _sets_may(observation, n, reserved) | in_time[rows], may[rows])
         first = winners(table, np.where(may, 0.0, -np.inf))
         chosen = may & (table.job == table.job[first][cluster])
         gpu = table.gpu.copy()
-        # The reserved GPU stays free: the job takes another GPU of its group.
-        for row in np.flatnonzero(chosen & is_reserved & ~elsewhere & ~in_time & (table.job != head[cluster])):
+        for row in np.flatnonzero(chosen & another):
             gpu[row] = observation.group(int(cluster[row]), int(row))[1]
         return Judgement(np.where(chosen, -table.duration_s, -np.inf), gpu=gpu)
 
@@ -112,6 +126,34 @@ def reservation(observation: Observation, head: Ints) -> Reservation:
         axis=1
     )
     return Reservation(shadow_s, gpu, cores_by_then - cores, memory_by_then - memory_mib)
+
+
+def _is_set(gpus: Ints) -> Bools:
+    """(R,) whether rows (R, W) are sets of several GPUs."""
+    several: Bools = (gpus >= 0).sum(axis=1) > 1
+    return several
+
+
+def _sets_may(observation: Observation, n: int, reserved: Reservation) -> Bools:
+    """(R,) whether all GPUs of rows of cluster n leave a head of one GPU what is reserved for it."""
+    table, gpu = observation.table.of_cluster(n), int(reserved.gpu[n])
+    there = (observation.gpu_node[n, table.gpus] == observation.gpu_node[n, gpu]) & (table.gpus >= 0)
+    cores = there.sum(axis=1) * observation.job_cores[n, table.job]
+    memory_mib = there.sum(axis=1) * observation.job_memory_mib[n, table.job]
+    modest = (cores <= reserved.cores_spare[n]) & (memory_mib <= reserved.memory_spare_mib[n])
+    may: Bools = ~there.any(axis=1) | (modest & ~(table.gpus == gpu).any(axis=1))
+    return may
+
+
+def _behind_a_gang(observation: Observation, n: int, head: int) -> Bools:
+    """(R,) which rows of cluster n may start: of the head, a job of several GPUs, those of its reservation, if now."""
+    reserved = reservation_of(observation, n, head)
+    if reserved is None:
+        return np.ones(len(observation.table.job[observation.table.rows(n)]), dtype=np.bool_)
+    may = may_enter(observation, n, reserved)
+    if reserved.start_s > observation.time_s[n] + _SAME_INSTANT_S:
+        may[observation.table.job[observation.table.rows(n)] == head] = False
+    return may
 
 
 def _enough_by(held: Ints, free: Ints, node: Ints, order: Ints, asked: Ints) -> Bools:

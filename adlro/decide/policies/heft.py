@@ -11,7 +11,8 @@ from adlro.state.observation import Floats, Observation
 class Heft(ListSchedule):
     """By falling upward rank, each job to the GPU with its earliest expected completion.
 
-    A job without successors has as upward rank its mean duration, here over the GPUs that can hold it.
+    A job without successors has as upward rank its mean duration, here over the GPUs that can hold it; for a job of
+    several GPUs over those of the models that can, on packed sets.
 
     Source: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for heterogeneous
     computing" (2002), section 4.1 and equation 3.

@@ -7,11 +7,13 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adlro.decide.hold_rule import HoldRule, room_to_look, score_batch
 from adlro.decide.looked import looked_at
 from adlro.decide.policies.base import Policy
 from adlro.errors import InvalidInput
+from adlro.numeric.exact import log_array
 from adlro.state.observation import Floats, Observation
 
 
@@ -79,6 +81,9 @@ class HoldGreedy(Policy):
     long relative to the queue's drain: adlro/decide/hold_rule.py has the formulas. If all are refused, the policy
     holds; if no hold is allowed, none is refused.
 
+    A job of several GPUs is scored as one of one GPU with its duration on the set, and nothing is kept free for it:
+    `hold_gang` is the policy for these.
+
     Source: shortest processing time first (Smith 1956) with the choice between an idle slow and a busy fast machine by
     a threshold, as for the slow-server problem (Lin and Kumar 1984, "Optimal control of a queueing system with two
     heterogeneous servers"). The terms and figures are this project's own; `benchmarks/tune_hold_greedy.py` sets them.
@@ -109,7 +114,17 @@ class HoldGreedy(Policy):
         looked, scores = looked_at(observation), np.empty(len(observation.table.job))
         room = room_to_look(observation.gpu_node.shape[1], observation.node_cores_free.shape[1])
         score_batch(self.settings.rule(), room, looked, scores)
+        spread = np.flatnonzero(observation.table.spread)
+        if len(spread):
+            scores[spread] -= self.settings.alpha * self._log_slowdown(observation, spread)
         return scores
+
+    @staticmethod
+    def _log_slowdown(observation: Observation, rows: NDArray[np.intp]) -> Floats:
+        """Logarithm of the durations on some rows' sets against those on their first GPUs' kinds, packed."""
+        table, n = observation.table, observation.table.cluster[rows]
+        packed_s = observation.kind_duration_s[n, table.job[rows], observation.gpu_kind[n, table.gpu[rows]]]
+        return log_array(table.duration_s[rows] / packed_s)
 
 
 class HoldGreedyFixed(HoldGreedy):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
+from adlro.decide.present import waiting_gangs
 from adlro.errors import Unsupported, with_extra
 from adlro.state.candidate_table import group_members
-from adlro.state.observation import Floats, Observation
+from adlro.state.gangs import gpus_of
+from adlro.state.observation import Floats, Ints, Observation
 
 
 class Hungarian(Policy):
@@ -15,6 +19,11 @@ class Hungarian(Policy):
 
     At most one job per GPU and one GPU per job, over the pairs that fit now; then the fastest pair of the matching
     starts, and a new matching follows, since this pair may have taken cores that other pairs need.
+
+    A job of several GPUs can't be a side of a pair. It takes a set of GPUs from the matching if its own rate there is
+    higher than the sum of the rates of the pairs that the matching has on these GPUs: those sets first that gain most,
+    each job and each GPU once. So a long job of many GPUs gives way to short jobs as long as these fill its GPUs: that
+    is what the greatest total rate asks for.
 
     Source: the objective is that of Gavel's policy of greatest total throughput (Narayanan et al. 2020, section 4.2),
     on whole GPUs and without preemption: an assignment problem (Kuhn 1955), solved by scipy.
@@ -26,7 +35,7 @@ class Hungarian(Policy):
     name = "hungarian"
     description = (
         "matches jobs and idle GPUs for the greatest total rate (needs scipy); score: 1 / expected duration, "
-        "for matched pairs"
+        "for matched pairs and sets"
     )
 
     def weigh(self, observation: Observation) -> Judgement:
@@ -40,7 +49,7 @@ class Hungarian(Policy):
                 field="policy",
                 reason="SCIPY_MISSING",
             ) from None
-        table = observation.table
+        table, sets = observation.table, waiting_gangs(observation)
         members = group_members(observation)
         row_of = np.repeat(np.arange(len(table.job)), table.size)  # (E,)
         ends = np.cumsum(table.size)
@@ -48,6 +57,9 @@ class Hungarian(Policy):
         for n in range(len(table.first)):
             rows = table.rows(n)
             if rows.start == rows.stop:
+                continue
+            if sets[n]:
+                _match_with_sets(observation, n, linear_sum_assignment, scores, taken)
                 continue
             pairs = slice(int(ends[rows.start] - table.size[rows.start]), int(ends[rows.stop - 1]))
             # Among the jobs and the GPUs with a pair; the others are left out.
@@ -66,3 +78,47 @@ class Hungarian(Policy):
     def preferences(self, observation: Observation) -> Floats:
         """(C,) the rate in 1/s of the rows with a matched pair."""
         return self.weigh(observation).scores
+
+
+def _match_with_sets(
+    observation: Observation, n: int, assign: Callable[..., tuple[Ints, Ints]], scores: Floats, taken: Ints
+) -> None:
+    """Fills in the scores of cluster n, where a job of several GPUs waits, and the GPUs that its pairs take.
+
+    Args:
+        assign: scipy's solver.
+    """
+    table, gangs = observation.table, observation.gangs
+    assert gangs is not None
+    rows = np.arange(table.rows(n).start, table.rows(n).stop)
+    is_set = gangs.gpu_count[n, table.job[rows]] > 1
+    rate_of_gpu = np.zeros(observation.gpu_idle.shape[1])
+    row_of_gpu = np.full(len(rate_of_gpu), -1)
+    ones = rows[~is_set]
+    if len(ones):
+        jobs, job = np.unique(table.job[ones], return_inverse=True)
+        rate = np.zeros((len(jobs), len(rate_of_gpu)))
+        its_row = np.full(rate.shape, -1)
+        for row, place in zip(ones.tolist(), job.tolist(), strict=True):
+            gpus = observation.group(n, row)
+            rate[place, gpus], its_row[place, gpus] = 1.0 / table.duration_s[row], row
+        at, gpu = assign(rate, maximize=True)
+        matched = rate[at, gpu] > 0.0
+        at, gpu = at[matched], gpu[matched]
+        rate_of_gpu[gpu], row_of_gpu[gpu] = rate[at, gpu], its_row[at, gpu]
+    sets = rows[is_set]
+    lost = np.where(table.gpus[sets] >= 0, rate_of_gpu[table.gpus[sets]], 0.0).sum(axis=1)
+    gain = 1.0 / table.duration_s[sets] - lost
+    jobs_taken: set[int] = set()
+    gpus_taken: set[int] = set()
+    for place in np.argsort(-gain, kind="stable").tolist():
+        row = int(sets[place])
+        members = gpus_of(table.gpus[row])
+        if gain[place] <= 0.0 or int(table.job[row]) in jobs_taken or not gpus_taken.isdisjoint(members):
+            continue
+        jobs_taken.add(int(table.job[row]))
+        gpus_taken.update(members)
+        scores[row] = 1.0 / table.duration_s[row]
+        row_of_gpu[list(members)] = -1
+    left = np.flatnonzero(row_of_gpu >= 0)
+    scores[row_of_gpu[left]], taken[row_of_gpu[left]] = rate_of_gpu[left], left

@@ -13,14 +13,17 @@ import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.plan import Plan
-from adlro.state.observation import Floats, Observation
+from adlro.decide.policies.plan_gangs import GangPlan
+from adlro.decide.present import waiting_gangs
+from adlro.state.observation import Floats, Ints, Observation
 
 
 class ListSchedule(Policy):
     """Plans the jobs one after another, each on the GPU with its earliest expected completion.
 
     A subclass gives the order. Completion is the time until the job could start there, plus the jobs planned there
-    before, plus the expected duration (adlro/decide/policies/plan.py).
+    before, plus the expected duration (adlro/decide/policies/plan.py). A job of several GPUs is planned on a set of
+    them, and starts when the last one is free (adlro/decide/policies/plan_gangs.py).
     """
 
     uses_second: ClassVar[bool] = False
@@ -47,7 +50,14 @@ class ListSchedule(Policy):
         clusters = np.flatnonzero(table.first[:, -1] > table.first[:, 0])  # the clusters with unfinished plans
         if not len(clusters):
             return judgement
-        order, plan = self.order(observation), Plan(observation, second=self.uses_second)
+        order = self.order(observation)
+        several = waiting_gangs(observation)[clusters]
+        for n in clusters[several].tolist():
+            self._plan_gangs(observation, n, order[n], scores, gpu)
+        clusters = clusters[~several]
+        if not len(clusters):
+            return judgement
+        plan = Plan(observation, second=self.uses_second)
         plan.look_at_all(clusters)
         while len(clusters):
             left = np.isfinite(plan.best_s[clusters])  # (n, J) not in the plan yet
@@ -59,6 +69,19 @@ class ListSchedule(Policy):
             # The other plans continue, with the job on its GPU.
             clusters = clusters[~started & (plan.free_count[clusters] > 0)]
         return judgement
+
+    def _plan_gangs(self, observation: Observation, n: int, order: Floats, scores: Floats, gpu: Ints) -> None:
+        """Scores the planned job of cluster n that starts now, where jobs of several GPUs wait; as `weigh`."""
+        in_order = type(self).urgency is ListSchedule.urgency
+        plan = GangPlan(observation, n, second=self.uses_second, in_order=in_order)
+        while plan.is_open:
+            left = np.isfinite(plan.best_s)
+            if not left.any():
+                return
+            best = np.where(left, plan.best_s, 0.0)
+            urgency = np.where(left, self.urgency(order[None], best[None], plan.second_s[None])[0], np.inf)
+            if plan.take(int(np.argmin(urgency)), scores, gpu):
+                return
 
     def preferences(self, observation: Observation) -> Floats:
         """(C,) minus the expected completion in s, for the planned job that starts now."""

@@ -16,7 +16,7 @@ _OFF_GRID = 0.381966011250105
 
 
 class Random(Policy):
-    """Any pair that fits now, all equally likely.
+    """Any pair that fits now, all equally likely; a set of GPUs for a job of several counts as one.
 
     The score is a hash of the decision point (how long the first job of the queue has waited, its expected duration,
     the length of the queue, the idle GPUs), of the job's place in the queue and of the GPU's number: the same decision
@@ -47,6 +47,10 @@ class Random(Policy):
         bits = _mixed(np.repeat(words, table.size) ^ members.view(np.uint64))
         drawn = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
         begins = np.cumsum(table.size) - table.size
+        spread = np.flatnonzero(table.spread)
+        if len(spread):  # the packed set may have the same first GPU
+            bits = _mixed(bits[begins[spread]])
+            drawn[begins[spread]] = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
         highest = np.maximum.reduceat(drawn, begins)
         at = np.flatnonzero(drawn == np.repeat(highest, table.size))
         row = np.repeat(np.arange(len(table.job)), table.size)[at]

@@ -7,7 +7,10 @@ from adlro.state.observation import Floats, Observation
 
 
 class Sjf(Policy):
-    """Of all jobs that fit somewhere now, the one whose shortest fitting duration is least, on that GPU."""
+    """Of all jobs that fit somewhere now, the one whose shortest fitting duration is least, on that GPU or set of GPUs.
+
+    The number of GPUs doesn't count: `shortest_area` is the policy that counts it.
+    """
 
     name = "sjf"
     description = "the shortest (job, GPU) pair that fits now; score: minus the expected duration in s"

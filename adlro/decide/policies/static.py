@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from adlro.decide.policies.base import Policy, first_waiting
-from adlro.decide.policies.bounded_wait import kinds_there
+from adlro.decide.policies.base import Policy, first_waiting, lowest_gpu
+from adlro.decide.present import kinds_that_hold
 from adlro.records.jobs import JobType
 from adlro.state.observation import Bools, Floats, Ints, Observation
 
@@ -19,7 +19,8 @@ AFFINITY: Mapping[JobType, str] = {
 """The best of the six maps of three types to three models on the scenario `paper`.
 
 On a cluster without a type's model, the type uses a model by position: the cluster's first model for machine learning,
-the second for simulation, the third for data processing, or the last one.
+the second for simulation, the third for data processing, or the last one. A job of unspecified type has the model of
+machine learning: the largest share of the programs that ask for a GPU without stating a type.
 """
 
 
@@ -28,11 +29,12 @@ class Static(Policy):
 
     If its model's GPUs can never hold a job, it queues for the model of the map's first type (in `AFFINITY` machine
     learning: Volta), and if that cannot hold it either, for the model with the most GPU memory that can. Lost or
-    drained GPUs count only for a job that no other GPU can hold.
+    drained GPUs count only for a job that no other GPU can hold. A job of several GPUs counts as one that a model can
+    hold if enough of its GPUs can; its packed set goes before its spread one.
 
     Args:
         affinity: the model of each job type; the first entry's model is also the one for jobs that are too large for
-            theirs.
+            theirs, and for jobs of unspecified type.
     """
 
     name = "static"
@@ -50,7 +52,7 @@ class Static(Policy):
             is_head |= first_waiting(home == model)
         model_of_row = observation.gpu_model[table.cluster, table.gpu]
         wanted = table.of_job(np.where(is_head, home, -1)) == model_of_row
-        return np.where(wanted, -table.gpu.astype(np.float64), -np.inf)
+        return np.where(wanted, -lowest_gpu(observation), -np.inf)
 
     def _home_model(self, observation: Observation) -> Ints:
         """(N, J) the number of the model a job waits for; -1 if no GPU can hold it."""
@@ -58,7 +60,7 @@ class Static(Policy):
         # Whether a GPU can hold a job at all does not depend on the running jobs. Lost or drained GPUs may never
         # return: a job queues for them only if all GPUs that could hold it are lost or drained.
         able = np.isfinite(observation.kind_duration_s)  # (N, J, S)
-        present = able & kinds_there(observation)[:, None, :]
+        present = kinds_that_hold(observation)
         possible = np.where(present.any(axis=2, keepdims=True), present, able)
         of_type = self._model_of_type(models)
         wanted = of_type[observation.job_type]  # (N, J)
@@ -82,9 +84,10 @@ class Static(Policy):
 
     def _model_of_type(self, models: tuple[str, ...]) -> Ints:
         """(types,) the number of each job type's model on this cluster, by the type's own number."""
-        of_type = np.zeros(max(int(job_type) for job_type in JobType) + 1, dtype=np.int64)
+        of_type = np.zeros(len(JobType), dtype=np.int64)
         for place, (job_type, model) in enumerate(self._affinity.items()):
             of_type[job_type] = models.index(model) if model in models else min(place, len(models) - 1)
+        of_type[JobType.UNSPECIFIED] = of_type[next(iter(self._affinity))]
         return of_type
 
     @staticmethod

@@ -14,6 +14,8 @@ LEAST_WEIGHT = 1e-6
 class Wspt(Policy):
     """Of all pairs that fit now, the one with the greatest priority per second.
 
+    A job of several GPUs has its priority over its duration, as any other.
+
     Source: Smith, "Various optimizers for single-stage production" (1956): on one machine this order has the least
     weighted sum of completion times.
     """

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from adlro.decide.policies.hold_greedy import FIXED, HoldGreedySettings
+from adlro.decide.present import of_one_gpu_only
 from adlro.decide.rollouts.candidates import find_candidates, room_for_candidates
 from adlro.decide.rollouts.futures import History, Imagination, draw
 from adlro.decide.rollouts.gated import Gate, best_certain
@@ -48,6 +49,12 @@ class Seen:
         self.jobs = empty_job_arrays(1, MOST_SEEN, gpus)
         self._count = 0
         self._first_s = self._last_s = -np.inf
+        self._since_gang = MOST_SEEN
+
+    @property
+    def has_gangs(self) -> bool:
+        """Whether one of the newest jobs asked for several GPUs; these are not recorded."""
+        return self._since_gang < MOST_SEEN
 
     @property
     def count(self) -> int:
@@ -64,6 +71,10 @@ class Seen:
             self._first_s = float(submit_s[new[0]])
         self._last_s = float(submit_s[new].max())
         for job in new:
+            self._since_gang += 1
+            if observation.gangs is not None and observation.gangs.gpu_count[row, job] > 1:
+                self._since_gang = 0
+                continue
             place = self._count % MOST_SEEN
             _copy_job(observation, row, int(job), self.jobs, place)
             self._count += 1
@@ -104,6 +115,8 @@ class Lookahead:
         if self.seen is None or self.seen.jobs.expected_s.shape[2] != gpus:
             self.seen = Seen(gpus)
         self.seen.look(observation, 0)
+        if self.seen.has_gangs or not of_one_gpu_only(observation)[0]:
+            return incumbent  # the imagined clusters and futures have jobs of one GPU
         if self.seen.count < FEWEST_SEEN or not len(observation.table.of_cluster(0).job):
             return incumbent
         waiting = np.flatnonzero(observation.job_waiting[0])

@@ -21,7 +21,8 @@ from adlro.state.observation import HOLD, Observation
 class DqnLookahead(Dqn):
     """Decides for one cluster, and remembers its arrived jobs: one object per cluster, from the cluster's beginning.
 
-    If the clock goes back, its memory is cleared.
+    If the clock goes back, its memory is cleared. The futures have jobs of one GPU only: while a job of several waits,
+    or one was among the jobs that futures would be drawn from, it decides as `dqn`.
 
     Args:
         checkpoint: as for `Dqn`.
@@ -78,7 +79,7 @@ class DqnLookahead(Dqn):
         if time_s < self._time_s:
             self.lookahead = Lookahead()
         self._time_s = time_s
-        job, gpu = (int(each) for each in self.choose(observation, judgement)[0])
+        job, gpu = (int(each) for each in self.choose(observation, judgement)[0, :2])
         chosen = self.lookahead.choose(observation, (job, gpu))
         if chosen == (job, gpu):
             return judgement

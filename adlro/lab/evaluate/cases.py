@@ -28,7 +28,7 @@ from adlro.state.observation import Floats, Ints
 from adlro.workload.arrivals import Batch
 from adlro.workload.capacity import offered_load, scenario_on, stretched
 from adlro.workload.demand import demand_warnings, find_unplaceable
-from adlro.workload.estimates import claimed_spread, expected_s
+from adlro.workload.estimates import claimed_spread, expected_s, expected_spread_speeds
 from adlro.workload.job_lists import WorkloadJob, draw_jobs
 from adlro.workload.scenario import Scenario, load_scenario
 from adlro.workload.traces import TRACE_FORMATS, format_of, read_trace
@@ -136,8 +136,13 @@ class Case:
         here.
         """
         noise_seed = int(self._seeds(number, _NOISE).generate_state(1)[0])
-        runtime = "type" if self.is_learned else self.runtime
-        return expected_s(jobs, self.cluster.gpu_models, runtime, self.scenario, seed=noise_seed, speeds=self.speeds)
+        return expected_s(
+            jobs, self.cluster.gpu_models, self._known_runtime, self.scenario, seed=noise_seed, speeds=self.speeds
+        )
+
+    @property
+    def _known_runtime(self) -> str:
+        return "type" if self.is_learned else self.runtime
 
     def arrays(self, first: int, last: int) -> JobArrays:
         """Lists `first` to `last` - 1 as arrays for the simulator."""
@@ -148,6 +153,7 @@ class Case:
         for i, jobs in enumerate(lists):
             row = (i, slice(0, len(jobs)))
             packed.expected_spread[row] = claimed_spread(jobs, packed.duration_s[row], expected[i])
+            packed.expected_spread_speed[row] = expected_spread_speeds(jobs, models, self._known_runtime)
         return packed
 
     def _seeds(self, number: int, stream: int) -> np.random.SeedSequence:
@@ -231,7 +237,9 @@ def _trace_cases(request: Request, cluster: tuple[Cluster, SpeedTable] | None, n
     if cluster is not None:
         own, speeds = cluster
         scenario = dataclasses.replace(scenario, cluster=own)
-    jobs, trace_notes = read_trace(path, trace_format, seed=request.seed)
+    jobs, trace_notes = read_trace(
+        path, trace_format, seed=request.seed, multi_gpu=request.multi_gpu, cluster=scenario.cluster
+    )
     notes += [f"{path}: {sentence}" for sentence in trace_notes.sentences]
     if unplaceable := find_unplaceable(scenario.cluster, jobs):
         raise InvalidInput(

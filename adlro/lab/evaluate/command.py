@@ -66,7 +66,7 @@ def run(
     scenario: Annotated[
         str | None,
         typer.Option(
-            help="paper, paper_roomy, batch, surge, gavel, ... or trace; several with commas. "
+            help="paper, paper_roomy, surge, gavel, gangs, gangs_64, ... or trace; several with commas. "
             "Default: paper, or trace where --trace is given.",
             show_default=False,
         ),
@@ -101,6 +101,14 @@ def run(
     trace_format: Annotated[
         str | None,
         typer.Option(help="swf, philly, alibaba, gavel or paper; required if the file does not show it."),
+    ] = None,
+    multi_gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="A trace's jobs of several GPUs: gang, they keep them, and those too large for the cluster are left "
+            "out; one, each gets one GPU. Default: gang; one for swf, which counts processors.",
+            show_default=False,
+        ),
     ] = None,
     cluster: Annotated[
         str | None, typer.Option(metavar="FILE", help="A cluster in TOML, instead of the scenario's.")
@@ -160,6 +168,7 @@ def run(
         seed=seed,
         trace=trace,
         trace_format=trace_format,
+        multi_gpu=multi_gpu,
         cluster=cluster,
         runtime=runtime,
         decompose=decompose,

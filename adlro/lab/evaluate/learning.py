@@ -17,7 +17,6 @@ import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.errors import AdlroError, InternalError
-from adlro.placement import Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
 from adlro.records.jobs import Job, JobSpec
@@ -29,6 +28,7 @@ from adlro.services.orchestrator.session.core import effects, inputs
 from adlro.services.orchestrator.session.core.core import Core
 from adlro.services.orchestrator.session.holding import Holding
 from adlro.sim.batch import BatchOutcome, BatchSimulator
+from adlro.state.gangs import gpus_of
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import HOLD, Bools, Ints, Observation
 from adlro.store import Move
@@ -60,7 +60,7 @@ async def simulate_learned(
     cluster: Cluster,
     jobs: Sequence[WorkloadJob],
     arrays: JobArrays,
-    act: Callable[[Observation], Ints],
+    act: Callable[[Observation], Ints] | Policy,
     decompose: Decompose,
 ) -> BatchOutcome:
     """Simulates one list to its end.
@@ -69,7 +69,7 @@ async def simulate_learned(
         cluster: the cluster to simulate.
         jobs: the list.
         arrays: the list as arrays; its expectations are not used.
-        act: a policy: (1, 2) actions for an observation of one row.
+        act: a policy, or its (1, 1 + W) actions for an observation of one row: these keep no GPUs free for a job.
         decompose: learns and predicts.
 
     Raises:
@@ -78,7 +78,8 @@ async def simulate_learned(
     """
     simulator = BatchSimulator(cluster, arrays)
     specs = specs_of(jobs)
-    course = _Course(cluster, specs, await decompose.begin(cluster, specs), act, simulator, decompose)
+    policy = act if isinstance(act, Policy) else _Evaluated(act)
+    course = _Course(cluster, specs, await decompose.begin(cluster, specs), policy, simulator, decompose)
     await course.submit()
     while len(simulator.active):
         await course.follow()
@@ -89,7 +90,7 @@ class _Evaluated(Policy):
     """A policy that only needs actions.
 
     Args:
-        act: (1, 2) actions for an observation of one row.
+        act: (1, 1 + W) actions for an observation of one row.
     """
 
     name = "evaluated"
@@ -100,12 +101,13 @@ class _Evaluated(Policy):
 
     def judge(self, observation: Observation) -> Judgement:
         """The judgement has only the action."""
-        job, gpu = self._act(observation)[0].tolist()
-        table = observation.table
+        action = self._act(observation)[0]
+        job, first_gpu, table = int(action[0]), int(action[1]), observation.table
         scores, gpus = np.full(len(table.job), -np.inf), table.gpu.copy()
         if job != HOLD:
-            row = table.row_of(0, job, gpu)
-            scores[row], gpus[row] = 0.0, gpu
+            several = observation.gangs is not None and observation.gangs.gpu_count[0, job] > 1
+            row = table.row_of_set(0, job, action[1:]) if several else table.row_of(0, job, first_gpu)
+            scores[row], gpus[row] = 0.0, first_gpu
         return Judgement(scores, gpu=gpus)
 
 
@@ -115,7 +117,7 @@ class _Course:
     Args:
         cluster: the cluster to simulate.
         specs, job_ids: specs and ids of its J jobs.
-        act: (1, 2) actions for an observation of one row.
+        policy: decides.
         simulator: the list's simulator.
         decompose: learns and predicts.
     """
@@ -125,7 +127,7 @@ class _Course:
         cluster: Cluster,
         specs: Sequence[JobSpec],
         job_ids: Sequence[str],
-        act: Callable[[Observation], Ints],
+        policy: Policy,
         simulator: BatchSimulator,
         decompose: Decompose,
     ) -> None:
@@ -141,7 +143,7 @@ class _Course:
             1,
             clock,
             Holding(_BEFORE_S),
-            _Evaluated(act),
+            policy,
             predictor=self._predictions.standing,
             learns_first=True,
         )
@@ -149,7 +151,8 @@ class _Course:
         self._queue: list[int] = []  # numbers of the jobs in the simulator's queue, in its order
         self._joined = 0
         self._runs: Bools = np.zeros(len(specs), dtype=np.bool_)
-        self._started: list[tuple[int, int, float]] = []  # number, GPU and time of starts without an event so far
+        # Number, GPUs and time of starts without an event so far.
+        self._started: list[tuple[int, tuple[int, ...], float]] = []
         self._records: dict[str, list[Move]] = {}  # of jobs that have not ended
         self._launches: list[effects.Launch] = []
         self._revision = 0
@@ -172,13 +175,13 @@ class _Course:
         """
         now_s, before = self._now_s, self._decisions
         outcome = self._simulator.outcome()
-        end_s, gpu = (each[0, : len(self._specs)] for each in (outcome.end_s, outcome.gpu))
+        end_s, gpu, gpus = (each[0, : len(self._specs)] for each in (outcome.end_s, outcome.gpu, outcome.gpus))
         events = [self._event(EventKind.STARTED, *started) for started in self._started]
         self._started.clear()
         ended = np.flatnonzero(self._runs & (end_s <= now_s))
         for number in ended[np.lexsort((gpu[ended], end_s[ended]))].tolist():
             self._runs[number] = False
-            events.append(self._event(EventKind.FINISHED, number, int(gpu[number]), float(end_s[number])))
+            events.append(self._event(EventKind.FINISHED, number, gpus_of(gpus[number]), float(end_s[number])))
         self._revision += 1
         events.append(ClusterEvent(self._revision, EventKind.WAKE_UP, now_s))
         self._join(now_s)
@@ -200,21 +203,21 @@ class _Course:
             self._queue.append(self._joined)
             self._joined += 1
 
-    def _event(self, kind: EventKind, number: int, gpu: int, time_s: float) -> ClusterEvent:
+    def _event(self, kind: EventKind, number: int, gpus: tuple[int, ...], time_s: float) -> ClusterEvent:
         self._revision += 1
-        gpu_id = self._core.ledger.layout.gpu_ids[gpu]
-        return ClusterEvent(self._revision, kind, time_s, self._job_ids[number], 1, Placement.on(gpu_id))
+        placement = self._core.ledger.layout.placement(gpus)
+        return ClusterEvent(self._revision, kind, time_s, self._job_ids[number], 1, placement)
 
     def _carry_out(self, decided: effects.Decided) -> None:
         self._decisions += 1
-        place, gpu = decided.action
+        place, gpus = decided.action
         if decided.made is not None:
             number = self._number[decided.made.job_id]
             place = bisect.bisect_left(self._queue, number)
             del self._queue[place]
-            self._started.append((number, gpu, self._now_s))
+            self._started.append((number, gpus, self._now_s))
             self._runs[number] = True
-        self._simulator.act(np.array([[place, gpu]]))
+        self._simulator.act(np.array([[place, *(gpus or (HOLD,))]]))
 
     async def _give(self, given: inputs.Event | inputs.Answer | None) -> None:
         while given is not None:

@@ -18,7 +18,7 @@ from plotly.offline import get_plotlyjs
 from adlro.lab.evaluate import measure
 from adlro.lab.evaluate.evaluation import Evaluation
 from adlro.lab.evaluate.request import REFERENCE
-from adlro.records.jobs import JobType
+from adlro.records.jobs import KINDS_OF_WORK
 from adlro.text import visible_all
 
 _GPU_NAMES_SHOWN = 64
@@ -107,7 +107,7 @@ def _plots(evaluation: Evaluation, document: dict[str, Any]) -> dict[str, Any]:
         )
     return {
         "policies": policies,
-        "jobTypes": [job_type.label.replace("_", " ") for job_type in JobType],
+        "jobTypes": [job_type.label.replace("_", " ") for job_type in KINDS_OF_WORK],
         "scenarios": scenarios,
     }
 

@@ -14,7 +14,7 @@ from adlro.kit.addresses import split_address
 from adlro.lab.evaluate.hyperscore import EQUAL, Weights
 from adlro.workload.estimates import parse_runtime
 from adlro.workload.scenario import SCENARIO_NAMES
-from adlro.workload.traces import TRACE_FORMATS
+from adlro.workload.traces import MULTI_GPU, TRACE_FORMATS
 
 DEFAULT_LISTS = 100
 LOWEST_LOAD, HIGHEST_LOAD = 1e-6, 1e6
@@ -44,6 +44,7 @@ class Request:
         lists: job lists for each scenario and load; the same for every policy. None: 100, or 1 of a whole trace.
         seed: seed of lists, noise and bootstrap.
         trace, trace_format: a job list file; None: no trace, or the format by the file's name.
+        multi_gpu: what becomes of a trace's jobs of several GPUs, one of `MULTI_GPU`; None: the format's own way.
         cluster: a TOML file in place of the scenario's cluster.
         runtime: the policies' knowledge of runtimes, one of `adlro.workload.estimates`, or "learned".
         decompose, redis_url: address and store of a running decompose for "learned"; None: an own one.
@@ -64,6 +65,7 @@ class Request:
     seed: int = 0
     trace: str | None = None
     trace_format: str | None = None
+    multi_gpu: str | None = None
     cluster: str | None = None
     runtime: str = "true"
     decompose: str | None = None
@@ -110,6 +112,10 @@ class Request:
             if self.trace is None:
                 raise InvalidInput("trace_format: a format without a file; name it with --trace", field="trace_format")
             require_known(self.trace_format, TRACE_FORMATS, "trace_format", "trace format")
+        if self.multi_gpu is not None:
+            if self.trace is None:
+                raise InvalidInput("multi_gpu: is about a trace's jobs; name one with --trace", field="multi_gpu")
+            require_known(self.multi_gpu, MULTI_GPU, "multi_gpu", "way with jobs of several GPUs")
         self._check_runtime()
 
     def _check_runtime(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from adlro.decide.policies.base import Policy
+from adlro.decide.policies.base import Judgement, Policy
 from adlro.records.decisions import DecisionBasis
 from adlro.state.observation import Ints, Observation
 
@@ -37,18 +39,49 @@ class Tally:
         self._policy = policy
         self._says = type(policy).act is Policy.act and type(policy).scores is Policy.scores
 
-    def act(self, observation: Observation, lists: Ints) -> Ints:
-        """(A, 2) the policy's actions, as `Policy.act` has them.
+    def act(self, observation: Observation, lists: Ints) -> tuple[Ints, Ints | None]:
+        """(A, 1 + W) the policy's actions, as `Policy.act` has them, and (A,) reservations, as `Judgement` has them.
 
         Args:
             observation: the observation of A lists.
             lists: (A,) the numbers of these lists; none twice.
         """
         if not self._says:
-            return self._policy.act(observation)
+            return self._policy.act(observation), None
+        judgement = self.judge(observation, lists)
+        return self._policy.choose(observation, judgement), judgement.reserve
+
+    def judge(self, observation: Observation, lists: Ints) -> Judgement:
+        """The policy's judgement; its bases are counted. The arguments are those of `act`."""
         judgement = self._policy.judge(observation)
         self.counts[lists, _POLICY] += 1
         for row, basis in judgement.basis.items():  # empty for simple policies, and nearly always for others
             self.counts[lists[row], _POLICY] -= 1
             self.counts[lists[row], _COLUMN[basis]] += 1
-        return self._policy.choose(observation, judgement)
+        return judgement
+
+    def of_one_list(self) -> Policy | Callable[[Observation], Ints]:
+        """The policy, or its actions if it has only these, for the one list of a tally with N = 1."""
+        the_list = np.zeros(1, dtype=np.int64)
+        if self._says:
+            return _Counted(self, the_list)
+        return lambda observation: self.act(observation, the_list)[0]
+
+
+class _Counted(Policy):
+    """A tally's policy, with the bases counted.
+
+    Args:
+        tally: has the policy.
+        lists: the numbers of the lists that are observed.
+    """
+
+    name = "counted"
+    description = "a policy whose decisions are counted"
+
+    def __init__(self, tally: Tally, lists: Ints) -> None:
+        self._tally, self._lists = tally, lists
+
+    def judge(self, observation: Observation) -> Judgement:
+        """The policy's judgement."""
+        return self._tally.judge(observation, self._lists)

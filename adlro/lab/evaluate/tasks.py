@@ -109,18 +109,15 @@ class Setup:
         if not case.is_learned or task.policy == REFERENCE:
             simulator = BatchSimulator(case.cluster, arrays)
             while len(simulator.active):
-                simulator.act(tally.act(simulator.observe(), simulator.active))
+                simulator.act(*tally.act(simulator.observe(), simulator.active))
             return simulator.outcome()
         return asyncio.run(self._simulated_learned(case, task.first, arrays, tally))
 
     async def _simulated_learned(self, case: Case, number: int, arrays: JobArrays, tally: Tally) -> BatchOutcome:
         from adlro.lab.evaluate.learning import simulate_learned
 
-        the_list = np.zeros(1, dtype=np.int64)
         async with self._source.fresh() as decompose:
-            return await simulate_learned(
-                case.cluster, case.job_list(number), arrays, lambda seen: tally.act(seen, the_list), decompose
-            )
+            return await simulate_learned(case.cluster, case.job_list(number), arrays, tally.of_one_list(), decompose)
 
     @functools.cached_property
     def _source(self) -> Source:

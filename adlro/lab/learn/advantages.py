@@ -247,7 +247,7 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
             kept = np.flatnonzero(sampled.played > 1)
             records.append(_record(machines, jobs, course, chosen[kept], _rows(sampled, kept)))
             _explore(rng, sampling, sampled, at, rows, gpus)
-        wrong = kernel.act_all(hardware, machines, jobs, changes, course, active, rows, gpus)
+        wrong = kernel.act_all(hardware, machines, jobs, changes, course, active, rows, gpus[:, None])
         if wrong >= 0:
             raise ValueError(f"{world.text}: job {rows[wrong]} of the queue cannot start on GPU {gpus[wrong]}")
     if not records:

@@ -17,7 +17,7 @@ import numpy as np
 from adlro.errors import InvalidInput
 from adlro.numeric.exact import exp_array, log
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.jobs import JobType
+from adlro.records.jobs import KINDS_OF_WORK
 from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.observation import Floats
 from adlro.workload.capacity import scenario_on
@@ -93,7 +93,7 @@ def _of_one_application(scenario: Scenario, rng: np.random.Generator) -> tuple[S
     names = list(scenario.job_types)
     name = names[int(rng.integers(len(names)))]
     job_types = {name: scenario.job_types[name]}
-    mix = {job_type: float(job_type is job_types[name]) for job_type in JobType}
+    mix = {job_type: float(job_type is job_types[name]) for job_type in KINDS_OF_WORK}
     alone = dataclasses.replace(scenario, job_types=job_types, mix=mix, groups=())
     return alone, draw_groups(alone, rng)
 

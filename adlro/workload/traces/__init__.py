@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from adlro.errors import InvalidInput
+from adlro.records.cluster import Cluster
 from adlro.workload.job_lists import WorkloadJob
 from adlro.workload.scenario import Scenario
 from adlro.workload.traces.alibaba import ALIBABA_COLUMNS, read_alibaba
-from adlro.workload.traces.complete import TraceNotes
+from adlro.workload.traces.complete import MULTI_GPU, TraceNotes, require_multi_gpu
 from adlro.workload.traces.gavel import GAVEL_COLUMNS, read_gavel
 from adlro.workload.traces.paper import PAPER_COLUMNS, read_paper_csv
 from adlro.workload.traces.philly import PHILLY_COLUMNS, read_philly
@@ -22,6 +23,7 @@ from adlro.workload.traces.swf import SWF_FIELDS, read_swf
 __all__ = [
     "ALIBABA_COLUMNS",
     "GAVEL_COLUMNS",
+    "MULTI_GPU",
     "PAPER_COLUMNS",
     "PHILLY_COLUMNS",
     "SWF_FIELDS",
@@ -75,6 +77,8 @@ def read_trace(
     seed: int = 0,
     limit: int | None = None,
     scenario: Scenario | None = None,
+    multi_gpu: str | None = None,
+    cluster: Cluster | None = None,
 ) -> tuple[list[WorkloadJob], TraceNotes]:
     """Reads a job list in one of `TRACE_FORMATS`.
 
@@ -84,12 +88,19 @@ def read_trace(
         seed: seed of the drawn fields.
         limit: only the first jobs by submission, up to this number.
         scenario: source of the drawn fields; if left out, `gavel` for that format and `paper` for others.
+        multi_gpu: what becomes of jobs of several GPUs, one of `MULTI_GPU`: "gang", they keep them, or "one", they get
+            one. None: "gang" for traces of GPUs, "one" for SWF, whose processors are those of CPU machines. Without
+            effect on the format `paper`, whose jobs have one each.
+        cluster: where the jobs are to run; jobs of more GPUs than it can give are left out. None: all are taken.
 
     Raises:
-        InvalidInput: no such format, a limit below 1, or an invalid line; the message names file, line and field.
+        InvalidInput: no such format, a limit below 1, no such `multi_gpu`, or an invalid line; the message names file,
+            line and field.
     """
     if limit is not None and limit < 1:
         raise InvalidInput(f"the number of jobs must be at least 1, not {limit}", field="jobs")
+    if multi_gpu is not None:
+        require_multi_gpu(multi_gpu)
     if trace_format == "paper":
         jobs = read_paper_csv(path)
         return jobs[:limit], TraceNotes(str(path), "paper", len(jobs[:limit]), len(jobs[:limit]), len(jobs))
@@ -97,4 +108,11 @@ def read_trace(
         raise InvalidInput(
             f"trace_format: must be one of {', '.join(TRACE_FORMATS)}, not '{trace_format}'", field="trace_format"
         )
-    return _READERS[trace_format](path, seed=seed, limit=limit, scenario=scenario)
+    return _READERS[trace_format](
+        path,
+        seed=seed,
+        limit=limit,
+        scenario=scenario,
+        multi_gpu=multi_gpu or ("one" if trace_format == "swf" else "gang"),
+        cluster=cluster,
+    )

@@ -11,9 +11,10 @@ import math
 from pathlib import Path
 
 from adlro.errors import InvalidInput
+from adlro.records.cluster import Cluster
 from adlro.workload.job_lists import WorkloadJob
 from adlro.workload.scenario import Scenario, load_scenario
-from adlro.workload.traces.complete import Found, TraceJob, TraceNotes, complete
+from adlro.workload.traces.complete import Found, TraceJob, TraceNotes, complete, require_multi_gpu
 from adlro.workload.traces.rows import LARGEST, LATEST_S, LONGEST_S, InOrder, Row, csv_rows
 
 ALIBABA_COLUMNS = (
@@ -49,24 +50,34 @@ _REMARK = (
 
 
 def read_alibaba(
-    path: str | Path, *, seed: int = 0, limit: int | None = None, scenario: Scenario | None = None
+    path: str | Path,
+    *,
+    seed: int = 0,
+    limit: int | None = None,
+    scenario: Scenario | None = None,
+    multi_gpu: str = "gang",
+    cluster: Cluster | None = None,
 ) -> tuple[list[WorkloadJob], TraceNotes]:
     """Reads a list of pods (also gzipped, `.gz`).
 
     A pod is submitted at its creation; the time from schedule to deletion becomes work on the reference GPU, quality of
-    service the priority (`PRIORITY_OF_QOS`). A pod of several GPUs becomes a job of one GPU with its share of cores and
-    memory, a pod of a part of a GPU a job of a whole one; requested GPU models are ignored. Pods that request no GPU or
-    never ran are left out. Missing fields (job type, application, user, GPU memory) are drawn by the scenario's rules.
+    service the priority (`PRIORITY_OF_QOS`). A pod of several GPUs keeps them, with their shares of its cores and
+    memory, or becomes a job of one GPU with one share; a pod of a part of a GPU a job of a whole one; requested GPU
+    models are ignored. Pods that request no GPU or never ran are left out. Missing fields (job type, application, user,
+    GPU memory) are drawn by the scenario's rules.
 
     Args:
         path: the file.
         seed: seed of the drawn fields.
         limit: only the first jobs, up to this number.
         scenario: source of the drawn fields; `paper` if left out.
+        multi_gpu: one of `MULTI_GPU`.
+        cluster: where the jobs are to run; jobs of more GPUs than it can give are left out. None: all are taken.
 
     Raises:
-        InvalidInput: names file, line and field.
+        InvalidInput: names file, line and field; or `multi_gpu` is no such word.
     """
+    require_multi_gpu(multi_gpu)
     found = Found()
     in_order = InOrder("creation_time")
     for row in csv_rows(path, ALIBABA_COLUMNS):
@@ -76,7 +87,7 @@ def read_alibaba(
         phase = row.text("pod_phase")
         if phase not in PHASES:
             row.refuse("pod_phase", f"must be one of {', '.join(PHASES)}, not '{phase}'")
-        job = _job(row, created_s, phase)
+        job = _job(row, created_s, phase, multi_gpu)
         if isinstance(job, str):
             found.left_out.append((row.line, job))
         else:
@@ -91,11 +102,12 @@ def read_alibaba(
         scenario=scenario or load_scenario("paper"),
         seed=seed,
         limit=limit,
+        cluster=cluster,
         remarks=(_REMARK,),
     )
 
 
-def _job(row: Row, created_s: float, phase: str) -> TraceJob | str:
+def _job(row: Row, created_s: float, phase: str, multi_gpu: str) -> TraceJob | str:
     """The job of a pod, or the reason to leave it out."""
     gpus = row.whole("num_gpu", least=0)
     cpu_milli = row.number("cpu_milli", least=0, most=1000.0 * LARGEST)
@@ -113,7 +125,7 @@ def _job(row: Row, created_s: float, phase: str) -> TraceJob | str:
     if deleted_s == scheduled_s:
         return "without_run_time"
     noted = (
-        (gpus > 1, "several_gpus_shared"),
+        (gpus > 1, "gangs" if multi_gpu == "gang" else "several_gpus_shared"),
         (gpus == 1 and gpu_milli < 1000, "part_of_a_gpu"),
         (bool(row.text("gpu_spec")), "gpu_models_asked_for"),
         (phase == "Failed", "failed"),
@@ -127,4 +139,5 @@ def _job(row: Row, created_s: float, phase: str) -> TraceJob | str:
         memory_mib=max(1, math.ceil(memory_mib / gpus)),
         priority=PRIORITY_OF_QOS[qos],
         flags=tuple(key for holds, key in noted if holds),
+        gpu_count=gpus if multi_gpu == "gang" else 1,
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from adlro.errors import InvalidInput
+from adlro.records.cluster import Cluster
 from adlro.workload.job_lists import WorkloadJob
 from adlro.workload.scenario import Scenario, load_scenario
-from adlro.workload.traces.complete import Found, TraceJob, TraceNotes, complete
+from adlro.workload.traces.complete import Found, TraceJob, TraceNotes, complete, require_multi_gpu
 from adlro.workload.traces.rows import LONGEST_S, InOrder, csv_rows
 
 PHILLY_COLUMNS = ("timestamp", "duration", "num_gpus", "gpu_time", "cluster")
@@ -21,23 +22,32 @@ _REMARK = "the virtual cluster is the user; a job's duration is its work on the 
 
 
 def read_philly(
-    path: str | Path, *, seed: int = 0, limit: int | None = None, scenario: Scenario | None = None
+    path: str | Path,
+    *,
+    seed: int = 0,
+    limit: int | None = None,
+    scenario: Scenario | None = None,
+    multi_gpu: str = "gang",
+    cluster: Cluster | None = None,
 ) -> tuple[list[WorkloadJob], TraceNotes]:
     """Reads a Philly CSV file (also gzipped, `.gz`).
 
     The duration becomes work on the reference GPU, the virtual cluster the user `vc-<cluster>`; a job of several GPUs
-    becomes one of one GPU; jobs without duration or GPU are left out. `gpu_time` must be a number and is not used.
-    Missing fields are drawn by the scenario's rules (see `adlro.workload.traces.complete`).
+    keeps them, or becomes one of one GPU; jobs without duration or GPU are left out. `gpu_time` must be a number and is
+    not used. Missing fields are drawn by the scenario's rules (see `adlro.workload.traces.complete`).
 
     Args:
         path: the file.
         seed: seed of the drawn fields.
         limit: only the first jobs, up to this number.
         scenario: source of the drawn fields; `paper` if left out.
+        multi_gpu: one of `MULTI_GPU`.
+        cluster: where the jobs are to run; jobs of more GPUs than it can give are left out. None: all are taken.
 
     Raises:
-        InvalidInput: names file, line and field.
+        InvalidInput: names file, line and field; or `multi_gpu` is no such word.
     """
+    require_multi_gpu(multi_gpu)
     found = Found()
     in_order = InOrder("timestamp")
     for row in csv_rows(path, PHILLY_COLUMNS):
@@ -53,8 +63,9 @@ def read_philly(
         elif duration_s == 0:
             found.left_out.append((row.line, "without_run_time"))
         else:
-            flags = ("several_gpus",) if gpus > 1 else ()
-            found.jobs.append(TraceJob(row.line, submit_s, duration_s, user=user, flags=flags))
+            kept = gpus if multi_gpu == "gang" else 1
+            flags = (("gangs" if kept > 1 else "several_gpus"),) if gpus > 1 else ()
+            found.jobs.append(TraceJob(row.line, submit_s, duration_s, user=user, flags=flags, gpu_count=kept))
     if not found.lines:
         raise InvalidInput(f"{path}: line 2: timestamp: there is no job below the header", field="timestamp")
     return complete(
@@ -65,5 +76,6 @@ def read_philly(
         scenario=scenario or load_scenario("paper"),
         seed=seed,
         limit=limit,
+        cluster=cluster,
         remarks=(_REMARK,),
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from adlro.errors import InvalidInput
-from adlro.records.jobs import JobType
+from adlro.records.jobs import KINDS_OF_WORK, JobType
 
 LONGEST_S = 31_536_000.0
 """One year: the limit of job.proto for work and expected runtime."""
@@ -114,9 +114,9 @@ class Row:
 
     def job_type(self, field: str) -> JobType:
         """One of the three job types, by its label."""
-        found = {job_type.label: job_type for job_type in JobType}.get(self.text(field))
+        found = {job_type.label: job_type for job_type in KINDS_OF_WORK}.get(self.text(field))
         if found is None:
-            labels = ", ".join(job_type.label for job_type in JobType)
+            labels = ", ".join(job_type.label for job_type in KINDS_OF_WORK)
             self.refuse(field, f"must be one of {labels}, not '{self.text(field)}'")
         return found
 

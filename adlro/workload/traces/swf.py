@@ -12,10 +12,11 @@ import io
 from pathlib import Path
 
 from adlro.errors import InvalidInput
+from adlro.records.cluster import Cluster
 from adlro.workload.job_lists import WorkloadJob
 from adlro.workload.scenario import Scenario, load_scenario
-from adlro.workload.traces.complete import Found, TraceJob, TraceNotes, complete
-from adlro.workload.traces.rows import LATEST_S, LONGEST_S, Row, read_text
+from adlro.workload.traces.complete import Found, TraceJob, TraceNotes, complete, require_multi_gpu
+from adlro.workload.traces.rows import LARGEST, LATEST_S, LONGEST_S, Row, read_text
 
 SWF_FIELDS = (
     "job_number",
@@ -47,28 +48,38 @@ _DRAWN = ("job type", "application", "CPU cores", "memory", "GPU memory", "prior
 
 
 def read_swf(
-    path: str | Path, *, seed: int = 0, limit: int | None = None, scenario: Scenario | None = None
+    path: str | Path,
+    *,
+    seed: int = 0,
+    limit: int | None = None,
+    scenario: Scenario | None = None,
+    multi_gpu: str = "one",
+    cluster: Cluster | None = None,
 ) -> tuple[list[WorkloadJob], TraceNotes]:
     """Reads a trace in Standard Workload Format (also gzipped, `.gz`).
 
-    A job of several processors becomes one GPU job. Run time becomes work on the reference GPU, requested time the
-    expected runtime there, user id n the user `user-<n>`; submit times count from the first job of the list. Jobs
-    without run time, cancelled jobs and parts of checkpointed jobs are left out. Missing fields (job type, application,
-    cores, memory, GPU memory, priority, a missing user) are drawn for each job by the scenario's rules; a trace's
-    processors and memory are those of a CPU machine and say nothing about a GPU job's.
+    A job of several processors becomes one GPU job; with `multi_gpu` "gang" it gets as many GPUs. Run time becomes work
+    on the reference GPU, requested time the expected runtime there, user id n the user `user-<n>`; submit times count
+    from the first job of the list. Jobs without run time, cancelled jobs and parts of checkpointed jobs are left out.
+    Missing fields (job type, application, cores, memory, GPU memory, priority, a missing user) are drawn for each job
+    by the scenario's rules; a trace's processors and memory are those of a CPU machine and say nothing about a GPU
+    job's.
 
     Args:
         path: the file.
         seed: seed of the drawn fields.
         limit: only the first jobs by submission, up to this number.
         scenario: source of the drawn fields; `paper` if left out.
+        multi_gpu: one of `MULTI_GPU`.
+        cluster: where the jobs are to run; jobs of more GPUs than it can give are left out. None: all are taken.
 
     Returns:
         The jobs in the order of submission, and notes about the conversion.
 
     Raises:
-        InvalidInput: names file, line and field.
+        InvalidInput: names file, line and field; or `multi_gpu` is no such word.
     """
+    require_multi_gpu(multi_gpu)
     found = Found()
     last_s = 0.0
     # Comments of the archive's logs are not always UTF-8; fields are numbers, so replaced bytes lose no data.
@@ -94,7 +105,7 @@ def read_swf(
         elif run_s <= 0:
             found.left_out.append((line_number, "without_run_time"))
         else:
-            job = _job(row, run_s, failed=status == SWF_FAILED)
+            job = _job(row, run_s, multi_gpu, failed=status == SWF_FAILED)
             if job.submit_s < last_s:
                 job.flags = (*job.flags, "out_of_order")
             last_s = job.submit_s
@@ -109,17 +120,21 @@ def read_swf(
         scenario=scenario or load_scenario("paper"),
         seed=seed,
         limit=limit,
+        cluster=cluster,
     )
 
 
-def _job(row: Row, run_s: float, *, failed: bool) -> TraceJob:
+def _job(row: Row, run_s: float, multi_gpu: str, *, failed: bool) -> TraceJob:
     processors = max(row.number("allocated_processors"), row.number("requested_processors"))
+    gangs = multi_gpu == "gang"
+    if gangs and processors > LARGEST:
+        row.refuse("allocated_processors", f"must be at most {LARGEST}, for a job of as many GPUs")
     requested_s = row.number("requested_time")
     # Only an estimate: "no limit", or another unit, is no reason to refuse a trace.
     estimated = 0 < requested_s <= LONGEST_S
     user_id = row.whole("user_id", least=-1)
     noted = (
-        (processors > 1, "several_processors"),
+        (processors > 1, "gangs_of_processors" if gangs else "several_processors"),
         (failed, "failed"),
         (user_id < 0, "without_user"),
         (not estimated, "without_requested_time"),
@@ -131,4 +146,5 @@ def _job(row: Row, run_s: float, *, failed: bool) -> TraceJob:
         user=f"user-{user_id}" if user_id >= 0 else None,
         expected_runtime_s=requested_s if estimated else None,
         flags=tuple(key for holds, key in noted if holds),
+        gpu_count=max(1, int(processors)) if gangs else 1,
     )

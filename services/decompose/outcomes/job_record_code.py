@@ -94,7 +94,7 @@ class JobRecordCode:
 
 
 def stated(column: int, value: int) -> bool:
-    """Whether a category has information: an empty application, user or set of labels has none."""
+    """Whether a category has information: an empty one, and an unspecified job type, have none."""
     if column == Category.JOB_TYPE:
         return value >= 0
     return value not in {UNKNOWN, NOT_STATED}
@@ -104,13 +104,13 @@ def similarity(query: Features, records: Features) -> Floats:
     """The share, 0..1, of the weight of the query's stated variables that N records have in common with it: N.
 
     Args:
-        query: one row; a category below 0 is a value that equals none, and counts.
+        query: one row; a category below 0 is a value that equals none, and counts; a job type below 0 is not stated.
         records: N rows.
     """
     terms = [
         KernelTerm(float(weight), (column,))
         for column, weight in (*CATEGORY_WEIGHTS.items(), (Category.GPU_MODEL, GPU_MODEL_WEIGHT))
-        if column == Category.JOB_TYPE or query.categories[0, column] != NOT_STATED
+        if query.categories[0, column] != (UNKNOWN if column == Category.JOB_TYPE else NOT_STATED)
     ]
     terms += [
         KernelTerm(float(weight), (), (real,))

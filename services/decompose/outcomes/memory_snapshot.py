@@ -57,6 +57,8 @@ class _PlainJob:
     runtime_s: _Figure
     end_s: _Figure
     cluster: str = DEFAULT_CLUSTER
+    gpu_ids: tuple[str, ...] = ()
+    spread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ def _plain(job: FinishedJob) -> dict[str, Any]:
     spec = dataclasses.asdict(dataclasses.replace(job.spec, simulated_work=None))
     defaults = _SPEC_DEFAULTS
     spec = {name: value for name, value in spec.items() if name not in defaults or value != defaults[name]}
-    return {
+    plain = {
         "id": job.job_id,
         "spec": spec,
         "gpu_model": job.gpu_model,
@@ -254,10 +256,24 @@ def _plain(job: FinishedJob) -> dict[str, Any]:
         "runtime_s": job.runtime_s,
         "end_s": job.end_s,
     }
+    if job.gpu_ids or job.spread:
+        # Releases without jobs of several GPUs ignore these.
+        plain |= {"gpu_ids": job.gpu_ids, "spread": job.spread}
+    return plain
 
 
 def _job(plain: _PlainJob) -> FinishedJob:
-    return FinishedJob(plain.id, plain.spec, plain.gpu_model, plain.runtime_s, plain.end_s, plain.gpu_id, plain.cluster)
+    return FinishedJob(
+        plain.id,
+        plain.spec,
+        plain.gpu_model,
+        plain.runtime_s,
+        plain.end_s,
+        plain.gpu_id,
+        plain.cluster,
+        plain.gpu_ids,
+        plain.spread,
+    )
 
 
 _SPEC_DEFAULTS: dict[str, Any] = {

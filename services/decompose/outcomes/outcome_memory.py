@@ -8,7 +8,8 @@ The memory drops jobs that ended `max_age_s` before the newest of their cluster,
 full, the oldest job of the row with most jobs (by redundancy), or the oldest of all if no row has more than `CROWDED`.
 
 It also has *groups*: for each (user, application), application, job type and declaring user the newest log runtimes on
-the reference GPU, from which `runtimes.plain_predictor` computes medians and intervals.
+the reference GPU, packed on as few nodes as can hold the job, from which `runtimes.plain_predictor` computes medians
+and intervals.
 """
 
 from __future__ import annotations
@@ -59,7 +60,14 @@ class GpuKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """A job that ended by itself without error, and its runtime; `end_s` is on its cluster's clock."""
+    """A job that ended by itself without error, and its runtime.
+
+    Attributes:
+        end_s: on its cluster's clock.
+        gpu_id: its first GPU; empty: not known.
+        gpu_ids: all of them, of a job of several.
+        spread: its GPUs were on more nodes than could hold them in the empty cluster.
+    """
 
     job_id: str
     spec: JobSpec
@@ -68,11 +76,20 @@ class FinishedJob:
     end_s: float
     gpu_id: str = ""
     cluster: str = DEFAULT_CLUSTER
+    gpu_ids: tuple[str, ...] = ()
+    spread: bool = False
 
     @property
     def gpu(self) -> GpuKey:
-        """Its GPU."""
+        """Its (first) GPU."""
         return GpuKey(self.cluster, self.gpu_id)
+
+    @property
+    def gpus(self) -> tuple[GpuKey, ...]:
+        """Its GPUs, as far as they are known."""
+        if self.gpu_ids:
+            return tuple(GpuKey(self.cluster, each) for each in self.gpu_ids)
+        return (self.gpu,) if self.gpu_id else ()
 
 
 class SimilarJob(NamedTuple):
@@ -83,11 +100,13 @@ class SimilarJob(NamedTuple):
 
     def evidence(self) -> Evidence:
         """Its record as evidence of a prediction."""
-        return Evidence(self.job.job_id, self.similarity, self.job.gpu_model, self.job.runtime_s)
+        job = self.job
+        return Evidence(job.job_id, self.similarity, job.gpu_model, job.runtime_s, job.spec.gpu_count, job.spread)
 
     def recollection(self) -> Recollection:
         """Its record with its demands."""
-        return Recollection(self.job.job_id, self.similarity, self.job.spec, self.job.gpu_model, self.job.runtime_s)
+        job = self.job
+        return Recollection(job.job_id, self.similarity, job.spec, job.gpu_model, job.runtime_s, job.spread)
 
 
 class _KeptJob(NamedTuple):
@@ -289,6 +308,8 @@ class OutcomeMemory:
     def _add_to_groups(self, sequence: int, job: FinishedJob) -> tuple[GroupKey, ...]:
         spec = job.spec
         reference_s = job.runtime_s * self._speeds.of(spec, job.gpu_model).ratio
+        if job.spread:
+            reference_s *= self._speeds.spread(spec, job.gpu_model).ratio
         values: dict[GroupKey, float] = {job_type_key(spec): math.log(reference_s)}
         if spec.application:
             values[application_key(spec)] = values[user_application_key(spec)] = math.log(reference_s)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adlro.services.decompose.hypervectors.similarity_kernel import Features, Floats
 from adlro.services.decompose.variables.job_features import REAL_COUNT, Category
@@ -14,7 +15,7 @@ from adlro.services.decompose.variables.job_features import REAL_COUNT, Category
 WINDOW = 4096
 """Number of newest finished jobs in the regressions."""
 
-_TARGET_COUNT = 4  # after the reals: outcome, correction, declared, seen correction
+_TARGET_COUNT = 5  # after the reals: outcome, correction, declared, seen correction, spread
 
 
 class Observations(NamedTuple):
@@ -22,7 +23,8 @@ class Observations(NamedTuple):
 
     features: N rows. outcomes: N. corrections: N, NaN without a declaration. added_count, declared_count: numbers of
     all observations, and of those with a correction, also dropped ones. declared: N, log2 of the declared seconds.
-    seen_corrections: N, as observed, without a correction for the job's GPU.
+    seen_corrections: N, as observed, without a correction for the job's GPU. spread: N, whether the job's GPUs were on
+    more nodes than needed; its outcome and corrections are then those of a packed job by the prior's ratio.
     """
 
     features: Features
@@ -32,6 +34,7 @@ class Observations(NamedTuple):
     declared_count: int
     declared: Floats
     seen_corrections: Floats
+    spread: NDArray[np.bool_]
 
 
 class ObservationWindow:
@@ -62,6 +65,8 @@ class ObservationWindow:
         correction: float,
         declared: float = math.nan,
         seen_correction: float | None = None,
+        *,
+        spread: bool = False,
     ) -> None:
         """Adds an observation; drops the oldest of a full window. See `Observations`.
 
@@ -72,6 +77,7 @@ class ObservationWindow:
             correction: log(observed / declared); NaN without a declaration.
             declared: log2 of the declared seconds.
             seen_correction: None: the correction.
+            spread: see `Observations`.
         """
         if self._end == len(self._values):
             # Moves the newest to the front: once in `capacity` observations, so that all are always contiguous.
@@ -85,6 +91,7 @@ class ObservationWindow:
             correction,
             declared,
             correction if seen_correction is None else seen_correction,
+            float(spread),
         )
         self._end += 1
         self.added_count += 1
@@ -102,7 +109,7 @@ class ObservationWindow:
         """A copy of all observations."""
         rows = slice(self._start, self._end)
         categories, values = self._categories[rows].copy(), self._values[rows].copy()
-        outcomes, corrections, declared, seen = values[:, -_TARGET_COUNT:].T
+        outcomes, corrections, declared, seen, spread = values[:, -_TARGET_COUNT:].T
         return Observations(
             Features(categories, values[:, :-_TARGET_COUNT]),
             outcomes,
@@ -111,6 +118,7 @@ class ObservationWindow:
             self.declared_count,
             declared,
             seen,
+            spread > 0,
         )
 
     def clear_real(self, column: int) -> None:

@@ -1,11 +1,13 @@
 """The default predictor: ridge regression over records' similarity, residuals, corrected declarations.
 
-Knows plain records and arrays only. Three parts, all learned from the newest finished jobs:
+Knows plain records and arrays only. Four parts, all learned from the newest finished jobs:
 
 - *outcomes*: log runtime on the reference GPU, by a regression over similarity (`tuned_regression`);
 - *declarations*: log(observed / declared), by a regression over users and applications. It corrects a declared runtime,
   which is mixed with the outcomes' estimate in the share that would have predicted the finished jobs best; the
   regression includes the size of declarations, and corrections stay within the observed range;
+- *spread jobs*: the speed of jobs of several GPUs on more nodes than needed, as a share of that on as few as can hold
+  them (`spread_regression`); by it, their outcomes count as those of packed jobs;
 - *calibration*: residuals of finished jobs predicted without them, and without all of their user, application or size,
   give the intervals of equally new jobs; the unexplained shares of left-out configurations make novelty a rank: at most
   5 % of configurations of known kinds are at or above NOVEL. The coverage of given intervals widens them, or moves the
@@ -45,6 +47,7 @@ from adlro.services.decompose.runtimes.predictor import (
     Predictions,
     evidence,
     require_known,
+    spread_predictions,
 )
 from adlro.services.decompose.runtimes.runtime_fit import (
     NO_CORRECTIONS,
@@ -55,7 +58,7 @@ from adlro.services.decompose.runtimes.runtime_fit import (
 )
 from adlro.services.decompose.variables.job_features import Category
 from adlro.services.decompose.variables.variables import Variables
-from adlro.workload.estimates import PRIOR_WORK_S
+from adlro.workload.estimates import prior_work_s
 
 REFIT_SHARE = 0.02
 """Newly finished jobs, as a share of the window, after which a refit is due."""
@@ -201,21 +204,23 @@ class LearnedPredictor:
         categories, reals = self._features.row(spec, learn=True)
         categories[Category.GPU_MODEL] = self._variables.gpu_model.learn(job.gpu_model)
         log_s = math.log(job.runtime_s) + math.log(self._speeds.of(spec, job.gpu_model).ratio)
+        if job.spread:
+            log_s += math.log(self._speeds.spread(spec, job.gpu_model).ratio)  # a refit corrects it by what is learned
         correction = math.nan
         declared_s = self._declared_s(spec)
         if declared_s is not None:
             # Rounded, so that the last bits of end - start do not count as an error of the declaration.
             correction = round(log_s - math.log(declared_s), 6)
-        self.all_exact &= correction == 0.0 or declared_s is None
+        self.all_exact &= correction == 0.0 or declared_s is None or job.spread
         seen_correction = correction
         # A job that took exactly its declared runtime did not run on a slow GPU, whatever the other jobs.
         if self._ran_elsewhere(job) and correction != 0.0:
-            slowdown = self.drift.gpus.log_slowdown(job.gpu)
+            slowdown = self._log_slowdown(job)
             log_s -= slowdown
             correction -= slowdown
-        outcome = log_s - math.log(PRIOR_WORK_S[spec.job_type])
+        outcome = log_s - math.log(prior_work_s(spec.job_type))
         declared = math.nan if declared_s is None else math.log2(declared_s)
-        self._window.add(categories, reals, outcome, correction, declared, seen_correction)
+        self._window.add(categories, reals, outcome, correction, declared, seen_correction, spread=job.spread)
         key = (spec.application, job.gpu_model)
         self._seen_on[key] = self._seen_on.get(key, 0) + 1
         self._pending += 1
@@ -231,9 +236,12 @@ class LearnedPredictor:
         self._gpus_of[key] = gpus  # reinserted at the end: the least recently used go first
         if len(self._gpus_of) > NOTED_LIMIT:
             del self._gpus_of[next(iter(self._gpus_of))]
-        if job.gpu_id:
-            gpus.add(job.gpu)
-        return bool(gpus - {job.gpu})
+        gpus.update(job.gpus)
+        return bool(gpus.difference(job.gpus))
+
+    def _log_slowdown(self, job: FinishedJob) -> float:
+        """The logarithm of the slowdown by the job's GPUs: several are as slow as the slowest."""
+        return max((self.drift.gpus.log_slowdown(each) for each in job.gpus), default=0.0)
 
     def _compare(self, job: FinishedJob) -> None:
         """Passes a job's runtime and its prediction to drift and coverage."""
@@ -248,14 +256,21 @@ class LearnedPredictor:
         learned = self._expected(spec, job.gpu_model)
         of_job = learned.median_s, learned.prior_s, learned.low, learned.high
         median_s, prior_s, low, high = (float(each[0, 0]) for each in of_job)
-        residual, prior_residual = math.log(job.runtime_s / median_s), math.log(job.runtime_s / prior_s)
         runtime_s = job.runtime_s
+        if job.spread:
+            # Compared as a packed job would be, but less certainly.
+            log_speed, variance = self._spread_speeds([spec], self._features.rows([spec]), [job.gpu_model])
+            runtime_s *= math.exp(min(0.0, float(log_speed[0, 0])))
+            added = _Z * math.sqrt(float(variance[0, 0]))
+            low, high = -math.hypot(low, added), math.hypot(high, added)
+        residual, prior_residual = math.log(runtime_s / median_s), math.log(runtime_s / prior_s)
         if job.gpu_id:
-            self.drift.gpus.observe(job.gpu, job.gpu_model, residual, max((high - low) / (2 * _Z), LEAST_SPREAD))
+            if spec.gpu_count <= 1:  # of several, the slow one can't be told
+                self.drift.gpus.observe(job.gpu, job.gpu_model, residual, max((high - low) / (2 * _Z), LEAST_SPREAD))
             if residual:
                 # Predictions for the GPU itself include its speed; a job with its exact declared runtime ran on no slow
                 # one.
-                slowdown = self.drift.gpus.log_slowdown(job.gpu)
+                slowdown = self._log_slowdown(job)
                 residual, prior_residual = residual - slowdown, prior_residual - slowdown
                 runtime_s *= math.exp(-slowdown)
         kind = PredictionKind(self._basis(spec), bool(learned.is_new[0, 0]))
@@ -296,7 +311,27 @@ class LearnedPredictor:
         basis = [self._basis(job) for job in jobs]
         median_s, low_s, high_s = self._given(learned, basis)
         novelty = self._novelty(jobs, unexplained.min(axis=1), learned.strangeness[:, 0])
-        return Predictions(median_s, low_s, high_s, INTERVAL_COVERAGE, basis, novelty)
+        spread = None
+        if any(job.gpu_count > 1 for job in jobs):
+            spread = spread_predictions(median_s, low_s, high_s, *self._spread_speeds(jobs, features, gpu_models))
+        return Predictions(median_s, low_s, high_s, INTERVAL_COVERAGE, basis, novelty, spread)
+
+    def _spread_speeds(
+        self, jobs: Sequence[JobSpec], features: Features, gpu_models: Sequence[str]
+    ) -> tuple[Floats, Floats]:
+        """The logarithm of the speed of spread jobs as a share of the packed one, and its variance; J x M each.
+
+        0 for jobs of one GPU.
+        """
+        shape = len(jobs), len(gpu_models)
+        prior = np.array([[self._speeds.spread(job, model) for model in gpu_models] for job in jobs])
+        numbers = [self._variables.gpu_model.number(model) for model in gpu_models]
+        categories = np.repeat(features.categories, shape[1], axis=0)
+        categories[:, Category.GPU_MODEL] = np.tile(numbers, shape[0])
+        rows = Features(categories, np.repeat(features.reals, shape[1], axis=0))
+        deviation, unexplained = (each.reshape(shape) for each in self._fit.spread.estimate(rows))
+        several = np.array([job.gpu_count > 1 for job in jobs])[:, None]
+        return np.log(prior[:, :, 0]) + several * deviation, prior[:, :, 1] ** 2 * unexplained
 
     def _learned(
         self, jobs: Sequence[JobSpec], features: Features, gpu_models: Sequence[str]
@@ -308,7 +343,7 @@ class LearnedPredictor:
         familiarity = outcomes.familiarity(features)
         estimates = outcomes.estimate(features, (Category.GPU_MODEL, models), familiarity)
         mean, variance, unexplained = (each.reshape(shape) for each in estimates)
-        assumed = np.log([PRIOR_WORK_S[job.job_type] for job in jobs])[:, None]
+        assumed = np.log([prior_work_s(job.job_type) for job in jobs])[:, None]
         mean = mean + assumed
         if outcomes.model is None:
             variance = np.full(shape, PRIOR_LOG_SIGMA[PredictionBasis.PRIOR] ** 2)

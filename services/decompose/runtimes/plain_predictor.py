@@ -2,7 +2,7 @@
 
 It answers from the best of five bases: the declared runtime; the median of finished jobs of the same user and
 application; of the same application; of the same job type; a prior. Runtimes are compared in seconds on the reference
-GPU, with conversions by the speed table. It learns no speeds, and does not correct a declared runtime.
+GPU, with conversions by the speed tables. It learns no speeds, and does not correct a declared runtime.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from adlro.records.jobs import JobSpec
 from adlro.records.predictions import PredictionBasis
+from adlro.services.decompose.hypervectors.similarity_kernel import Floats
 from adlro.services.decompose.outcomes.job_groups import (
     ALL_DECLARED,
     GroupKey,
@@ -29,10 +30,12 @@ from adlro.services.decompose.runtimes.predictor import (
     INTERVAL_COVERAGE,
     PRIOR_LOG_SIGMA,
     Predictions,
+    SpreadPredictions,
     evidence,
     require_known,
+    spread_predictions,
 )
-from adlro.workload.estimates import PRIOR_WORK_S
+from adlro.workload.estimates import prior_work_s
 
 _Z = 1.2815515655446004  # the 0.9 quantile of the normal distribution
 
@@ -107,14 +110,25 @@ class PlainPredictor:
         added = _Z**2 * speed_variance
         low_log = np.array([estimate.low_log for estimate in estimates])[:, None]
         high_log = np.array([estimate.high_log for estimate in estimates])[:, None]
+        low_s, high_s = median_s * np.exp(-np.sqrt(low_log**2 + added)), median_s * np.exp(np.sqrt(high_log**2 + added))
         return Predictions(
             median_s=median_s,
-            low_s=median_s * np.exp(-np.sqrt(low_log**2 + added)),
-            high_s=median_s * np.exp(np.sqrt(high_log**2 + added)),
+            low_s=low_s,
+            high_s=high_s,
             coverage=INTERVAL_COVERAGE,
             basis=[estimate.basis for estimate in estimates],
             novelty=np.array([self._novelty(job) for job in jobs]),
+            spread=self._spread(jobs, gpu_models, median_s, low_s, high_s),
         )
+
+    def _spread(
+        self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], median_s: Floats, low_s: Floats, high_s: Floats
+    ) -> SpreadPredictions | None:
+        """The packed predictions at the shipped speeds of spread jobs; None: all jobs have one GPU."""
+        if all(job.gpu_count <= 1 for job in jobs):
+            return None
+        table = np.array([[self._speeds.spread(job, model) for model in gpu_models] for job in jobs])
+        return spread_predictions(median_s, low_s, high_s, np.log(table[:, :, 0]), table[:, :, 1] ** 2)
 
     def evidence(
         self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()
@@ -141,7 +155,7 @@ class PlainPredictor:
         if estimate is not None:
             return estimate
         width = _Z * PRIOR_LOG_SIGMA[PredictionBasis.PRIOR]
-        return _Estimate(PRIOR_WORK_S[job.job_type], -width, width, PredictionBasis.PRIOR)
+        return _Estimate(prior_work_s(job.job_type), -width, width, PredictionBasis.PRIOR)
 
     def _from_declared(self, job: JobSpec) -> _Estimate:
         """The declared runtime, with the spread of log(observed / declared) of this user's jobs, or of all jobs."""

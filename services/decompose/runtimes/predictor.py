@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, Outcom
 
 INTERVAL_COVERAGE = 0.8
 """Intervals reach from the 0.1 to the 0.9 quantile."""
-
+_Z = 1.2815515655446004  # the 0.9 quantile of the normal distribution
 
 PRIOR_LOG_SIGMA = {
     PredictionBasis.DECLARED: 0.5,
@@ -34,12 +34,23 @@ applications are the scenario's; users' own estimates are assumed to be within a
 prior alone within a factor of 6.8."""
 
 
+class SpreadPredictions(NamedTuple):
+    """Predictions of J jobs on M GPU models, with their GPUs on more nodes than needed; J x M each.
+
+    speed: as a share of the packed speed, in (0, 1]; 1 for a job of one GPU. low_s, high_s: the runtime's interval.
+    """
+
+    speed: NDArray[np.float64]
+    low_s: NDArray[np.float64]
+    high_s: NDArray[np.float64]
+
+
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Predicted runtimes of J jobs on M GPU models, in seconds.
+    """Predicted runtimes of J jobs on M GPU models, in seconds, with their GPUs on as few nodes as can hold them.
 
     median_s, low_s, high_s: J x M; the runtime is in low_s..high_s with probability `coverage`.
-    basis: J. novelty: J; 0 close to the jobs so far, 1 unlike any of them.
+    basis: J. novelty: J; 0 close to the jobs so far, 1 unlike any of them. spread: None: all jobs have one GPU.
     """
 
     median_s: NDArray[np.float64]
@@ -48,6 +59,7 @@ class Predictions:
     coverage: float
     basis: list[PredictionBasis]
     novelty: NDArray[np.float64]
+    spread: SpreadPredictions | None = None
 
 
 class Predictor(Protocol):
@@ -89,6 +101,30 @@ class Predictor(Protocol):
 
     def recall(self, job: JobSpec, k: int) -> list[SimilarJob]:
         """The k most similar finished jobs, on any model."""
+
+
+def spread_predictions(
+    median_s: NDArray[np.float64],
+    low_s: NDArray[np.float64],
+    high_s: NDArray[np.float64],
+    log_speed: NDArray[np.float64],
+    log_variance: NDArray[np.float64],
+) -> SpreadPredictions:
+    """Packed runtimes as those of spread jobs; J x M each.
+
+    Args:
+        median_s, low_s, high_s: packed.
+        log_speed: logarithm of the speed as a share of the packed one; above 0 counts as 0.
+        log_variance: its variance; independent of the packed runtime's.
+    """
+    speed = np.exp(np.minimum(log_speed, 0.0))
+    added = _Z**2 * log_variance
+    spread_s = median_s / speed
+    return SpreadPredictions(
+        speed,
+        spread_s * np.exp(-np.sqrt(np.log(median_s / low_s) ** 2 + added)),
+        spread_s * np.exp(np.sqrt(np.log(high_s / median_s) ** 2 + added)),
+    )
 
 
 def evidence(

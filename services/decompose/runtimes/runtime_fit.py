@@ -12,10 +12,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adlro.services.decompose.hypervectors.similarity_kernel import Features, Floats, KernelTerm
 from adlro.services.decompose.regression.kernel_regression import Residuals
 from adlro.services.decompose.regression.observation_window import Observations
+from adlro.services.decompose.regression.spread_regression import SpreadObservations, SpreadRegression
 from adlro.services.decompose.regression.tuned_regression import Hyperparameters, TunedRegression
 from adlro.services.decompose.runtimes.interval_coverage import Calibration, PredictionKind
 from adlro.services.decompose.variables.job_features import Category
@@ -33,6 +35,10 @@ FADE_OCTAVES = 3.0
 NEAR_PRIOR_COUNT = 4
 """The declared runtime has the weight of so many finished jobs of similar size against the outcomes' estimate."""
 NO_CORRECTIONS = (-math.inf, math.inf)
+UNKNOWN_VARIANCE = 1e6
+"""Variance of a packed runtime of which nothing is known: nothing is learned from it."""
+UNTESTED_DECLARATION_VARIANCE = 0.5**2
+"""Variance of the error of declarations before any packed job has tested one, as `PRIOR_LOG_SIGMA` has it."""
 
 
 def correction_terms(hyperparameters: Hyperparameters, present: Collection[int]) -> list[KernelTerm]:
@@ -127,7 +133,7 @@ class RuntimeFit:
     outcomes: of log runtimes. corrections: of log(observed / declared). exact: whether declarations were exact so far.
     share: weight of the corrected declaration against the outcomes' estimate. declared_residuals: of jobs with a
     declared runtime, while these are exact. declared: the sizes of declarations. correction_range: least and greatest
-    observed log(observed / declared). calibrations: by kind of predictions.
+    observed log(observed / declared). calibrations: by kind of predictions. spread: of the speeds of spread jobs.
     """
 
     outcomes: TunedRegression = field(default_factory=lambda: TunedRegression(Hyperparameters()))
@@ -142,6 +148,7 @@ class RuntimeFit:
     declared: DeclaredSizes = field(default_factory=DeclaredSizes)
     correction_range: tuple[float, float] = NO_CORRECTIONS
     calibrations: Mapping[PredictionKind, Calibration] = field(default_factory=dict)
+    spread: SpreadRegression = field(default_factory=SpreadRegression)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +165,25 @@ class Refit:
         Raises:
             LinAlgError: the observations allow no regression.
         """
-        seen = self.seen
+        seen, spread = self.seen, SpreadRegression()
+        if seen.spread.any():
+            spread = self._spread()
+            seen = _as_packed(seen, spread)
         outcomes = copy.copy(self.previous.outcomes)
         outcomes.fit(seen.features, seen.outcomes, seen.added_count)
-        fit = replace(self.previous, outcomes=outcomes, calibrations=self.calibrations)
+        fit = replace(self.previous, outcomes=outcomes, calibrations=self.calibrations, spread=spread)
         declared = np.flatnonzero(~np.isnan(seen.corrections))
         if not len(declared):
             return fit
-        observed, seen_corrections = seen.corrections[declared], seen.seen_corrections[declared]
-        fit = replace(fit, correction_range=(float(seen_corrections.min()), float(seen_corrections.max())))
-        if np.sqrt(np.mean(observed**2)) < EXACT:
+        # Whether declarations are exact, packed jobs tell: what a spread one shows of it depends on its ratio.
+        packed = np.flatnonzero(~np.isnan(seen.corrections) & ~seen.spread)
+        observed = seen.corrections[packed]
+        if not len(packed) or np.sqrt(np.mean(observed**2)) < EXACT:
+            least, greatest = _range(seen.seen_corrections[packed]) if len(packed) else (0.0, 0.0)
+            fit = replace(fit, correction_range=(least, greatest))
             return replace(fit, exact=True, share=1.0, declared_residuals=Residuals(observed))
+        observed = seen.corrections[declared]
+        fit = replace(fit, correction_range=_range(seen.seen_corrections[declared]))
         features = declaration_features(seen.features.rows(declared), seen.declared[declared])
         sizes = DeclaredSizes(features)
         corrections = copy.copy(self.previous.corrections)
@@ -188,3 +203,71 @@ class Refit:
         known = ~np.isnan(by_declared) & (near > 0)
         corrections.known = Residuals((mixed_all / corrections.left_out_spread)[known])
         return replace(fit, corrections=corrections, exact=False, share=share, declared=sizes)
+
+    def _spread(self) -> SpreadRegression:
+        """The speeds of spread jobs, from what packed jobs tell of their packed runtimes."""
+        seen = self.seen
+        spread = np.flatnonzero(seen.spread)
+        packed = np.flatnonzero(~seen.spread)
+        rows = seen.features.rows(spread)
+        deviation, variance, noise = _by_outcomes(self.previous.outcomes, seen, packed, rows, seen.outcomes[spread])
+        # A declared runtime tells the packed one too, mostly better.
+        declared = np.flatnonzero(~np.isnan(seen.corrections[spread]))
+        if len(declared):
+            of_declared = _by_declarations(self.previous.corrections, seen, packed, spread[declared])
+            better = of_declared[1] + of_declared[2] < variance[declared] + noise[declared]
+            at = declared[better]
+            deviation[at], variance[at], noise[at] = (each[better] for each in of_declared)
+        return SpreadRegression.of(SpreadObservations(rows, deviation, variance, noise))
+
+
+def _by_outcomes(
+    previous: TunedRegression, seen: Observations, packed: NDArray[np.intp], rows: Features, outcomes: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """For N spread jobs: deviation from the prior's log ratio, variance of the packed prediction, of a single job."""
+    fit = copy.copy(previous)
+    if len(packed):
+        fit.fit(seen.features.rows(packed), seen.outcomes[packed], seen.added_count)
+    noise = fit.hyperparameters.noise**2
+    if fit.model is None or not len(packed):
+        return np.zeros(len(outcomes)), np.full(len(outcomes), UNKNOWN_VARIANCE), np.full(len(outcomes), noise)
+    mean, variance, _ = fit.estimate(rows)
+    return mean - outcomes, np.maximum(variance - noise, 0.0), np.full(len(outcomes), noise)
+
+
+def _by_declarations(
+    previous: TunedRegression, seen: Observations, packed: NDArray[np.intp], spread: NDArray[np.intp]
+) -> tuple[Floats, Floats, Floats]:
+    """The same for N spread jobs with a declared runtime, from the errors of the packed jobs' declarations."""
+    corrections = seen.corrections[spread]
+    count = len(corrections)
+    known = packed[~np.isnan(seen.corrections[packed])]
+    if not len(known):
+        return -corrections, np.full(count, UNTESTED_DECLARATION_VARIANCE), np.full(count, EXACT**2)
+    if np.sqrt(np.mean(seen.corrections[known] ** 2)) < EXACT:
+        return -corrections, np.zeros(count), np.full(count, EXACT**2)
+    fit = copy.copy(previous)
+    fit.fit(
+        declaration_features(seen.features.rows(known), seen.declared[known]),
+        seen.corrections[known],
+        seen.declared_count,
+    )
+    noise = fit.hyperparameters.noise**2
+    mean, variance, _ = fit.estimate(declaration_features(seen.features.rows(spread), seen.declared[spread]))
+    return mean - corrections, np.maximum(variance - noise, 0.0), np.full(count, noise)
+
+
+def _as_packed(seen: Observations, spread: SpreadRegression) -> Observations:
+    """The observations with those of spread jobs converted to packed ones by the learned ratio, not the prior's."""
+    rows = np.flatnonzero(seen.spread)
+    deviation = np.zeros(len(seen.spread))
+    deviation[rows] = spread.estimate(seen.features.rows(rows))[0]
+    return seen._replace(
+        outcomes=seen.outcomes + deviation,
+        corrections=seen.corrections + deviation,
+        seen_corrections=seen.seen_corrections + deviation,
+    )
+
+
+def _range(values: Floats) -> tuple[float, float]:
+    return float(values.min()), float(values.max())

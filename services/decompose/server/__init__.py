@@ -17,6 +17,7 @@ from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
 from adlro.records.matrices import ClusterState, GpuState
 from adlro.records.predictions import PredictionBasis
+from adlro.records.specifications import completed
 from adlro.services.decompose.clients import RedisReader
 from adlro.services.decompose.clusters.cluster_bundle import ClusterBundle
 from adlro.services.decompose.clusters.gpu_figures import GpuFigures, show_gpu_figures
@@ -177,7 +178,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             if number and not number % _RECORDS_AT_A_TIME:
                 await asyncio.sleep(0)
             if record.WhichOneof("record") == "job":
-                variables = self._variables.of_job(spec_from_proto(record.job))
+                variables = self._variables.of_job(completed(spec_from_proto(record.job), f"records[{number}].job"))
             else:
                 gpu = record.gpu
                 variables = self._variables.of_gpu(
@@ -263,7 +264,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         for start in range(0, len(request.jobs), step):
             if start:
                 await asyncio.sleep(0)
-            jobs = [spec_from_proto(job) for job in request.jobs[start : start + step]]
+            asked = enumerate(request.jobs[start : start + step], start)
+            jobs = [completed(spec_from_proto(job), f"jobs[{number}]") for number, job in asked]
             began = time.perf_counter()
             predictions = self._predictor.predict(jobs, models)
             self._metrics.predict_s.observe(time.perf_counter() - began)
@@ -274,11 +276,12 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 predictions.high_s.tolist(),
                 predictions.basis,
                 predictions.novelty.tolist(),
+                messages.spread_columns(jobs, predictions.spread),
                 strict=True,
             )
-            for medians, lows, highs, basis, novelty in rows:
+            for medians, lows, highs, basis, novelty, spread in rows:
                 response.predictions.append(
-                    predictions_to_proto(models, medians, lows, highs, predictions.coverage, basis, novelty)
+                    predictions_to_proto(models, medians, lows, highs, predictions.coverage, basis, novelty, spread)
                 )
                 if gpus:
                     messages.add_gpus(response.predictions[-1], gpus)
@@ -293,7 +296,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
 
     async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:
         """The finished jobs that are most similar to one job."""
-        found = self._predictor.recall(spec_from_proto(request.job), request.k or DEFAULT_RECALL_COUNT)
+        found = self._predictor.recall(completed(spec_from_proto(request.job)), request.k or DEFAULT_RECALL_COUNT)
         return pb.RecallResponse(recollections=[recollection_to_proto(each.recollection()) for each in found])
 
     async def _gpus(self, request: pb.PredictRuntimeRequest) -> list[tuple[str, int, float]]:

@@ -8,7 +8,10 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from adlro.errors import FieldViolation, InvalidInput
+from adlro.records.jobs import JobSpec
+from adlro.services.decompose.runtimes.predictor import SpreadPredictions
 from adlro.v1 import decompose_service_pb2 as pb
+from adlro.wire import SpreadColumns
 
 
 def add_gpus(prediction: pb.JobPrediction, gpus: Sequence[tuple[str, int, float]]) -> None:
@@ -19,6 +22,16 @@ def add_gpus(prediction: pb.JobPrediction, gpus: Sequence[tuple[str, int, float]
         own.CopyFrom(of_models[number])
         own.gpu_id = gpu_id
         own.median_s, own.low_s, own.high_s = (each / speed_ratio for each in (own.median_s, own.low_s, own.high_s))
+        if own.HasField("spread_speed"):
+            own.spread_low_s, own.spread_high_s = own.spread_low_s / speed_ratio, own.spread_high_s / speed_ratio
+
+
+def spread_columns(jobs: Sequence[JobSpec], spread: SpreadPredictions | None) -> list[SpreadColumns | None]:
+    """For each of J jobs its predictions with the GPUs on more nodes than needed; None: it has one GPU."""
+    if spread is None:
+        return [None] * len(jobs)
+    columns = zip(*(each.tolist() for each in spread), strict=True)
+    return [SpreadColumns(*each) if job.gpu_count > 1 else None for job, each in zip(jobs, columns, strict=True)]
 
 
 def refuse_unknown_fields(request: pb.DecomposeRequest) -> None:

@@ -21,7 +21,7 @@ from adlro.services.decompose.variables.vocabulary import UNKNOWN, Vocabulary
 
 
 class Category(IntEnum):
-    """Columns of categories."""
+    """Columns of categories. JOB_TYPE is UNKNOWN for an unspecified one."""
 
     JOB_TYPE = 0
     APPLICATION = 1
@@ -128,8 +128,10 @@ class FeatureExtractor:
         """J jobs as rows; unseen values equal no value."""
         made = [self.row(job, learn=False) for job in jobs]
         categories = np.array([each[0] for each in made], dtype=np.int32).reshape(-1, len(Category))
-        # An unknown value equals no known one, and must not equal the UNKNOWN of a full vocabulary either.
-        categories[categories == UNKNOWN] = UNKNOWN - 1
+        # An unknown value equals no known one, and must not equal the UNKNOWN of a full vocabulary either. No job type
+        # is unknown: those that are not stated are alike.
+        others = categories[:, Category.JOB_TYPE + 1 :]
+        others[others == UNKNOWN] = UNKNOWN - 1
         return Features(categories, np.array([each[1] for each in made]).reshape(-1, REAL_COUNT))
 
 

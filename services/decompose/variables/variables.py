@@ -6,7 +6,7 @@
     memory_level        GPU  "0..2048 MiB" to ">=131072 MiB"
     temperature_level   GPU  "<0 C", "0..5 C" to ">=120 C"
     priority_class      job  low (under 1/3), normal, high (2/3 and over)
-    job_type            job  simulation, machine_learning, data_processing
+    job_type            job  simulation, machine_learning, data_processing; absent if its user did not state it
     application         job  grows; number 0 is "" (not stated)
     user                job  grows; number 0 is ""
     size_class          job  "<declared runtime>/<GPU memory asked for>", such as "1..10 min/<=8 GiB"
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput
-from adlro.records.jobs import JobSpec, JobType
+from adlro.records.jobs import KINDS_OF_WORK, JobSpec
 from adlro.records.matrices import Variable
 from adlro.services.decompose.variables.labels import LabelUse
 from adlro.services.decompose.variables.vocabulary import UNKNOWN, Vocabulary
@@ -49,7 +49,10 @@ _PRIORITY_BOUNDS = (1 / 3, 2 / 3)
 
 
 class JobCodes(NamedTuple):
-    """A job's variables as numbers, in the order of comparison in the memory of outcomes."""
+    """A job's variables as numbers, in the order of comparison in the memory of outcomes.
+
+    `job_type`: UNKNOWN if its user did not state it.
+    """
 
     application: int
     user: int
@@ -83,7 +86,7 @@ class Variables:
             + [f">={top_c} C"],
         )
         self.priority_class = Vocabulary("priority_class", ["low", "normal", "high"])
-        self.job_type = Vocabulary("job_type", [job_type.label for job_type in JobType])
+        self.job_type = Vocabulary("job_type", [job_type.label for job_type in KINDS_OF_WORK])
         self.size_class = Vocabulary(
             "size_class", [f"{runtime}/{memory}" for runtime in _RUNTIME_CLASSES for memory in _MEMORY_CLASSES]
         )
@@ -130,11 +133,11 @@ class Variables:
         )
 
     def of_job(self, spec: JobSpec) -> list[Variable]:
-        """A job's variables; unseen values are added to the vocabularies."""
+        """A job's variables, those that it states; unseen values are added to the vocabularies."""
         codes = self.codes_of_job(spec, learn=True)
         return [
             self.priority_class.variable(codes.priority_class),
-            self.job_type.variable(codes.job_type),
+            *([self.job_type.variable(codes.job_type)] if codes.job_type != UNKNOWN else []),
             Variable("application", spec.application, codes.application),
             Variable("user", spec.user, codes.user),
             self.size_class.variable(codes.size_class),

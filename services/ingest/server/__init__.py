@@ -11,6 +11,7 @@ from prometheus_client import Gauge
 from redis.exceptions import RedisError
 
 from adlro.errors import DataLoss
+from adlro.kit.credentials import Credentials
 from adlro.kit.redis import connect_blocking, watch_redis
 from adlro.kit.redis_errors import store_problem
 from adlro.kit.redis_scripts import connect_for_scripts
@@ -24,6 +25,7 @@ from adlro.services.ingest.metrics import CountedStore, JobMetrics
 from adlro.services.ingest.pages import PageTokens
 from adlro.services.ingest.server import blocks
 from adlro.services.ingest.server.jobs import JobServicer, change_message
+from adlro.services.ingest.server.logs import JobLogs
 from adlro.services.ingest.server.telemetry import TelemetryServicer
 from adlro.services.ingest.settings import IngestSettings
 from adlro.services.ingest.telemetry_store import StoredBlock, TelemetryStore
@@ -77,7 +79,9 @@ class IngestService:
         self._watch = JobWatch(store, change_message, settings.watch_changes_kept, settings.watch_kept_mib << 20)
         creates: GroupedWrites[NewJob, Created] = GroupedWrites(store.create_many, _JOBS_TOGETHER)
         listing = JobList(store, PageTokens(self._redis))
-        self._jobs = JobServicer(store, creates, Admission(clusters, settings.cluster), listing, self._watch)
+        self._logs = JobLogs(settings.cluster_address, Credentials.of_service(settings), store, self._watch)
+        admission = Admission(clusters, settings.cluster)
+        self._jobs = JobServicer(store, creates, admission, listing, self._watch, self._logs)
         telemetry = TelemetryStore(
             self._redis,
             settings.telemetry_entries_kept,
@@ -108,6 +112,7 @@ class IngestService:
 
     async def stop(self) -> None:
         """Closes the connections."""
+        await self._logs.close()
         await self._redis.aclose()
         await self._blocking_redis.aclose()
 

@@ -16,6 +16,7 @@ from adlro.services.ingest.admission import Admission
 from adlro.services.ingest.groups import GroupedWrites
 from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.ownership import check_cancels, check_sees, check_submits, must_ask_first, only_visible
+from adlro.services.ingest.server.logs import JobLogs
 from adlro.services.ingest.server.streams import SHUTTING_DOWN, until
 from adlro.services.ingest.server.submitted import MAX_JOBS, SubmissionAnswers
 from adlro.services.ingest.watch import JobWatch
@@ -35,6 +36,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         admission: accepts or refuses jobs.
         listing: reads jobs in pages.
         watch: sends changes; `change_message` makes its messages.
+        logs: reads the output of jobs.
     """
 
     def __init__(
@@ -44,16 +46,18 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         admission: Admission,
         listing: JobList,
         watch: JobWatch,
+        logs: JobLogs,
     ) -> None:
         self._store = store
         self._creates = creates
         self._admission = admission
         self._listing = listing
         self._watch = watch
+        self._logs = logs
         self._draining = asyncio.Event()
 
     def end_streams(self) -> None:
-        """Ends open and later SubmitJobs streams after their received jobs are recorded."""
+        """Ends open and later streams: SubmitJobs after its received jobs are recorded, ReadJobLogs at once."""
         self._draining.set()
 
     async def SubmitJob(
@@ -138,6 +142,13 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT_END, None, revision))
         async for change in self._watch.changes(revision, job_filter, seen):
             yield change.message
+
+    # Typed wider, as WatchJobs.
+    def ReadJobLogs(  # type: ignore[override]
+        self, request: job_service_pb2.ReadJobLogsRequest, context: Context
+    ) -> AsyncIterator[bytes]:
+        """The output of a job's program."""
+        return self._logs.read(request, self._draining)
 
 
 _STREAM_TOO_LONG = LimitExceeded(

@@ -26,6 +26,7 @@ from adlro.decide.planes.compiled_network import compiled_forward
 from adlro.decide.planes.fill import PlaneFiller
 from adlro.decide.planes.ranges import ranges_of
 from adlro.decide.policies.dqn import CHECKPOINT_MISSING, SHIPPED, Dqn
+from adlro.decide.policies.hold_gang import HoldGang
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import AdlroError, InvalidInput, Unavailable, Unsupported
 from adlro.records.cluster import Cluster, Gpu, Node
@@ -42,7 +43,7 @@ READ_LIMIT_S = 30.0
 """Time limit for the search, and for reading a file that has passed its trial, in seconds."""
 MOST_FILE_BYTES = 64 * 2**20
 
-FALLBACK = HoldGreedyFixed.name
+FALLBACK = HoldGang.name
 
 
 class _Seen(NamedTuple):

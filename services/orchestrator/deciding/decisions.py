@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
-from adlro.decide.policies.hold_greedy import HoldGreedyFixed
+from adlro.decide.policies.hold_gang import HoldGang
 from adlro.errors import NotFound
-from adlro.placement import NOWHERE, Placement
+from adlro.placement import Placement
 from adlro.records.decisions import Candidate, Decision, DecisionBasis, MaskedCandidate, RunnerUp, ShadowDecision
-from adlro.records.jobs import JobSpec
+from adlro.records.jobs import JobReservation, JobSpec
+from adlro.services.orchestrator.deciding.sets import ScoredSet, scored_sets, why_no_set
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
+from adlro.services.orchestrator.ledger.transitions import in_words
 from adlro.state.observation import Floats, Observation
 
-FALLBACK = HoldGreedyFixed.name
+FALLBACK = HoldGang.name
 WAIT_LIMIT = "the limit on waits"
 """The name of the limit that decides for overdue jobs, for people."""
 
@@ -39,18 +41,20 @@ class Made:
 
     Attributes:
         spec: the job's spec.
-        chosen: index of the GPU; -1: not placed.
-        scores: (G,) the policy's scores before the placement; -inf: the policy refuses the pair; nan: an equal GPU
-            stands for this one.
+        chosen: the GPUs; none: not placed.
+        scores: of a job of one GPU, (G,) the policy's scores before the placement; -inf: the policy refuses the pair;
+            nan: an equal GPU stands for this one.
         values: (G,) the figures behind the scores, where they differ from these; nan: the policy has none for the pair.
         durations_s: (G,) expected durations.
+        sets: of a job of several GPUs, the sets that it could have.
+        reservation: GPUs that are kept free for a job after the decision; None: none.
         occupancy: the occupancy before the placement.
     """
 
     decision_id: str
     job_id: str
     spec: JobSpec
-    chosen: int
+    chosen: tuple[int, ...]
     policy: str
     time_s: float
     queue_length: int
@@ -67,6 +71,8 @@ class Made:
     version: str = ""
     runner_up: RunnerUp | None = None
     shadow: ShadowDecision | None = None
+    sets: tuple[ScoredSet, ...] = ()
+    reservation: JobReservation | None = None
 
     @classmethod
     def now(cls, decision_id: str, entry: Entry, policy: Policy, ledger: Ledger, time_s: float) -> Made:
@@ -75,7 +81,7 @@ class Made:
             decision_id=decision_id,
             job_id=entry.job.job_id,
             spec=entry.job.spec,
-            chosen=-1,
+            chosen=(),
             policy=policy.name,
             time_s=time_s,
             queue_length=ledger.queue_length,
@@ -99,10 +105,12 @@ class Made:
         """
         basis = judgement.basis_of(0)
         values, hold = (None, None) if basis.fallback else (judgement.values, judgement.hold_value)
+        several = self.spec.gpu_count > 1
         return replace(
             self,
-            scores=judgement.scores_of_gpus(observation, place),
-            values=None if values is None else judgement.values_of_gpus(observation, place),
+            scores=self.scores if several else judgement.scores_of_gpus(observation, place),
+            values=None if values is None or several else judgement.values_of_gpus(observation, place),
+            sets=scored_sets(judgement.scores, values, observation, place, self.occupancy.layout) if several else (),
             hold_score=None if hold is None or not np.isfinite(hold[0]) else float(hold[0]),
             basis=basis,
             note=judgement.notes.get(0, ""),
@@ -111,7 +119,7 @@ class Made:
 
     def placed(
         self,
-        gpu: int,
+        gpus: tuple[int, ...],
         judgement: Judgement,
         observation: Observation,
         place: int,
@@ -119,54 +127,44 @@ class Made:
         runner_up: RunnerUp | None,
         decision_us: float,
     ) -> Made:
-        """A copy with a judgement's scores and values, and the chosen GPU."""
+        """A copy with a judgement's scores and values, and the chosen GPUs."""
         layout = self.occupancy.layout
         basis = judgement.basis_of(0)
         who = FALLBACK if basis.fallback else WAIT_LIMIT if basis is DecisionBasis.OVERDUE else self.policy
+        made = self.judged(
+            judgement, observation, place, chosen=gpus, attempt=attempt, decision_us=decision_us, runner_up=runner_up
+        )
+        duration_s = made.chosen_set.duration_s if made.chosen_set is not None else float(self.durations_s[gpus[0]])
+        spread = (
+            f", spread over {made.chosen_set.node_count} nodes" if made.chosen_set and made.chosen_set.spread else ""
+        )
         summary = (
-            f"{who} starts {self.job_id} on {layout.gpu_ids[gpu]} ({layout.model_of(gpu)}), "
-            f"where {self.durations_s[gpu]:.4g} s are expected"
+            f"{who} starts {self.job_id} on {in_words(layout.placement(gpus))} ({layout.model_of(gpus[0])}){spread}, "
+            f"where {duration_s:.4g} s are expected"
         )
-        return self.judged(
-            judgement,
-            observation,
-            place,
-            chosen=gpu,
-            attempt=attempt,
-            decision_us=decision_us,
-            summary=summary,
-            runner_up=runner_up,
-        )
+        return replace(made, summary=summary)
+
+    @property
+    def chosen_set(self) -> ScoredSet | None:
+        """The chosen set of a job of several GPUs; None: a job of one GPU, or not placed."""
+        return next((each for each in self.sets if each.gpus == self.chosen), None)
 
     def explained(self) -> Decision:
-        """The explanation: each GPU of the cluster as a candidate (the chosen one first, then by score) or masked."""
+        """The explanation: each GPU of the cluster as a candidate (the chosen one first, then by score) or masked.
+
+        For a job of several GPUs: each set that it could have, and the models of which it could have none.
+        """
         layout = self.occupancy.layout
-        candidates: list[tuple[int, Candidate]] = []
-        masked: list[MaskedCandidate] = []
-        for gpu, gpu_id in enumerate(layout.gpu_ids):
-            model = layout.model_of(gpu)
-            reason = self.occupancy.mask_reason(self.spec, gpu, self.time_s)
-            score = float(self.scores[gpu] if self.values is None else self.values[gpu])
-            if gpu == self.chosen and not np.isfinite(score):
-                # The job went first for its age, and the network has not scored it.
-                score = float(self.scores[gpu])
-            if not reason and (not np.isfinite(score) or self._overdue_first(gpu)):
-                reason = self._unwanted(gpu)
-            if reason:
-                masked.append(MaskedCandidate(gpu_id, model, reason))
-            else:
-                duration_s = float(self.durations_s[gpu])
-                candidates.append((gpu, Candidate(gpu_id, model, duration_s, score)))
-        candidates.sort(key=lambda pair: (pair[0] != self.chosen, -pair[1].score, pair[0]))
+        candidates, masked = self._candidate_gpus() if self.spec.gpu_count == 1 else self._candidate_sets()
         return Decision(
             decision_id=self.decision_id,
             job_id=self.job_id,
-            placement=Placement.on(layout.gpu_ids[self.chosen]) if self.chosen >= 0 else NOWHERE,
+            placement=layout.placement(self.chosen),
             policy=self.policy,
             time_s=self.time_s,
             queue_length=self.queue_length,
-            candidates=tuple(candidate for _, candidate in candidates),
-            masked=tuple(masked),
+            candidates=candidates,
+            masked=masked,
             decision_us=self.decision_us,
             attempt=self.attempt,
             summary=self.summary,
@@ -177,7 +175,51 @@ class Made:
             hold_score=self.hold_score,
             shadow=self.shadow,
             deciding_policy=self._decider,
+            reservation=self.reservation,
         )
+
+    def _candidate_sets(self) -> tuple[tuple[Candidate, ...], tuple[MaskedCandidate, ...]]:
+        layout = self.occupancy.layout
+        candidates: list[tuple[ScoredSet, Candidate]] = []
+        masked: list[MaskedCandidate] = []
+        for each in self.sets:
+            model, placement = layout.model_of(each.gpus[0]), layout.placement(each.gpus)
+            score = each.value if np.isfinite(each.value) else each.score
+            if each.gpus != self.chosen and not np.isfinite(each.score):
+                overdue = self.basis is DecisionBasis.OVERDUE
+                why = (
+                    "a job that has waited too long goes first" if overdue else f"{self._decider} rejects this set now"
+                )
+                masked.append(MaskedCandidate("", model, f"{in_words(placement)}: {why}"))
+                continue
+            candidates.append((each, Candidate(placement, model, each.duration_s, score, each.node_count, each.spread)))
+        candidates.sort(key=lambda pair: (pair[0].gpus != self.chosen, -pair[1].score, pair[0].gpus))
+        found = {layout.model_of(each.gpus[0]) for each in self.sets}
+        for number, model in enumerate(layout.gpu_models):
+            if model not in found:
+                masked.append(MaskedCandidate("", model, why_no_set(self.spec, self.occupancy, number)))
+        return tuple(candidate for _, candidate in candidates), tuple(masked)
+
+    def _candidate_gpus(self) -> tuple[tuple[Candidate, ...], tuple[MaskedCandidate, ...]]:
+        layout, chosen = self.occupancy.layout, self.chosen[0] if self.chosen else -1
+        candidates: list[tuple[int, Candidate]] = []
+        masked: list[MaskedCandidate] = []
+        for gpu, gpu_id in enumerate(layout.gpu_ids):
+            model = layout.model_of(gpu)
+            reason = self.occupancy.mask_reason(self.spec, gpu, self.time_s)
+            score = float(self.scores[gpu] if self.values is None else self.values[gpu])
+            if gpu == chosen and not np.isfinite(score):
+                # The job went first for its age, and the network has not scored it.
+                score = float(self.scores[gpu])
+            if not reason and (not np.isfinite(score) or self._overdue_first(gpu)):
+                reason = self._unwanted(gpu)
+            if reason:
+                masked.append(MaskedCandidate(gpu_id, model, reason))
+            else:
+                duration_s = float(self.durations_s[gpu])
+                candidates.append((gpu, Candidate(Placement.on(gpu_id), model, duration_s, score)))
+        candidates.sort(key=lambda pair: (pair[0] != chosen, -pair[1].score, pair[0]))
+        return tuple(candidate for _, candidate in candidates), tuple(masked)
 
     @property
     def _decider(self) -> str:
@@ -186,11 +228,11 @@ class Made:
     def _overdue_first(self, gpu: int) -> bool:
         """Whether the limit on waits keeps the pair from the job, whatever its score."""
         looked_at = self.values is None or bool(np.isfinite(self.values[gpu]))
-        return self.basis is DecisionBasis.OVERDUE and self.scores[gpu] == -np.inf and (self.chosen < 0 or looked_at)
+        return self.basis is DecisionBasis.OVERDUE and self.scores[gpu] == -np.inf and (not self.chosen or looked_at)
 
     def _unwanted(self, gpu: int) -> str:
         if self._overdue_first(gpu):
-            return "a job that has waited too long goes first" if self.chosen < 0 else f"{WAIT_LIMIT} excludes it now"
+            return "a job that has waited too long goes first" if not self.chosen else f"{WAIT_LIMIT} excludes it now"
         if self.values is None and not np.isnan(self.scores[gpu]):
             return f"{self._decider} rejects this GPU for the job now"
         if self.values is None or np.isfinite(self.values).any():

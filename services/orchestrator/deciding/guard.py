@@ -1,4 +1,4 @@
-"""Decides with a policy, or with `hold_greedy_fixed` if the policy fails. Arrays; no I/O.
+"""Decides with a policy, or with `hold_gang` if the policy fails. Arrays; no I/O.
 
 A policy fails if it has no checkpoint, raises, answers with values that are not finite, is late, or reports an
 observation outside its training range. The guard counts and logs each failure by reason, and no failure delays a
@@ -23,11 +23,11 @@ import structlog
 
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.dqn import CHECKPOINT_MISSING, Dqn
-from adlro.decide.policies.hold_greedy import HoldGreedyFixed
+from adlro.decide.policies.hold_gang import HoldGang
 from adlro.errors import AdlroError
 from adlro.records.decisions import DecisionBasis
 from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
-from adlro.state.observation import Observation
+from adlro.state.observation import HOLD, Observation
 
 INLINE_PAIRS = 16_384
 """(job, GPU) pairs up to which a decision may be made on the event loop, which avoids the switch between threads."""
@@ -44,6 +44,8 @@ _DECAY = 0.8
 
 class Guard:
     """Runs a policy's decisions, with a fallback.
+
+    That is `hold_gang`, which is `hold_greedy_fixed` where there are no jobs of several GPUs.
 
     Args:
         deadline_s: deadline of decisions of up to DEADLINE_PAIRS pairs, outside virtual time.
@@ -71,7 +73,7 @@ class Guard:
         self._log = log
         self._on_fallback = on_fallback
         self._on_overdue = on_overdue
-        self._fallback = HoldGreedyFixed()
+        self._fallback = HoldGang()
         self._worker, self._explainer = SideThread("decide"), SideThread("explain")
         self._decisions: Counter[DecisionBasis] = Counter()  # of the policy with this name, in this session
         self._counted = ""
@@ -136,6 +138,9 @@ class Guard:
             self._decisions[basis] += 1
             if basis is DecisionBasis.OVERDUE:
                 self._on_overdue()
+            if judgement.reserve is None and _is_reserved(observation):
+                # By the fallback, in an earlier decision: this policy starts others on those GPUs.
+                judgement.reserve = np.full(1, HOLD, dtype=np.int64)
         return judgement
 
     async def look(self, policy: Policy, observation: Observation) -> Judgement:
@@ -166,7 +171,8 @@ class Guard:
     def _looked_at_fallback(
         self, policy: Policy, observation: Observation, reason: DecisionBasis, why: str
     ) -> Judgement:
-        return Judgement(self._fallback_of(policy).judge(observation).scores, {0: reason}, notes={0: why})
+        found = self._fallback_of(policy).judge(observation)
+        return Judgement(found.scores, {0: reason}, notes={0: why}, reserve=found.reserve)
 
     def close(self) -> None:
         """Lets the threads end."""
@@ -218,7 +224,7 @@ class Guard:
         if reason is not self._told or now_s >= self._told_s + LOG_EVERY_S:
             self._told, self._told_s = reason, now_s
             self._log.warning(
-                "the policy did not decide; hold_greedy_fixed did",
+                "the policy did not decide; hold_gang did",
                 policy=policy.name,
                 reason=str(reason),
                 problem=why,
@@ -233,9 +239,21 @@ def _reason_of(error: AdlroError) -> DecisionBasis:
 
 
 def _sound(observation: Observation, judgement: Judgement) -> bool:
-    """Whether the scores have the right shape, and each is finite or -inf."""
+    """Whether the scores have the right shape, each is finite or -inf, and the reservation is for a waiting job."""
     scores = judgement.scores
     if scores.shape != observation.table.job.shape:
         return False
+    reserve = judgement.reserve
+    if reserve is not None and not (reserve.shape == (1,) and _may_reserve(observation, int(reserve[0]))):
+        return False
     # A maximum is nan if one of the values is.
     return float(np.max(scores, initial=-np.inf)) < np.inf
+
+
+def _is_reserved(observation: Observation) -> bool:
+    return observation.gangs is not None and observation.gangs.reserved[0] != HOLD
+
+
+def _may_reserve(observation: Observation, place: int) -> bool:
+    waiting = observation.job_waiting[0]
+    return place == HOLD or (0 <= place < len(waiting) and bool(waiting[place]))

@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 import structlog
 
 from adlro.decide.policies import Policy
+from adlro.placement import NOWHERE, Placement
 from adlro.records.decisions import ShadowDecision
 from adlro.records.status import ShadowStatus
 from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
+from adlro.state.gangs import gpus_of
 from adlro.state.observation import HOLD, Observation
 
 WAITING = 256
@@ -33,7 +35,7 @@ class _Task:
     observation: Observation | None  # None: skipped
     job_ids: tuple[str, ...]
     gpu_ids: Sequence[str]
-    action: tuple[int, int]
+    action: tuple[int, tuple[int, ...]]
     answered: Callable[[ShadowDecision | None], None]
 
     @property
@@ -82,7 +84,7 @@ class Shadow:
         observation: Observation,
         job_ids: Callable[[], tuple[str, ...]],
         gpu_ids: Sequence[str],
-        action: tuple[int, int],
+        action: tuple[int, tuple[int, ...]],
         answered: Callable[[ShadowDecision | None], None],
     ) -> None:
         """Enqueues a decision for the shadow; its observation must not change any more.
@@ -90,7 +92,7 @@ class Shadow:
         Args:
             job_ids: returns the ids of the observation's rows; called only if a shadow runs.
             gpu_ids: the cluster's GPU ids.
-            action: (row, GPU), or (HOLD, HOLD).
+            action: (row, GPUs), or (HOLD, ()).
             answered: called in the order of the decisions, with the shadow's decision; None: it has none.
         """
         if self.policy is None and not self._tasks:
@@ -143,12 +145,14 @@ class Shadow:
                 self._told = True
                 self._log.warning("the policy in the shadow fails", policy=policy.name, problem=str(error))
             return None
-        job, gpu = (int(number) for number in action)
-        agrees = (job, gpu) == task.action
+        job, gpus = int(action[0]), gpus_of(action[1:])
+        agrees = (job, gpus) == task.action
         self._count("agreed" if agrees else "differed")
         if job == HOLD:
-            return ShadowDecision(policy.name, "", "", agrees)
-        return ShadowDecision(policy.name, task.job_ids[job], task.gpu_ids[gpu], agrees)
+            return ShadowDecision(policy.name, "", NOWHERE, agrees)
+        return ShadowDecision(
+            policy.name, task.job_ids[job], Placement.on(*(task.gpu_ids[gpu] for gpu in gpus)), agrees
+        )
 
     def _count(self, outcome: str) -> None:
         if self.policy is not None:

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
+from adlro.placement import NOWHERE
 from adlro.records.decisions import Decision, RunnerUp
 from adlro.services.orchestrator.deciding.decisions import Made
+from adlro.services.orchestrator.explain.reservations import held_reservation
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
 from adlro.state.observation import HOLD, CandidateTable, Observation
 
@@ -28,9 +30,9 @@ def runner_up(
     hold_score = float(hold[0]) if hold is not None and np.isfinite(hold[0]) else -np.inf
     score = float((judgement.scores if values is None else values)[row]) if row != HOLD else -np.inf
     if row != HOLD and score >= hold_score:
-        job, gpu = judgement.action(table, row)
-        return RunnerUp(queue[job].job.job_id, ledger.layout.gpu_ids[gpu], score)
-    return RunnerUp("", "", hold_score) if hold_score > -np.inf else None
+        job, gpus = judgement.action(table, row)
+        return RunnerUp(queue[job].job.job_id, ledger.layout.placement(gpus), score)
+    return RunnerUp("", NOWHERE, hold_score) if hold_score > -np.inf else None
 
 
 async def explain_waiting(
@@ -51,6 +53,7 @@ async def explain_waiting(
     place = ledger.queued().index(entry)
     summary = f"{job_id} is number {place + 1} in the queue: {entry.job.message}"
     made = Made.now("", entry, policy, ledger, time_s)
-    observation = ledger.observe(time_s)
+    observation, reservation = ledger.observe(time_s), held_reservation(ledger, time_s)
     judgement = await look(policy, observation)
-    return made.judged(judgement, observation, place, summary=summary).explained()
+    judged = made.judged(judgement, observation, place, summary=summary, reservation=reservation)
+    return judged.explained()

@@ -8,6 +8,7 @@ import numpy as np
 
 from adlro.records.jobs import JobState, PendingReason
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
+from adlro.state.machines import IDLE
 
 
 def check_ledger(ledger: Ledger) -> None:
@@ -28,7 +29,7 @@ def _check_entry(ledger: Ledger, entry: Entry) -> None:
     assert not job.state.final, f"{where}: its record is final"
     assert (entry.row >= 0) == (entry.phase is Phase.QUEUED), f"{where}: row {entry.row} of the queue"
     if entry.phase is not Phase.PLACED:
-        assert entry.gpu < 0, f"{where}: holds GPU {entry.gpu}"
+        assert not entry.gpus, f"{where}: holds GPUs {entry.gpus}"
         assert job.state is JobState.PENDING, f"{where}: {job.state.name} by its record"
         assert job.pending_reason is not PendingReason.LAUNCHING, f"{where}: being launched by its record"
         assert not job.attempts or job.attempts[-1].end_s is not None, f"{where}: its last attempt has not ended"
@@ -37,21 +38,27 @@ def _check_entry(ledger: Ledger, entry: Entry) -> None:
     assert job.attempts[-1].end_s is None, f"{where}: its attempt has ended"
     launching = job.state is JobState.PENDING and job.pending_reason is PendingReason.LAUNCHING
     assert launching or job.state is JobState.RUNNING, f"{where}: {job.state.name}, {job.pending_reason.name}"
-    if entry.gpu >= 0:
-        assert ledger.layout.gpu_ids[entry.gpu] == job.gpu_id, f"{where}: its record says {job.gpu_id}"
+    if entry.gpus:
+        held = tuple(ledger.layout.gpu_ids[gpu] for gpu in entry.gpus)
+        assert set(held) == set(job.placement.gpu_ids), f"{where}: its record says {job.placement}"
+        assert len(held) == job.spec.gpu_count, f"{where}: it asks for {job.spec.gpu_count} GPUs and holds {held}"
+        assert len({int(ledger.layout.gpu_model[gpu]) for gpu in entry.gpus}) == 1, f"{where}: models differ on {held}"
 
 
 def _check_occupancy(ledger: Ledger) -> None:
     layout, occupancy = ledger.layout, ledger.occupancy
-    placed = [entry for entry in ledger.entries.values() if entry.gpu >= 0]
-    held = Counter(entry.gpu for entry in placed)
+    placed = [(entry, gpu) for entry in ledger.entries.values() for gpu in entry.gpus]
+    held = Counter(gpu for _, gpu in placed)
     assert max(held.values(), default=1) == 1, f"a GPU is held by several: {held}"
     assert [holder != "" for holder in occupancy.holder] == [gpu in held for gpu in range(len(layout.gpu_ids))]
     cores, memory_mib = layout.node_cores.copy(), layout.node_memory_mib.copy()
-    for entry in placed:
-        gpu, spec = entry.gpu, entry.job.spec
+    for entry, gpu in placed:
+        spec = entry.job.spec
         node = layout.gpu_node[gpu]
         assert occupancy.holder[gpu] == entry.job.job_id, f"{occupancy.holder[gpu]} holds {layout.gpu_ids[gpu]}"
+        assert (occupancy.run[gpu], occupancy.gang[gpu]) == (entry.gpus[0], len(entry.gpus))
+        assert occupancy.expected_end_s[gpu] == occupancy.expected_end_s[entry.gpus[0]], "its GPUs end at other times"
+        assert ledger._since_s[gpu] == ledger._since_s[entry.gpus[0]], "its GPUs began at other times"
         assert occupancy.cores_held[gpu] == spec.cpu_cores
         assert occupancy.memory_held_mib[gpu] == spec.memory_mib
         assert ledger._holder_user[gpu] == ledger.user_service.number_of(spec.user)
@@ -60,6 +67,9 @@ def _check_occupancy(ledger: Ledger) -> None:
     assert np.array_equal(cores, occupancy.cores_free), "free cores and what is held do not add up"
     assert np.array_equal(memory_mib, occupancy.memory_free_mib), "free memory and what is held do not add up"
     assert np.count_nonzero(ledger._holder_user >= 0) == len(placed)
+    idle = [gpu for gpu in range(len(layout.gpu_ids)) if gpu not in held]
+    assert (occupancy.run[idle] == IDLE).all(), "an idle GPU has a job"
+    assert not occupancy.gang[idle].any(), "an idle GPU has a job"
 
 
 def _check_queue(ledger: Ledger) -> None:
@@ -71,10 +81,13 @@ def _check_queue(ledger: Ledger) -> None:
     assert list(ledger._rows) == rows, "the rows are not those of the queue"
     assert len(set(rows)) == len(rows), "two jobs share a row"
     assert not set(rows) & set(ledger._columns._free), "a job's row is free"
+    assert ledger.reserved is None or ledger.reserved in waiting, "a job holds a reservation and does not wait"
     for entry in waiting:
         row, spec = entry.row, entry.job.spec
         assert columns.submit_s[0, row] == (entry.job.submit_s or 0.0)
         assert np.array_equal(columns.expected_s[0, row], entry.expected_s)
+        assert (columns.expected_spread_speed[0, row] == entry.spread_speed).all()
+        assert (columns.gpu_count[0, row], columns.max_nodes[0, row]) == (spec.gpu_count, spec.max_node_count)
         assert columns.expected_spread[0, row] == entry.spread
         assert (columns.cores[0, row], columns.memory_mib[0, row]) == (spec.cpu_cores, spec.memory_mib)
         assert (columns.gpu_memory_mib[0, row], columns.priority[0, row]) == (spec.gpu_memory_mib, spec.priority)

@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adlro.decide.policies.hold_gang import HoldGang
 from adlro.decide.policies.hold_greedy import HoldGreedy
+from adlro.hardware.gang_speeds import spread_speeds
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.jobs import Job, JobState, PendingReason
+from adlro.records.jobs import Job, JobSpec, JobState, JobType
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
 from adlro.services.orchestrator.ledger.queue_columns import QueueColumns
 from adlro.services.orchestrator.ledger.user_service import UserService
 from adlro.state.candidate_table import with_new_table
-from adlro.state.observation import Bools, Floats, Ints, Observation
+from adlro.state.gangs import NEVER
+from adlro.state.observation import Floats, Gangs, Ints, Observation
 from adlro.state.scene import whole_queue
 from adlro.store import sequence_of
-
-_REASONS_SHOWN = 3
-"""Largest number of nodes whose drains one job's reason explains."""
 
 
 class Phase(enum.Enum):
@@ -51,10 +51,16 @@ class Entry:
     expected_s: Floats  # (K,) expected duration on each of the cluster's GPU models
     phase: Phase = Phase.ARRIVING
     row: int = -1
-    gpu: int = -1
+    gpus: tuple[int, ...] = ()  # in ascending order
     spread: float = 0.0  # uncertainty of expected_s: standard deviation of ln(true / expected)
+    spread_speed: Floats | float = 1.0  # (K,) expected speed on a spread set of GPUs, relative to a packed one
     generation: int = 0  # of the predictions (`ExpectedRuntimes.generation`) in expected_s
     arrived_s: float = 0.0  # cluster time at which it was taken up, for a job without a future begin time
+
+    @property
+    def gpu_count(self) -> int:
+        """Number of GPUs that the job asks for."""
+        return self.job.spec.gpu_count
 
     def is_placed(self, attempt: int) -> bool:
         """Whether the attempt is the job's newest, and has not ended."""
@@ -94,6 +100,9 @@ class Ledger:
         self._rows = array("q")
         self.user_service = UserService(user_service_s or {})
         self._columns = QueueColumns(len(self.layout.gpu_models))
+        # The waiting job that GPUs are kept free for, and the cluster time since which it has that.
+        self.reserved: Entry | None = None
+        self.reserved_since_s = 0.0
         # Each GPU's user (-1: idle), the start of its job, and the job's submission time.
         self._holder_user: Ints = np.full(len(self.layout.gpu_ids), -1, dtype=np.int64)
         self._since_s: Floats = np.zeros(len(self.layout.gpu_ids))
@@ -102,36 +111,98 @@ class Ledger:
 
     # ---- jobs
 
-    def enter(self, job: Job, version: int, expected_s: Floats, spread: float = 0.0, generation: int = 0) -> Entry:
+    def enter(
+        self,
+        job: Job,
+        version: int,
+        expected_s: Floats,
+        spread: float = 0.0,
+        generation: int = 0,
+        spread_speed: Floats | None = None,
+    ) -> Entry:
         """Adds a job that is not final.
 
         Args:
-            expected_s: (K,) expected duration on each of the cluster's GPU models.
+            expected_s: (K,) expected duration on each of the cluster's GPU models, on a packed set of GPUs; inf: the
+                job does not accept the model.
             spread: uncertainty of expected_s: standard deviation of ln(true / expected).
             generation: generation of these predictions.
+            spread_speed: (K,) expected speed on a spread set, relative to a packed one; None: that of the speed table.
         """
         entry = Entry(job, version, expected_s, spread=spread, generation=generation)
+        entry.spread_speed = self._spread_speed(job.spec, spread_speed)
         self.entries[job.job_id] = entry
         return entry
 
-    def expect(self, entry: Entry, expected_s: Floats, spread: float = 0.0) -> None:
-        """Sets the expected durations, (K,), and the spread of a job that is not placed."""
-        entry.expected_s, entry.spread = expected_s, spread
+    def expect(self, entry: Entry, expected_s: Floats, spread: float = 0.0, spread_speed: Floats | None = None) -> bool:
+        """Sets the expectations of a job that is not placed; the arguments are those of `enter`.
+
+        Returns:
+            Whether they differ from those before.
+        """
+        if entry.gpu_count > 1:
+            speed: Floats | float = self._spread_speed(entry.job.spec, spread_speed)
+            same = np.array_equal(speed, entry.spread_speed)
+        else:
+            speed, same = 1.0, True
+        if same and spread == entry.spread and np.array_equal(expected_s, entry.expected_s):
+            return False
+        entry.expected_s, entry.spread, entry.spread_speed = expected_s, spread, speed
         if entry.row >= 0:
             self._columns.jobs.expected_s[0, entry.row] = expected_s
             self._columns.jobs.expected_spread[0, entry.row] = spread
+            self._columns.jobs.expected_spread_speed[0, entry.row] = speed
             self.changes += 1
+        return True
+
+    def _spread_speed(self, spec: JobSpec, expected: Floats | None) -> Floats | float:
+        if spec.gpu_count == 1:
+            return 1.0
+        if expected is not None:
+            return expected
+        speeds: Floats = spread_speeds([spec.application], [spec.job_type], [spec.gpu_count], self.layout.gpu_models)[0]
+        return speeds
 
     def durations_s(self, entry: Entry) -> Floats:
-        """(G,) a job's expected duration on each GPU; inf if the GPU can never hold the job."""
-        able = self.layout.can_ever_hold(entry.job.spec)
+        """(G,) a job's expected duration on each GPU; inf if the GPU can never hold the job.
+
+        For a job of several GPUs: on a packed set whose slowest GPU this one is.
+        """
+        spec = entry.job.spec
+        able = self.layout.can_ever_hold(spec)
+        if spec.gpu_count > 1:
+            able &= self.layout.packed_nodes(spec)[self.layout.gpu_model] != NEVER
         return np.where(able, entry.expected_s[self.layout.gpu_model] / self.occupancy.speed, np.inf)
+
+    def can_ever_start(self, entry: Entry) -> bool:
+        """Whether some set of GPUs, with all nodes empty and no GPU lost, can hold the job."""
+        return bool(np.isfinite(self.durations_s(entry)).any())
+
+    def duration_on_s(self, entry: Entry, gpus: Sequence[int]) -> float:
+        """A job's expected duration on a set of GPUs of one model: equal to that in a candidate table, to the bit."""
+        model = self.layout.gpu_model[gpus[0]]
+        if len(gpus) == 1:
+            return float(entry.expected_s[model] / self.occupancy.speed[gpus[0]])
+        duration_s = entry.expected_s[model] / min(self.occupancy.speed[gpu] for gpu in gpus)
+        if self.is_spread(entry.job.spec, gpus):
+            duration_s /= np.broadcast_to(entry.spread_speed, entry.expected_s.shape)[model]
+        return float(duration_s)
+
+    def is_spread(self, spec: JobSpec, gpus: Sequence[int]) -> bool:
+        """Whether a set of GPUs of one model is on more nodes than the job needs.
+
+        It is not where the cluster, changed since the start, can hold no packed set of the model.
+        """
+        nodes = len({int(self.layout.gpu_node[gpu]) for gpu in gpus})
+        return nodes > 1 and NEVER < int(self.layout.packed_nodes(spec)[self.layout.gpu_model[gpus[0]]]) < nodes
 
     def enqueue(self, entry: Entry) -> None:
         """Inserts a job into the queue, in the order of `Entry.order`."""
         entry.phase = Phase.QUEUED
         user = self.user_service.number_of(entry.job.spec.user)
-        entry.row = self._columns.add(entry.job.spec, entry.job.submit_s or 0.0, user, entry.expected_s, entry.spread)
+        entry.row = self._columns.add(
+            entry.job.spec, entry.job.submit_s or 0.0, user, entry.expected_s, entry.spread, entry.spread_speed
+        )
         place, at = entry.order, len(self._places)
         if self._places and place < self._places[-1]:  # rare, and never while a session loads
             at = bisect.bisect_left(self._places, place)
@@ -139,15 +210,22 @@ class Ledger:
         self._places.insert(at, place)
         self._rows.insert(at, entry.row)
 
-    def place(self, entry: Entry, gpu: int, time_s: float) -> None:
-        """Places a job: it holds the GPU, cores and memory, and leaves the queue if it was there."""
-        duration_s = float(entry.expected_s[self.layout.gpu_model[gpu]] / self.occupancy.speed[gpu])
-        self.occupancy.take(gpu, entry.job.job_id, entry.job.spec, time_s + duration_s)
+    def place(self, entry: Entry, gpus: Sequence[int], time_s: float) -> None:
+        """Places a job: it holds the GPUs, cores and memory, and leaves the queue if it was there.
+
+        Args:
+            gpus: all of one model.
+        """
+        gpus = tuple(sorted(gpus))
+        duration_s = self.duration_on_s(entry, gpus)
+        self.occupancy.take(gpus, entry.job.job_id, entry.job.spec, time_s + duration_s)
         self._leave_queue(entry)
-        entry.phase, entry.gpu = Phase.PLACED, gpu
-        self._holder_user[gpu] = self.user_service.number_of(entry.job.spec.user)
-        self._since_s[gpu] = time_s
-        self._holder_submit_s[gpu] = entry.job.submit_s or 0.0
+        entry.phase, entry.gpus = Phase.PLACED, gpus
+        user = self.user_service.number_of(entry.job.spec.user)
+        for gpu in gpus:
+            self._holder_user[gpu] = user
+            self._since_s[gpu] = time_s
+            self._holder_submit_s[gpu] = entry.job.submit_s or 0.0
 
     def place_elsewhere(self, entry: Entry) -> None:
         """Marks a job as placed on a GPU that the cluster no longer has: it holds nothing here."""
@@ -156,15 +234,20 @@ class Ledger:
 
     def runs_since(self, entry: Entry, start_s: float) -> None:
         """Sets the start of a placed job, as reported by the cluster."""
-        if entry.gpu >= 0:
-            self._since_s[entry.gpu] = start_s
+        for gpu in entry.gpus:
+            self._since_s[gpu] = start_s
+
+    def program_runs(self, entry: Entry, run_s: float) -> None:
+        """The program of a placed job runs since `run_s`: its expected duration counts from there."""
+        if entry.gpus:
+            self.occupancy.expected_end_s[list(entry.gpus)] = run_s + self.duration_on_s(entry, entry.gpus)
 
     def release(self, entry: Entry) -> None:
         """Releases the resources of a placed job; the entry stays."""
-        if entry.gpu >= 0:
-            self.occupancy.give_back(entry.gpu, entry.job.spec)
-            self._holder_user[entry.gpu] = -1
-            entry.gpu = -1
+        self.occupancy.give_back(entry.gpus, entry.job.spec)
+        for gpu in entry.gpus:
+            self._holder_user[gpu] = -1
+        entry.gpus = ()
 
     def forget(self, entry: Entry) -> None:
         """Removes a final job."""
@@ -176,20 +259,41 @@ class Ledger:
     def _leave_queue(self, entry: Entry) -> None:
         if entry.row < 0:
             return
+        if self.reserved is entry:
+            self.end_reservation()
         at = bisect.bisect_left(self._places, entry.order)
         assert self._waiting[at] is entry
         del self._waiting[at], self._places[at], self._rows[at]
         self._columns.remove(entry.row)
         entry.row = -1
 
+    # ---- the reservation
+
+    def reserve(self, entry: Entry, since_s: float) -> None:
+        """Keeps GPUs free for a job of the queue; a job that has the reservation keeps it as it is."""
+        assert entry.phase is Phase.QUEUED, f"{entry.job.job_id} does not wait"
+        if self.reserved is not entry:
+            self.reserved, self.reserved_since_s = entry, since_s
+            self.changes += 1
+
+    def end_reservation(self) -> None:
+        """Keeps GPUs free for no job any more."""
+        if self.reserved is not None:
+            self.reserved = None
+            self.changes += 1
+
     # ---- GPUs
 
     def set_lost(self, gpu_ids: Iterable[str], lost: bool) -> None:
-        """Marks GPUs as lost or as present."""
+        """Marks GPUs as lost or as present; a mapping gives the reasons."""
         self.changes += 1
+        reason_of = gpu_ids if isinstance(gpu_ids, Mapping) else {}
+        reasons = dict(self.occupancy.lost_reasons)  # a copy of the occupancy keeps its own
         for gpu_id in gpu_ids:
             if gpu_id in self.layout.gpu_number:
                 self.occupancy.lost[self.layout.gpu_number[gpu_id]] = lost
+                reasons[gpu_id] = reason_of.get(gpu_id, "") if lost else ""
+        self.occupancy.lost_reasons = {gpu_id: reason for gpu_id, reason in reasons.items() if reason}
 
     def set_speeds(self, speed_of: Mapping[str, float]) -> None:
         """Sets the speeds of single GPUs, by id, relative to their models; all other GPUs have speed 1."""
@@ -204,11 +308,6 @@ class Ledger:
         names = set(node_ids)
         self.occupancy.drain_reasons = dict(node_ids) if isinstance(node_ids, Mapping) else {}
         self.occupancy.drained[:] = [node_id in names for node_id in self.layout.node_ids]
-
-    def _drain_reasons(self) -> str:
-        """The drain reasons of the first nodes, for people."""
-        said = [f"{node_id}: {reason}" for node_id, reason in self.occupancy.drain_reasons.items() if reason]
-        return f" ({'; '.join(said[:_REASONS_SHOWN])}{'; ...' if len(said) > _REASONS_SHOWN else ''})" if said else ""
 
     # ---- reading
 
@@ -246,9 +345,16 @@ class Ledger:
 
     def observe(self, time_s: float) -> Observation:
         """The decision point as a policy observes it, N = 1. Row j is the j-th job of the queue."""
-        return self._observe(time_s, np.array(self._rows, dtype=np.int64))
+        reserved = None
+        if self.reserved is not None:
+            reserved = np.array([bisect.bisect_left(self._places, self.reserved.order)])
+        return self._observe(time_s, np.array(self._rows, dtype=np.int64), reserved)
 
-    def _observe(self, time_s: float, rows: Ints) -> Observation:
+    def observe_some(self, time_s: float, entries: Sequence[Entry]) -> Observation:
+        """The same with some jobs of the queue alone: row j is the j-th of these; without the reservation."""
+        return self._observe(time_s, np.array([entry.row for entry in entries], dtype=np.int64))
+
+    def _observe(self, time_s: float, rows: Ints, reserved: Ints | None = None) -> Observation:
         held = self._holder_user >= 0
         return whole_queue(
             self.layout.hardware,
@@ -260,80 +366,84 @@ class Ledger:
             user_service_s=self.user_service.at(time_s, self._holder_user[held], self._since_s[held])[None],
             hold_allowed=np.array([self.hold_allowed]),
             gpu_models=self.layout.gpu_models,
+            gpu_gang=self.occupancy.gang[None],
+            reserved=reserved,
         )
 
-    def reflect(self, observation: Observation, job: int, gpu: int) -> Observation:
-        """The observation of this ledger after a placement of the observation's job; the job stays as padding."""
-        duration_s = observation.kind_duration_s[0, job, observation.gpu_kind[0, gpu]]
-        time_s = float(observation.time_s[0])
+    def reflect(self, observation: Observation, job: int, gpus: Sequence[int]) -> Observation:
+        """The observation of this ledger after a placement of the observation's job; the job stays as padding.
+
+        Args:
+            job: its place in the observation.
+            gpus: those on which it was placed at the time of the observation.
+        """
+        time_s, placed = float(observation.time_s[0]), list(gpus)
         # Equal to a new observation to the last bit: ties depend on it.
-        remaining_s = (time_s + duration_s) - time_s
+        remaining_s = self.occupancy.expected_end_s[placed] - time_s
         return with_new_table(
             dataclasses.replace(
                 observation,
                 job_waiting=_with(observation.job_waiting, job, False),
-                gpu_idle=_with(observation.gpu_idle, gpu, False),
-                gpu_remaining_s=_with(observation.gpu_remaining_s, gpu, remaining_s),
-                gpu_submit_s=_with(observation.gpu_submit_s, gpu, observation.job_submit_s[0, job]),
-                gpu_cores_held=_with(observation.gpu_cores_held, gpu, observation.job_cores[0, job]),
-                gpu_memory_held_mib=_with(observation.gpu_memory_held_mib, gpu, observation.job_memory_mib[0, job]),
+                gpu_idle=_with(observation.gpu_idle, placed, False),
+                gpu_remaining_s=_with(observation.gpu_remaining_s, placed, remaining_s),
+                gpu_submit_s=_with(observation.gpu_submit_s, placed, observation.job_submit_s[0, job]),
+                gpu_cores_held=_with(observation.gpu_cores_held, placed, observation.job_cores[0, job]),
+                gpu_memory_held_mib=_with(observation.gpu_memory_held_mib, placed, observation.job_memory_mib[0, job]),
                 node_cores_free=self.occupancy.cores_free[None].copy(),
                 node_memory_free_mib=self.occupancy.memory_free_mib[None].copy(),
                 hold_allowed=np.ones(1, dtype=np.bool_),
+                gangs=self._gangs_after(observation.gangs, job),
             )
         )
 
-    def reasons(self, entries: Sequence[Entry], holds_back: str) -> list[tuple[Entry, PendingReason, str]]:
-        """The pending reasons of jobs in the queue.
-
-        Args:
-            holds_back: why jobs that could start don't, as a clause.
-        """
-        seen = self._observe(0.0, np.array([entry.row for entry in entries], dtype=np.int64))
-        possible: Bools = np.isfinite(seen.kind_duration_s[0])
-        ever: Bools = seen.job_waiting[0]
-        fits: Bools = seen.table.rows_of_job[0] > 0
-        usable_kinds = np.unique(seen.gpu_kind[0, self.occupancy.usable])
-        usable: Bools = np.logical_or.reduce(possible[:, usable_kinds], axis=1)
-        out = []
-        for entry, fits_now, fits_ever, fits_usable in zip(entries, fits, ever, usable, strict=True):
-            if not fits_ever:
-                reason, text = (
-                    PendingReason.NO_FITTING_GPU,
-                    f"the cluster lacks {needs(entry)}; cancel it and ask for less",
-                )
-            elif not fits_usable:
-                reason, text = (
-                    PendingReason.NODES_DRAINED,
-                    "every GPU that could hold it is lost or on a drained node" + self._drain_reasons(),
-                )
-            elif fits_now:
-                reason, text = PendingReason.POLICY, f"could start, but {holds_back}"
-            else:
-                reason, text = PendingReason.RESOURCES, f"waits for {needs(entry)}"
-            if entry.job.attempts:
-                text += f" (attempt {len(entry.job.attempts)} {entry.job.attempts[-1].outcome})"
-            out.append((entry, reason, text))
-        return out
+    def _gangs_after(self, gangs: Gangs | None, job: int) -> Gangs | None:
+        """What an observation says of jobs of several GPUs, after the placement of its job."""
+        if gangs is None:
+            return None
+        gpu_count = _with(gangs.gpu_count, job, 1)
+        if self.reserved is None and not ((gpu_count > 1).any() or (self.occupancy.gang > 1).any()):
+            return None
+        ended = gangs.reserved[0] == job
+        return Gangs(
+            gpu_count=gpu_count,
+            max_nodes=_with(gangs.max_nodes, job, 0),
+            nodes=_with(gangs.nodes, job, 0),
+            spread_speed=_with(gangs.spread_speed, job, 1.0),
+            gpu_run=self.occupancy.run[None].copy(),
+            reserved=np.full(1, -1, dtype=np.int64) if ended else gangs.reserved,
+        )
 
 
-def _with(column: NDArray[Any], place: int, value: Any) -> NDArray[Any]:
-    """(1, ...) a copy of a column of an observation, with one value replaced."""
+def _with(column: NDArray[Any], place: int | list[int], value: Any) -> NDArray[Any]:
+    """(1, ...) a copy of a column of an observation, with the values at one or several places replaced."""
     changed = column.copy()
     changed[0, place] = value
     return changed
 
 
-def needs(entry: Entry) -> str:
-    """A job's requirements in words."""
-    spec = entry.job.spec
-    memory = f"{spec.gpu_memory_mib} MiB of memory, " if spec.gpu_memory_mib else ""
-    cores = "1 core" if spec.cpu_cores == 1 else f"{spec.cpu_cores} cores"
-    return f"a GPU with {memory}{cores} and {spec.memory_mib} MiB on its node"
+def warm() -> Ledger:
+    """Compiles the code for decisions, or loads it from numba's cache, so that no decision waits for a compilation.
 
-
-def warm() -> None:
-    """Compiles the code for decisions, or loads it from numba's cache, so that no decision waits for a compilation."""
-    cluster = Cluster("warm", (Node("node", 1, 1, (Gpu("gpu", "any", 1),)),))
-    # The only compiled policy; the acting policy may change at any time.
-    HoldGreedy().scores(Ledger(cluster).observe(0.0))
+    Returns:
+        A ledger with a running job of several GPUs and a queue with another, which has a reservation.
+    """
+    gpus = tuple(Gpu(str(number), "any", 1) for number in range(4))
+    ledger = Ledger(Cluster("warm", (Node("node", 1, 1, gpus),)))
+    entries = []
+    for number, gpu_count in enumerate((2, 4, 2, 1), start=1):
+        spec = JobSpec("warm", "warm", JobType.SIMULATION, gpu_count=gpu_count, cpu_cores=0, memory_mib=0)
+        job = Job(f"job-{number}", spec, submit_s=0.0)
+        entries.append(ledger.enter(job, 0, np.ones(1)))
+    # The compiled policies; the acting policy may change at any time.
+    policies = (HoldGreedy(), HoldGang())
+    for entry in (entries[-1], *entries[:-1]):
+        ledger.enqueue(entry)
+        for policy in policies:
+            policy.judge(ledger.observe(0.0))
+    seen = ledger.observe(0.0)
+    ledger.place(entries[0], (0, 1), 0.0)
+    ledger.reflect(seen, 0, (0, 1))
+    ledger.reserve(entries[1], 0.0)
+    for policy in policies:
+        policy.judge(ledger.observe(100.0))
+    return ledger

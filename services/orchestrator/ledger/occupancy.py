@@ -5,20 +5,24 @@ An `Occupancy` is small; each decision stores a copy, so that it can be explaine
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.placement import Resource, shortage
+from adlro.placement import Placement, Resource, shortage
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobSpec
+from adlro.state.gangs import fill_packed_nodes
 from adlro.state.machines import IDLE, hardware_of
 from adlro.state.observation import Bools, Floats, Ints
 from adlro.state.room import room
 from adlro.state.scene import Scene
+
+_SHAPES_KEPT = 10_000
+"""Kinds of jobs of several GPUs for which the nodes of packed sets are kept."""
 
 
 class Layout:
@@ -43,13 +47,29 @@ class Layout:
         self.gpu_node: Ints = self.hardware.gpu_node[0]
         self.node_cores: Ints = self.hardware.node_cores[0]
         self.node_memory_mib: Ints = self.hardware.node_memory_mib[0]
+        self._packed_nodes: dict[tuple[int, ...], Ints] = {}
 
     def model_of(self, gpu: int) -> str:
         """A GPU's model name."""
         return self.gpu_models[int(self.gpu_model[gpu])]
 
+    def placement(self, gpus: Sequence[int]) -> Placement:
+        """All of each of these GPUs."""
+        return Placement.on(*(self.gpu_ids[gpu] for gpu in gpus))
+
+    def packed_nodes(self, spec: JobSpec) -> Ints:
+        """(K,) nodes of a packed set of each model for the job; NEVER: the model can never hold it."""
+        key = shape_of(spec)
+        nodes = self._packed_nodes.get(key)
+        if nodes is None:
+            if len(self._packed_nodes) >= _SHAPES_KEPT:
+                self._packed_nodes.clear()
+            nodes = self._packed_nodes[key] = np.zeros(len(self.gpu_models), dtype=np.int64)
+            fill_packed_nodes(self.hardware, 0, *key, np.empty(len(self.node_ids), dtype=np.int64), nodes)
+        return nodes
+
     def can_ever_hold(self, spec: JobSpec) -> Bools:
-        """(G,) whether the GPU, with its node empty, is big enough for the job."""
+        """(G,) whether the GPU, with its node empty, is big enough for one GPU of the job."""
         able: Bools = room(
             spec.cpu_cores,
             spec.memory_mib,
@@ -61,6 +81,11 @@ class Layout:
         return able
 
 
+def shape_of(spec: JobSpec) -> tuple[int, int, int, int, int]:
+    """What decides which sets of GPUs can hold a job; `fill_packed_nodes` takes it in this order."""
+    return spec.gpu_count, spec.max_node_count, spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib
+
+
 @dataclass(slots=True)
 class Occupancy:
     """The resources held at one moment.
@@ -68,6 +93,8 @@ class Occupancy:
     Attributes:
         holder: (G,) id of the job that holds the GPU; "" for an idle one.
         idle: (G,) whether no job holds the GPU.
+        run: (G,) the lowest GPU of the job that holds the GPU: equal numbers, one job; IDLE for an idle GPU.
+        gang: (G,) number of GPUs of that job; 0 for an idle GPU.
         expected_end_s: (G,) cluster time of the holder's expected end.
         cores_held, memory_held_mib: (G,) the holder's cores and memory on the GPU's node; 0 for an idle GPU.
         lost: (G,) whether the GPU is lost.
@@ -75,11 +102,14 @@ class Occupancy:
         drained: (M,) whether the node is drained.
         cores_free, memory_free_mib: (M,) each node's free cores and memory.
         drain_reasons: by node id, the reason of a drain, if given.
+        lost_reasons: by GPU id, the reason of a loss, if the cluster gives it.
     """
 
     layout: Layout
     holder: NDArray[Any]
     idle: Bools
+    run: Ints
+    gang: Ints
     expected_end_s: Floats
     cores_held: Ints
     memory_held_mib: Ints
@@ -89,6 +119,7 @@ class Occupancy:
     cores_free: Ints
     memory_free_mib: Ints
     drain_reasons: Mapping[str, str] = field(default_factory=dict)
+    lost_reasons: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, layout: Layout) -> Occupancy:
@@ -98,6 +129,8 @@ class Occupancy:
             layout,
             np.full(gpus, "", dtype=object),
             np.ones(gpus, dtype=np.bool_),
+            np.full(gpus, IDLE, dtype=np.int64),
+            np.zeros(gpus, dtype=np.int64),
             np.zeros(gpus),
             np.zeros(gpus, dtype=np.int64),
             np.zeros(gpus, dtype=np.int64),
@@ -114,6 +147,8 @@ class Occupancy:
             self.layout,
             self.holder.copy(),
             self.idle.copy(),
+            self.run.copy(),
+            self.gang.copy(),
             self.expected_end_s.copy(),
             self.cores_held.copy(),
             self.memory_held_mib.copy(),
@@ -123,28 +158,40 @@ class Occupancy:
             self.cores_free.copy(),
             self.memory_free_mib.copy(),
             self.drain_reasons,
+            self.lost_reasons,
         )
 
-    def take(self, gpu: int, job_id: str, spec: JobSpec, expected_end_s: float) -> None:
-        """Gives a GPU, cores and memory to a job."""
-        if self.holder[gpu]:
-            raise AssertionError(f"{self.layout.gpu_ids[gpu]} already holds {self.holder[gpu]}")
-        self.holder[gpu] = job_id
-        self.idle[gpu] = False
-        self.expected_end_s[gpu] = expected_end_s
-        self.cores_held[gpu] = spec.cpu_cores
-        self.memory_held_mib[gpu] = spec.memory_mib
-        self.cores_free[self.layout.gpu_node[gpu]] -= spec.cpu_cores
-        self.memory_free_mib[self.layout.gpu_node[gpu]] -= spec.memory_mib
+    def take(self, gpus: Sequence[int], job_id: str, spec: JobSpec, expected_end_s: float) -> None:
+        """Gives GPUs to a job, and with each GPU cores and memory of its node.
 
-    def give_back(self, gpu: int, spec: JobSpec) -> None:
-        """Releases the GPU, cores and memory of a job."""
-        self.holder[gpu] = ""
-        self.idle[gpu] = True
-        self.cores_held[gpu] = 0
-        self.memory_held_mib[gpu] = 0
-        self.cores_free[self.layout.gpu_node[gpu]] += spec.cpu_cores
-        self.memory_free_mib[self.layout.gpu_node[gpu]] += spec.memory_mib
+        Raises:
+            AssertionError: a job holds one of the GPUs; nothing has changed.
+        """
+        for gpu in gpus:
+            if self.holder[gpu]:
+                raise AssertionError(f"{self.layout.gpu_ids[gpu]} already holds {self.holder[gpu]}")
+        for gpu in gpus:
+            self.holder[gpu] = job_id
+            self.idle[gpu] = False
+            self.run[gpu] = gpus[0]
+            self.gang[gpu] = len(gpus)
+            self.expected_end_s[gpu] = expected_end_s
+            self.cores_held[gpu] = spec.cpu_cores
+            self.memory_held_mib[gpu] = spec.memory_mib
+            self.cores_free[self.layout.gpu_node[gpu]] -= spec.cpu_cores
+            self.memory_free_mib[self.layout.gpu_node[gpu]] -= spec.memory_mib
+
+    def give_back(self, gpus: Sequence[int], spec: JobSpec) -> None:
+        """Releases the GPUs, cores and memory of a job."""
+        for gpu in gpus:
+            self.holder[gpu] = ""
+            self.idle[gpu] = True
+            self.run[gpu] = IDLE
+            self.gang[gpu] = 0
+            self.cores_held[gpu] = 0
+            self.memory_held_mib[gpu] = 0
+            self.cores_free[self.layout.gpu_node[gpu]] += spec.cpu_cores
+            self.memory_free_mib[self.layout.gpu_node[gpu]] += spec.memory_mib
 
     @property
     def usable(self) -> Bools:
@@ -161,7 +208,7 @@ class Occupancy:
             time_s=np.array([time_s]),
             list_of=np.zeros(1, dtype=np.int64),
             gpu_speed=self.usable[None].astype(np.float64),
-            gpu_job=np.where(self.idle, IDLE, 0)[None],
+            gpu_job=self.run[None],
             gpu_start_s=start_s[None],
             gpu_expected_end_s=self.expected_end_s[None],
             known_speed=self.speed[None].copy(),
@@ -177,7 +224,8 @@ class Occupancy:
         node = int(layout.gpu_node[gpu])
         node_id = layout.node_ids[node]
         if self.lost[gpu]:
-            return "the GPU is lost"
+            reason = self.lost_reasons.get(layout.gpu_ids[gpu])
+            return "the GPU is lost" + (f": {reason}" if reason else "")
         if self.drained[node]:
             reason = self.drain_reasons.get(node_id)
             return f"{node_id} is drained" + (f": {reason}" if reason else "")

@@ -23,7 +23,15 @@ class QueueColumns:
         self.jobs: JobArrays = empty_job_arrays(1, FIRST_SIZE, models)
         self._free = list(range(FIRST_SIZE - 1, -1, -1))
 
-    def add(self, spec: JobSpec, submit_s: float, user: int, expected_s: Floats, spread: float = 0.0) -> int:
+    def add(
+        self,
+        spec: JobSpec,
+        submit_s: float,
+        user: int,
+        expected_s: Floats,
+        spread: float = 0.0,
+        spread_speed: Floats | float = 1.0,
+    ) -> int:
         """Adds a job.
 
         Args:
@@ -31,6 +39,7 @@ class QueueColumns:
             user: the user's number.
             expected_s: (K,) expected duration on each GPU model.
             spread: uncertainty of expected_s: standard deviation of ln(true / expected).
+            spread_speed: (K,) expected speed on a spread set of GPUs, relative to a packed one.
 
         Returns:
             Its row.
@@ -41,6 +50,9 @@ class QueueColumns:
         jobs.submit_s[0, row] = submit_s
         jobs.expected_s[0, row] = expected_s
         jobs.expected_spread[0, row] = spread
+        jobs.gpu_count[0, row] = spec.gpu_count
+        jobs.max_nodes[0, row] = spec.max_node_count
+        jobs.expected_spread_speed[0, row] = spread_speed
         jobs.cores[0, row] = spec.cpu_cores
         jobs.memory_mib[0, row] = spec.memory_mib
         jobs.gpu_memory_mib[0, row] = spec.gpu_memory_mib

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from adlro.records.jobs import Job, JobState
+from adlro.records.payloads import ExitStatus
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
 from adlro.store import Move, Outcome
@@ -34,15 +35,28 @@ class RecordChanges:
     def end(self, entry: Entry, job: Job, *, learn: bool) -> None:
         """Sets the job's last record; `learn`: the job ended by itself, and its outcome is learned from."""
         outcome = None
-        if learn and job.start_s is not None and job.end_s is not None:
-            name = self.ledger.layout.cluster.name
-            outcome = Outcome(job.end_s - job.start_s, job.state is JobState.SUCCEEDED, name)
+        runtime_s = job.runtime_s
+        # Of several GPUs that have left the cluster nobody knows whether they were on more nodes than needed.
+        if learn and runtime_s is not None and (entry.gpus or job.spec.gpu_count == 1):
+            spread = bool(entry.gpus) and self.ledger.is_spread(job.spec, entry.gpus)
+            outcome = Outcome(runtime_s, job.state is JobState.SUCCEEDED, self.ledger.layout.cluster.name, spread)
         self.record(entry, job, outcome)
         self.ledger.forget(entry)
 
-    def lose(self, entry: Entry, why: str, time_s: float, *, excused: bool = False) -> None:
-        """Loses the job's attempt: the job waits again, or fails; `excused`: the attempt does not count."""
-        self._put_back(entry, transitions.lost(entry.job, time_s, why, self._max_attempts, excused=excused))
+    def lose(
+        self, entry: Entry, why: str, time_s: float, *, excused: bool = False, exit_status: ExitStatus | None = None
+    ) -> None:
+        """Loses the job's attempt: the job waits again, or fails.
+
+        Args:
+            entry: the job's entry.
+            why: the reason, for people.
+            time_s: cluster time of the loss.
+            excused: the attempt does not count.
+            exit_status: how its program ended, where that is known.
+        """
+        job = transitions.lost(entry.job, time_s, why, self._max_attempts, excused=excused, exit_status=exit_status)
+        self._put_back(entry, job)
 
     def refuse(self, entry: Entry, why: str, time_s: float, retry_s: float, *, final: bool = False) -> bool:
         """The cluster refused the job's attempt: the job waits until `retry_s`, or fails.

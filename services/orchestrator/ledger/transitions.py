@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from adlro.placement import NOWHERE, Placement
-from adlro.records.jobs import Job, JobAttempt, JobState, PendingReason
+from adlro.records.jobs import Job, JobAttempt, JobReservation, JobState, PendingReason
+from adlro.records.payloads import ExitStatus
 
 _REFUSED = "refused by the cluster: "
 _GIVEN_UP = "given up: "
+_GPUS_NAMED = 8  # at most, in a message
 _RUNS_ON = "its end was asked for, but this cluster can't end what runs: it ends by itself"
 
 
@@ -26,23 +28,52 @@ def taken_up(job: Job, submit_s: float, reason: PendingReason, message: str) -> 
     return replace(job, submit_s=submit_s, pending_reason=reason, message=message)
 
 
-def waiting(job: Job, reason: PendingReason, message: str) -> Job:
-    """The job still waits, for another reason."""
-    return replace(job, pending_reason=reason, message=message)
+def waiting(
+    job: Job,
+    reason: PendingReason,
+    message: str,
+    *,
+    reservation: JobReservation | None = None,
+    reserved_for: str = "",
+    reserved_until_s: float | None = None,
+) -> Job:
+    """The job still waits, for another reason.
+
+    Args:
+        job: the job.
+        reason, message: why it waits.
+        reservation: what it holds.
+        reserved_for, reserved_until_s: the job for which GPUs are kept free, and the cluster time until about which,
+            where it waits because of that.
+    """
+    return replace(
+        job,
+        pending_reason=reason,
+        message=message,
+        reservation=reservation,
+        reserved_for_job_id=reserved_for,
+        reserved_until_s=reserved_until_s,
+    )
 
 
-def launching_message(gpu_id: str) -> str:
+def launching_message(placement: Placement) -> str:
     """The message of a job whose launch is requested and not answered."""
-    return f"being launched on {gpu_id}"
+    return f"being launched on {in_words(placement)}"
+
+
+def in_words(placement: Placement) -> str:
+    """A placement for people: all of a few GPUs, or the first of many and their number."""
+    count = len(placement.gpus)
+    if count <= _GPUS_NAMED:
+        return str(placement)
+    return f"{count} GPUs ({', '.join(placement.gpu_ids[: _GPUS_NAMED - 1])}, ...)"
 
 
 def launching(job: Job, placement: Placement, gpu_model: str) -> Job:
     """Its placement is chosen and the attempt recorded, before the call to the cluster."""
     attempt = JobAttempt(job.attempt_count + 1, placement, gpu_model)
     return replace(
-        job,
-        pending_reason=PendingReason.LAUNCHING,
-        message=launching_message(placement.gpu_id),
+        waiting(job, PendingReason.LAUNCHING, launching_message(placement)),
         placement=placement,
         gpu_model=gpu_model,
         attempts=(*job.attempts, attempt),
@@ -57,7 +88,7 @@ def unanswered(job: Job, why: str, *, given_up: bool = False) -> Job:
         why: the reason, for people.
         given_up: the attempt will be stopped. The attempt's outcome says so until its end replaces it.
     """
-    told = replace(job, message=f"{launching_message(job.gpu_id)}: {why}")
+    told = replace(job, message=f"{launching_message(job.placement)}: {why}")
     return _with_last_attempt(told, outcome=f"{_GIVEN_UP}{why}") if given_up else told
 
 
@@ -77,39 +108,61 @@ def started(job: Job, start_s: float) -> Job:
         _with_last_attempt(job, start_s=start_s, outcome=job.attempts[-1].outcome),
         state=JobState.RUNNING,
         pending_reason=PendingReason.NONE,
-        message=job.message if job.message == _RUNS_ON else f"running on {job.gpu_id}",
+        message=job.message if job.message == _RUNS_ON else f"running on {in_words(job.placement)}",
         start_s=start_s,
     )
 
 
-def succeeded(job: Job, end_s: float) -> Job:
+def program_runs(job: Job, run_s: float) -> Job:
+    """The program of its last attempt, which has started, runs; before, the cluster prepared it."""
+    last = job.attempts[-1]
+    run_s = max(run_s, job.start_s or run_s)
+    return replace(job, attempts=(*job.attempts[:-1], replace(last, run_s=run_s)))
+
+
+def succeeded(job: Job, end_s: float, exit_status: ExitStatus | None = None) -> Job:
     """The job ended by itself, without error."""
-    return _ended(job, JobState.SUCCEEDED, end_s, "succeeded", "")
+    return _ended(job, JobState.SUCCEEDED, end_s, "succeeded", "", exit_status)
 
 
-def failed(job: Job, end_s: float, why: str) -> Job:
-    """The job ended by itself with an error, or by its time limit."""
-    return _ended(job, JobState.FAILED, end_s, f"failed: {why}", why)
+def failed(job: Job, end_s: float, why: str, exit_status: ExitStatus | None = None) -> Job:
+    """The job ended by itself with an error, or by its time limit.
+
+    Args:
+        job: the job with the attempt.
+        end_s: cluster time of the end.
+        why: the cluster's words; may be empty, or say what `exit_status` says.
+        exit_status: how its program ended, where that is known.
+    """
+    why = _with_exit(why, exit_status)
+    return _ended(job, JobState.FAILED, end_s, f"failed: {why}" if why else "failed", why, exit_status)
 
 
-def stopped(job: Job, end_s: float) -> Job:
+def stopped(job: Job, end_s: float, exit_status: ExitStatus | None = None) -> Job:
     """The job was stopped on request while it ran."""
     why = "cancelled on request" if job.cancel_requested else "stopped on the cluster, not through ADLRO"
-    return _ended(job, JobState.CANCELLED, end_s, "stopped", why)
+    return _ended(job, JobState.CANCELLED, end_s, "stopped", why, exit_status)
 
 
 def cancelled_while_waiting(job: Job, end_s: float) -> Job:
     """The job was cancelled before it ran."""
+    when = "while it waited for another attempt" if job.attempts else "before it ran"
     return replace(
-        job,
+        waiting(job, PendingReason.NONE, f"cancelled on request {when}"),
         state=JobState.CANCELLED,
-        pending_reason=PendingReason.NONE,
-        message=f"cancelled on request {'while it waited for another attempt' if job.attempts else 'before it ran'}",
         end_s=_not_before_last_attempt(job, end_s),
     )
 
 
-def lost(job: Job, end_s: float, why: str, max_attempts: int, *, excused: bool = False) -> Job:
+def lost(
+    job: Job,
+    end_s: float,
+    why: str,
+    max_attempts: int,
+    *,
+    excused: bool = False,
+    exit_status: ExitStatus | None = None,
+) -> Job:
     """Its attempt was lost with a GPU or the cluster: the job waits for another one, or fails after its last one.
 
     Args:
@@ -118,8 +171,10 @@ def lost(job: Job, end_s: float, why: str, max_attempts: int, *, excused: bool =
         why: the reason, for people.
         max_attempts: lost attempts after which the job fails.
         excused: this attempt does not count as lost.
+        exit_status: how its program ended, where that is known.
     """
-    ended = _with_last_attempt(job, end_s=end_s, outcome=f"lost: {why}", excused=excused)
+    why = _with_exit(why, exit_status)
+    ended = _with_last_attempt(job, end_s=end_s, outcome=f"lost: {why}", excused=excused, exit_status=exit_status)
     if job.cancel_requested:
         return _final(ended, JobState.CANCELLED, "cancelled on request")
     excused_count = sum(each.excused for each in ended.attempts)
@@ -177,18 +232,31 @@ def refusals_in_a_row(job: Job) -> int:
 
 
 def attempt_took_s(before: Job, after: Job) -> float:
-    """GPU seconds of the attempt that ended between two records of a job; 0 if none ended, or it never started."""
+    """GPU seconds of the attempt that ended between two records of a job: its time on each of its GPUs.
+
+    0 if none ended, or it never started.
+    """
     if not after.attempts:
         return 0.0
     last = after.attempts[-1]
     ended_before = before.attempt_count == after.attempt_count and before.attempts[-1].end_s is not None
     if ended_before or last.start_s is None or last.end_s is None:
         return 0.0
-    return max(last.end_s - last.start_s, 0.0)
+    return max(last.end_s - last.start_s, 0.0) * len(last.placement.gpus)
 
 
-def _ended(job: Job, state: JobState, end_s: float, outcome: str, message: str) -> Job:
-    return _final(_with_last_attempt(job, end_s=end_s, outcome=outcome), state, message)
+def _with_exit(why: str, exit_status: ExitStatus | None) -> str:
+    """The cluster's words and the exit status, each said once."""
+    text = "" if exit_status is None else exit_status.text
+    if not text or text in why:
+        return why
+    return text if why in text else f"{why} ({text})"
+
+
+def _ended(
+    job: Job, state: JobState, end_s: float, outcome: str, message: str, exit_status: ExitStatus | None = None
+) -> Job:
+    return _final(_with_last_attempt(job, end_s=end_s, outcome=outcome, exit_status=exit_status), state, message)
 
 
 def _final(job: Job, state: JobState, message: str) -> Job:
@@ -198,7 +266,13 @@ def _final(job: Job, state: JobState, message: str) -> Job:
 
 
 def _with_last_attempt(
-    job: Job, *, start_s: float | None = None, end_s: float | None = None, outcome: str = "", excused: bool = False
+    job: Job,
+    *,
+    start_s: float | None = None,
+    end_s: float | None = None,
+    outcome: str = "",
+    excused: bool = False,
+    exit_status: ExitStatus | None = None,
 ) -> Job:
     last = job.attempts[-1]
     last = replace(
@@ -207,10 +281,12 @@ def _with_last_attempt(
         end_s=None if end_s is None else _not_before_last_attempt(job, end_s),
         outcome=outcome,
         excused=excused,
+        exit=exit_status,
     )
     return replace(job, attempts=(*job.attempts[:-1], last))
 
 
 def _not_before_last_attempt(job: Job, time_s: float) -> float:
     """The given time, or the last attempt's start or end if that is later."""
-    return max([time_s, *(t for each in job.attempts[-1:] for t in (each.start_s, each.end_s) if t is not None)])
+    of_last = (t for each in job.attempts[-1:] for t in (each.start_s, each.run_s, each.end_s) if t is not None)
+    return max([time_s, *of_last])

@@ -15,7 +15,7 @@ from adlro.hardware.speeds import REFERENCE_GPU_MODEL, speed
 from adlro.records.jobs import JobSpec, JobType
 from adlro.services.orchestrator.ports import RuntimePredictor
 from adlro.state.observation import Floats
-from adlro.workload.estimates import PRIOR_WORK_S
+from adlro.workload.estimates import prior_work_s
 
 CHUNK = 1000
 # After a failed call, decompose is not called for a second, or for as long as that call took; the pause doubles with
@@ -33,14 +33,18 @@ class Expected(NamedTuple):
     """The expected durations of one job.
 
     Attributes:
-        durations_s: (M,) expected seconds on each model.
+        durations_s: (M,) expected seconds on each model, with the job's GPUs on few nodes; inf where the job does not
+            accept the model.
         spread: uncertainty: standard deviation of ln(true / expected); 0: exact.
         generation: generation of these predictions (`ExpectedRuntimes.generation`); NEVER: not predicted yet.
+        spread_speed: (M,) speed of a job of several GPUs on more nodes than it needs, as a share of that on few; None:
+            that of the speed table.
     """
 
     durations_s: Floats
     spread: float
     generation: int
+    spread_speed: Floats | None = None
 
 
 class Standing(NamedTuple):
@@ -134,12 +138,16 @@ class ExpectedRuntimes:
 
     async def _asked(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
         try:
-            median_s, revision, _, spread = await self._predictor.predict(specs, gpu_models)
+            median_s, revision, _, spread, spread_speed = await self._predictor.predict(specs, gpu_models)
             spread = np.zeros(len(specs)) if spread is None else spread
             if median_s.shape != (len(specs), len(gpu_models)) or not (np.isfinite(median_s) & (median_s > 0)).all():
                 raise InternalError("decompose answered with invalid runtimes")
             if spread.shape != (len(specs),) or not (np.isfinite(spread) & (spread >= 0)).all():
                 raise InternalError("decompose answered with invalid intervals")
+            if spread_speed is not None and (
+                spread_speed.shape != median_s.shape or ((spread_speed <= 0) | (spread_speed > 1)).any()
+            ):
+                raise InternalError("decompose answered with invalid speeds of spread jobs")
         except AdlroError:
             self._revision = None  # its next answer is newer than the fallback
             raise
@@ -150,19 +158,36 @@ class ExpectedRuntimes:
         # A declared runtime without a correction counts as exact from the first job on: decompose's intervals begin
         # wide, and their narrowing depends on how soon decompose learns of ends.
         return [
-            Expected(row, 0.0 if is_as_declared(spec, float(row[0]), gpu_models[0]) else float(unsure), self.generation)
-            for spec, row, unsure in zip(specs, median_s, spread, strict=True)
+            Expected(
+                accepted_s(spec, row, gpu_models),
+                0.0 if is_as_declared(spec, float(row[0]), gpu_models[0]) else float(unsure),
+                self.generation,
+                None if spread_speed is None else _as_reported(spread_speed[number]),
+            )
+            for number, (spec, row, unsure) in enumerate(zip(specs, median_s, spread, strict=True))
         ]
 
 
 def declared(spec: JobSpec, gpu_models: Sequence[str], generation: int = NEVER) -> Expected:
     """Expectations without a prediction."""
     runtime_s, on_model = _declared(spec)
+    durations_s = runtime_s * _speed(spec, on_model) / _speeds(spec.application, spec.job_type, tuple(gpu_models))
     return Expected(
-        runtime_s * _speed(spec, on_model) / _speeds(spec.application, spec.job_type, tuple(gpu_models)),
+        accepted_s(spec, durations_s, gpu_models),
         PRIOR_SPREAD if spec.expected_runtime is None else 0.0,
         generation,
     )
+
+
+def accepted_s(spec: JobSpec, durations_s: Floats, gpu_models: Sequence[str]) -> Floats:
+    """(M,) the durations, and inf on models that the job does not accept."""
+    if not spec.gpu_models:
+        return durations_s
+    return np.where([spec.accepts(model) for model in gpu_models], durations_s, np.inf)
+
+
+def _as_reported(spread_speed: Floats) -> Floats | None:
+    return None if np.isnan(spread_speed).any() else spread_speed
 
 
 def is_as_declared(spec: JobSpec, expected_s: float, gpu_model: str) -> bool:
@@ -182,7 +207,7 @@ def _declared(spec: JobSpec) -> tuple[float, str]:
     """The declared runtime, or the job type's prior, and its GPU model."""
     if spec.expected_runtime is not None:
         return spec.expected_runtime.runtime_s, spec.expected_runtime.gpu_model
-    return PRIOR_WORK_S[spec.job_type], REFERENCE_GPU_MODEL
+    return prior_work_s(spec.job_type), REFERENCE_GPU_MODEL
 
 
 def _speed(spec: JobSpec, gpu_model: str) -> float:

@@ -154,14 +154,18 @@ class RuntimeRefresh:
             return None
         self._ended_since = 0
         changed = False
-        for entry, (row, spread, generation) in zip(entries, answer.expected, strict=True):
+        for entry, (row, spread, generation, spread_speed) in zip(entries, answer.expected, strict=True):
             entry.generation = generation
-            if spread != entry.spread or not np.array_equal(row, entry.expected_s):
-                ledger.expect(entry, row, spread)
-                changed = True
+            changed = ledger.expect(entry, row, spread, spread_speed) or changed
         return changed
 
 
 def _all_as_declared(ledger: Ledger) -> bool:
-    model = ledger.layout.gpu_models[0]
-    return all(is_as_declared(entry.job.spec, float(entry.expected_s[0]), model) for entry in ledger.queued())
+    return all(_is_as_declared(entry, ledger.layout.gpu_models) for entry in ledger.queued())
+
+
+def _is_as_declared(entry: Entry, gpu_models: Sequence[str]) -> bool:
+    accepted = np.flatnonzero(np.isfinite(entry.expected_s))
+    if not len(accepted):
+        return True  # it runs nowhere
+    return is_as_declared(entry.job.spec, float(entry.expected_s[accepted[0]]), gpu_models[accepted[0]])

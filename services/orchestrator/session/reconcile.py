@@ -31,6 +31,7 @@ class Reconciled:
             reported why.
         begins: jobs whose begin time is in the future.
         arriving: jobs that no session has taken up: (record, version, expected).
+        reserved_job_id, reserved_since_s: the job that GPUs are kept free for, if it still waits; empty: none.
     """
 
     record_changes: RecordChanges
@@ -43,6 +44,8 @@ class Reconciled:
     vanished: list[tuple[Entry, int]] = field(default_factory=list)
     begins: list[Entry] = field(default_factory=list)
     arriving: list[tuple[Job, int, Expected]] = field(default_factory=list)
+    reserved_job_id: str = ""
+    reserved_since_s: float = 0.0
 
 
 def begin(
@@ -63,8 +66,9 @@ def begin(
         max_attempts: lost attempts after which a job fails.
         user_service_s: by user, the GPU seconds of ended attempts so far.
     """
+    reasons = {each.gpu_id: each.reason for each in description.gpu_conditions}
     record_changes = RecordChanges(Ledger(description.cluster, drained, user_service_s), max_attempts)
-    record_changes.ledger.set_lost(description.lost_gpu_ids, True)
+    record_changes.ledger.set_lost({each: reasons.get(each, "") for each in description.lost_gpu_ids}, True)
     runs = {(each.job_id, each.attempt): each for each in description.running}
     same = (
         cursor is not None
@@ -72,18 +76,22 @@ def begin(
         and description.oldest_revision - 1 <= cursor.revision <= description.revision
     )
     if cursor is not None and same:
-        return Reconciled(record_changes, True, cursor.revision, cursor.time_s, max_attempts, runs)
-    # Records may be newer than the cursor: the record of a start is written without it.
-    now_s = max(description.clock.time_s, known_s, cursor.time_s if cursor else 0.0)
-    return Reconciled(record_changes, False, description.revision, now_s, max_attempts, runs)
+        found = Reconciled(record_changes, True, cursor.revision, cursor.time_s, max_attempts, runs)
+    else:
+        # Records may be newer than the cursor: the record of a start is written without it.
+        now_s = max(description.clock.time_s, known_s, cursor.time_s if cursor else 0.0)
+        found = Reconciled(record_changes, False, description.revision, now_s, max_attempts, runs)
+    if cursor is not None:
+        found.reserved_job_id, found.reserved_since_s = cursor.reserved_job_id, cursor.reserved_since_s
+    return found
 
 
 def newest_time_s(job: Job) -> float:
     """The newest cluster time in the record at which an attempt began or ended; 0 without one."""
     if not job.attempts:  # true of nearly all waiting jobs
         return 0.0
-    times_s = (time_s for each in job.attempts for time_s in (each.start_s, each.end_s) if time_s is not None)
-    return max(times_s, default=0.0)
+    times_s = (time_s for each in job.attempts for time_s in (each.start_s, each.run_s, each.end_s))
+    return max((time_s for time_s in times_s if time_s is not None), default=0.0)
 
 
 def is_launched(job: Job) -> bool:
@@ -126,20 +134,26 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
         found.begins.append(entry)
     else:
         ledger.enqueue(entry)
+        if job.job_id == found.reserved_job_id and ledger.can_ever_start(entry):
+            ledger.reserve(entry, found.reserved_since_s)
 
 
 def _reconcile_launched(found: Reconciled, entry: Entry, running: RunningJob | None) -> None:
     job, record_changes = entry.job, found.record_changes
-    gpu = record_changes.ledger.layout.gpu_number.get(job.gpu_id)
-    if gpu is None and found.same:
-        # Later events report the attempt's end, or its loss with the GPU, which left the cluster afterwards.
+    gpu_number = record_changes.ledger.layout.gpu_number
+    left = [gpu_id for gpu_id in job.placement.gpu_ids if gpu_id not in gpu_number]
+    if left and found.same:
+        # Later events report the attempt's end, or its loss with a GPU, which left the cluster afterwards.
         record_changes.ledger.place_elsewhere(entry)
         found.vanished.append((entry, job.attempt_count))
         return
-    if gpu is None:
-        record_changes.lose(entry, f"{job.gpu_id} is no longer part of the cluster", found.now_s, excused=True)
+    if left:
+        record_changes.lose(entry, f"{left[0]} is no longer part of the cluster", found.now_s, excused=True)
         return
-    record_changes.ledger.place(entry, gpu, job.start_s or found.now_s)
+    gpus = [gpu_number[gpu_id] for gpu_id in job.placement.gpu_ids]
+    record_changes.ledger.place(entry, gpus, job.start_s or found.now_s)
+    if (run_s := job.attempts[-1].run_s) is not None:
+        record_changes.ledger.program_runs(entry, run_s)
     if found.same:
         # Later events report the attempt's fate. A repeated launch is idempotent, also after the attempt's end.
         if running is None and job.state is JobState.PENDING:

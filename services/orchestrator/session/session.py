@@ -158,6 +158,8 @@ class Session:
         if cursor is not None and found.same:
             held = not (acting.ask_again or found.record_changes.moves)
             holding = Holding(cursor.last_event_s, cursor.hold_until_s if held else None)
+        if acting.ask_again:
+            found.record_changes.ledger.end_reservation()  # another policy wanted it
         acting.ask_again = False
         self._policy = acting.policy
         return Core(

@@ -84,13 +84,16 @@ def start(crash: Crash, folder: str, runs: str) -> None:
 
     from adlro.attempt.attempts import Attempts
     from adlro.attempt.drivers import TreeDriver
-    from adlro.attempt.records import Launch, Program
+    from adlro.attempt.records import Launch
+    from adlro.records.payloads import process_payload
 
     attempts = Attempts(Path(folder), TreeDriver())
     for name in OPERATIONS:
         crash.around(os, name, name)
     crash.around(subprocess, "Popen", SUBPROCESS)
-    program = Program(("sh", "-c", 'echo started >> "$RUNS"; exit 7'), environment={"RUNS": runs}, stop_grace_s=1.0)
+    program = process_payload(
+        ("sh", "-c", 'echo started >> "$RUNS"; exit 7'), environment={"RUNS": runs}, stop_grace_s=1.0
+    )
     attempts._start("a.1", Launch(program))
 
 

@@ -20,7 +20,8 @@ from adlro.attempt.cgroup import own_groups
 from adlro.attempt.drivers import CgroupDriver, Driver, TreeDriver
 from adlro.attempt.journal import Journal
 from adlro.attempt.linux import open_process, punch_hole
-from adlro.attempt.records import ExitStatus, Launch, Program
+from adlro.attempt.records import Launch
+from adlro.records.payloads import ExitStatus, process_payload
 
 NOTE = 'echo started >> "$RUNS"; '
 """The first words of a shell program that notes its start."""
@@ -41,7 +42,7 @@ class Node:
         return Attempts(self.folder, self.driver, command=command)
 
     def launch(self, script: str, name: str = "a.1", grace_s: float = 1.0, **more: Any) -> Launch:
-        program = Program(
+        program = process_payload(
             ("sh", "-c", NOTE + script), environment={"RUNS": str(self.runs_file(name))}, stop_grace_s=grace_s
         )
         return Launch(program, **more)

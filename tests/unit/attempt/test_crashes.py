@@ -14,7 +14,7 @@ import random
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,7 +22,7 @@ from adlro.attempt import tree
 from adlro.attempt.attempts import Attempts
 from adlro.attempt.drivers import CgroupDriver
 from adlro.attempt.linux import process_stat
-from adlro.attempt.records import EndReason, ExitStatus
+from adlro.records.payloads import EndReason, ExitStatus
 from tests.unit.attempt.node import DAEMON, Node, own_cgroups, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -55,16 +55,20 @@ def crashing(at: int, when: str, count_file: Path) -> list[str]:
     return [sys.executable, "-I", "-S", CRASHING, str(at), when, str(count_file)]
 
 
-async def test_a_supervisor_that_is_killed_at_any_of_its_operations(node: Node, tmp_path: Path):
+@pytest.mark.parametrize("gated", [False, True], ids=["without a gate", "with an open gate"])
+async def test_a_supervisor_that_is_killed_at_any_of_its_operations(node: Node, tmp_path: Path, gated: bool):
     script = DAEMON + "sleep 0.1; exit 7"
-    whole = tmp_path / "whole"
+    whole, opened = tmp_path / "whole", tmp_path / "gate"
+    opened.touch()
+    more: dict[str, Any] = {"gate": str(opened)} if gated else {}
     undisturbed = node.service(crashing(0, "before", whole))
-    await undisturbed.start("whole.1", node.launch(script, "whole.1"))
+    await undisturbed.start("whole.1", node.launch(script, "whole.1", **more))
     assert (await undisturbed.ended("whole.1")).code == 7
     operations = whole.read_text().split("\n")[:-1]
     # As the journal describes it; what lies between is read off the operations' names.
-    spawned, gate = operations.index("link") + 1, operations.index("fork") + 1
     links = [number for number, operation in enumerate(operations, 1) if operation == "link"]
+    links = links[gated:]  # ready.json
+    spawned, gate = links[0], operations.index("fork") + 1
     waited = links[2]  # spawn.json, run.json, wait.json
     told: dict[tuple[int, str], str] = {}
 
@@ -72,7 +76,7 @@ async def test_a_supervisor_that_is_killed_at_any_of_its_operations(node: Node, 
         at, when = point
         name = f"{when}.{at}"
         crashes = node.service(crashing(at, when, tmp_path / f"ops-{name}"))
-        await crashes.start(name, node.launch(script, name))
+        await crashes.start(name, node.launch(script, name, **more))
         supervisor = crashes._children[name]
         assert supervisor is not None
         await until(lambda: supervisor.poll() is not None)
@@ -310,7 +314,7 @@ class Rounds:
             assert (end.code, runs) == (7, 1), (number, end)
         if end.reason is EndReason.SUPERVISOR_LOST:
             assert end.detail, number
-        self.told[end.reason.value] = self.told.get(end.reason.value, 0) + 1
+        self.told[end.reason.name] = self.told.get(end.reason.name, 0) + 1
 
 
 async def test_random_rounds_of_kills_restarts_and_stops(node: Node):

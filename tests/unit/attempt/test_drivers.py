@@ -11,8 +11,9 @@ import pytest
 
 from adlro.attempt.cgroup import UNIFIED, Groups, own_groups
 from adlro.attempt.drivers import ALL_LIMITS, CgroupDriver, TreeDriver, UnitDriver, choose_driver
-from adlro.attempt.records import Launch, Limits, Program
+from adlro.attempt.records import Launch, Limits
 from adlro.errors import Unavailable
+from adlro.records.payloads import process_payload
 
 
 def files(folder: Path, **texts: str) -> Path:
@@ -125,7 +126,7 @@ def test_a_machine_without_control_groups_says_so(tmp_path: Path):
 
 def test_the_command_line_of_a_unit(tmp_path: Path):
     limits = Limits(memory_mib=1024, cpu_cores=1.5, processes=100, devices=("/dev/nvidia0", "/dev/nvidiactl"))
-    launch = Launch(Program(("python", "train.py"), stop_grace_s=20.0), limits=limits)
+    launch = Launch(process_payload(("python", "train.py"), stop_grace_s=20.0), limits=limits)
     intent = launch.intent("job-17.1") | {"mark": "0123456789abcdef"}
     line = UnitDriver().arguments(["python", "-I"], intent, "/var/lib/adlro/job-17.1")
     options, program = line[: line.index("--")], line[line.index("--") + 1 :]
@@ -153,7 +154,7 @@ def test_a_unit_that_systemd_refuses_is_told_unless_it_is_there(tmp_path: Path, 
         "#!/bin/sh\necho 'Failed to start transient service unit: Unit was already loaded' >&2\nexit 1\n"
     )
     systemd_run.chmod(0o755)
-    intent = Launch(Program(("true",))).intent("a.1") | {"mark": "0" * 32}
+    intent = Launch(process_payload(("true",))).intent("a.1") | {"mark": "0" * 32}
     systemctl = tmp_path / "systemctl"
     systemctl.write_text(f"#!/bin/sh\necho {state}\n")
     systemctl.chmod(0o755)

@@ -11,8 +11,8 @@ import pytest
 
 from adlro.attempt.attempts import Attempts
 from adlro.attempt.drivers import TreeDriver
-from adlro.attempt.records import EndReason
 from adlro.errors import Unavailable
+from adlro.records.payloads import EndReason
 from tests.unit.attempt.node import Node, until
 
 pytestmark = pytest.mark.slow

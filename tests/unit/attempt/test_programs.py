@@ -18,8 +18,9 @@ from adlro.attempt.attempts import Attempts
 from adlro.attempt.drivers import CgroupDriver, TreeDriver
 from adlro.attempt.given import NotStartedError, user_of
 from adlro.attempt.linux import process_stat
-from adlro.attempt.records import EndReason, Launch, Limits, Program, Stage
+from adlro.attempt.records import Launch, Limits, Stage
 from adlro.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
+from adlro.records.payloads import EndReason, process_payload
 from tests.unit.attempt.node import DAEMON, Node, own_cgroups, skip_without_holes, until
 
 pytestmark = pytest.mark.slow
@@ -171,6 +172,7 @@ async def test_a_program_that_never_ends_has_its_time_limit_kept_without_a_servi
     view = node.attempts.look("a.1")
     assert view.exit is not None
     assert (view.exit.reason, view.exit.signal) == (EndReason.TIME_LIMIT, 9)
+    assert view.exit.text == "time limit of 0.5 s reached"
     assert view.began is not None
     assert view.ended is not None
     assert view.ended.boottime_s - view.began.boottime_s >= 0.9
@@ -234,7 +236,7 @@ async def test_torchrun_s_workers_end_with(node: Node, tmp_path: Path, killed):
         "import os, time\nos.write(1, f'worker {os.getpid()} {os.getsid(0)}\\n'.encode())\ntime.sleep(600)\n"
     )
     argv = (str(torchrun), "--standalone", "--nproc-per-node", "2", str(tmp_path / "train.py"))
-    await node.attempts.start("a.1", Launch(Program(argv, stop_grace_s=5.0)))
+    await node.attempts.start("a.1", Launch(process_payload(argv, stop_grace_s=5.0)))
     await until(lambda: len(TORCH_WORKER.findall(node.stdout())) == 2, timeout_s=120.0)
     workers = [(int(pid), int(session)) for pid, session in TORCH_WORKER.findall(node.stdout())]
     assert len({session for _, session in workers}) == 2, "each has a session of its own"
@@ -269,7 +271,7 @@ async def test_a_log_of_1_gib_is_kept_below_its_limit_at_unchanged_offsets(node:
         "    sys.stdout.write(''.join(f'{k:063d}\\n' for k in range(n, n + step)))\n"
     )
     limit_mib = 64
-    program = Program((sys.executable, "-I", "-S", "-c", script), log_limit_mib=limit_mib)
+    program = process_payload((sys.executable, "-I", "-S", "-c", script), log_limit_mib=limit_mib)
     skip_without_holes(node.folder)
     await node.attempts.start("a.1", Launch(program))
     log = node.folder / "a.1" / "stdout"
@@ -332,7 +334,7 @@ async def test_a_program_that_makes_processes_faster_than_they_are_found_is_ende
         "    except OSError:\n"
         "        time.sleep(0.01)\n"
     )
-    program = Program((sys.executable, "-I", "-S", "-c", bomb), stop_grace_s=0.2)
+    program = process_payload((sys.executable, "-I", "-S", "-c", bomb), stop_grace_s=0.2)
     await node.attempts.start("a.1", Launch(program, time_limit_s=0.5, limits=Limits(processes=60)))
     end = await node.ended()
     assert end.reason is EndReason.TIME_LIMIT
@@ -365,6 +367,7 @@ async def test_limits_that_no_driver_keeps_keep_no_program_from_running(node: No
     [
         (("no-such-program",), "", "there is no program 'no-such-program' in PATH"),
         (("/no/such/program",), "", "there is no program '/no/such/program'"),
+        (("sub/program",), "", "there is no program 'sub/program', seen from '/"),
         (("{tmp}/wrong-interpreter",), "", "the interpreter that it names"),
         (("{tmp}/no-first-line",), "", "does not name an interpreter"),
         (("{tmp}/not-executable",), "", "Permission denied"),
@@ -385,10 +388,11 @@ async def test_what_can_t_be_run_is_told_to_its_user_and_disturbs_nobody(node: N
         return text.replace("{tmp}", str(tmp_path))
 
     other = asyncio.create_task(node.run("sleep 0.3; exit 7", "b.1"))
-    await node.attempts.start("a.1", Launch(Program(tuple(map(filled, argv)), workdir=filled(workdir))))
+    await node.attempts.start("a.1", Launch(process_payload(tuple(map(filled, argv)), workdir=filled(workdir))))
     end = await node.ended()
     assert end.reason is EndReason.NOT_STARTED
     assert filled(told) in end.detail
+    assert ("seen from" in end.detail) == ("seen from" in told)
     assert (await other).code == 7
 
 
@@ -447,8 +451,8 @@ async def test_a_stop_that_can_t_be_read_is_a_stop(node: Node):
 
 async def test_a_long_argument_list_is_refused_with_its_field_and_nothing_is_left(node: Node):
     with pytest.raises(InvalidInput) as refused:
-        await node.attempts.start("a.1", Launch(Program(("echo", "x" * (1 << 20)))))
-    assert refused.value.field == "program.argv"
+        await node.attempts.start("a.1", Launch(process_payload(("echo", "x" * (1 << 20)))))
+    assert refused.value.field == "payload.process.argv"
     with pytest.raises(NotFound):
         node.attempts.look("a.1")
 
@@ -473,10 +477,10 @@ async def test_a_program_runs_as_its_user_with_nothing_of_root(node: Node, tmp_p
 async def test_a_working_directory_is_entered_as_the_user(node: Node, tmp_path: Path):
     open_way(tmp_path)
     (tmp_path / "closed").mkdir(mode=0o700)
-    program = Program(("true",), workdir=str(tmp_path / "closed"))
+    program = process_payload(("true",), workdir=str(tmp_path / "closed"))
     await node.attempts.start("a.1", Launch(program, user="nobody"))
     assert "can't be entered: Permission denied" in (await node.ended()).detail
-    await node.attempts.start("b.1", Launch(Program(("true",)), user="no-such-user"))
+    await node.attempts.start("b.1", Launch(process_payload(("true",)), user="no-such-user"))
     end = await node.ended("b.1")
     assert (end.reason, end.detail) == (EndReason.NOT_STARTED, "this node has no user 'no-such-user'")
 
@@ -507,7 +511,7 @@ async def test_a_program_has_its_environment_and_nothing_of_the_service_s(node: 
     secret = tmp_path / "token"
     secret.write_text("s3cret\n")
     secret.chmod(0o600)
-    program = Program(("env",), environment={"EPOCHS": "3"}, secret_names=("HF_TOKEN",))
+    program = process_payload(("env",), environment={"EPOCHS": "3"}, secret_names=("HF_TOKEN",))
     launch = Launch(program, environment={"CUDA_VISIBLE_DEVICES": "GPU-1"}, secrets={"HF_TOKEN": str(secret)})
     await node.attempts.start("a.1", launch)
     await node.ended()
@@ -520,7 +524,7 @@ async def test_a_program_has_its_environment_and_nothing_of_the_service_s(node: 
             assert path.stat().st_mode & 0o077 == 0, path
 
 
-@pytest.mark.parametrize(("mode", "told"), [(0o644, "mode 0600"), (None, "has no secret 'HF_TOKEN'")])
+@pytest.mark.parametrize(("mode", "told"), [(0o644, "mode 0600"), (None, "token, mode 0600")])
 async def test_a_secret_that_others_can_read_or_that_is_missing_keeps_a_program_from_starting(
     node: Node, tmp_path: Path, mode, told
 ):
@@ -528,7 +532,7 @@ async def test_a_secret_that_others_can_read_or_that_is_missing_keeps_a_program_
     if mode is not None:
         secret.write_text("s3cret")
         secret.chmod(mode)
-    launch = Launch(Program(("env",), secret_names=("HF_TOKEN",)), secrets={"HF_TOKEN": str(secret)})
+    launch = Launch(process_payload(("env",), secret_names=("HF_TOKEN",)), secrets={"HF_TOKEN": str(secret)})
     await node.attempts.start("a.1", launch)
     end = await node.ended()
     assert end.reason is EndReason.NOT_STARTED
@@ -542,7 +546,7 @@ async def test_another_user_s_secret_keeps_a_program_from_starting(node: Node, t
     secret.write_text("s3cret")
     secret.chmod(0o600)
     os.chown(secret, pwd.getpwnam("nobody").pw_uid, -1)
-    launch = Launch(Program(("env",), secret_names=("HF_TOKEN",)), secrets={"HF_TOKEN": str(secret)})
+    launch = Launch(process_payload(("env",), secret_names=("HF_TOKEN",)), secrets={"HF_TOKEN": str(secret)})
     await node.attempts.start("a.1", launch)
     end = await node.ended()
     assert (end.reason, "of its user, or of root" in end.detail) == (EndReason.NOT_STARTED, True)
@@ -578,7 +582,7 @@ async def test_folders_deeper_than_a_path_can_be_are_forgotten_too(node: Node):
         "    os.chdir('x')\n"
         "os.chmod('.', 0)\n"
     )
-    await node.attempts.start("a.1", Launch(Program((sys.executable, "-I", "-S", "-c", deep))))
+    await node.attempts.start("a.1", Launch(process_payload((sys.executable, "-I", "-S", "-c", deep))))
     assert (await node.ended()).succeeded
     await node.attempts.forget("a.1")
     assert list(node.folder.iterdir()) == []
@@ -606,3 +610,60 @@ def test_another_system_than_linux_is_told_so(monkeypatch, tmp_path: Path):
 
     with pytest.raises(Unsupported, match="Linux"):
         Attempts(tmp_path)
+
+
+# ---- gates
+
+
+async def test_a_program_waits_at_its_gate_with_all_that_it_needs(node, tmp_path):
+    gate = tmp_path / "gate"
+    await node.attempts.start("a.1", node.launch("exit 7", gate=str(gate)))
+    view = await asyncio.wait_for(node.attempts.prepared("a.1"), 30.0)
+    assert (view.stage, view.prepared, view.supervised) == (Stage.ORDERED, True, True)
+    await asyncio.sleep(0.1)
+    assert node.runs() == 0
+    gate.touch()
+    end = await node.ended()
+    assert (end.reason, end.code, node.runs()) == (EndReason.EXITED, 7, 1)
+    assert (await node.attempts.prepared("a.1")).exit == end
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["closed", "opened meanwhile"])
+async def test_a_stop_at_the_gate_is_a_stop_before_the_start(node, tmp_path, opened):
+    gate = tmp_path / "gate"
+    await node.attempts.start("a.1", node.launch("exit 7", gate=str(gate)))
+    await node.attempts.prepared("a.1")
+    process = node.journal().supervisor()
+    os.kill(process[0], signal.SIGSTOP)
+    await node.attempts.stop("a.1", detail="not any more")
+    if opened:
+        gate.touch()
+    os.kill(process[0], signal.SIGCONT)
+    end = await node.ended()
+    assert (end.reason, end.detail, node.runs()) == (EndReason.STOPPED, "not any more", 0)
+
+
+async def test_a_supervisor_that_is_killed_at_the_gate_has_a_successor_who_waits(node, tmp_path):
+    gate = tmp_path / "gate"
+    await node.attempts.start("a.1", node.launch("exit 7", gate=str(gate)))
+    await node.attempts.prepared("a.1")
+    ended = asyncio.create_task(node.ended())
+    first = node.journal().supervisor()
+    assert node.kill_supervisor()
+    await until(lambda: (now := node.journal().supervisor()) is not None and now != first)
+    assert node.runs() == 0
+    gate.touch()
+    assert ((await ended).code, node.runs()) == (7, 1)
+
+
+async def test_a_supervisor_that_is_ended_at_the_gate_tells_it(node, tmp_path):
+    await node.attempts.start("a.1", node.launch("exit 7", gate=str(tmp_path / "gate")))
+    await node.attempts.prepared("a.1")
+    os.kill(node.journal().supervisor()[0], signal.SIGTERM)
+    assert (await node.ended()).reason is EndReason.NODE_LOST
+
+
+async def test_when_a_program_itself_ended_is_told_beside_the_end_of_what_it_left(node):
+    await node.run(DAEMON + "exit 7")
+    view = node.attempts.look("a.1")
+    assert view.ended.boottime_s - view.program_ended.boottime_s > 1.0

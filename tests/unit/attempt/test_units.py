@@ -25,7 +25,8 @@ INSIDE = r"""
 import asyncio, json, os, pathlib, subprocess, sys, tempfile
 from adlro.attempt.attempts import Attempts
 from adlro.attempt.drivers import choose_driver
-from adlro.attempt.records import Launch, Limits, Program
+from adlro.attempt.records import Launch, Limits
+from adlro.records.payloads import process_payload
 
 found = {}
 
@@ -35,7 +36,7 @@ async def main():
     found["driver"] = [choice.driver.name, list(choice.not_enforced)]
 
     async def run(name, script, act=None, **more):
-        await attempts.start(name, Launch(Program(("sh", "-c", script), stop_grace_s=1.0), **more))
+        await attempts.start(name, Launch(process_payload(("sh", "-c", script), stop_grace_s=1.0), **more))
         if act is not None:
             await attempts.begun(name)
             await asyncio.sleep(0.3)

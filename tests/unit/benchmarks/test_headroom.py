@@ -108,7 +108,7 @@ def test_a_schedule_is_played_in_the_simulator_as_it_was_found() -> None:
     problem = problem_of(hardware_of([scenario.cluster], scenario.cluster.gpu_models), jobs, 0)
     base = World(scenario.cluster, jobs)
     play_hold_greedy(base, 1.1)
-    node = base.hardware.gpu_node[0, base.course.job_gpu[0]]
+    node = base.hardware.gpu_node[0, base.course.job_gpus[0, :, 0]]
     begin = schedule_of(problem, node, base.course.job_start_s[0])
     best = anneal(problem, begin, 20_000, np.random.default_rng(0))
     played = World(scenario.cluster, jobs)

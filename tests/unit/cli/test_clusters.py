@@ -1,18 +1,24 @@
-"""Which cluster `adlro up` and `adlro demo` simulate, and how a wrong one is refused before anything starts."""
+"""Which cluster `adlro up` and `adlro demo` have, and how a wrong one is refused before anything starts."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from adlro.cli import suite
+from adlro.cli import clusters, suite
 from adlro.cli.app import app
-from adlro.cli.clusters import SETTING
+from adlro.cli.clusters import SETTING, USERS_MAP_ENV, check_passable
+from adlro.errors import InvalidInput
 from adlro.kit.testing import ROOT
 from tests.cluster_files import LAB
+from tests.unit.local.bench import users_map
+
+LOCAL = ("up", "--port", "0", "--cluster", "local")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root's suite has a users' map")
 
 
 class Started(Exception):
@@ -74,7 +80,7 @@ def test_the_former_option_is_taken_with_a_warning(plans: list[suite.SuitePlan])
     assert (both.exit_code, "leave it out" in both.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("name", ["local", "slurm", "ray"])
+@pytest.mark.parametrize("name", ["slurm", "ray"])
 def test_reserved_names_are_refused(plans: list[suite.SuitePlan], name: str) -> None:
     result = run("up", "--port", "0", "--cluster", name)
     assert result.exit_code == 2
@@ -82,6 +88,133 @@ def test_reserved_names_are_refused(plans: list[suite.SuitePlan], name: str) -> 
         f"--cluster: '{name}' is kept for clusters that are not simulated, which are not supported yet" in result.stderr
     )
     assert plans == []
+
+
+def test_this_machine_is_a_cluster_only_where_it_is_asked_for(
+    plans: list[suite.SuitePlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    started = run("up", "--port", "0", "--cluster", "local", "--data-dir", str(data), "--fake-gpus", "v100_sxm2:2")
+    assert isinstance(started.exception, Started), started.output
+    assert plans[-1] == suite.SuitePlan(
+        data_dir=data,
+        base_port=0,
+        redis_url=None,
+        settings={"ADLRO_LOCAL_FAKE_GPUS": "v100_sxm2:2", "ADLRO_LOCAL_DATA_DIR": str(data / "local")},
+        cluster_module="adlro.services.local",
+        closed=True,
+    )
+    run("up", "--port", "0")
+    assert (plans[-1].closed, plans[-1].cluster_module) == (False, "adlro.services.simcluster")
+    for refused in (run("up", **{SETTING: "local"}), run("demo", "--cluster", "local")):
+        assert refused.exit_code in (1, 2)
+        assert "'local' is no simulated cluster: `adlro up --cluster local` runs programs" in refused.stderr
+    assert len(plans) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--fake-gpus", "v100_sxm2:2"], "--fake-gpus belongs to --cluster local"),
+        (["--cluster", "paper", "--users-map", "map"], "--users-map belongs to --cluster local"),
+        (["--cluster", "local", "--clock", "virtual"], "--clock: belongs to simulated clusters"),
+        (["--cluster", "local", "--scale", "2"], "--scale: belongs to simulated clusters"),
+        (["--cluster", "local", "--scenario", "paper"], "--scenario: belongs to simulated clusters"),
+        (["--cluster", "local", "--users-map", "no such"], "--users-map: there is no file no such"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_refused(
+    plans: list[suite.SuitePlan], options: list[str], says: str
+) -> None:
+    result = run("up", "--port", "0", *options)
+    assert (result.exit_code, says in result.stderr) == (2, True), result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert plans == []
+
+
+@as_root
+def test_users_who_run_programs_must_come_to_their_files(plans: list[suite.SuitePlan], tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    options = [*LOCAL, "--users-map", users_map(tmp_path, "* *\n")]
+    refused = run(*options, "--data-dir", str(closed / "data"))
+    assert refused.exit_code == 2
+    assert "closed to them; name a --data-dir elsewhere" in refused.stderr
+    assert plans == []
+    with pytest.raises(InvalidInput, match=f"{closed} is closed to them"):
+        check_passable(closed / "data")
+    check_passable(Path("/var/lib/adlro"))
+    users_map(tmp_path, "* root\n")
+    started = run(*options, "--data-dir", str(closed / "data"))  # root comes everywhere
+    assert isinstance(started.exception, Started), started.output
+
+
+def test_root_is_told_of_the_users_map_before_anything_starts(
+    plans: list[suite.SuitePlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.delenv(USERS_MAP_ENV, raising=False)
+    result = run(*LOCAL, "--fake-gpus", "v100_sxm2:1")
+    assert (result.exit_code, plans) == (2, [])
+    assert "you are root, so --users-map must name a file" in result.stderr
+    ready = "echo '* root' > users.map && adlro up --cluster local --fake-gpus v100_sxm2:1 --users-map users.map"
+    assert ready in result.stderr
+    assert USERS_MAP_ENV not in result.stderr
+
+
+@as_root
+def test_the_users_map_is_checked_before_anything_starts(
+    plans: list[suite.SuitePlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(users_map(tmp_path, "* root\n"))
+    monkeypatch.chdir(tmp_path)
+    for options, environment in ((["--users-map", path.name], {}), ([], {USERS_MAP_ENV: path.name})):
+        run(*LOCAL, *options, **environment)
+        assert plans.pop().settings[USERS_MAP_ENV] == str(path)
+    path.write_text("ada\n")
+    assert f"--users-map: line 1 of {path.name} must be" in run(*LOCAL, "--users-map", path.name).stderr
+    path.chmod(0o664)
+    assert "nobody else may write to it" in run(*LOCAL, "--users-map", path.name).stderr
+    path.chmod(0o644)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "--users-map: only root can run programs as other users" in run(*LOCAL, "--users-map", path.name).stderr
+    assert plans == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"ADLRO_USERS_FILE": "users"}, "ADLRO_SERVICE_TOKEN_FILE and ADLRO_TOKEN_FILE is not set"),
+        ({"ADLRO_SERVICE_TOKEN_FILE": "t", "ADLRO_TOKEN_FILE": "t"}, "ADLRO_USERS_FILE is not set"),
+        ({"ADLRO_INGEST_USERS_FILE": ""}, "ADLRO_INGEST_USERS_FILE is empty"),
+    ],
+)
+def test_half_given_tokens_are_refused(
+    plans: list[suite.SuitePlan], environment: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    result = run(*LOCAL, **environment)
+    assert (result.exit_code, says in result.stderr) == (2, True), result.stderr
+    assert plans == []
+
+
+def test_given_tokens_are_used(plans: list[suite.SuitePlan], monkeypatch: pytest.MonkeyPatch) -> None:
+    given = dict.fromkeys(("ADLRO_USERS_FILE", "ADLRO_SERVICE_TOKEN_FILE", "ADLRO_TOKEN_FILE"), "x")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    run(*LOCAL, **given)
+    assert (plans[-1].closed, plans[-1].own_secrets) == (True, False)
+
+
+def test_gpus_are_seen_by_the_files_of_their_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "_DEV", tmp_path)
+    (tmp_path / "nvidiactl").touch()
+    assert not clusters.has_gpus()
+    (tmp_path / "nvidia0").touch()
+    assert clusters.has_gpus()
+    (tmp_path / "nvidia0").unlink()
+    (tmp_path / "kfd").touch()
+    assert clusters.has_gpus()
 
 
 BAD: dict[str, tuple[str, str, str]] = {

@@ -338,9 +338,9 @@ def test_status_says_where_the_policy_does_not_decide(suite: FakeSuite, adlro: R
         orchestrator_service_pb2.DECISION_BASIS_OUT_OF_RANGE: 12,
     }
     shown = " ".join(adlro("status").stdout.split())
-    assert "policy sjf (out of range: hold_greedy_fixed decides) 0123456789ab" in shown
+    assert "policy sjf (out of range: hold_gang decides) 0123456789ab" in shown
     assert "sjf is not used: 3 figures are outside the range of its training" in shown
-    assert "policy sjf (out of range: hold_greedy_fixed decides)" in " ".join(adlro("queue").stderr.split())
+    assert "policy sjf (out of range: hold_gang decides)" in " ".join(adlro("queue").stderr.split())
     assert "fallbacks 3 late, 12 out of range" in shown
     assert json.loads(adlro("status", "-o", "json").stdout)["orchestrator"]["fallbacks"] == {
         "late": 3,
@@ -364,7 +364,7 @@ def test_status_and_queue_name_who_decides_and_how_often(suite: FakeSuite, adlro
     shown = " ".join(adlro("status").stdout.split())
     assert "policy sjf (overdue: the limit on waits decides) 0123456789ab" in shown
     assert (
-        "decisions 1000 in this session: 973 by sjf (97%), 12 by the limit on waits (1.2%), 15 by hold_greedy_fixed "
+        "decisions 1000 in this session: 973 by sjf (97%), 12 by the limit on waits (1.2%), 15 by hold_gang "
         "(1.5%: 12 out of range, 3 late)"
     ) in shown
     assert not re.search(r"\b99\b", shown), "of the whole process, and of other policies"
@@ -395,7 +395,7 @@ def test_a_decision_is_described_with_what_it_rests_on(suite: FakeSuite, adlro: 
     assert "policy sjf, at" in shown
     suite.policy_problem = "sjf is not used"
     shown = " ".join(adlro("describe", "decision", "d-1").stdout.split())
-    assert "policy sjf (out of range: hold_greedy_fixed decides), at" in shown
+    assert "policy sjf (out of range: hold_gang decides), at" in shown
 
 
 def test_drain_and_undrain(suite: FakeSuite, adlro: Run) -> None:
@@ -428,7 +428,7 @@ def test_status_names_the_service_that_is_away(suite: FakeSuite) -> None:
     result = CliRunner().invoke(app, ["status", "-o", "json"], env=env)
     serving = {each["service"]: each["serving"] for each in json.loads(result.stdout)["services"]}
     assert result.exit_code == 1
-    assert serving == {"ingest": True, "decompose": False, "orchestrator": True, "simcluster": True}
+    assert serving == {"ingest": True, "decompose": False, "orchestrator": True, "cluster": True}
 
 
 def test_help_of_every_command_says_what_it_is_for() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +16,26 @@ import typer
 from adlro.cli.app import app
 from adlro.cli.demo_view import gpu_grid
 from adlro.cli.gpus import gpu_table, gpu_views
+from adlro.cli.machine_checks import Finding, Level
 from adlro.cli.shell import stdout
 from adlro.errors import Conflict, FieldViolation, InvalidInput, Unavailable
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.jobs import ExpectedRuntime, Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
+from adlro.records.events import GpuCondition
+from adlro.records.jobs import (
+    ExpectedRuntime,
+    Job,
+    JobAttempt,
+    JobReservation,
+    JobSpec,
+    JobState,
+    JobType,
+    PendingReason,
+)
+from adlro.records.payloads import Container, EndReason, ExitStatus, Mount, Payload
 from adlro.terminal import PlainConsole
 from adlro.text import is_hidden, to_json, visible, visible_all
+from adlro.v1 import job_pb2
 from tests.unit.client import fake_suite
 from tests.unit.client.fake_suite import FakeSuite
 
@@ -55,15 +69,29 @@ def hostile(suite: FakeSuite, monkeypatch: pytest.MonkeyPatch) -> FakeSuite:
         application=HOSTILE,
         labels={HOSTILE: HOSTILE, "k": "v"},
         expected_runtime=ExpectedRuntime(f"m{HOSTILE}", 3.0),
+        payload=Payload(
+            container=Container(HOSTILE, (HOSTILE, "x"), HOSTILE, (Mount(HOSTILE, HOSTILE),)),
+            environment={HOSTILE: HOSTILE},
+            secret_names=(HOSTILE,),
+        ),
     )
-    attempt = JobAttempt(1, Placement.on(GPU), f"m{HOSTILE}", 1.0, 2.0, HOSTILE)
+    status = ExitStatus(EndReason.NOT_STARTED, detail=HOSTILE)
+    attempt = JobAttempt(1, Placement.on(GPU), f"m{HOSTILE}", 1.0, 2.0, HOSTILE, run_s=1.5, exit=status)
     running = Job(
         JOB, spec, JobState.RUNNING, message=HOSTILE, submit_s=0.0, start_s=1.0, placement=Placement.on(GPU),
         gpu_model="m" + HOSTILE,
-        attempts=(attempt, replace(attempt, attempt=2)),
+        attempts=(attempt, replace(attempt, attempt=2, exit=replace(status, reason=EndReason.SIGNALLED, signal=9))),
     )  # fmt: skip
+    held = JobReservation(JOB, 1.0, f"m{HOSTILE}", (HOSTILE, f"n{HOSTILE}"), 9.0, 2, 4)
+    gang = replace(
+        running, job_id=f"job-5{HOSTILE}", spec=replace(spec, gpu_count=2, gpu_models=(HOSTILE,)),
+        placement=Placement.on(GPU, HOSTILE), attempts=(replace(attempt, placement=Placement.on(GPU, HOSTILE)),),
+    )  # fmt: skip
+    waits = replace(gang, job_id=f"job-6{HOSTILE}", state=JobState.PENDING, pending_reason=PendingReason.RESERVED)
     states = [
         running,
+        gang,
+        replace(waits, reservation=held, reserved_for_job_id=HOSTILE, reserved_until_s=9.0),
         replace(running, job_id=f"job-2{HOSTILE}", state=JobState.FAILED, end_s=9.0),
         replace(running, job_id=f"job-3{HOSTILE}", state=JobState.PENDING, pending_reason=PendingReason.RESOURCES),
         replace(running, job_id=f"job-4{HOSTILE}", state=JobState.CANCELLED, end_s=9.0, cancel_requested=True),
@@ -73,6 +101,8 @@ def hostile(suite: FakeSuite, monkeypatch: pytest.MonkeyPatch) -> FakeSuite:
             suite._record(job)
     suite.policy = suite.policy_problem = suite.shadow = HOSTILE
     suite.drained = [node.node_id]
+    suite.reservations = [held]
+    suite.gpu_conditions = (GpuCondition(GPU, HOSTILE),)
     decision = fake_suite._Services._decision
 
     def hostile_decision(self: Any, job_id: str) -> Any:
@@ -81,6 +111,7 @@ def hostile(suite: FakeSuite, monkeypatch: pytest.MonkeyPatch) -> FakeSuite:
             setattr(made, field, HOSTILE)
         made.runner_up.job_id = made.runner_up.gpu_id = HOSTILE
         made.shadow.policy = made.shadow.job_id = made.shadow.gpu_id = HOSTILE
+        made.reservation.CopyFrom(job_pb2.JobReservation(job_id=HOSTILE, gpu_model=HOSTILE, node_ids=[HOSTILE]))
         made.candidates[0].gpu_id = made.candidates[0].gpu_model = HOSTILE
         made.masked[0].gpu_id = made.masked[0].gpu_model = made.masked[0].reason = HOSTILE
         return made
@@ -113,21 +144,31 @@ SHOWING: dict[str, list[list[str]]] = {
     "status": [["status"]],
     "submit": [["submit", "--type", "ml"], ["submit", "--type", "ml", "--name", HOSTILE, "-o", "json"]],
     "queue": [["queue"], ["queue", "--all"]],
-    "describe": [["describe", "job", JOB], ["describe", "decision", "d-1"]],
+    "describe": [
+        ["describe", "job", JOB],
+        ["describe", "job", JOB.replace("1", "5", 1)],
+        ["describe", "job", JOB.replace("1", "6", 1)],
+        ["describe", "decision", "d-1"],
+    ],
     "watch": [["watch", JOB.replace("1", "2", 1), "--until-done"]],
     "cancel": [["cancel", JOB]],
+    "requeue": [["requeue", JOB.replace("1", "2", 1)], ["requeue", JOB, JOB.replace("1", "2", 1)]],
     "gpus": [["gpus"]],
     "policy": [["policy"], ["policy", "sjf"], ["policy", "--shadow", "sjf"]],
     "drain": [["drain", f"n{HOSTILE}", "--reason", HOSTILE]],
     "undrain": [["undrain", f"n{HOSTILE}"]],
     "clock": [["clock"]],
 }
+# Without -o: tried below, and what they show of logs in test_programs.py.
+OUTPUT = {"run", "logs"}
+# Without a suite: tried below.
+ALONE = {"doctor"}
 # What these print of others comes through the same consoles: `demo_view`, `report` and errors, tested below.
 LONG = {"up", "demo", "replay", "workload", "evaluate", "train", "certs", "token"}
 
 
 def test_every_command_is_tried() -> None:
-    assert set(typer.main.get_command(app).commands) == set(SHOWING) | LONG  # type: ignore[attr-defined]
+    assert set(typer.main.get_command(app).commands) == set(SHOWING) | OUTPUT | ALONE | LONG  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("arguments", [each for several in SHOWING.values() for each in several], ids=lambda a: a[0])
@@ -143,9 +184,56 @@ def test_no_command_prints_what_a_terminal_obeys(
         json.loads(result.stdout)
 
 
+@pytest.mark.parametrize("arguments", [["logs", JOB], ["logs", "-f", JOB.replace("1", "2", 1)], ["run", "x"]])
+def test_notes_on_output_are_written_out(adlro: Run, hostile: FakeSuite, arguments: list[str]) -> None:
+    hostile.fail("ReadJobLogs", *[Conflict(ERROR)] * 2)
+    if arguments[0] == "run":
+        hostile.fail("WatchJobs", Conflict(ERROR))
+    result = adlro(*arguments)
+    assert "refused: a\\x1b]0;owned" in result.stderr
+    assert seen_through(result.output) == []
+
+
+@pytest.mark.parametrize("options", [[], ["-f"]])
+def test_why_an_attempt_never_began_is_written_out(adlro: Run, hostile: FakeSuite, options: list[str]) -> None:
+    result = adlro("logs", "--attempt", "1", *options, JOB)
+    assert "has no output: not started: " in result.stderr
+    assert seen_through(result.output) == []
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_no_finding_of_doctor_is_obeyed(adlro: Run, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+    found = Finding(HOSTILE, Level.FAULT, HOSTILE, HOSTILE)
+    monkeypatch.setattr("adlro.cli.doctor._findings", lambda *_: [found])
+    result = adlro("doctor", "-o", output)
+    assert result.exit_code == 1
+    assert "owned" in result.stdout
+    assert seen_through(result.output) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", f'#!/bin/sh\n#ADLRO --name "{HOSTILE}\n'),  # no closing quotation
+        ("a.sh", "#!/bin/sh\n#ADLRO '--x\x1b]0;owned\x07' 1\n"),
+        ("a.sh", "#!/bin/sh\n#ADLRO '--type=x\x1b]0;owned\x07'\n"),
+        ("\x1b]0;owned\x07.sh", "echo\n"),
+    ],
+)
+def test_no_script_is_obeyed(
+    adlro: Run, suite: FakeSuite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text, encoding="utf-8")
+    result = adlro("submit", name)
+    assert result.exit_code == 2
+    assert "owned" in result.stderr
+    assert seen_through(result.output) == []
+
+
 def test_a_record_takes_one_line_of_a_table_whatever_it_holds(adlro: Run, hostile: FakeSuite) -> None:
     lines = adlro("queue", "--all").stdout.splitlines()
-    assert len([line for line in lines if line.startswith("job-")]) == len(lines) - 1 == 4
+    assert len([line for line in lines if line.startswith("job-")]) == len(lines) - 1 == 6
 
 
 def test_json_keeps_the_text_as_it_is(adlro: Run, hostile: FakeSuite) -> None:

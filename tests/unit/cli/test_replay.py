@@ -159,13 +159,26 @@ def test_swf_is_known_by_its_name_and_what_it_lacks_is_said(suite: FakeSuite, ad
 def test_a_csv_trace_is_known_by_its_header(suite: FakeSuite, adlro: Run, tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text("job_type,total_steps,arrival_s,scale_factor\nA3C,1000,7.5,1\nCycleGAN,10,9.5,2\n")
-    report = json.loads(adlro("replay", str(file), "-o", "json").stdout)
+    report = json.loads(adlro("replay", str(file), "--multi-gpu", "one", "-o", "json").stdout)
     assert (report["source"]["format"], report["jobs"]["total"]) == ("gavel", 2)
     assert report["source"]["trace"]["counts"] == {"several_gpus": 1}
+    assert {job.spec.gpu_count for job in suite.jobs.values()} == {1}
     assert [job.spec.application for job in suite.jobs.values()] == ["A3C", "CycleGAN"]
     result = adlro("replay", str(file), "--trace-format", "philly")
     assert result.exit_code == 1
     assert "line 1: header must be timestamp,duration" in " ".join(result.stderr.split())
+
+
+def test_jobs_of_several_gpus_keep_them_where_the_cluster_can_hold_them(
+    suite: FakeSuite, adlro: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("job_type,total_steps,arrival_s,scale_factor\nA3C,1000,7.5,1\nA3C,9,8.5,3\nCycleGAN,10,9.5,2\n")
+    report = json.loads(adlro("replay", str(file), "-o", "json").stdout)
+    # The fake's cluster has two GPUs.
+    assert [job.spec.gpu_count for job in suite.jobs.values()] == [1, 2]
+    assert report["source"]["trace"]["counts"]["too_large"] == 1
+    assert "1 of 3 lines (the first: line 3): ask for more GPUs of one model" in " ".join(report["notes"])
 
 
 def test_estimates_of_the_trace(suite: FakeSuite, adlro: Run, swf: Path) -> None:

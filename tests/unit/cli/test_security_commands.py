@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from adlro.cli import certs
 from adlro.cli.certs import make_certificates
-from adlro.errors import PermissionDenied
+from adlro.errors import PermissionDenied, Unauthenticated
 from adlro.kit.identity import Role, UsersFile, read_token
 from tests.unit.client.fake_suite import FakeSuite
 
@@ -201,3 +201,10 @@ def test_gpus_does_not_call_idle_what_the_caller_may_not_see(adlro: Callable[...
     assert result.exit_code == 1
     assert "ada is submitter" in result.stderr
     assert "idle" not in result.output
+
+
+def test_a_caller_without_a_token_learns_where_his_own_is_found(suite: FakeSuite, adlro: Callable[..., Any]) -> None:
+    suite.fail("ListJobs", Unauthenticated("this service needs a token"))
+    result = adlro("queue")
+    assert result.exit_code == 1
+    assert "127.0.0.1:PORT" in result.stderr

@@ -18,7 +18,7 @@ from adlro.cli import suite
 from adlro.cli.app import app
 from adlro.cli.processes import ServiceProcess, exit_text, log_tail, rotate
 from adlro.cli.suite import free_base_port, port_is_free
-from adlro.cli.up import default_data_dir
+from adlro.kit.running_suites import default_data_dir
 from tests.unit.client.fake_suite import until
 
 ECHO = """
@@ -188,6 +188,33 @@ def test_up_says_that_its_data_directory_cannot_be_written(tmp_path: Path, monke
     assert len(result.stderr.splitlines()) == 1
     assert f"the data directory {home}/.local/state/adlro can't be written" in result.stderr
     assert "--data-dir" in result.stderr
+
+
+@pytest.mark.parametrize(("passable", "mode"), [(False, 0o700), (True, 0o711)])
+def test_files_of_programs_are_left_as_they_are(tmp_path: Path, passable: bool, mode: int) -> None:
+    """They may be of other users, whom the rest of the data directory keeps out."""
+    data = tmp_path / "data"
+    for name in ("local/job-1.1", "log", "secrets"):
+        (data / name).mkdir(parents=True)
+    for each in (data, *data.rglob("*")):
+        each.chmod(0o755)
+    if os.geteuid() == 0:
+        os.chown(data / "local/job-1.1", 65534, 65534)
+    (data / "up.json").write_text("{}")
+    made = suite.Suite(suite.SuitePlan(data, 0, passable=passable), print)
+    made._take_lock()
+    try:
+        found = {str(path.relative_to(data)): path.stat().st_mode & 0o777 for path in (data, *data.rglob("*"))}
+        assert found == {
+            ".": mode,
+            "local": 0o755,
+            "local/job-1.1": 0o755,
+            "log": 0o700,
+            "secrets": 0o700,
+            "lock": 0o600,
+        }
+    finally:
+        asyncio.run(made.stop())
 
 
 def test_data_goes_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

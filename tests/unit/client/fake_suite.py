@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import grpc
@@ -29,13 +29,15 @@ from adlro.errors import (
 from adlro.kit.status import to_status
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.events import Capabilities, Clock, ClockMode, ClusterDescription
-from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, PendingReason
+from adlro.records.events import Capabilities, Clock, ClockMode, ClusterDescription, GpuCondition
+from adlro.records.jobs import Job, JobAttempt, JobReservation, JobSpec, JobState, PendingReason
+from adlro.records.payloads import ExitStatus, LogChunk, LogStream
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,
     decompose_service_pb2,
     decompose_service_pb2_grpc,
+    job_pb2,
     job_service_pb2,
     job_service_pb2_grpc,
     orchestrator_service_pb2,
@@ -44,7 +46,14 @@ from adlro.v1 import (
     telemetry_service_pb2,
     telemetry_service_pb2_grpc,
 )
-from adlro.wire import clock_to_proto, cluster_to_proto, description_to_proto, job_to_proto, spec_from_proto
+from adlro.wire import (
+    chunk_to_proto,
+    clock_to_proto,
+    cluster_to_proto,
+    description_to_proto,
+    job_to_proto,
+    spec_from_proto,
+)
 
 CLUSTER = Cluster(
     "default",
@@ -53,6 +62,15 @@ CLUSTER = Cluster(
         Node("turing-0", 20, 262144, (Gpu("turing-0/0", "rtx_2080_ti", 11264),)),
     ),
 )
+
+
+@dataclass
+class FakeLog:
+    """One stream of an attempt's output. `kept`: the first byte that is there; `ended`: no more comes."""
+
+    data: bytes = b""
+    kept: int = 0
+    ended: bool = False
 
 
 class FakeSuite:
@@ -76,6 +94,7 @@ class FakeSuite:
         self.deciding_basis: Any = orchestrator_service_pb2.DECISION_BASIS_POLICY
         self.drained: list[str] = []
         self.drain_reasons: dict[str, str] = {}
+        self.reservations: list[JobReservation] = []
         self.clock = Clock(ClockMode.REAL, 1.0, False, 100.0)
         self.clock_calls: list[Clock] = []
         self.capabilities = Capabilities(virtual_clock=True, gpu_availability=True, stop=True)
@@ -86,6 +105,13 @@ class FakeSuite:
         self.room = 1_000_000  # jobs beyond it are refused
         self.stands_by = False  # another orchestrator acts
         self.hold_jobs = False
+        self.logs: dict[tuple[str, int, LogStream], FakeLog] = {}
+        self.chunk_bytes = 1000
+        self.cancels_at_once = True
+        # After how many pieces the next streams of logs break; below 0: they end without an error.
+        self.log_breaks: list[int] = []
+        self.gpu_conditions: tuple[GpuCondition, ...] = ()
+        self.log_requests: list[Any] = []
         self._streams: set[grpc.ServicerContext] = set()
 
     def __enter__(self) -> FakeSuite:
@@ -139,6 +165,40 @@ class FakeSuite:
                 Job(f"job-{len(self.jobs) + 1}", spec, pending_reason=taken, created_unix_s=time.time())
             )
 
+    def start(self, job_id: str) -> None:
+        """A new attempt of a job runs, with nothing written yet."""
+        with self.condition:
+            number = self.jobs[job_id].attempt_count + 1
+            for stream in LogStream:
+                self.logs[job_id, number, stream] = FakeLog()
+            attempt = JobAttempt(number, Placement.on("volta-0/0"), "v100_sxm2", self.clock.time_s)
+            self.change(
+                job_id,
+                state=JobState.RUNNING,
+                pending_reason=PendingReason.NONE,
+                message="",
+                attempts=(*self.jobs[job_id].attempts, attempt),
+                placement=Placement.on("volta-0/0"),
+            )
+
+    def write(self, job_id: str, data: bytes, stream: LogStream = LogStream.STDOUT) -> None:
+        """The newest attempt of a job writes."""
+        with self.condition:
+            self.logs[job_id, self.jobs[job_id].attempt_count, stream].data += data
+            self.condition.notify_all()
+
+    def end(self, job_id: str, status: ExitStatus, state: JobState | None = None, **fields: Any) -> None:
+        """The newest attempt of a job ends, and the job with it; state PENDING: it runs again later."""
+        with self.condition:
+            job = self.jobs[job_id]
+            for stream in LogStream:
+                if (log := self.logs.get((job_id, job.attempt_count, stream))) is not None:
+                    log.ended = True
+            done = replace(job.attempts[-1], end_s=self.clock.time_s, outcome=status.text, exit=status)
+            final = state or (JobState.SUCCEEDED if status.succeeded else JobState.FAILED)
+            message = {} if final is JobState.SUCCEEDED else {"message": status.text}
+            self.change(job_id, state=final, attempts=(*job.attempts[:-1], done), **message, **fields)
+
     def _record(self, job: Job) -> Job:
         job = replace(job, revision=len(self.changes) + 1)
         self.jobs[job.job_id] = job
@@ -183,35 +243,37 @@ class _Services:
         self.suite = suite
 
     def __getattr__(self, name: str) -> Any:
-        handler = getattr(type(self), f"do_{name}", None)
-        if handler is None:
+        if not hasattr(type(self), f"do_{name}"):
             if name.startswith("__"):
                 raise AttributeError(name)
             return lambda _request, context: context.abort(grpc.StatusCode.UNIMPLEMENTED, name)
-        if name.startswith("Watch"):
-            return lambda request, context: self._stream(name, handler, request, context)
-        return lambda request, context: self._unary(name, handler, request, context)
+        if name.startswith("Watch") or name == "ReadJobLogs":
+            return lambda request, context: self._stream(name, request, context)
+        return lambda request, context: self._unary(name, request, context)
 
-    def _unary(self, name: str, handler: Any, request: Any, context: grpc.ServicerContext) -> Any:
+    def _unary(self, name: str, request: Any, context: grpc.ServicerContext) -> Any:
         self._begin(name, context)
         try:
             with self.suite.condition:
-                return handler(self, request)
+                # Looked up at the call: a test may have replaced it after the server's start.
+                return getattr(self, f"do_{name}")(request)
         except AdlroError as error:
             _abort(context, error)
 
-    def _stream(self, name: str, handler: Any, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+    def _stream(self, name: str, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         self._begin(name, context)
         with self.suite.condition:
             self.suite._streams.add(context)
         try:
-            yield from handler(self, request, context)
+            yield from getattr(self, f"do_{name}")(request, context)
         except AdlroError as error:
             _abort(context, error)
 
     def _begin(self, name: str, context: grpc.ServicerContext) -> None:
         self.suite.calls[name] += 1
-        if not name.startswith("Watch") and (context.time_remaining() is None or context.time_remaining() > 3600):
+        if not name.startswith(("Watch", "ReadJobLogs")) and (
+            context.time_remaining() is None or context.time_remaining() > 3600
+        ):
             _abort(context, InvalidInput("a call without a deadline"))
         if self.suite.failures[name]:
             failure = self.suite.failures[name].pop(0)
@@ -272,6 +334,9 @@ class _Services:
         job = self._job(request.job_id)
         if job.state.final:
             raise Conflict(f"{job.job_id} has ended")
+        if not self.suite.cancels_at_once:
+            job = self.suite.change(job.job_id, cancel_requested=True)
+            return job_service_pb2.CancelJobResponse(job=job_to_proto(job))
         job = self.suite.change(
             job.job_id,
             state=JobState.CANCELLED,
@@ -305,6 +370,38 @@ class _Services:
                 position = job.revision
                 if matches(job, request.filter):
                     yield response(kind=kinds.KIND_CHANGE, job=job_to_proto(job), revision=job.revision)
+
+    def do_ReadJobLogs(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        suite, stream = self.suite, LogStream(request.stream)
+        with suite.condition:
+            suite.log_requests.append(request)
+            attempts = self._job(request.job_id).attempts
+            attempt = request.attempt or (attempts[-1].attempt if attempts else 0)
+            log = suite.logs.get((request.job_id, attempt, stream))
+            if log is None:
+                raise NotFound(f"there is no output of {request.job_id}")
+            begin = request.offset if request.HasField("offset") else 0
+            if not request.HasField("offset") and request.tail_bytes:
+                begin = max(len(log.data) - request.tail_bytes, 0)
+            until = len(log.data)
+            breaks_after = suite.log_breaks.pop(0) if suite.log_breaks else 0
+        count = 0
+        while context.is_active():
+            with suite.condition:
+                begin = max(begin, log.kept)
+                data = log.data[begin : begin + suite.chunk_bytes]
+                end = log.ended and begin + len(data) == len(log.data)
+                chunk = LogChunk(begin, data, len(log.data), end)
+                begin += len(data)
+            yield job_service_pb2.ReadJobLogsResponse(chunk=chunk_to_proto(chunk), attempt=attempt)
+            count += 1
+            if end or (begin >= until and not request.follow) or count == -breaks_after:
+                return
+            if count == breaks_after:
+                raise Unavailable("the connection breaks")
+            with suite.condition:
+                if begin == len(log.data) and not log.ended:
+                    suite.condition.wait(0.5)
 
     # TelemetryService
 
@@ -384,6 +481,7 @@ class _Services:
             running_count=states[JobState.RUNNING],
             drained_node_ids=self.suite.drained,
             drain_reasons=self.suite.drain_reasons,
+            reservations=[job_pb2.JobReservation(**asdict(each)) for each in self.suite.reservations],
             policy_version="0123456789ab",
             policy_problem=self.suite.policy_problem,
             fallbacks=[
@@ -394,7 +492,7 @@ class _Services:
             if self.suite.shadow
             else None,
             wait_ratio=20,
-            deciding_policy="hold_greedy_fixed" if self.suite.policy_problem else self.suite.policy,
+            deciding_policy="hold_gang" if self.suite.policy_problem else self.suite.policy,
             deciding_basis=orchestrator_service_pb2.DECISION_BASIS_OUT_OF_RANGE
             if self.suite.policy_problem
             else self.suite.deciding_basis,
@@ -436,7 +534,7 @@ class _Services:
         )  # fmt: skip
         decision.runner_up.job_id, decision.runner_up.gpu_id, decision.runner_up.score = "job-7", "volta-0/1", -11
         decision.shadow.policy, decision.shadow.agrees = "fcfs", False
-        decision.deciding_policy = "hold_greedy_fixed" if self.suite.policy_problem else "sjf"
+        decision.deciding_policy = "hold_gang" if self.suite.policy_problem else "sjf"
         if self.suite.policy_problem:
             decision.basis = orchestrator_service_pb2.DECISION_BASIS_OUT_OF_RANGE
         decision.candidates.add(gpu_id="volta-0/0", gpu_model="v100_sxm2", expected_runtime_s=10, score=-10)
@@ -473,8 +571,19 @@ class _Services:
     # ClusterService
 
     def do_DescribeCluster(self, _request: Any) -> Any:
+        conditions = self.suite.gpu_conditions
         return description_to_proto(
-            ClusterDescription(CLUSTER, (), (), self.suite.clock, "inc-1", 7, 1, capabilities=self.suite.capabilities)
+            ClusterDescription(
+                CLUSTER,
+                (),
+                tuple(each.gpu_id for each in conditions),
+                self.suite.clock,
+                "inc-1",
+                7,
+                1,
+                capabilities=self.suite.capabilities,
+                gpu_conditions=conditions,
+            )
         )
 
     def do_SetClock(self, request: Any) -> Any:

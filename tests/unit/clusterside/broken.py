@@ -8,7 +8,7 @@ from typing import Any
 
 from adlro.errors import Conflict, InvalidInput, NotFound
 from adlro.v1 import cluster_service_pb2 as pb
-from tests.unit.clusterside.double import Double
+from tests.unit.clusterside.double import Double, GangDouble
 
 BROKEN: dict[str, type[Double]] = {}
 
@@ -324,3 +324,57 @@ class LosesAGpuAndKeepsItsJob(Double):
     async def SetGpuAvailability(self, request, context):
         self.emit(pb.EVENT_KIND_GPU_BACK if request.available else pb.EVENT_KIND_GPU_LOST, "", 0, request.gpu_id)
         return pb.SetGpuAvailabilityResponse()
+
+
+@breaks("starts_a_gang_on_all_its_gpus")
+class HoldsTheFirstGpuOfAGangAlone(GangDouble):
+    def check_busy(self, request):
+        if any(self.attempts[job_id].gpu_id in self.members(request) for job_id in self.open):
+            raise Conflict(f"{request.gpu_id} is busy", reason="GPU_BUSY")
+
+
+@breaks("refuses_a_gang_as_a_whole")
+class KeepsThePartThatIsFree(GangDouble):
+    def check_busy(self, request):
+        try:
+            super().check_busy(request)
+        except Conflict:
+            if len(self.members(request)) > 1:
+                self.begin(request)
+            raise
+
+
+@breaks("keeps_a_gang_on_its_gpus")
+class LooksAtTheFirstGpuAlone(GangDouble):
+    def known(self, request):
+        known = self.attempts.get(request.job_id)
+        if known is not None and known.gpu_id == request.gpu_id:
+            return True
+        return super().known(request)
+
+
+@breaks("names_a_gang_of_another_size")
+class TakesAnyNumberOfGpus(GangDouble):
+    def check_size(self, request):
+        pass
+
+
+@breaks("stops_a_gang_on_all_its_gpus")
+class TellsTheEndOnTheFirstGpuAlone(GangDouble):
+    def end(self, job_id, kind):
+        del self.attempts[job_id].placement.gpus[1:]
+        super().end(job_id, kind)
+
+
+@breaks("loses_a_gang_with_any_of_its_gpus")
+class LosesAGangWithItsFirstGpuAlone(GangDouble):
+    def jobs_on(self, gpu_id):
+        return [job_id for job_id in self.open if self.attempts[job_id].gpu_id == gpu_id]
+
+
+@breaks("refuses_gangs_that_it_can_not_run")
+class RunsWhatItSaysItCanNot(GangDouble):
+    async def DescribeCluster(self, request, context):
+        answer = await super().DescribeCluster(request, context)
+        answer.capabilities.gangs = False
+        return answer

@@ -13,12 +13,21 @@ from typing import Any
 
 import grpc
 
-from adlro.errors import Conflict, NotFound, OutOfRange, Stale, Unsupported
+from adlro.errors import Conflict, InvalidInput, NotFound, OutOfRange, Stale, Unsupported
 from adlro.kit.server import ServiceContext
 from adlro.v1 import cluster_pb2
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 
+# Rules that are skipped where a cluster runs no jobs of several GPUs.
+OF_GANGS = {
+    "starts_a_gang_on_all_its_gpus",
+    "refuses_a_gang_as_a_whole",
+    "keeps_a_gang_on_its_gpus",
+    "names_a_gang_of_another_size",
+    "stops_a_gang_on_all_its_gpus",
+    "loses_a_gang_with_any_of_its_gpus",
+}
 Key = tuple[str, int]
 GPU_MEMORY_MIB, CORES, MEMORY_MIB = 16_000, 8, 64_000
 
@@ -27,6 +36,7 @@ class Double(pb_grpc.ClusterServiceServicer):
     """A service of the kit."""
 
     name = "double"
+    gangs = False
     service_names: Sequence[str] = ("adlro.v1.ClusterService",)
 
     def __init__(self) -> None:
@@ -55,8 +65,19 @@ class Double(pb_grpc.ClusterServiceServicer):
     def now_s(self) -> float:
         return time.monotonic() - self.began
 
+    def members(self, request: pb.LaunchJobRequest) -> list[str]:
+        return [each.gpu_id for each in request.placement.gpus] or [request.gpu_id]
+
+    def check_size(self, request: pb.LaunchJobRequest) -> None:
+        if len(self.members(request)) > 1 and not self.gangs:
+            raise Unsupported("it runs no gangs")
+        if len(self.members(request)) != request.spec.gpu_count:
+            raise InvalidInput("another number of GPUs", field="placement")
+
     def emit(self, kind: int, job_id: str = "", attempt: int = 0, gpu_id: str = "") -> pb.ClusterEvent:
+        request = self.attempts.get(job_id)
         event = pb.ClusterEvent(
+            placement=None if request is None else request.placement,
             revision=self.next_revision(),
             kind=kind,  # type: ignore[arg-type]  # a number of EventKind
             time_s=self.now_s(),
@@ -83,12 +104,14 @@ class Double(pb_grpc.ClusterServiceServicer):
             raise Stale("another incarnation")
 
     def check_gpu(self, request: pb.LaunchJobRequest) -> None:
-        if request.gpu_id not in ("a/0", "a/1"):
-            raise NotFound(f"no GPU {request.gpu_id}")
+        for gpu_id in self.members(request):
+            if gpu_id not in ("a/0", "a/1"):
+                raise NotFound(f"no GPU {gpu_id}")
 
     def check_busy(self, request: pb.LaunchJobRequest) -> None:
-        if any(self.attempts[job_id].gpu_id == request.gpu_id for job_id in self.open):
-            raise Conflict("busy", reason="GPU_BUSY")
+        for gpu_id in self.members(request):
+            if any(gpu_id in self.members(self.attempts[job_id]) for job_id in self.open):
+                raise Conflict(f"{gpu_id} is busy", reason="GPU_BUSY")
 
     def check_open(self, request: pb.LaunchJobRequest) -> None:
         if request.job_id in self.open:
@@ -97,8 +120,8 @@ class Double(pb_grpc.ClusterServiceServicer):
     def check_fit(self, request: pb.LaunchJobRequest) -> None:
         if request.spec.gpu_memory_mib > GPU_MEMORY_MIB:
             raise Conflict("too large", reason="GPU_MEMORY_TOO_SMALL")
-        if request.spec.cpu_cores > CORES:
-            raise Conflict("too many", reason="NODE_CORES_EXHAUSTED")
+        if request.spec.cpu_cores * request.spec.gpu_count > CORES:
+            raise Conflict("too many on node a", reason="NODE_CORES_EXHAUSTED")
         if request.spec.memory_mib > MEMORY_MIB:
             raise Conflict("too much", reason="NODE_MEMORY_EXHAUSTED")
 
@@ -108,7 +131,7 @@ class Double(pb_grpc.ClusterServiceServicer):
             return False
         if known.attempt > request.attempt:
             self.refuse_old()
-        elif known.gpu_id != request.gpu_id:
+        elif self.members(known) != self.members(request):
             self.refuse_other_gpu()
         return True
 
@@ -148,13 +171,21 @@ class Double(pb_grpc.ClusterServiceServicer):
         for job_id in self.open:
             request = self.attempts[job_id]
             start_s = self.starts[job_id, request.attempt].time_s
-            found.append(pb.RunningJob(job_id=job_id, attempt=request.attempt, gpu_id=request.gpu_id, start_s=start_s))
+            running = pb.RunningJob(job_id=job_id, attempt=request.attempt, gpu_id=request.gpu_id, start_s=start_s)
+            running.placement.CopyFrom(request.placement)
+            found.append(running)
         return found
 
     def clock(self) -> cluster_pb2.Clock:
         return cluster_pb2.Clock(mode=cluster_pb2.CLOCK_MODE_REAL, scale=1.0, time_s=self.now_s())
 
     # ---- ClusterService
+
+    async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.ReadLogsResponse]:
+        chunks: list[pb.ReadLogsResponse] = []
+        for each in chunks:
+            yield each
+        raise Unsupported("it stores no output")
 
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Any) -> pb.DescribeClusterResponse:
         gpus = [cluster_pb2.Gpu(gpu_id=f"a/{n}", gpu_model="v100_sxm2", memory_mib=GPU_MEMORY_MIB) for n in range(2)]
@@ -167,12 +198,13 @@ class Double(pb_grpc.ClusterServiceServicer):
             revision=self.next_revision() - 1,
             oldest_revision=1,
             fencing_token=self.token,
-            capabilities=pb.Capabilities(stop=True),
+            capabilities=pb.Capabilities(stop=True, gangs=self.gangs),
         )
 
     async def LaunchJob(self, request: pb.LaunchJobRequest, context: Any) -> pb.LaunchJobResponse:
         self.check_incarnation(request.incarnation)
         self.check_token(request.fencing_token)
+        self.check_size(request)
         if self.known(request):
             return self.answer(request, existing=True)
         self.check_gpu(request)
@@ -235,3 +267,41 @@ class Double(pb_grpc.ClusterServiceServicer):
         self, request: pb.SetGpuAvailabilityRequest, context: Any
     ) -> pb.SetGpuAvailabilityResponse:
         raise Unsupported("its GPUs stay")
+
+
+class GangDouble(Double):
+    """It runs jobs of several GPUs, and its GPUs may be lost."""
+
+    gangs = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: set[str] = set()
+
+    def check_gpu(self, request: pb.LaunchJobRequest) -> None:
+        super().check_gpu(request)
+        for gpu_id in self.lost.intersection(self.members(request)):
+            raise Conflict(f"{gpu_id} is lost", reason="GPU_LOST")
+
+    async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Any) -> pb.DescribeClusterResponse:
+        answer = await super().DescribeCluster(request, context)
+        answer.capabilities.gpu_availability = True
+        answer.lost_gpu_ids.extend(sorted(self.lost))
+        return answer
+
+    async def SetGpuAvailability(
+        self, request: pb.SetGpuAvailabilityRequest, context: Any
+    ) -> pb.SetGpuAvailabilityResponse:
+        if request.available:
+            self.lost.discard(request.gpu_id)
+            self.emit(pb.EVENT_KIND_GPU_BACK, gpu_id=request.gpu_id)
+            return pb.SetGpuAvailabilityResponse()
+        self.lost.add(request.gpu_id)
+        self.emit(pb.EVENT_KIND_GPU_LOST, gpu_id=request.gpu_id)
+        on_it = self.jobs_on(request.gpu_id)
+        for job_id in on_it:
+            self.end(job_id, pb.EVENT_KIND_LOST)
+        return pb.SetGpuAvailabilityResponse(lost_job_id=on_it[0] if on_it else "")
+
+    def jobs_on(self, gpu_id: str) -> list[str]:
+        return [job_id for job_id in self.open if gpu_id in self.members(self.attempts[job_id])]

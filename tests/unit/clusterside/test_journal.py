@@ -12,6 +12,7 @@ from adlro.clusterside import journal as journal_module
 from adlro.clusterside.cluster_side import ClusterSide
 from adlro.clusterside.journal import Journal
 from adlro.errors import OutOfRange, Stale, Unavailable
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
@@ -41,7 +42,7 @@ class Bench:
 
     async def launch(self, number: int) -> None:
         self.journal.check()
-        self.side.launch(f"job-{number}", 1, SPEC, f"n/{number}", 0)
+        self.side.launch(f"job-{number}", 1, SPEC, Placement.on(f"n/{number}"), 0)
         await self.side.settled()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -13,9 +14,10 @@ from adlro.clusterside.cluster_side import ClusterSide
 from adlro.clusterside.journal import Journal
 from adlro.clusterside.real_driver import RealDriver
 from adlro.clusterside.timers import LoopTimers
-from adlro.errors import InvalidInput
+from adlro.errors import Conflict, InvalidInput
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.events import ClockMode, EventKind
+from adlro.records.events import Capabilities, ClockMode, EventKind
 from adlro.records.jobs import JobSpec, JobType
 from tests.unit.clusterside.memory_record import MemoryRecord, kept_of
 
@@ -82,7 +84,7 @@ class Bench:
         await self.driver.begin(kept)
 
     def launch(self, job_id: str, gpu_id: str = "n/0", attempt: int = 1, time_limit_s: float | None = None):
-        return self.side.launch(job_id, attempt, spec(time_limit_s), gpu_id, 0)
+        return self.side.launch(job_id, attempt, spec(time_limit_s), Placement.on(gpu_id), 0)
 
     def told(self, job_id: str) -> list[str]:
         events = [event for batch in self.side.log.after(0) for event in batch.events if event.job_id == job_id]
@@ -212,7 +214,7 @@ async def test_no_program_is_started_before_its_attempt_is_written_down():
     side.journal.touch()
     record.go.clear()
     running = asyncio.create_task(side.journal.run(lambda problem: None))
-    side.launch("a", 1, spec(), "n/0", 0)
+    side.launch("a", 1, spec(), Placement.on("n/0"), 0)
     await asyncio.sleep(0.02)
     assert programs == set()
     record.go.set()
@@ -268,3 +270,43 @@ async def test_the_time_limit_of_an_attempt_that_was_lost_ends_no_later_one(benc
     bench.driver.ended(bench.driver.attempts["a"], EventKind.FAILED, "an error of its own")
     await bench.until(lambda: any("FAILED" in each for each in bench.told("a")))
     assert "FAILED: an error of its own" in bench.told("a")
+
+
+async def test_an_attempt_that_the_record_lacks_is_listed_once_and_holds_its_gpu(bench):
+    bench.launch("known")
+    await bench.until_told("known", "STARTED", "RUNNING")
+    side = bench.side
+
+    def lost(job_id: str, gpu_id: str, attempt: int = 1) -> Attempt:
+        return Attempt(job_id, attempt, Placement.on(gpu_id), spec())
+
+    assert not side.adopt(lost("other", "n/0")), "its GPU runs another job"
+    assert not side.adopt(lost("known", "n/1")), "the record has it"
+    assert not side.adopt(lost("known", "n/1", 2)), "the job has an open attempt"
+    assert not side.adopt(lost("other", "elsewhere/0"))
+    found = lost("forgotten", "n/1", 3)
+    assert side.adopt(found)
+    bench.driver.started(found)
+    assert [(each.job_id, each.attempt) for each in side.describe().running] == [("known", 1), ("forgotten", 3)]
+    with pytest.raises(Conflict, match="runs forgotten"):
+        bench.launch("new", "n/1")
+    assert side.knows("forgotten", 2)
+    assert not side.knows("forgotten", 4)
+    bench.driver.ended(found, EventKind.FINISHED)
+    assert not side.is_over("forgotten", 3), "nobody has acknowledged it"
+    side.acknowledge(side.incarnation, side.log.revision, 0)
+    assert side.is_over("forgotten", 3)
+    assert not side.is_over("known", 1)
+    assert side.is_over("unheard-of", 1)
+
+
+async def test_a_lost_gpu_ends_what_runs_of_its_attempt_on_others(bench, monkeypatch):
+    monkeypatch.setattr(real_driver, "AGAIN_S", 0.0)
+    bench.driver.capabilities = Capabilities(stop=True, gangs=True)
+    both = dataclasses.replace(spec(), gpu_count=2)
+    bench.side.launch("a", 1, both, Placement.on("n/0", "n/1"), 0)
+    await bench.until_told("a", "STARTED", "RUNNING")
+    bench.driver.deaf = 2
+    bench.driver.gpu_lost("n/0")
+    await bench.until(lambda: not bench.programs)
+    assert bench.told("a") == ["STARTED", "RUNNING", "LOST: GPU n/0 was lost"]

@@ -43,6 +43,7 @@ FIRST = Changes(
     attempts={
         "job-1": Attempt("job-1", 1, Placement.on("n/0"), SPEC, 3.25, 3, runs=True, stop_asked=True, note="3.25"),
         "job-2": Attempt("job-2", 4, Placement.on("n/0"), None, 1.0, 1, end_revision=2),
+        "job-4": Attempt("job-4", 2, Placement.on("n/3", "m/1", "m/0"), replace(SPEC, gpu_count=3), 2.0, 2),
     },
     wake_ups_s=[5.0, 0.1 + 0.2],
     woken_s=float("-inf"),
@@ -86,6 +87,22 @@ async def test_what_was_written_goes_to_the_next_process(redis):
     assert await Record(redis, "another").take(5.0) is None
 
 
+async def test_an_attempt_that_an_older_version_wrote_is_read(redis, redis_url):
+    record = Record(redis, "c")
+    await record.take(5.0)
+    await record.write(FIRST)
+    # It has `gpu_id`, and no placement.
+    old = (
+        "0a056a6f622d3110011a036e2f3022250a016a1203616461180129000000000000e03f30013880204801720909000000000000244029"
+        "0000000000000a403003380148015204332e32355802"
+    )
+    with redis_sync.Redis.from_url(redis_url) as store:
+        store.hset("adlro:cluster:c:attempts", "job-1", bytes.fromhex(old))
+    kept = await Record(redis, "c").take(5.0)
+    assert kept is not None
+    assert {each.job_id: each for each in kept.attempts} == FIRST.attempts
+
+
 async def test_changes_follow_what_was_written_before(redis):
     record = Record(redis, "c")
     await record.take(5.0)
@@ -95,7 +112,7 @@ async def test_changes_follow_what_was_written_before(redis):
     assert kept is not None
     assert (kept.revision, kept.acknowledged, kept.token, kept.note) == (4, 3, 8, "next")
     assert kept.batches == [batch(3), batch(4)], "what is acknowledged is dropped"
-    assert {each.job_id for each in kept.attempts} == {"job-1", "job-3"}
+    assert {each.job_id for each in kept.attempts} == {"job-1", "job-3", "job-4"}
     assert kept.wake_ups_s == [9.0]
     assert kept.cluster == CLUSTER
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from adlro.state.observation import CandidateTable, Observation
 PAPER_MODELS = ("v100_sxm2", "rtx_2080_ti", "radeon_vii")
 
 _NONE = np.zeros(0, dtype=np.int64)
-NO_CANDIDATES = CandidateTable(np.zeros((1, 1), dtype=np.int64), _NONE, _NONE, _NONE, np.zeros(0))
+NO_CANDIDATES = CandidateTable(
+    np.zeros((1, 1), dtype=np.int64), _NONE, _NONE, _NONE, np.zeros(0), _NONE[:, None], np.zeros(0, dtype=np.bool_)
+)
 """Stands where a table is made anew."""
 
 
@@ -138,10 +141,10 @@ def merged(observations: Sequence[Observation]) -> Observation:
     """One batch of decision points of one shape."""
     first = observations[0]
     kinds = max(each.kind_duration_s.shape[2] for each in observations)
-    columns = {
+    columns: dict[str, Any] = {
         field.name: np.concatenate([getattr(each, field.name) for each in observations])
         for field in fields(Observation)
-        if field.name not in ("gpu_models", "kind_duration_s", "table")
+        if field.name not in ("gpu_models", "kind_duration_s", "table", "gangs")
     }
     duration_s = np.full((len(observations), *first.job_waiting.shape[1:], kinds), np.inf)
     for n, each in enumerate(observations):

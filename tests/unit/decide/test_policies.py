@@ -27,7 +27,7 @@ def drain(ledger: Ledger, policy: Policy) -> list[tuple[str, str]]:
         if job < 0:
             return placed
         entry = ledger.queued()[job]
-        ledger.place(entry, gpu, 0.0)
+        ledger.place(entry, [gpu], 0.0)
         placed.append((entry.job.job_id, ledger.layout.gpu_ids[gpu]))
 
 

@@ -20,7 +20,10 @@ def table_of(gpus: list[list[list[int]]]) -> CandidateTable:
     gpu = [each for cluster in gpus for of_job in cluster for each in sorted(of_job)]
     jobs, gpu_of = np.array(job, dtype=np.int64), np.array(gpu, dtype=np.int64)
     first = np.column_stack([ends[:, 0] - sizes[:, 0], ends])
-    return CandidateTable(first, jobs, gpu_of, np.ones_like(gpu_of), np.ones(len(gpu)))
+    none_spread = np.zeros(len(gpu), dtype=np.bool_)
+    return CandidateTable(
+        first, jobs, gpu_of, np.ones_like(gpu_of), np.ones(len(gpu)), gpu_of.reshape(-1, 1), none_spread
+    )
 
 
 @given(st.data())

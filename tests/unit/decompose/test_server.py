@@ -17,7 +17,7 @@ from adlro.services.decompose.outcomes.outcome_memory import FinishedJob
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
 from adlro.v1 import decompose_service_pb2 as pb
-from adlro.wire import spec_to_proto
+from adlro.wire import prediction_from_proto, spec_to_proto
 
 SPEC = JobSpec("a", "ann", JobType.SIMULATION, "tealeaf")
 
@@ -80,6 +80,24 @@ async def test_a_finished_job_is_no_evidence_for_itself():
     answer = await made.PredictRuntime(request, None)
     evidence = [[each.job_id for each in row.predictions[0].evidence] for row in answer.predictions]
     assert evidence == [["job-2", "job-1"], ["job-3", "job-2"], ["job-3", "job-2"]]
+
+
+async def test_a_job_of_several_gpus_is_predicted_packed_and_spread_also_on_a_slow_gpu(monkeypatch):
+    made = server()
+    request = asked(2, 1)
+    request.jobs[1].gpu_count = 4
+    monkeypatch.setattr(made._drift.gpus, "state", lambda key: SimpleNamespace(speed_ratio=0.5))
+    answer = await made.PredictRuntime(request, None)
+    for each in answer.predictions[0].predictions:
+        assert not any(each.HasField(name) for name in ("spread_speed", "spread_low_s", "spread_high_s"))
+    of_model, of_gpu = answer.predictions[1].predictions
+    assert of_model.spread_speed == of_gpu.spread_speed == pytest.approx(0.85)  # the table's, of simulations
+    assert 0 < of_model.spread_low_s < of_model.median_s / 0.85 < of_model.spread_high_s
+    assert of_gpu.spread_low_s == 2 * of_model.spread_low_s
+    assert of_gpu.spread_high_s == 2 * of_model.spread_high_s
+    record = prediction_from_proto(of_model)
+    assert record.spread_speed == of_model.spread_speed
+    assert record.spread_s == of_model.median_s / of_model.spread_speed
 
 
 async def test_ids_that_do_not_fit_the_jobs_are_refused():

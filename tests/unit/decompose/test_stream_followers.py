@@ -16,7 +16,7 @@ from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec, JobType
 from adlro.records.telemetry import Metric
 from adlro.services.decompose import stream_followers
-from adlro.services.decompose.clients import StreamEntry, StreamInfo, decode_outcome
+from adlro.services.decompose.clients import BadEntry, StreamEntry, StreamInfo, decode_outcome
 from adlro.services.decompose.clusters.gpu_matrix import GpuMatrices
 from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
@@ -381,6 +381,23 @@ async def test_other_work_has_its_turn_while_many_outcomes_are_folded():
             seen.append(len(suite.memory))
             assert suite.followers.outcomes_cursor in {stream_followers.START, f"{seen[-1]}-0"}
     assert max(np.diff(seen)) <= 20
+
+
+def test_an_outcome_says_on_which_gpus_a_job_ran_and_whether_they_were_spread():
+    entry = stream_pb2.OutcomeStreamEntry.FromString(outcome(1))
+    entry.gpu_id, entry.spread = "n/0", True
+    one = decode_outcome(entry.SerializeToString())
+    assert one is not None
+    assert (one.gpus, one.gpu_ids, one.spread) == ((("default", "n/0"),), (), False)  # one GPU is on one node
+    entry.spec.gpu_count = 2
+    for gpu_id in ("n/0", "m/1"):
+        entry.placement.gpus.add(gpu_id=gpu_id, share=1.0)
+    two = decode_outcome(entry.SerializeToString())
+    assert two is not None
+    assert (two.gpu_id, two.gpus, two.spread) == ("n/0", (("default", "n/0"), ("default", "m/1")), True)
+    entry.placement.gpus[1].gpu_id = "n/0"
+    with pytest.raises(BadEntry, match="placement: a placement names a GPU twice"):
+        decode_outcome(entry.SerializeToString())
 
 
 async def test_what_a_file_holds_is_kept_though_the_stream_is_empty_or_began_anew():

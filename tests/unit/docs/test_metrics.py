@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from adlro.kit.server import start_server
 from adlro.kit.settings import ServiceSettings
+from tests.unit.local.bench import users_map
 
 ROOT = Path(__file__).resolve().parents[3]
 # module, class of the service, class of its settings
@@ -20,6 +21,7 @@ SERVICES = {
     "decompose": ("server", "DecomposeServer", "DecomposeSettings"),
     "orchestrator": ("server", "OrchestratorServer", "OrchestratorSettings"),
     "simcluster": ("server", "SimclusterServer", "SimclusterSettings"),
+    "local": ("server", "LocalServer", "LocalSettings"),
 }
 # What prometheus_client shows of each process.
 COMMON = ("process_", "python_")
@@ -42,21 +44,28 @@ def documented() -> dict[str, tuple[str, frozenset[str], frozenset[str]]]:
     return found
 
 
-async def shown_by(service: str) -> CollectorRegistry:
+async def shown_by(service: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
     """The registry of a service that was started and ended; it has no Redis."""
     module, service_class, settings_class = SERVICES[service]
     settings_cls: Any = getattr(importlib.import_module(f"adlro.services.{service}.settings"), settings_class)
-    settings: ServiceSettings = settings_cls(redis_url="redis://127.0.0.1:1/0")
-    made: Any = getattr(importlib.import_module(f"adlro.services.{service}.{module}"), service_class)(settings)
+    more: dict[str, Any] = {}
+    found: Any = getattr(importlib.import_module(f"adlro.services.{service}.{module}"), service_class)
+    if service == "local":
+        monkeypatch.setattr(found, "closed", False)
+        more = {"data_dir": str(folder), "fake_gpus": "v100_sxm2:1", "users_map": users_map(folder), "driver": "tree"}
+    settings: ServiceSettings = settings_cls(redis_url="redis://127.0.0.1:1/0", **more)
+    made = found(settings)
     running = await start_server(made, settings)
     await running.stop(0)
     return running.context.registry
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_every_metric_is_documented_and_every_documented_one_is_shown(service: str) -> None:
+async def test_every_metric_is_documented_and_every_documented_one_is_shown(
+    service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown: dict[str, tuple[str, set[str]]] = {}
-    for metric in (await shown_by(service)).collect():
+    for metric in (await shown_by(service, tmp_path, monkeypatch)).collect():
         if metric.name.startswith(COMMON):
             continue
         labels = {label for sample in metric.samples for label in sample.labels} - {"le"}

@@ -21,7 +21,8 @@ from adlro.hardware.speeds import (
     require_speeds,
     speed,
 )
-from adlro.records.jobs import JobSpec, JobType, SimulatedWork
+from adlro.placement import Placement
+from adlro.records.jobs import KINDS_OF_WORK, JobSpec, JobType, SimulatedWork
 from adlro.sim.simulator import ClusterSimulator
 from adlro.tables import csv_rows
 from adlro.workload.scenario import load_cluster, load_scenario
@@ -90,7 +91,7 @@ def test_rows_of_ones_own_count_first_and_leave_other_means_alone():
     assert table.speed("neutral", JobType.SIMULATION, "radeon_vii") == 0.5
     assert table.speed("", JobType.SIMULATION, "a100") == pytest.approx(4.0)
     assert table.speed("", JobType.MACHINE_LEARNING, "a100") == pytest.approx(4.0)
-    for job_type in JobType:
+    for job_type in KINDS_OF_WORK:
         assert table.type_speed(job_type, "radeon_vii") == SHIPPED.type_speed(job_type, "radeon_vii")
     assert table.gpu_models == (*SHIPPED.gpu_models, "a100")
     with pytest.raises(InvalidInput, match="GPU model 'a100'"):
@@ -111,7 +112,7 @@ def test_a_gavel_cluster_can_be_simulated():
         application="A3C",
         simulated_work=SimulatedWork(100.0),
     )
-    simulator.launch("job-0", 1, spec, "k80-0/0")
+    simulator.launch("job-0", 1, spec, Placement.on("k80-0/0"))
     assert simulator.next_event_time() == pytest.approx(100.0 / speed("A3C", JobType.MACHINE_LEARNING, "k80"))
 
 

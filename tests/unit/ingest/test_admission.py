@@ -55,11 +55,12 @@ def test_a_job_for_which_no_single_field_would_do_names_all():
     assert len(violations) == 3
 
 
-def test_an_unknown_gpu_model_is_refused_with_the_known_ones():
+def test_an_unknown_gpu_model_is_refused_with_the_clusters_and_the_nearest():
     (violation,) = refusals(with_(expected_runtime=ExpectedRuntime("v1000", 1.0)), VIEW)
     assert violation.field == "job.expected_runtime.gpu_model"
-    for model in (*GPU_SPECS, "abacus"):
-        assert model in violation.description
+    for shown in ("abacus", "v100", f"{len(GPU_SPECS)} known models", "docs/real_gpus.md"):
+        assert shown in violation.description
+    assert len(violation.description) < 512  # what a gRPC status keeps
 
 
 def test_a_model_of_the_cluster_or_of_the_table_is_known():
@@ -70,6 +71,81 @@ def test_a_model_of_the_cluster_or_of_the_table_is_known():
 
 def test_without_a_known_cluster_any_size_is_accepted():
     assert refusals(with_(cpu_cores=4096, memory_mib=2**24, gpu_memory_mib=2**20), None) == []
+
+
+def test_models_that_a_job_accepts_are_known_ones_and_one_is_there():
+    assert refusals(with_(gpu_models=("t4", "abacus")), VIEW) == [], "one of them is there"
+    assert refusals(with_(gpu_models=("t4",)), None) == []
+    (unknown,) = refusals(with_(gpu_models=("abacus", "V100")), VIEW)
+    assert unknown.field == "job.gpu_models[1]"
+    assert "'V100' is not a known GPU model; use one of abacus, v100" in unknown.description
+    (absent,) = refusals(with_(gpu_models=("t4", "k80")), VIEW)
+    assert (absent.field, absent.description) == (
+        "job.gpu_models",
+        "job.gpu_models: cluster 'default' has none of these models; it has abacus, v100_sxm2",
+    )
+
+
+def test_what_a_job_asks_for_is_looked_for_on_the_models_that_it_accepts():
+    assert refusals(with_(cpu_cores=30, gpu_models=("abacus",)), VIEW) == []
+    (violation,) = refusals(with_(cpu_cores=30, gpu_models=("v100_sxm2",)), VIEW)
+    assert violation.field == "job.cpu_cores"
+    assert "the largest node of cluster 'default' with v100_sxm2 has 20" in violation.description
+
+
+GANGS = ClusterView(
+    Cluster(
+        "g",
+        (
+            *(
+                Node(f"a-{i}", 20, 262_144, tuple(Gpu(f"a-{i}/{g}", "v100_sxm2", 16_160) for g in range(4)))
+                for i in range(2)
+            ),
+            Node("b-0", 64, 262_144, tuple(Gpu(f"b-0/{g}", "t4", 15_000) for g in range(8))),
+        ),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"gpu_count": 8},
+        {"gpu_count": 8, "max_node_count": 9},
+        {"gpu_count": 8, "max_node_count": 1, "gpu_models": ("v100_sxm2", "t4")},
+        {"gpu_count": 8, "max_node_count": 2, "gpu_models": ("v100_sxm2",), "cpu_cores": 5},
+        {"gpu_count": 4, "cpu_cores": 10, "gpu_models": ("v100_sxm2",)},
+    ],
+)
+def test_gpus_of_one_model_on_few_enough_nodes_are_accepted(fields):
+    assert refusals(with_(**fields), GANGS) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "text"),
+    [
+        (
+            {"gpu_count": 9},
+            "job.gpu_count",
+            "asks for 9 GPUs of one model, each with {}; of such {} holds at most 8 of t4, 8 of v100_sxm2",
+        ),
+        (
+            {"gpu_count": 5, "cpu_cores": 10, "gpu_models": ("v100_sxm2",)},
+            "job.gpu_count",
+            "asks for 5 GPUs of one model, each with {}; of such {} holds at most 4 of v100_sxm2",
+        ),
+        (
+            {"gpu_count": 6, "max_node_count": 1, "gpu_memory_mib": 16_000},
+            "job.max_node_count",
+            "6 GPUs of one model, each with {} and 16000 MiB of GPU memory, take at least 2 nodes of {}",
+        ),
+    ],
+)
+def test_gpus_that_no_set_of_nodes_can_hold_are_refused_with_what_it_holds(fields, field, text):
+    each = f"{fields.get('cpu_cores', 1)} CPU cores and 4096 MiB of memory"
+    (violation,) = refusals(with_(**fields), GANGS)
+    assert violation.field == field
+    assert violation.description == f"{field}: {text.format(each, 'cluster ' + repr('g'))}"
 
 
 class _Clusters:

@@ -15,14 +15,17 @@ from adlro.errors import InvalidInput
 from adlro.kit import validation
 from adlro.kit.bounds import Items, largest_bytes, largest_field, unbounded_fields
 from adlro.kit.validation import check
+from adlro.records.payloads import MOST_TEXT_BYTES, Payload, Process
 from adlro.v1 import (
     cluster_pb2,
     decompose_service_pb2,
     job_pb2,
     job_service_pb2,
+    payload_pb2,
     telemetry_pb2,
     telemetry_service_pb2,
 )
+from adlro.wire import payload_to_proto
 
 STOCK_RECEIVE_BYTES = 4 << 20
 
@@ -52,13 +55,24 @@ def full_job() -> job_pb2.JobSpec:
         cpu_cores=4096,
         memory_mib=16_777_216,
         gpu_memory_mib=1_048_576,
-        gpu_count=1,
+        gpu_count=1024,
         expected_runtime=job_pb2.ExpectedRuntime(gpu_model="€" * 64, runtime_s=1.0),
         time_limit_s=1.0,
         begin_time_s=1.0,
         labels={f"{index:02}" + "€" * 61: "€" * 255 for index in range(64)},
         simulated_work=job_pb2.SimulatedWork(work_s=1.0, fails_at_ratio=0.5),
+        payload=full_payload(),
+        max_node_count=1024,
+        gpu_models=[f"{index:02}" + "€" * 62 for index in range(16)],
     )
+
+
+def full_payload() -> payload_pb2.Payload:
+    """As large as a payload may be: many short arguments."""
+    argv = ["x" * 31] * (MOST_TEXT_BYTES // 32)
+    payload = Payload(process=Process(tuple(argv)))
+    assert not payload.violations()
+    return payload_to_proto(payload)
 
 
 def test_the_largest_request_that_the_rules_allow_is_not_too_large():

@@ -14,12 +14,14 @@ import adlro.v1
 from adlro.errors import InvalidInput
 from adlro.kit.validation import check
 from adlro.text import is_hidden
-from adlro.v1 import job_pb2, job_service_pb2, orchestrator_service_pb2
+from adlro.v1 import job_pb2, job_service_pb2, orchestrator_service_pb2, payload_pb2
 
 SEEN = "Schrödinger & 日本語 😀 e\u0301 \xa0\u3000 \u2601\ufe0f \u845b\U000e0100"
 HIDDEN = ["\x00", "\x1b[31m", "\t", "\x7f", "\x85", "\x9b", "\u200b", "\u200e", "\u202e", "\u2028", "\u2066", "\ufeff"]
 HIDDEN += ["\u061c", "\u00ad", "\ue000", "\U000e0041", *"\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"]
 HIDDEN += ["\u2065", "\ufff0", "\ufff8", "\U000e0000", "\U000e00ff", "\U000e01f0", "\U000e0fff"]
+PROGRAM_TEXTS = ("argv[0]", "environment")
+"""Arguments and values of variables are a program's own: a shell's text has line ends. NUL alone is refused."""
 
 
 def requests() -> list[Descriptor]:
@@ -78,9 +80,23 @@ def test_every_string_of_every_request_is_bounded_to_what_is_seen(descriptor: De
     unbounded = []
     for name, message in with_text(descriptor, "a\u202eb"):
         text = told(message).get(name, "")
-        if "remove U+202E RIGHT-TO-LEFT OVERRIDE" not in text:
+        if "remove U+202E RIGHT-TO-LEFT OVERRIDE" not in text and not name.endswith(PROGRAM_TEXTS):
             unbounded.append(f"{name}: {text}")
     assert unbounded == []
+
+
+def test_a_programs_texts_have_any_character_but_nul() -> None:
+    def submit(text: str) -> job_service_pb2.SubmitJobRequest:
+        payload = payload_pb2.Payload(process=payload_pb2.Process(argv=[text]), environment={"TEXT": text})
+        spec = job_pb2.JobSpec(name="a", user="ann", job_type=job_pb2.JOB_TYPE_SIMULATION, payload=payload)
+        return job_service_pb2.SubmitJobRequest(job=spec)
+
+    check(submit("line\nline\t\x1b[31m\u202e"))
+    assert told(submit("a\0b")).keys() == {"job.payload.process.argv[0]", "job.payload.environment"}
+    for name in ("", "A=B", "1A", "A\u202e"):
+        payload = payload_pb2.Payload(process=payload_pb2.Process(argv=["a"]), environment={name: "v"})
+        spec = job_pb2.JobSpec(name="a", user="ann", job_type=job_pb2.JOB_TYPE_SIMULATION, payload=payload)
+        assert told(job_service_pb2.SubmitJobRequest(job=spec)).keys() == {"job.payload.environment"}
 
 
 @pytest.mark.parametrize("descriptor", requests(), ids=lambda each: each.name)

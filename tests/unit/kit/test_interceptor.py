@@ -8,10 +8,13 @@ from typing import Any
 import grpc
 import pytest
 import redis.exceptions
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from adlro import errors
 from adlro.kit.channel import open_channel
+from adlro.kit.interceptor import CallInterceptor
+from adlro.kit.metrics import CallMetrics
+from adlro.kit.open_calls import OpenCalls
 from adlro.kit.redis_errors import StoreParser
 from adlro.kit.status import CODES, from_rpc_error
 from adlro.kit.testing import serve
@@ -299,6 +302,45 @@ async def test_a_watcher_that_goes_away_while_answers_flow_is_forgotten(served):
         await call.read()
     await asyncio.wait_for(ended.wait(), 60)
     await until(lambda: served.service.watchers == 0)
+
+
+async def test_a_client_that_has_gone_when_it_is_written_to_is_no_error(log_lines):
+    """gRPC may notice it at the write, before it cancels the call."""
+
+    class Gone:
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:1"
+
+        def time_remaining(self) -> None:
+            return None
+
+        async def read(self) -> bytes:
+            return b""
+
+        async def write(self, answer: Any) -> None:
+            raise grpc.aio.InternalError('Failed "execute_batch"')
+
+        async def abort(self, *_: Any) -> None:
+            raise AssertionError("there is nobody to tell")
+
+    async def watch(request: Any, context: Any):
+        try:
+            yield job_service_pb2.WatchJobsResponse()
+        finally:
+            closed.set()
+
+    closed = asyncio.Event()
+    registry = CollectorRegistry()
+    interceptor = CallInterceptor(CallMetrics(registry), OpenCalls(), False)
+    method = "/adlro.v1.JobService/WatchJobs"
+    call = interceptor._streaming(
+        method, interceptor._metrics.of_method(method), watch, job_service_pb2.WatchJobsRequest.FromString
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await call(None, Gone())  # type: ignore[arg-type]
+    assert closed.is_set()
+    assert not [line for line in log_lines() if line["event"] == "internal error"]
+    assert 'code="CANCELLED"' in generate_latest(registry).decode()
 
 
 async def test_a_call_whose_deadline_passes_is_cancelled_in_the_service(served):

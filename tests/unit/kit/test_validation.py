@@ -46,10 +46,15 @@ def test_a_good_message_passes():
             " (got 7)",
         ),
         (
-            {"gpu_count": 2},
-            "job.gpu_count: must be 0 or 1: jobs of several GPUs are not supported yet; submit one job for each GPU"
-            " (got 2)",
+            {"gpu_count": 1025},
+            "job.gpu_count: must be greater than or equal to 0 and less than or equal to 1024 (got 1025)",
         ),
+        (
+            {"max_node_count": -1},
+            "job.max_node_count: must be greater than or equal to 0 and less than or equal to 1024 (got -1)",
+        ),
+        ({"gpu_models": ["t4", "t4"]}, "job.gpu_models: must contain unique items"),
+        ({"gpu_models": ["t4", ""]}, "job.gpu_models[1]: must not be empty (got '')"),
         ({"labels": {"x": "v" * 300}}, 'job.labels["x"]: must be at most 255 characters (got'),
         ({"labels": {"": "v"}}, 'job.labels[""]: its key must not be empty'),
         (
@@ -85,7 +90,8 @@ def test_a_oneof_is_named():
 
 
 def test_all_violations_are_told_and_the_message_stays_short():
-    message = job_service_pb2.SubmitJobRequest(job=job_pb2.JobSpec(priority=2, cpu_cores=-1, time_limit_s=-1))
+    job = job_pb2.JobSpec(priority=2, cpu_cores=-1, time_limit_s=-1, job_type=99)  # type: ignore[arg-type]
+    message = job_service_pb2.SubmitJobRequest(job=job)
     error = refused(message)
     fields = {each.field for each in error.violations}
     assert fields == {"job.name", "job.user", "job.job_type", "job.priority", "job.cpu_cores", "job.time_limit_s"}

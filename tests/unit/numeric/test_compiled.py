@@ -19,10 +19,10 @@ from adlro.numeric import compiled
 CODE = """
 from adlro.numeric import compiled
 from adlro.sim import simulator
-from adlro.state.machines import occupy
+from adlro.state.machines import occupy_gang
 print(simulator.__file__)
 simulator.warm()
-print(len(occupy.signatures))
+print(len(occupy_gang.signatures))
 """
 
 

@@ -65,8 +65,8 @@ class ClusterModel:
         self.wakes: set[float] = set()
         self.token = 0
         self.lost: set[str] = set()
-        self.accepted: dict[tuple[str, int], tuple[str, float]] = {}
-        self.ending: dict[tuple[str, int], str] = {}  # with the GPU
+        self.accepted: dict[tuple[str, int], tuple[Placement, float]] = {}
+        self.ending: dict[tuple[str, int], Placement] = {}
 
     def restart(self) -> None:
         """As kill -9: everything but the configuration is gone, the clock begins at 0."""
@@ -91,7 +91,6 @@ class ClusterModel:
     def on_launch(
         self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
     ) -> Launched:
-        gpu_id = placement.gpu_id
         self.check_not_away()
         self.check_incarnation(incarnation)
         self._fence(token)
@@ -108,21 +107,26 @@ class ClusterModel:
         if self.refuse and self.refusals:
             self.refusals -= 1
             raise Conflict(self.refuse)
-        busy = {running.gpu_id for running, _ in self.running.values()}
-        assert gpu_id not in busy, f"{gpu_id} already runs a job"
+        gone = sorted(self.lost.intersection(placement.gpu_ids))
+        if gone:
+            raise Conflict(f"GPU {gone[0]} is lost", reason="GPU_LOST")
+        placements = (running.placement for running, _ in self.running.values())
+        busy = {gpu_id for each in placements for gpu_id in each.gpu_ids}
+        assert not busy.intersection(placement.gpu_ids), f"{placement}: one of them already runs a job"
+        assert len(placement.gpus) == spec.gpu_count, f"{job_id} asks for {spec.gpu_count} GPUs, not {placement}"
         assert job_id not in self.running, f"{job_id} already runs"
         assert spec.simulated_work is not None
-        self.launches.append((job_id, attempt, gpu_id))
+        self.launches.append((job_id, attempt, str(placement)))
         if self.start_later:
             self.known[job_id, attempt] = 0
-            self.accepted[job_id, attempt] = (gpu_id, spec.simulated_work.work_s)
+            self.accepted[job_id, attempt] = (placement, spec.simulated_work.work_s)
             return Launched(0, AttemptState.ACCEPTED)
         start_s = self.clock.time_s
         self.running[job_id] = (
-            RunningJob(job_id, attempt, Placement.on(gpu_id), start_s),
+            RunningJob(job_id, attempt, placement, start_s),
             start_s + spec.simulated_work.work_s,
         )
-        self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
+        self.emit((EventKind.STARTED, job_id, attempt, placement))
         self.known[job_id, attempt] = self.revision
         if self.unanswered.get(job_id):
             self.unanswered[job_id] -= 1
@@ -141,10 +145,10 @@ class ClusterModel:
         key = (job_id, attempt)
         if self.linger and (runs or key in self.accepted):
             runs = key not in self.ending
-            self.ending[key] = self.running[job_id][0].gpu_id if job_id in self.running else self.accepted[key][0]
+            self.ending[key] = self.running[job_id][0].placement if job_id in self.running else self.accepted[key][0]
         elif runs:
             running, _ = self.running.pop(job_id)
-            self.emit((EventKind.STOPPED, job_id, attempt, running.gpu_id))
+            self.emit((EventKind.STOPPED, job_id, attempt, running.placement))
         if self.deaf:
             self.deaf -= 1
             raise self.error
@@ -164,7 +168,7 @@ class ClusterModel:
         due = {time_s for time_s in self.wakes if time_s <= self.clock.time_s}
         if due:
             self.wakes -= due
-            self.emit((EventKind.WAKE_UP, "", 0, ""))
+            self.emit((EventKind.WAKE_UP, "", 0, NOWHERE))
         self.go_on()
         return clock
 
@@ -175,64 +179,65 @@ class ClusterModel:
     def on_set_clock(self, clock: Clock) -> None:
         self.check_not_away()
         self.clock = clock
-        self.emit((EventKind.CLOCK_SET, "", 0, ""))
+        self.emit((EventKind.CLOCK_SET, "", 0, NOWHERE))
         self.go_on()
 
     # ---- what tests do to it
 
     def start_accepted(self) -> None:
         """Everything that was accepted starts, and then its program runs."""
-        for (job_id, attempt), (gpu_id, work_s) in self.accepted.items():
+        for (job_id, attempt), (placement, work_s) in self.accepted.items():
             start_s = self.clock.time_s
-            self.running[job_id] = (RunningJob(job_id, attempt, Placement.on(gpu_id), start_s), start_s + work_s)
-            self.emit((EventKind.STARTED, job_id, attempt, gpu_id))
+            self.running[job_id] = (RunningJob(job_id, attempt, placement, start_s), start_s + work_s)
+            self.emit((EventKind.STARTED, job_id, attempt, placement))
             self.known[job_id, attempt] = self.revision
-            self.emit((EventKind.RUNNING, job_id, attempt, gpu_id))
+            self.emit((EventKind.RUNNING, job_id, attempt, placement))
         self.accepted.clear()
 
     def lose_accepted(self) -> None:
         """Everything that was accepted is over without a start."""
-        for (job_id, attempt), (gpu_id, _) in self.accepted.items():
-            self.emit((EventKind.LOST, job_id, attempt, gpu_id))
+        for (job_id, attempt), (placement, _) in self.accepted.items():
+            self.emit((EventKind.LOST, job_id, attempt, placement))
         self.accepted.clear()
 
     def end_stopped(self) -> None:
         """What was stopped is over."""
-        for (job_id, attempt), gpu_id in self.ending.items():
+        for (job_id, attempt), placement in self.ending.items():
             self.running.pop(job_id, None)
             self.accepted.pop((job_id, attempt), None)
-            self.emit((EventKind.STOPPED, job_id, attempt, gpu_id))
+            self.emit((EventKind.STOPPED, job_id, attempt, placement))
         self.ending.clear()
 
     def change(self, cluster: Cluster) -> None:
         """Nodes join or leave; what runs on those that leave is lost."""
         self.cluster = cluster
         gpu_ids = {gpu.gpu_id for _, gpu in cluster.gpus()}
-        gone = [running for running, _ in self.running.values() if running.gpu_id not in gpu_ids]
+        gone = [running for running, _ in self.running.values() if not gpu_ids.issuperset(running.placement.gpu_ids)]
         for running in gone:
             del self.running[running.job_id]
-        lost = [(EventKind.LOST, running.job_id, running.attempt, running.gpu_id) for running in gone]
-        self.emit(*lost, (EventKind.CLUSTER_CHANGED, "", 0, ""))
+        lost = [(EventKind.LOST, running.job_id, running.attempt, running.placement) for running in gone]
+        self.emit(*lost, (EventKind.CLUSTER_CHANGED, "", 0, NOWHERE))
 
     def lose(self, gpu_id: str) -> None:
         """Takes a GPU away, with what runs there."""
         self.lost.add(gpu_id)
-        events = [(EventKind.GPU_LOST, "", 0, gpu_id)]
+        events = [(EventKind.GPU_LOST, "", 0, Placement.on(gpu_id))]
         for job_id, (running, _) in list(self.running.items()):
-            if running.gpu_id == gpu_id:
+            if gpu_id in running.placement.gpu_ids:
                 del self.running[job_id]
-                events.append((EventKind.LOST, job_id, running.attempt, gpu_id))
+                events.append((EventKind.LOST, job_id, running.attempt, running.placement))
         self.emit(*events)
 
-    def emit(self, *events: tuple[EventKind, str, int, str]) -> None:
+    def give_gpu_back(self, gpu_id: str) -> None:
+        """A lost GPU is there again."""
+        self.lost.discard(gpu_id)
+        self.emit((EventKind.GPU_BACK, "", 0, Placement.on(gpu_id)))
+
+    def emit(self, *events: tuple[EventKind, str, int, Placement]) -> None:
         made = []
-        for kind, job_id, attempt, gpu_id in events:
+        for kind, job_id, attempt, placement in events:
             self.revision += 1
-            made.append(
-                ClusterEvent(
-                    self.revision, kind, self.clock.time_s, job_id, attempt, Placement.on(gpu_id) if gpu_id else NOWHERE
-                )
-            )
+            made.append(ClusterEvent(self.revision, kind, self.clock.time_s, job_id, attempt, placement))
         if made[-1].kind not in NOT_BLOCKING:
             self.blocking = made[-1].revision
         self.batches.append(EventBatch(self.incarnation, tuple(made), self.clock))
@@ -250,10 +255,10 @@ class ClusterModel:
         for job_id, (running, end_s) in list(self.running.items()):
             if end_s == now_s:
                 del self.running[job_id]
-                events.append((EventKind.FINISHED, job_id, running.attempt, running.gpu_id))
+                events.append((EventKind.FINISHED, job_id, running.attempt, running.placement))
         if now_s in self.wakes:
             self.wakes.discard(now_s)
-            events.append((EventKind.WAKE_UP, "", 0, ""))
+            events.append((EventKind.WAKE_UP, "", 0, NOWHERE))
         self.emit(*events)
 
     def _state_of(self, job_id: str, attempt: int) -> AttemptState:

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from adlro.errors import AdlroError
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, PendingReason, SimulatedWork
-from adlro.services.orchestrator.runtimes.predictions import Expected, Standing
+from adlro.services.orchestrator.runtimes.predictions import Expected, Standing, accepted_s
 from adlro.services.orchestrator.runtimes.refresh import Predict, RuntimesPredicted
 from adlro.services.orchestrator.session import reconcile
 from adlro.services.orchestrator.session.calls import answer_to_launch, answer_to_stop
@@ -31,10 +31,16 @@ from adlro.services.orchestrator.session.core.core import Core
 from adlro.services.orchestrator.session.core.recording import Recorded, Recording
 from adlro.services.orchestrator.session.holding import Holding
 from tests.unit.orchestrator.cluster_model import ClusterModel, HangsError, UntoldError
+from tests.unit.orchestrator.reserving import Reserves
 from tests.unit.orchestrator.store_model import StoreModel
 
 MANY = 1_000_000
 """Things that happen before a test gives up."""
+
+
+def policy_of(name: str) -> Policy:
+    """One of the policies, or that for tests."""
+    return Reserves() if name == Reserves.name else POLICIES[name]()
 
 
 class Declares:
@@ -44,9 +50,12 @@ class Declares:
         self.away = False
         self.generation = 1
 
-    def expected(self, specs: Iterable[JobSpec], models: Sequence[str]) -> list[Expected]:
+    def expected(self, specs: Sequence[JobSpec], models: Sequence[str]) -> list[Expected]:
         runtimes = (spec.expected_runtime.runtime_s if spec.expected_runtime else 1.0 for spec in specs)
-        return [Expected(np.full(len(models), runtime_s), 0.0, self.standing.generation) for runtime_s in runtimes]
+        return [
+            Expected(accepted_s(spec, np.full(len(models), runtime_s), models), 0.0, self.standing.generation)
+            for spec, runtime_s in zip(specs, runtimes, strict=True)
+        ]
 
     @property
     def standing(self) -> Standing:
@@ -104,7 +113,7 @@ class CoreHouse:
     def start(self, policy: str = "", max_attempts: int = 50) -> None:
         """Begins a life; sessions that fail are followed by others."""
         if policy or not self.lives:
-            self.policy = POLICIES[policy or "sjf"]()
+            self.policy = policy_of(policy or "sjf")
         self._max_attempts = max_attempts
         self._begin()
 
@@ -147,7 +156,7 @@ class CoreHouse:
         self.cluster.on_set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, self.cluster.clock.time_s))
 
     def set_policy(self, policy: str) -> None:
-        self.policy = POLICIES[policy]()
+        self.policy = policy_of(policy)
         self._step(inputs.PolicyChanged(self.policy, self.core._state.basis))
         self._kick()
 

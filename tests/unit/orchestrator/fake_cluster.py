@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from adlro.errors import Unavailable
-from adlro.placement import Placement
+from adlro.placement import NOWHERE, Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClusterDescription, EventBatch, EventKind
 from adlro.records.jobs import JobSpec
@@ -28,14 +28,14 @@ class FakeCluster(ClusterModel):
         super().restart()
         self._news.set()
 
-    def emit(self, *events: tuple[EventKind, str, int, str]) -> None:
+    def emit(self, *events: tuple[EventKind, str, int, Placement]) -> None:
         """See ClusterModel."""
         super().emit(*events)
         self._news.set()
 
     def break_streams(self) -> None:
         """Wakes the event streams, so that they find the cluster away."""
-        self.emit((EventKind.WAKE_UP, "", 0, ""))
+        self.emit((EventKind.WAKE_UP, "", 0, NOWHERE))
 
     # ---- ClusterPort
 

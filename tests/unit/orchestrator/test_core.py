@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InternalError, Unavailable
 from adlro.records.cluster import Cluster
-from adlro.records.events import EventBatch
+from adlro.records.events import ClusterEvent, EventBatch, EventKind
 from adlro.records.jobs import JobState
+from adlro.records.payloads import EndReason, ExitStatus
 from adlro.services.orchestrator.ledger.ledger import Phase
 from adlro.services.orchestrator.session.core import effects, inputs
 from adlro.services.orchestrator.session.core.launches import Moment
 from adlro.services.orchestrator.session.core.reasons import ReasonsDue
 from adlro.services.orchestrator.session.core.recording import differences
+from adlro.store import Cursor, Move
 from tests.unit.orchestrator.core_house import CoreHouse
 
 FAULTS: tuple[AdlroError, ...] = (
@@ -145,7 +147,7 @@ def free_a_core(house: CoreHouse) -> None:
 
 def share_a_gpu(house: CoreHouse) -> None:
     first, second = list(house.core.ledger.entries.values())[:2]
-    second.gpu = first.gpu
+    second.gpus = first.gpus
 
 
 def end_a_record(house: CoreHouse) -> None:
@@ -257,3 +259,61 @@ def test_the_story_of_a_job_says_what_happened_to_it(cluster: Cluster) -> None:
         (3.0, "succeeded"),
     ]
     assert house.core.story("job-2") == []
+
+
+def test_the_start_of_a_program_and_its_end_are_recorded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = CoreHouse(cluster)
+    moves: list[Move] = []
+    write = house.store.move
+
+    def noted(made: Sequence[Move], cursor: Cursor | None) -> None:
+        moves.extend(made)
+        write(made, cursor)
+
+    monkeypatch.setattr(house.store, "move", noted)
+    house.start("fcfs")
+    house.pause()
+    house.submit(50.0)
+    house.until(lambda: bool(house.cluster.launches))
+    house.settle()
+    started = house.store.get("job-1")
+    assert (started.start_s, started.attempts[0].run_s) == (0.0, None)
+    gpu = house.core.ledger.layout.gpu_number[started.gpu_id]
+    assert house.core.ledger.occupancy.expected_end_s[gpu] == 50.0
+
+    house.cluster.clock = replace(house.cluster.clock, time_s=7.0)  # an image was fetched
+    house.cluster.emit((EventKind.RUNNING, "job-1", 1, started.placement))
+    house.settle()
+    running = house.store.get("job-1")
+    assert (running.state, running.start_s, running.attempts[0].run_s) == (JobState.RUNNING, 0.0, 7.0)
+    house.kill()
+    house.start("fcfs")
+    house.settle()
+    assert house.core.ledger.occupancy.expected_end_s[gpu] == 57.0
+
+    exit_status = ExitStatus(EndReason.EXITED, code=3, peak_memory_mib=100)
+    house.cluster.revision += 1
+    ended = ClusterEvent(house.cluster.revision, EventKind.FAILED, 9.0, "job-1", 1, started.placement, "", exit_status)
+    del house.cluster.running["job-1"]
+    house.cluster.batches.append(
+        EventBatch(house.cluster.incarnation, (ended,), replace(house.cluster.clock, time_s=9.0))
+    )
+    house.settle()
+    failed = house.store.get("job-1")
+    assert (failed.state, failed.message, failed.attempts[0].exit) == (JobState.FAILED, "exit code 3", exit_status)
+    assert [(each.outcome.runtime_s, each.outcome.succeeded) for each in moves if each.outcome] == [(2.0, False)]
+
+
+def test_the_reason_of_a_lost_gpu_is_told_to_who_waits_for_it(cluster: Cluster) -> None:
+    house = CoreHouse(cluster)
+    house.start("fcfs")
+    house.pause()
+    lost = {gpu.gpu_id: "used by pid 4711 of user bob" for _, gpu in cluster.gpus()}
+    house.core.ledger.set_lost(lost, True)
+    house.submit(5.0)
+    house.settle_until(60.0)
+    message = house.store.get("job-1").message
+    assert message.startswith("every GPU that could hold it is lost or on a drained node (")
+    assert "volta-0/0: used by pid 4711 of user bob; " in message
+    house.core.ledger.set_lost(lost, False)
+    assert not house.core.ledger.occupancy.lost_reasons

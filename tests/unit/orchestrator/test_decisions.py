@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,9 @@ from adlro.decide.policies.sjf import Sjf
 from adlro.records.cluster import Cluster
 from adlro.records.decisions import DecisionBasis
 from adlro.services.orchestrator.deciding.decisions import Made
+from adlro.services.orchestrator.deciding.sets import why_no_set
 from adlro.services.orchestrator.ledger.ledger import Ledger
-from tests.ledgers import queue
+from tests.ledgers import job, node, queue
 
 NO = -np.inf
 
@@ -33,7 +36,7 @@ def made(
     now = Made.now("d-1" if chosen >= 0 else "", entry, Sjf(), ledger, 5.0)
     if chosen < 0:
         return now.judged(judgement, observation, 0)
-    return now.placed(chosen, judgement, observation, 0, 1, None, 9.0)
+    return now.placed((chosen,), judgement, observation, 0, 1, None, 9.0)
 
 
 def test_pairs_that_the_limit_on_waits_keeps_from_a_waiting_job_are_no_candidates(cluster: Cluster) -> None:
@@ -60,8 +63,8 @@ def test_a_job_that_went_first_is_not_told_that_another_does(cluster: Cluster) -
     ("basis", "who"),
     [
         (DecisionBasis.POLICY, "sjf"),
-        (DecisionBasis.LATE, "hold_greedy_fixed"),
-        (DecisionBasis.MISSING, "hold_greedy_fixed"),
+        (DecisionBasis.LATE, "hold_gang"),
+        (DecisionBasis.MISSING, "hold_gang"),
     ],
 )
 def test_who_decided_is_who_takes_pairs_or_does_not(cluster: Cluster, basis: DecisionBasis, who: str) -> None:
@@ -80,3 +83,18 @@ def test_of_a_group_only_the_gpu_that_its_row_takes_has_the_score(cluster: Clust
         "turing-0/0": "sjf rejects this GPU for the job now",
         "turing-0/1": "sjf rejects this GPU for the job now",
     }
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"gpu_count": 2}, "needs 2 GPUs on 1 node, or on more where it runs slower; none is free"),
+        ({"gpu_count": 2, "max_node_count": 1}, "needs 2 GPUs on 1 node; none is free"),
+        ({"gpu_count": 2, "cpu_cores": 5}, "needs 2 GPUs on 2 nodes; none is free"),
+    ],
+)
+def test_more_nodes_are_named_only_where_a_job_can_be_on_more(spec: dict[str, Any], says: str) -> None:
+    two = Cluster("c", (node("a", "v100_sxm2", 16160), node("b", "v100_sxm2", 16160)))
+    ledger = Ledger(two)
+    ledger.set_lost(ledger.layout.gpu_ids, True)
+    assert why_no_set(job(1, **spec).spec, ledger.occupancy, 0) == says

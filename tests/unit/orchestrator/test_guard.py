@@ -24,8 +24,9 @@ from adlro.services.orchestrator.deciding.decisions import DecisionLog, holds_ba
 from adlro.services.orchestrator.deciding.guard import INLINE_PAIRS, Guard
 from adlro.services.orchestrator.deciding.shadow import Shadow
 from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
-from adlro.state.observation import Floats, Observation
+from adlro.state.observation import HOLD, Floats, Observation
 from tests.unit.decide.decision_points import Waiting, decision, drawn
+from tests.unit.decide.gang_points import Several, point
 from tests.unit.orchestrator.house import NO_CHECKPOINT
 
 POINT = drawn(np.random.default_rng(2), 6)
@@ -183,6 +184,20 @@ async def test_one_that_fails_is_replaced_and_told(
     assert guard.problem == ""
 
 
+async def test_a_reservation_of_the_replacement_ends_with_the_next_decision_of_a_policy_that_keeps_none(
+    guard: Guard,
+) -> None:
+    free = point([Several(1, 5.0)], [[0.0]])
+    held = point([Several(4, 10.0), Several(1, 5.0)], [[100.0, 100.0, 100.0, 0.0]], reserved=0)
+    assert (await guard.judge(Made(sjf), free, virtual=False)).reserve is None
+    replaced = await guard.judge(Made(fail), held, virtual=False)
+    assert replaced.reserve is not None
+    assert replaced.reserve.tolist() == [0]
+    again = await guard.judge(Made(sjf), held, virtual=False)
+    assert again.reserve is not None
+    assert again.reserve.tolist() == [HOLD]
+
+
 async def test_one_without_a_checkpoint_is_replaced(guard: Guard, seen: Counter[DecisionBasis]) -> None:
     judgement = await guard.judge(Dqn(NO_CHECKPOINT), POINT, virtual=False)
     assert judgement.basis_of(0) is DecisionBasis.MISSING
@@ -338,8 +353,8 @@ async def test_who_decided_last_is_told_in_words(guard: Guard) -> None:
     assert said(acting) == "made holds it back"
     policy.does = fail
     await guard.judge(policy, POINT, virtual=True)
-    assert acting.deciding == ("hold_greedy_fixed", DecisionBasis.FAILED)
-    assert said(acting) == "hold_greedy_fixed (in place of made: failed) holds it back"
+    assert acting.deciding == ("hold_gang", DecisionBasis.FAILED)
+    assert said(acting) == "hold_gang (in place of made: failed) holds it back"
     policy.does, policy.wait_ratio = sjf_last, 1.0
     await guard.judge(policy, LATE_POINT, virtual=True)
     assert acting.deciding == ("made", DecisionBasis.OVERDUE)

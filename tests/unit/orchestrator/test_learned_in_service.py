@@ -67,13 +67,13 @@ async def test_without_a_checkpoint_the_fallback_decides_until_there_is_one(hous
     await house.until_acting()
     status = await house.orchestrator.status()
     assert (status.policy, status.policy_version) == ("dqn", "")
-    assert (status.deciding_policy, status.deciding_basis) == ("hold_greedy_fixed", DecisionBasis.MISSING)
+    assert (status.deciding_policy, status.deciding_basis) == ("hold_gang", DecisionBasis.MISSING)
     assert "there is no checkpoint" in status.policy_problem
     await house.submit(5.0)
     (job,) = await ended(house, 1)
     decision = await house.orchestrator.explain_job(job.job_id)
     assert (decision.policy, decision.basis) == ("dqn", DecisionBasis.MISSING)
-    assert "hold_greedy_fixed starts job-1" in decision.summary
+    assert "hold_gang starts job-1" in decision.summary
     assert "no checkpoint" in decision.basis_text
     assert (await house.orchestrator.status()).fallbacks == {DecisionBasis.MISSING: 1}
 
@@ -157,7 +157,7 @@ class SlowElsewhere(Declared):
     ("policy", "decides", "basis", "text"),
     [
         ("hold_greedy", "hold_greedy", DecisionBasis.POLICY, "hold_greedy"),
-        ("broken", "hold_greedy_fixed", DecisionBasis.FAILED, "hold_greedy_fixed (in place of broken: failed)"),
+        ("broken", "hold_gang", DecisionBasis.FAILED, "hold_gang (in place of broken: failed)"),
     ],
 )
 async def test_a_job_that_is_held_is_told_who_holds_it(

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 
 from adlro.decide import hold_rule
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import PendingReason
+from adlro.services.orchestrator.explain.waits import waits
+from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase, warm
+from adlro.services.orchestrator.ledger.record_changes import RecordChanges
 from adlro.state import candidate_table
 from adlro.state import scene as observe
 from adlro.state.observation import Observation
@@ -23,7 +27,8 @@ from tests.ledgers import job, node, queue
 
 
 def reason_of(ledger: Ledger, job_id: str) -> tuple[PendingReason, str]:
-    ((_, reason, text),) = ledger.reasons([ledger.entries[job_id]], "sjf holds it back")
+    (wait,) = waits(ledger, [ledger.entries[job_id]], 0.0, "sjf holds it back").reasons
+    reason, text = wait.reason, wait.text
     return reason, text
 
 
@@ -35,7 +40,7 @@ def test_an_observation_shows_what_is_free(cluster: Cluster) -> None:
     ledger = Ledger(cluster)
     first = queue(ledger, 1, (4, 5, 6), cpu_cores=3, memory_mib=1000)
     queue(ledger, 2, (1, 2, 3), cpu_cores=6, gpu_memory_mib=12000, submit_s=1.0)
-    ledger.place(first, 0, 10.0)
+    ledger.place(first, (0,), 10.0)
     seen = ledger.observe(12.0)
     assert seen.queue_length.tolist() == [1]
     assert seen.gpu_idle[0].tolist() == [False, True, True, True, True]
@@ -75,7 +80,7 @@ def test_every_waiting_job_has_its_reason(cluster: Cluster) -> None:
     assert "20000 MiB" in reason_of(ledger, "job-1")[1]
     assert reason_of(ledger, "job-2")[0] is PendingReason.POLICY
     for gpu, number in zip((0, 2, 4), (10, 11, 12), strict=True):
-        ledger.place(queue(ledger, number, (1, 1, 1), cpu_cores=1), gpu, 0.0)
+        ledger.place(queue(ledger, number, (1, 1, 1), cpu_cores=1), (gpu,), 0.0)
     assert reason_of(ledger, "job-2") == (
         PendingReason.RESOURCES,
         "waits for a GPU with 8 cores and 1024 MiB on its node",
@@ -88,9 +93,9 @@ def test_every_waiting_job_has_its_reason(cluster: Cluster) -> None:
 
 def test_two_jobs_never_hold_one_gpu(cluster: Cluster) -> None:
     ledger = Ledger(cluster)
-    ledger.place(queue(ledger, 1, (1, 1, 1)), 0, 0.0)
+    ledger.place(queue(ledger, 1, (1, 1, 1)), (0,), 0.0)
     with pytest.raises(AssertionError, match="already holds"):
-        ledger.place(queue(ledger, 2, (1, 1, 1)), 0, 0.0)
+        ledger.place(queue(ledger, 2, (1, 1, 1)), (0,), 0.0)
 
 
 def test_a_hold_is_allowed_where_something_runs_or_is_known_to_come(cluster: Cluster) -> None:
@@ -99,8 +104,8 @@ def test_a_hold_is_allowed_where_something_runs_or_is_known_to_come(cluster: Clu
     queue(ledger, 2, (1, 2, 3))
     assert ledger.observe(0.0).hold_allowed.tolist() == [False]
     seen = ledger.observe(0.0)
-    ledger.place(first, 0, 0.0)
-    seen = ledger.reflect(seen, 0, 0)
+    ledger.place(first, (0,), 0.0)
+    seen = ledger.reflect(seen, 0, (0,))
     assert seen.hold_allowed.tolist() == ledger.observe(0.0).hold_allowed.tolist() == [True]
     ledger.forget(first)
     assert ledger.observe(0.0).hold_allowed.tolist() == [False]
@@ -115,9 +120,9 @@ def test_users_have_had_what_ended_and_what_runs(cluster: Cluster) -> None:
     for number, user in enumerate(("ann", "bob", "cid", "ann")):
         queue(ledger, number, (1, 2, 3), user=user)
     running = queue(ledger, 10, (4, 5, 6), user="ann")
-    ledger.place(running, 1, 20.0)
+    ledger.place(running, (1,), 20.0)
     other = queue(ledger, 11, (4, 5, 6), user="ann")
-    ledger.place(other, 2, 21.0)
+    ledger.place(other, (2,), 21.0)
     assert ledger.observe(22.0).job_user_service_s[0].tolist() == [3.0, 100.0, 0.0, 3.0]
     ledger.runs_since(other, 21.5)
     assert ledger.observe(22.0).job_user_service_s[0].tolist() == [2.5, 100.0, 0.0, 2.5]
@@ -142,7 +147,7 @@ def test_what_is_taken_is_given_back(steps: list[tuple[int, int, bool]]) -> None
         entry = queue(ledger, number, (number + 1.0, number + 2.0, 1), cpu_cores=cores, submit_s=submit_s)
         fits = fits_now(ledger.observe(0.0))[0, ledger.queued().index(entry)]
         if place and fits.any():
-            ledger.place(entry, int(np.argmax(fits)), 0.0)
+            ledger.place(entry, (int(np.argmax(fits)),), 0.0)
         elif number % 3 == 0:
             for other in [each for each in ledger.entries.values() if each.phase is Phase.PLACED][:2]:
                 ledger.forget(other)
@@ -162,7 +167,7 @@ def test_no_decision_waits_for_the_compiler(cluster: Cluster) -> None:
     functions: list[Any] = [observe._fill, candidate_table._fill_kinds, candidate_table._fill_table]
     compiled = [list(function.signatures) for function in functions]
     ledger = Ledger(cluster, drained=["turing-0"], user_service_s={"ann": 3.0})
-    ledger.place(queue(ledger, 0, (1, 2, 3)), 0, 0.0)
+    ledger.place(queue(ledger, 0, (1, 2, 3)), (0,), 0.0)
     ledger.set_lost(["volta-0/1"], True)
     ledger.observe(1.0)
     for number in range(1, 600):
@@ -223,5 +228,27 @@ def test_the_queue_is_handed_out_without_a_look_up_for_each_job(cluster: Cluster
     assert ledger.queued(1, 3) == in_order[1:3]
     assert Counted.looked_up == 0
     ledger.queued().clear()  # a copy
-    ledger.place(in_order[1], 0, 0.0)
+    ledger.place(in_order[1], (0,), 0.0)
     assert ledger.queued() == [in_order[0], *in_order[2:]]
+
+
+def test_a_set_is_not_spread_where_the_cluster_can_hold_no_packed_one() -> None:
+    """Its node was made smaller while it ran: what it took there is no figure of spread jobs."""
+    two = Cluster("c", (node("a", "v100_sxm2", 16160), node("b", "v100_sxm2", 16160)))
+    small = Cluster("c", (node("a", "v100_sxm2", 16160, cores=2), node("b", "v100_sxm2", 16160, cores=2)))
+    spec = job(1, gpu_count=4, cpu_cores=4).spec
+    for cluster in (two, small):
+        assert not Ledger(cluster).is_spread(spec, (0, 1, 2, 3))
+
+
+def test_nothing_is_learned_of_a_job_of_several_gpus_that_ended_where_the_cluster_no_longer_is(
+    cluster: Cluster,
+) -> None:
+    """Whether its GPUs were on few nodes can't be told any more."""
+    for gpu_count in (1, 2):
+        changes = RecordChanges(Ledger(cluster), 3)
+        record = transitions.launching(job(1, gpu_count=gpu_count), Placement.on("left/0", "left/1"), "v100_sxm2")
+        entry = changes.ledger.enter(transitions.started(record, 1.0), 0, np.ones(3))
+        changes.ledger.place_elsewhere(entry)
+        changes.end(entry, transitions.succeeded(entry.job, 5.0), learn=True)
+        assert (changes.moves[-1].outcome is None) == (gpu_count == 2)

@@ -11,7 +11,8 @@ import pytest
 
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.services.orchestrator.ledger.ledger import Ledger
-from adlro.state.observation import Observation
+from adlro.state.gangs import gpus_of
+from adlro.state.observation import Gangs, Observation
 from tests.ledgers import MODELS, queue
 
 
@@ -24,8 +25,8 @@ def test_an_observation_shows_what_each_job_holds(cluster: Cluster) -> None:
     first = queue(ledger, 1, (4, 5, 6), cpu_cores=3, memory_mib=1000)
     second = queue(ledger, 2, (4, 5, 6), cpu_cores=2, memory_mib=700)
     assert held(ledger.observe(0.0)) == ([0] * 5, [0] * 5)
-    ledger.place(first, 1, 0.0)
-    ledger.place(second, 4, 0.0)
+    ledger.place(first, (1,), 0.0)
+    ledger.place(second, (4,), 0.0)
     before = ledger.occupancy.copy()
     seen = ledger.observe(1.0)
     ledger.forget(first)
@@ -42,11 +43,26 @@ def is_as_made_anew(seen: Observation, anew: Observation, rows: list[int]) -> No
         if field.name == "table":
             np.testing.assert_array_equal(ours.rows_of_job[:, rows], theirs.rows_of_job)
             np.testing.assert_array_equal(ours.job, [rows[job] for job in theirs.job])
-            ours, theirs = (np.stack(table[2:]) for table in (ours, theirs))
+            for name in ("gpu", "size", "duration_s", "gpus", "spread"):
+                np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
+            continue
+        if field.name == "gangs":
+            gangs_are_as_made_anew(ours, theirs, rows)
+            continue
         if field.name.startswith("job_") or field.name == "kind_duration_s":
             ours = ours[:, rows]
         # What a user has had is the same: no time has passed.
         np.testing.assert_array_equal(ours, theirs, err_msg=field.name)
+
+
+def gangs_are_as_made_anew(ours: Gangs | None, theirs: Gangs | None, rows: list[int]) -> None:
+    assert (ours is None) == (theirs is None)
+    if ours is None or theirs is None:
+        return
+    for name in ("gpu_count", "max_nodes", "nodes", "spread_speed"):
+        np.testing.assert_array_equal(getattr(ours, name)[:, rows], getattr(theirs, name), err_msg=name)
+    np.testing.assert_array_equal(ours.gpu_run, theirs.gpu_run)
+    assert (rows.index(ours.reserved[0]) if ours.reserved[0] >= 0 else -1) == theirs.reserved[0]
 
 
 def test_brought_up_to_date_it_is_as_made_anew(cluster: Cluster) -> None:
@@ -56,8 +72,8 @@ def test_brought_up_to_date_it_is_as_made_anew(cluster: Cluster) -> None:
     seen = ledger.observe(17.3)
     rows = list(range(6))  # of the jobs that still wait
     for row, gpu in ((2, 0), (0, 4), (5, 1)):
-        ledger.place(ledger.queued()[rows.index(row)], gpu, 17.3)
-        seen = ledger.reflect(seen, row, gpu)
+        ledger.place(ledger.queued()[rows.index(row)], (gpu,), 17.3)
+        seen = ledger.reflect(seen, row, (gpu,))
         rows.remove(row)
         is_as_made_anew(seen, ledger.observe(17.3), rows)
         assert seen.table.rows_of_job[0, row] == 0
@@ -75,8 +91,9 @@ def drawn_cluster(rng: np.random.Generator) -> Cluster:
     return Cluster("drawn", tuple(nodes))
 
 
+@pytest.mark.parametrize("gangs", [False, True], ids=["one GPU each", "gangs"])
 @pytest.mark.parametrize("seed", range(30))
-def test_so_it_is_with_slow_lost_and_drained_gpus_and_users_who_run_jobs(seed: int) -> None:
+def test_so_it_is_with_slow_lost_and_drained_gpus_and_users_who_run_jobs(seed: int, gangs: bool) -> None:
     rng = np.random.default_rng(seed)
     ledger = Ledger(drawn_cluster(rng))
     gpu_ids, nodes = ledger.layout.gpu_ids, sorted({gpu_id.split("/")[0] for gpu_id in ledger.layout.gpu_ids})
@@ -96,19 +113,28 @@ def test_so_it_is_with_slow_lost_and_drained_gpus_and_users_who_run_jobs(seed: i
             cpu_cores=int(rng.choice([1, 2, 4, 17], p=[0.5, 0.3, 0.15, 0.05])),
             memory_mib=int(rng.choice([100, 1000, 3000])),
             gpu_memory_mib=int(rng.choice([0, 8000, 16000])),
+            gpu_count=int(rng.choice([1, 2, 3, 4])) if gangs else 1,
+            max_node_count=int(rng.choice([0, 0, 1, 2])) if gangs else 0,
+            application="resnet50_fp32",
         )
+    if gangs and rng.random() < 0.5:
+        ledger.reserve(ledger.queued()[int(rng.integers(12))], time_s - 5.0)
     for _ in range(2):  # of users who have running jobs then
         before = ledger.observe(time_s - 7.3)
         if len(before.table.job):
-            ledger.place(ledger.queued()[int(before.table.job[0])], int(before.table.gpu[0]), time_s - 7.3)
+            ledger.place(ledger.queued()[int(before.table.job[0])], gpus_of(before.table.gpus[0]), time_s - 7.3)
     seen, queued = ledger.observe(time_s), ledger.queued()
     rows, kept = list(range(len(queued))), []
     while len(seen.table.job):
         kept.append((seen, copy.deepcopy(seen)))
         row = int(rng.integers(len(seen.table.job)))
-        job, gpu = int(seen.table.job[row]), int(rng.choice(seen.group(0, row)))
-        ledger.place(queued[job], gpu, time_s)
-        seen = ledger.reflect(seen, job, gpu)
+        job, gpus = int(seen.table.job[row]), gpus_of(seen.table.gpus[row])
+        if len(gpus) == 1:
+            gpus = (int(rng.choice(seen.group(0, row))),)
+        duration_s = float(seen.table.duration_s[row])
+        ledger.place(queued[job], gpus, time_s)
+        assert ledger.occupancy.expected_end_s[list(gpus)].tolist() == [time_s + duration_s] * len(gpus)
+        seen = ledger.reflect(seen, job, gpus)
         rows.remove(job)
         is_as_made_anew(seen, ledger.observe(time_s), rows)
     for entry in list(ledger.entries.values()):

@@ -102,7 +102,7 @@ async def test_answers_to_launches_are_told_apart(error, result, cluster):
 def test_each_gpu_is_in_one_state(cluster):
     ledger = Ledger(cluster, drained=["turing-0"])
     for gpu in (0, 2):  # on Volta, and on the drained node
-        ledger.place(queue(ledger, gpu + 1, (4.0, 4.0, 4.0)), gpu, 0.0)
+        ledger.place(queue(ledger, gpu + 1, (4.0, 4.0, 4.0)), (gpu,), 0.0)
     ledger.set_lost(["volta-0/1"], True)
     registry = CollectorRegistry()
     show_view(lambda: View("fcfs", gpu_views(ledger), 12.0, 3.0), registry)

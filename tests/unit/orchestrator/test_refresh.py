@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -282,11 +282,11 @@ def test_a_gpu_that_was_found_slower_is_expected_to_take_longer(cluster: Cluster
     ledger.set_speeds({"volta-0/1": 0.8})
     assert ledger.durations_s(first).tolist() == [10.0, 12.5, 20.0, 20.0, 30.0]
     assert ledger.observe(0.0).durations_s(0, 0).tolist() == [10.0, 12.5, 20.0, 20.0, 30.0]
-    ledger.place(first, 1, 5.0)
+    ledger.place(first, (1,), 5.0)
     assert ledger.occupancy.expected_end_s[1] == 17.5
     ledger.set_speeds({})
     assert ledger.observe(5.0).durations_s(0, 0).tolist() == [10.0, 10.0, 20.0, 20.0, 30.0]
-    assert second.gpu == -1
+    assert second.gpus == ()
 
 
 async def test_exact_declarations_are_believed_on_every_gpu(bench: Bench) -> None:
@@ -323,7 +323,7 @@ async def test_only_speeds_that_slow_down_count(bench: Bench) -> None:
 class ReversingInCore(Declares):
     """Knows nothing at submission; once it has learned, it knows each job's work."""
 
-    def expected(self, specs: Iterable[JobSpec], models: Sequence[str]) -> list[Expected]:
+    def expected(self, specs: Sequence[JobSpec], models: Sequence[str]) -> list[Expected]:
         if self.generation > 1:
             return super().expected(specs, models)
         return [Expected(np.full(len(models), 10.0), 0.0, 1) for _ in specs]

@@ -40,7 +40,7 @@ async def test_decisions_that_wait_take_no_more_memory_than_they_may(
     ledger = Ledger(Cluster("c", tuple(node(f"n{i}", "v100_sxm2", 16000, gpus=8, cores=9) for i in range(8))))
     ledger.set_speeds({gpu_id: 0.5 + number / 200 for number, gpu_id in enumerate(ledger.layout.gpu_ids)})
     for number in range(8):
-        ledger.place(queue(ledger, number, (9.0, 9.0, 9.0)), 8 * number, 0.0)
+        ledger.place(queue(ledger, number, (9.0, 9.0, 9.0)), (8 * number,), 0.0)
     for number in range(8, 108):
         queue(ledger, number, (9.0, 9.0, 9.0), cpu_cores=cores)
     outcomes: list[str] = []
@@ -51,7 +51,7 @@ async def test_decisions_that_wait_take_no_more_memory_than_they_may(
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for moment in range(256):
-        shadow.decided(ledger.observe(2.0 + moment), lambda: (), ledger.layout.gpu_ids, (0, 0), lambda _: None)
+        shadow.decided(ledger.observe(2.0 + moment), lambda: (), ledger.layout.gpu_ids, (0, (0,)), lambda _: None)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     policy.allowed.set()

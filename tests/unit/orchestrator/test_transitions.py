@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from adlro.placement import Placement
 from adlro.records.jobs import Job, JobState, PendingReason
+from adlro.records.payloads import EndReason, ExitStatus
 from adlro.services.orchestrator.ledger import transitions
 from adlro.v1 import job_pb2
 from adlro.wire import job_from_proto, job_to_proto
@@ -41,6 +42,49 @@ def test_an_intent_is_still_pending_and_has_a_reason() -> None:
 def test_a_failure_says_why() -> None:
     failed = transitions.failed(running(), 9.0, "time limit of 4 s reached")
     assert (failed.state, failed.message) == (JobState.FAILED, "time limit of 4 s reached")
+
+
+def test_a_failure_says_how_the_program_ended_once() -> None:
+    three = ExitStatus(EndReason.EXITED, code=3)
+    failed = transitions.failed(running(), 9.0, "", three)
+    assert (failed.message, failed.attempts[0].outcome) == ("exit code 3", "failed: exit code 3")
+    assert failed.attempts[0].exit == three
+    assert transitions.failed(running(), 9.0, "exit code 3", three).message == "exit code 3"
+    killed = ExitStatus(EndReason.SIGNALLED, signal=9)
+    overdue = transitions.failed(running(), 9.0, "time limit of 4 s reached", killed)
+    assert overdue.message == "time limit of 4 s reached (killed by SIGKILL)"
+    at_limit = ExitStatus(EndReason.TIME_LIMIT, detail="time limit of 4 s reached")
+    assert transitions.failed(running(), 9.0, "time limit of 4 s reached", at_limit).message == at_limit.text
+    assert at_limit.text == "time limit of 4 s reached"
+    assert transitions.failed(running(), 9.0, "").attempts[0].outcome == "failed"
+
+
+def test_each_end_keeps_the_exit_status() -> None:
+    exit_status = ExitStatus(EndReason.EXITED, peak_memory_mib=7)
+    for ended in (
+        transitions.succeeded(running(), 9.0, exit_status),
+        transitions.stopped(running(), 9.0, exit_status),
+        transitions.lost(running(), 9.0, "", MAX, exit_status=exit_status),
+    ):
+        assert ended.attempts[0].exit == exit_status
+    gone = transitions.lost(running(), 9.0, "", MAX, exit_status=ExitStatus(EndReason.NODE_LOST))
+    assert gone.attempts[0].outcome == "lost: node lost"
+    again = transitions.launching(gone, Placement.on("volta-0/1"), "v100_sxm2")
+    assert again.attempts[1].exit is None
+
+
+def test_a_runtime_counts_from_the_start_of_the_program() -> None:
+    assert transitions.succeeded(running(), 9.0).runtime_s == 4.0
+    program = transitions.program_runs(running(), 7.5)
+    assert program.state is JobState.RUNNING
+    assert program.start_s == 5.0
+    done = transitions.succeeded(program, 9.0)
+    assert done.attempts[0].run_s == 7.5
+    assert done.runtime_s == 1.5
+    assert transitions.attempt_took_s(program, done) == 4.0, "the GPU was held from the start on"
+    assert transitions.program_runs(running(), 1.0).attempts[0].run_s == 5.0, "not before the start"
+    assert transitions.succeeded(program, 6.0).runtime_s == 0.0
+    assert job(1).runtime_s is None
 
 
 def test_a_lost_attempt_waits_for_another_one_and_keeps_its_place() -> None:

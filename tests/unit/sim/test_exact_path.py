@@ -80,6 +80,7 @@ EXCEPTIONS: dict[tuple[str, str, str], str] = {
     ): "trains a network in torch, whose last bits nobody promises",
     ("adlro/lab/learn/policy_iteration.py", "decisions", "sum"): WHOLE,
     ("adlro/lab/learn/worlds.py", "_draw_cluster", "dirichlet"): ONLY_COMPARED,
+    ("adlro/workload/demand.py", "_gang_shortage", "sum"): WHOLE,
     ("adlro/decide/policies/hungarian.py", "weigh", "scipy.optimize"): "adds, subtracts and compares",
 }
 """(file, function, name): why."""

@@ -17,7 +17,7 @@ from adlro.workload.scenario import load_scenario
 # The record of ended runs, and what is written anew before it is read.
 NOT_COPIED = {
     "run_job",
-    "run_gpu",
+    "run_gpus",
     "run_start_s",
     "run_end_s",
     "run_completed",
@@ -25,6 +25,9 @@ NOT_COPIED = {
     "window",
     "window_count",
     "largest_idle_mib",
+    "node",
+    "gives",
+    "taken",
 }
 
 
@@ -56,7 +59,7 @@ def act(
     row: int,
     gpu: int,
 ) -> bool:
-    action = (np.array([n]), np.array([row]), np.array([gpu]))
+    action = (np.array([n]), np.array([row]), np.array([[gpu]]))
     return kernel.act_all(hardware, machines, jobs, changes, course, *action) < 0
 
 
@@ -93,5 +96,5 @@ def test_a_copy_has_all_of_the_state_and_ends_as_its_source_does() -> None:
     place_first_that_fits(hardware, machines, jobs, changes, course, 1, 1000)
     assert others.status[2] == course.status[1] == DONE
     np.testing.assert_array_equal(others.job_end_s[2], course.job_end_s[1])
-    np.testing.assert_array_equal(others.job_gpu[2], course.job_gpu[1])
+    np.testing.assert_array_equal(others.job_gpus[2], course.job_gpus[1])
     np.testing.assert_array_equal(others.totals[2], course.totals[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from adlro.placement import Placement
 from adlro.records.events import EventKind
 from adlro.sim.batch import BatchOutcome, GpuChange, simulate
 from adlro.sim.simulator import ClusterSimulator
@@ -86,7 +87,7 @@ def in_service(
         if job >= 0:
             go_to(time_s)
             attempts[job] += 1
-            simulator.launch(str(job), attempts[job], jobs[job].spec(f"job {job}"), GPU_IDS[gpu])
+            simulator.launch(str(job), attempts[job], jobs[job].spec(f"job {job}"), Placement.on(GPU_IDS[gpu]))
             began[str(job)] = (gpu, time_s)
     while (next_s := simulator.next_event_time()) is not None:
         take(simulator.advance_to(next_s))

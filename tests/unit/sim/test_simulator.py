@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from adlro.errors import Conflict, InvalidInput, NotFound
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import EventKind
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
 from adlro.sim.durations import stable_normal, work_s
 from adlro.sim.simulator import ClusterSimulator, warm
-from adlro.state import machines
+from adlro.state import gangs, machines
 from adlro.workload.scenario import load_scenario
 
 CLUSTER = Cluster(
@@ -45,15 +46,15 @@ def next_event(simulator: ClusterSimulator) -> float:
 
 def test_duration_is_work_by_speed():
     simulator = ClusterSimulator(CLUSTER)
-    simulator.launch("a", 1, spec(10.0), "turing/0")
+    simulator.launch("a", 1, spec(10.0), Placement.on("turing/0"))
     assert simulator.next_event_time() == pytest.approx(10.0 / 0.46)
 
 
 def test_ends_at_one_instant_come_in_the_order_of_the_launches():
     simulator = ClusterSimulator(CLUSTER)
-    simulator.launch("b", 1, spec(10.0), "volta/1")
-    simulator.launch("a", 1, spec(99.0, time_limit_s=10.0), "turing/0")
-    simulator.launch("c", 1, spec(10.0), "volta/0")
+    simulator.launch("b", 1, spec(10.0), Placement.on("volta/1"))
+    simulator.launch("a", 1, spec(99.0, time_limit_s=10.0), Placement.on("turing/0"))
+    simulator.launch("c", 1, spec(10.0), Placement.on("volta/0"))
     events = simulator.advance_to(10.0)
     assert kinds(events) == [("FINISHED", "b"), ("FAILED", "a"), ("FINISHED", "c")]
     assert simulator.next_event_time() is None
@@ -64,9 +65,9 @@ def ends_apart(simulator: ClusterSimulator, begin_s: float) -> list[tuple[int, i
     found = []
     for first_ms in range(1, 200):
         simulator.set_origin()
-        simulator.launch("a", 1, spec(90.664), "volta/0")
+        simulator.launch("a", 1, spec(90.664), Placement.on("volta/0"))
         simulator.advance_to(round(begin_s + first_ms / 1000, 6))
-        simulator.launch("b", 1, spec((90_664 - first_ms) / 1000), "volta/1")
+        simulator.launch("b", 1, spec((90_664 - first_ms) / 1000), Placement.on("volta/1"))
         instants = 0
         while (end_s := simulator.next_event_time()) is not None:
             instants += len(simulator.advance_to(end_s)) > 0
@@ -91,18 +92,18 @@ def test_what_falls_on_one_instant_does_not_depend_on_how_late_it_is(begin_s):
 
 def test_the_origin_stays_while_something_runs():
     simulator = ClusterSimulator(CLUSTER, time_s=0.25)
-    simulator.launch("a", 1, spec(10.0), "volta/0")
+    simulator.launch("a", 1, spec(10.0), Placement.on("volta/0"))
     simulator.set_origin()
     assert simulator.next_event_time() == 10.25
     assert kinds(simulator.advance_to(10.25)) == [("FINISHED", "a")]
     simulator.set_origin()
-    simulator.launch("b", 1, spec(10.0), "volta/0")
+    simulator.launch("b", 1, spec(10.0), Placement.on("volta/0"))
     assert simulator.next_event_time() == 20.25
 
 
 def test_events_cannot_be_passed_over_and_time_does_not_go_back():
     simulator = ClusterSimulator(CLUSTER)
-    simulator.launch("a", 1, spec(10.0), "volta/0")
+    simulator.launch("a", 1, spec(10.0), Placement.on("volta/0"))
     with pytest.raises(ValueError, match="comes before"):
         simulator.advance_to(11.0)
     assert simulator.advance_to(9.0) == []
@@ -113,7 +114,7 @@ def test_events_cannot_be_passed_over_and_time_does_not_go_back():
 def test_a_job_started_later_ends_at_its_start_plus_its_duration():
     simulator = ClusterSimulator(CLUSTER)
     simulator.advance_to(100.0)
-    event = simulator.launch("a", 3, spec(10.0), "volta/0")
+    event = simulator.launch("a", 3, spec(10.0), Placement.on("volta/0"))
     assert (event.kind, event.time_s, event.attempt) == (EventKind.STARTED, 100.0, 3)
     assert simulator.advance_to(110.0)[0].kind is EventKind.FINISHED
 
@@ -129,7 +130,7 @@ def test_a_job_started_later_ends_at_its_start_plus_its_duration():
 )
 def test_how_a_run_ends(changes, end_s, kind, message):
     simulator = ClusterSimulator(CLUSTER)
-    simulator.launch("a", 1, spec(10.0, **changes), "volta/0")
+    simulator.launch("a", 1, spec(10.0, **changes), Placement.on("volta/0"))
     assert simulator.next_event_time() == end_s
     (event,) = simulator.advance_to(end_s)
     assert event.kind is kind
@@ -147,52 +148,52 @@ def test_how_a_run_ends(changes, end_s, kind, message):
 )
 def test_what_does_not_fit_is_refused_with_the_reason_and_nothing_changes(asked, gpu_id, reason):
     simulator = ClusterSimulator(CLUSTER)
-    simulator.launch("first", 1, spec(cpu_cores=4), "volta/0")
+    simulator.launch("first", 1, spec(cpu_cores=4), Placement.on("volta/0"))
     with pytest.raises(Conflict) as refused:
-        simulator.launch("second", 1, asked, gpu_id)
+        simulator.launch("second", 1, asked, Placement.on(gpu_id))
     assert refused.value.reason == reason
     assert [job.job_id for job in simulator.running] == ["first"]
-    simulator.launch("third", 1, spec(cpu_cores=4), "volta/1")
+    simulator.launch("third", 1, spec(cpu_cores=4), Placement.on("volta/1"))
 
 
 def test_an_unknown_gpu_is_named_and_the_way_to_see_them_told():
     with pytest.raises(NotFound, match=r"no GPU 'volta/7'; DescribeCluster .*'volta/0'"):
-        ClusterSimulator(CLUSTER).launch("a", 1, spec(), "volta/7")
+        ClusterSimulator(CLUSTER).launch("a", 1, spec(), Placement.on("volta/7"))
 
 
 def test_a_job_has_one_running_attempt():
     simulator = ClusterSimulator(CLUSTER)
-    simulator.launch("a", 1, spec(), "volta/0")
+    simulator.launch("a", 1, spec(), Placement.on("volta/0"))
     with pytest.raises(Conflict) as refused:
-        simulator.launch("a", 2, spec(), "volta/1")
+        simulator.launch("a", 2, spec(), Placement.on("volta/1"))
     assert refused.value.reason == "JOB_RUNNING"
 
 
 def test_a_stopped_job_frees_what_it_held_and_does_not_end_again():
     simulator = ClusterSimulator(CLUSTER)
-    simulator.launch("a", 1, spec(10.0, cpu_cores=8), "volta/0")
+    simulator.launch("a", 1, spec(10.0, cpu_cores=8), Placement.on("volta/0"))
     simulator.advance_to(3.0)
     stopped = simulator.stop("a")
     assert stopped is not None
     assert (stopped.kind, stopped.time_s) == (EventKind.STOPPED, 3.0)
     assert simulator.stop("a") is None
-    simulator.launch("a", 2, spec(10.0, cpu_cores=8), "volta/0")
+    simulator.launch("a", 2, spec(10.0, cpu_cores=8), Placement.on("volta/0"))
     assert simulator.next_event_time() == 13.0
     assert kinds(simulator.advance_to(13.0)) == [("FINISHED", "a")]
 
 
 def test_a_lost_gpu_ends_its_job_takes_none_and_comes_back():
     simulator = ClusterSimulator(CLUSTER)
-    simulator.launch("a", 1, spec(), "volta/0")
+    simulator.launch("a", 1, spec(), Placement.on("volta/0"))
     assert kinds(simulator.lose_gpu("volta/0")) == [("GPU_LOST", "volta/0"), ("LOST", "a")]
     assert simulator.lose_gpu("volta/0") == []
     assert simulator.lost_gpu_ids == ("volta/0",)
     with pytest.raises(Conflict) as refused:
-        simulator.launch("b", 1, spec(), "volta/0")
+        simulator.launch("b", 1, spec(), Placement.on("volta/0"))
     assert refused.value.reason == "GPU_LOST"
     assert kinds(simulator.restore_gpu("volta/0")) == [("GPU_BACK", "volta/0")]
     assert simulator.restore_gpu("volta/0") == []
-    simulator.launch("b", 1, spec(), "volta/0")
+    simulator.launch("b", 1, spec(), Placement.on("volta/0"))
 
 
 def test_a_lost_gpu_comes_back_at_its_own_speed():
@@ -200,14 +201,14 @@ def test_a_lost_gpu_comes_back_at_its_own_speed():
     simulator.set_gpu_speed("volta/0", 0.25)
     simulator.lose_gpu("volta/0")
     simulator.restore_gpu("volta/0")
-    simulator.launch("a", 1, spec(10.0), "volta/0")
+    simulator.launch("a", 1, spec(10.0), Placement.on("volta/0"))
     assert simulator.next_event_time() == 10.0
 
 
 def test_what_is_left_of_a_run_takes_longer_on_a_gpu_that_has_become_slower():
     simulator = ClusterSimulator(CLUSTER)
-    simulator.launch("a", 1, spec(10.0), "volta/0")
-    simulator.launch("b", 1, spec(10.0), "volta/1")
+    simulator.launch("a", 1, spec(10.0), Placement.on("volta/0"))
+    simulator.launch("b", 1, spec(10.0), Placement.on("volta/1"))
     simulator.advance_to(4.0)
     simulator.set_gpu_speed("volta/0", 0.5)
     assert kinds(simulator.advance_to(10.0)) == [("FINISHED", "b")]
@@ -215,13 +216,13 @@ def test_what_is_left_of_a_run_takes_longer_on_a_gpu_that_has_become_slower():
     simulator.set_gpu_speed("volta/0", 1.5)
     assert simulator.next_event_time() == pytest.approx(12.0)  # 3 s of work at 1.5
     assert kinds(simulator.advance_to(next_event(simulator))) == [("FINISHED", "a")]
-    simulator.launch("c", 1, spec(9.0), "volta/0")
+    simulator.launch("c", 1, spec(9.0), Placement.on("volta/0"))
     assert simulator.next_event_time() == pytest.approx(18.0)
 
 
 def test_a_time_limit_is_cluster_time_whatever_the_speed():
     simulator = ClusterSimulator(CLUSTER, start_cost_s=1.0)
-    simulator.launch("a", 1, spec(10.0, time_limit_s=12.0), "volta/0")
+    simulator.launch("a", 1, spec(10.0, time_limit_s=12.0), Placement.on("volta/0"))
     assert simulator.next_event_time() == 11.0
     simulator.advance_to(5.0)
     simulator.set_gpu_speed("volta/0", 0.5)
@@ -231,7 +232,7 @@ def test_a_time_limit_is_cluster_time_whatever_the_speed():
     simulator.set_gpu_speed("volta/0", 0.5)
     (event,) = simulator.advance_to(12.0)
     assert (event.kind, event.message) == (EventKind.FAILED, "time limit of 12 s reached")
-    simulator.launch("b", 1, spec(10.0), "volta/0")
+    simulator.launch("b", 1, spec(10.0), Placement.on("volta/0"))
     assert simulator.next_event_time() == 33.0  # no limit of its own: 1 s, then 20 s of work at half the speed
 
 
@@ -253,7 +254,7 @@ def test_a_lost_gpu_has_no_speed_to_change():
 
 def test_each_start_takes_the_start_cost_before_the_work():
     simulator = ClusterSimulator(CLUSTER, start_cost_s=2.5)
-    simulator.launch("a", 1, spec(10.0), "turing/0")
+    simulator.launch("a", 1, spec(10.0), Placement.on("turing/0"))
     assert simulator.next_event_time() == pytest.approx(2.5 + 10.0 / 0.46)
     with pytest.raises(InvalidInput, match="start_cost_s"):
         ClusterSimulator(CLUSTER, start_cost_s=-1.0)
@@ -261,16 +262,25 @@ def test_each_start_takes_the_start_cost_before_the_work():
 
 def test_nothing_is_compiled_at_a_launch_once_the_simulator_is_warm():
     warm()
-    physics: tuple[Any, ...] = (machines.occupy, machines.vacate, machines.set_speed, machines.next_end_s)
+    physics: tuple[Any, ...] = (
+        machines.occupy_gang,
+        machines.vacate,
+        machines.set_speed,
+        machines.next_end_s,
+        gangs.fill_packed_nodes,
+    )
     compiled = [len(function.signatures) for function in physics]
     simulator = ClusterSimulator(CLUSTER, start_cost_s=1)
-    simulator.launch("a", 1, spec(10, cpu_cores=2, time_limit_s=20), "volta/0")
-    simulator.launch("b", 2, spec(None), "volta/1")
+    simulator.launch("a", 1, spec(10, cpu_cores=2, time_limit_s=20), Placement.on("volta/0"))
+    simulator.launch("b", 2, spec(None), Placement.on("volta/1"))
     simulator.stop("b")
     simulator.set_gpu_speed("volta/0", 2)
     simulator.lose_gpu("volta/1")
     simulator.restore_gpu("volta/1")
     simulator.advance_to(next_event(simulator))
+    gpus = [Gpu(f"{node}/0", "v100_sxm2", 16160) for node in range(2)]
+    nodes = tuple(Node(str(node), 8, 65536, (gpu,)) for node, gpu in enumerate(gpus))
+    ClusterSimulator(Cluster("two", nodes)).launch("c", 1, spec(gpu_count=2), Placement.on("0/0", "1/0"))
     assert [len(function.signatures) for function in physics] == compiled
     assert min(compiled) > 0
 

@@ -13,6 +13,7 @@ from adlro.clusterside.telemetry import Outbox
 from adlro.clusterside.timers import LoopTimers
 from adlro.kit.channel import open_channel
 from adlro.kit.testing import ServiceEnded, spawn_service
+from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from adlro.services.simcluster.driver import SimulatedCluster
@@ -52,8 +53,8 @@ def test_the_settings_choose_cluster_speeds_and_start_cost():
         application="ResNet-50 (batch size 64)",
         simulated_work=SimulatedWork(30.0),
     )
-    simulator.launch("on-v100", 1, asked, "v100-0/0")
-    simulator.launch("on-k80", 1, asked, "k80-0/0")
+    simulator.launch("on-v100", 1, asked, Placement.on("v100-0/0"))
+    simulator.launch("on-k80", 1, asked, Placement.on("k80-0/0"))
     assert simulator.next_event_time() == 32.5
     simulator.advance_to(32.5)
     slower = load_speeds("gavel").speed(asked.application, asked.job_type, "k80")

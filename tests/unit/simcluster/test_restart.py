@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from adlro.clusterside.cluster_side import ClusterSide
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import Clock, ClockMode, EventKind
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
@@ -23,9 +24,10 @@ VIRTUAL = Clock(ClockMode.VIRTUAL, 0.0, False, 0.0)
 REAL = Clock(ClockMode.REAL, 1.0, False, 0.0)
 
 
-def spec(work_s: float, time_limit_s: float | None = None) -> JobSpec:
+def spec(work_s: float, time_limit_s: float | None = None, gpu_count: int = 1) -> JobSpec:
     work = SimulatedWork(work_s)
-    return JobSpec("j", "ada", JobType.SIMULATION, memory_mib=1, time_limit_s=time_limit_s, simulated_work=work)
+    plain = JobSpec("j", "ada", JobType.SIMULATION, memory_mib=1, time_limit_s=time_limit_s, simulated_work=work)
+    return replace(plain, gpu_count=gpu_count)
 
 
 class Life:
@@ -57,13 +59,14 @@ class Life:
         return [(e.kind.name, e.job_id or e.gpu_id, e.time_s) for batch in self.side.log.after(0) for e in batch.events]
 
 
-def played(seed: int, kills: Iterator[bool]) -> list[tuple[str, str, float]]:
+def played(seed: int, kills: Iterator[bool], sizes: tuple[int, ...]) -> list[tuple[str, str, float]]:
     """Jobs as they come, FCFS, with times that no float holds exactly; a kill wherever `kills` says so."""
     draw = random.Random(seed)
     life = Life(VIRTUAL)
     life.driver.set_clock_now(not_before_s=1234.567)
     begins = sorted(1234.567 + draw.uniform(0.0, 40.0) for _ in range(60))
     works = [draw.choice([draw.uniform(0.1, 9.0), 3.3]) for _ in begins]
+    counts = [draw.choice(sizes) for _ in begins] if len(sizes) > 1 else [sizes[0]] * len(begins)
     life.side.wake_at(begins)
     launched = 0
     for _ in range(400):
@@ -71,11 +74,14 @@ def played(seed: int, kills: Iterator[bool]) -> list[tuple[str, str, float]]:
             life.kill()
         free = [f"n/{n}" for n in range(4)]
         for running in life.side.describe().running:
-            free.remove(running.gpu_id)
+            for gpu_id in running.placement.gpu_ids:
+                free.remove(gpu_id)
         now_s = life.side.describe().clock.time_s
-        while free and launched < len(begins) and begins[launched] <= now_s:
+        while launched < len(begins) and len(free) >= counts[launched] and begins[launched] <= now_s:
             limit_s = 2.5 if launched % 7 == 0 else None
-            life.side.launch(f"job-{launched}", 1, spec(works[launched], limit_s), free.pop(0), 0)
+            here = Placement.on(*(free.pop(0) for _ in range(counts[launched])))
+            asked = spec(works[launched], limit_s, counts[launched])
+            life.side.launch(f"job-{launched}", 1, asked, here, 0)
             launched += 1
             if next(kills):
                 life.kill()
@@ -85,8 +91,9 @@ def played(seed: int, kills: Iterator[bool]) -> list[tuple[str, str, float]]:
     return life.events
 
 
+@pytest.mark.parametrize("sizes", [(1,), (1, 1, 2, 3)])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_virtual_course_is_the_same_to_the_last_bit_wherever_it_is_killed(seed):
+def test_a_virtual_course_is_the_same_to_the_last_bit_wherever_it_is_killed(seed, sizes):
     def never() -> Iterator[bool]:
         while True:
             yield False
@@ -96,13 +103,13 @@ def test_a_virtual_course_is_the_same_to_the_last_bit_wherever_it_is_killed(seed
         while True:
             yield draw.random() < 0.15
 
-    assert played(seed, now_and_then()) == played(seed, never())
+    assert played(seed, now_and_then(), sizes) == played(seed, never(), sizes)
 
 
 def test_what_came_due_meanwhile_happens_at_its_own_time():
     life = Life(REAL)
-    life.side.launch("a", 1, spec(10.0), "n/0", 0)
-    life.side.launch("b", 1, spec(30.0), "n/1", 0)
+    life.side.launch("a", 1, spec(10.0), Placement.on("n/0"), 0)
+    life.side.launch("b", 1, spec(30.0), Placement.on("n/1"), 0)
     life.side.wake_at([10.5, 100.0])
     life.timers.move(9.5)
     life.kill(replace(REAL, time_s=10.6))  # its ceiling
@@ -116,23 +123,39 @@ def test_what_came_due_meanwhile_happens_at_its_own_time():
 
 def test_lost_gpus_and_stopped_jobs_stay_as_they_were():
     life = Life(REAL)
-    life.side.launch("a", 1, spec(10.0), "n/0", 0)
-    life.side.launch("b", 1, spec(10.0), "n/1", 0)
+    life.side.launch("a", 1, spec(10.0), Placement.on("n/0"), 0)
+    life.side.launch("b", 1, spec(10.0), Placement.on("n/1"), 0)
     life.side.stop("b", 0, 0)
     life.driver.set_gpu_availability("n/0", False)
     before = life.side.describe()
     life.kill()
     after = life.side.describe()
     assert (after.running, after.lost_gpu_ids, after.revision) == ((), ("n/0",), before.revision)
-    assert life.side.launch("a", 1, spec(10.0), "n/0", 0).existing
+    assert life.side.launch("a", 1, spec(10.0), Placement.on("n/0"), 0).existing
     life.driver.set_gpu_availability("n/0", True)
-    assert not life.side.launch("a", 2, spec(10.0), "n/0", 0).existing
+    assert not life.side.launch("a", 2, spec(10.0), Placement.on("n/0"), 0).existing
+
+
+def test_a_gang_runs_on_after_a_kill_and_is_lost_with_one_of_its_gpus_on_all():
+    life = Life(REAL)
+    both = Placement.on("n/1", "n/3")
+    life.side.launch("a", 1, spec(10.0, gpu_count=2), both, 0)
+    life.timers.move(4.0)
+    life.kill(replace(REAL, time_s=4.5))
+    assert [(each.job_id, each.placement) for each in life.side.describe().running] == [("a", both)]
+    assert life.side.launch("a", 1, spec(10.0, gpu_count=2), both, 0).existing
+    assert life.driver.set_gpu_availability("n/3", False) == "a"
+    assert life.events[1:] == [("GPU_LOST", "n/3", 4.5), ("LOST", "a", 4.5)]
+    assert not life.side.launch("b", 1, spec(1.0, gpu_count=2), Placement.on("n/0", "n/1"), 0).existing
+    life.kill(cluster=replace(CLUSTER, nodes=(replace(CLUSTER.nodes[0], gpus=CLUSTER.nodes[0].gpus[1:]),)))
+    assert life.events[-2:] == [("LOST", "b", 4.5), ("CLUSTER_CHANGED", "", 4.5)]
+    assert life.side.describe().running == ()
 
 
 def test_gpus_that_are_not_there_any_more_lose_their_jobs_and_the_change_is_told():
     life = Life(REAL)
     for number in range(4):
-        life.side.launch(f"job-{number}", 1, spec(100.0), f"n/{number}", 0)
+        life.side.launch(f"job-{number}", 1, spec(100.0), Placement.on(f"n/{number}"), 0)
     node = CLUSTER.nodes[0]
     smaller = replace(CLUSTER, nodes=(replace(node, gpus=node.gpus[:2]),))
     life.kill(cluster=smaller)
@@ -145,4 +168,4 @@ def test_gpus_that_are_not_there_any_more_lose_their_jobs_and_the_change_is_told
         (EventKind.CLUSTER_CHANGED.name, ""),
     ]
     life.side.stop("job-0", 0, 0)
-    assert not life.side.launch("job-4", 1, spec(1.0), "n/0", 0).existing
+    assert not life.side.launch("job-4", 1, spec(1.0), Placement.on("n/0"), 0).existing

@@ -6,6 +6,7 @@ import pytest
 
 from adlro.clusterside.cluster_side import ClusterSide
 from adlro.errors import Conflict, InvalidInput, NotFound, OutOfRange, Stale
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import Clock, ClockMode, EventKind
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
@@ -43,7 +44,7 @@ class Bench:
 
     def launch(self, job_id, gpu_id, work_s=10.0, attempt=1, token=1):
         self.runtime.fence.note(token)
-        return self.runtime.launch(job_id, attempt, spec(work_s), gpu_id, token)
+        return self.runtime.launch(job_id, attempt, spec(work_s), Placement.on(gpu_id), token)
 
     def acknowledge(self, token=1):
         self.runtime.fence.note(token)
@@ -348,7 +349,7 @@ def test_a_token_that_no_lease_has_given_is_refused_and_changes_nothing(token):
     bench.launch("a", "n/0", token=7)
     before = bench.runtime.describe()
     for call in (
-        lambda: bench.runtime.launch("b", 1, spec(), "n/1", token),
+        lambda: bench.runtime.launch("b", 1, spec(), Placement.on("n/1"), token),
         lambda: bench.runtime.stop("a", 0, token),
         lambda: bench.runtime.acknowledge(bench.runtime.log.incarnation, bench.runtime.log.revision, token),
     ):

@@ -16,6 +16,7 @@ from adlro.errors import DataLoss, InvalidInput, Stale, Unavailable
 from adlro.kit.channel import open_channel
 from adlro.kit.redis import connect
 from adlro.kit.testing import ServiceEnded, serve
+from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from adlro.services.simcluster import timekeeping
@@ -113,7 +114,7 @@ async def test_a_real_clock_is_written_down_ahead_of_itself() -> None:
 
 async def test_a_clock_that_the_store_does_not_follow_stands_and_loses_nothing() -> None:
     async with kept(REAL) as made:
-        made.runtime.launch("a", 1, SPEC, "volta-0/0", 0)
+        made.runtime.launch("a", 1, SPEC, Placement.on("volta-0/0"), 0)
         made.record.away = True
         made.timers.move(30.0)
         await made.look()
@@ -137,8 +138,8 @@ async def test_a_virtual_clock_goes_with_its_events_and_is_not_written_down_for_
     async with kept(VIRTUAL) as made:
         assert made.record.clock == VIRTUAL
         writes = len(made.record.written)
-        made.runtime.launch("a", 1, SPEC, "volta-0/0", 0)
-        made.runtime.launch("b", 1, replace(SPEC, simulated_work=SimulatedWork(500.0)), "volta-0/1", 0)
+        made.runtime.launch("a", 1, SPEC, Placement.on("volta-0/0"), 0)
+        made.runtime.launch("b", 1, replace(SPEC, simulated_work=SimulatedWork(500.0)), Placement.on("volta-0/1"), 0)
         assert made.now_s == 10.0
         made.runtime.acknowledge(made.runtime.log.incarnation, made.runtime.log.revision, 0)
         assert made.now_s == 500.0 + 10.0
@@ -150,7 +151,7 @@ async def test_a_virtual_clock_goes_with_its_events_and_is_not_written_down_for_
 
 async def test_a_virtual_clock_with_a_speed_limit_is_not_written_far_ahead() -> None:
     async with kept(replace(VIRTUAL, scale=10.0)) as made:
-        made.runtime.launch("a", 1, replace(SPEC, simulated_work=SimulatedWork(500.0)), "volta-0/0", 0)
+        made.runtime.launch("a", 1, replace(SPEC, simulated_work=SimulatedWork(500.0)), Placement.on("volta-0/0"), 0)
         await made.look()
         assert made.record.clock == replace(VIRTUAL, scale=10.0)
         made.timers.move(51.0)
@@ -162,7 +163,7 @@ async def test_a_clock_that_waits_for_its_acknowledgement_keeps_nobody_busy(monk
     monkeypatch.setattr(timekeeping, "LOOK_S", 3600.0)  # only looks that something asks for
     async with kept(replace(VIRTUAL, scale=10.0)) as made:
         made.runtime.wake_at([0.0])  # not acknowledged
-        made.runtime.launch("a", 1, replace(SPEC, simulated_work=SimulatedWork(500.0)), "volta-0/0", 0)
+        made.runtime.launch("a", 1, replace(SPEC, simulated_work=SimulatedWork(500.0)), Placement.on("volta-0/0"), 0)
         await made.settle()
         looks: list[Clock] = []
         wanted_ceiling = made.driver.wanted_ceiling
@@ -207,7 +208,7 @@ async def test_the_end_is_written_exactly_and_nothing_is_told_after_it() -> None
     made = Kept(replace(REAL, time_s=5.0))
     running = asyncio.create_task(made.keeper.run(made.tell))
     await made.settle()
-    made.runtime.launch("a", 1, SPEC, "volta-0/0", 0)
+    made.runtime.launch("a", 1, SPEC, Placement.on("volta-0/0"), 0)
     made.timers.move(0.75)
     running.cancel()
     await made.keeper.close()

@@ -15,7 +15,7 @@ from adlro.kit.redis import connect, connect_blocking
 from adlro.placement import Placement
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, NormalizedJob, SimulatedWork
 from adlro.store import Created, Cursor, JobStore, Move, NewJob, Outcome
-from adlro.store.keys import EVENTS, OUTCOMES, TOKEN
+from adlro.store.keys import CURSOR, EVENTS, OUTCOMES, TOKEN
 from adlro.v1 import stream_pb2
 from tests.stopwatch import Stopwatch
 
@@ -170,6 +170,17 @@ async def test_the_cursor_keeps_the_hold(store: JobStore) -> None:
     assert await store.cursor() == cursor
     await store.move(1, [], replace(cursor, hold_until_s=None))
     assert await store.cursor() == replace(cursor, hold_until_s=None)
+
+
+async def test_the_cursor_keeps_the_reservation(store: JobStore, redis: aioredis.Redis) -> None:
+    cursor = Cursor("i", 8, 9.1, 8.3, None, "job-3", 0.1 + 0.2)
+    await store.move(1, [], cursor)
+    assert await store.cursor() == cursor
+    # An older release writes the cursor without it: what it leaves there is out of date.
+    await redis.hset(CURSOR, mapping={"revision": 9, "time_s": 10.0})
+    assert await store.cursor() == Cursor("i", 9, 10.0, 8.3)
+    await store.move(1, [], replace(cursor, reserved_job_id="", reserved_since_s=0.0))
+    assert await store.cursor() == Cursor("i", 8, 9.1, 8.3)
 
 
 async def test_an_older_token_is_refused(store: JobStore, redis: aioredis.Redis) -> None:

@@ -20,6 +20,7 @@ import adlro.v1
 from adlro.placement import GpuShare, Placement
 from adlro.records.jobs import Job, JobSpec, JobType
 from adlro.records.matrices import ClusterState, FloatArray, MetricColumn, StatePlane, TelemetryBlock
+from adlro.records.payloads import Payload
 from adlro.records.submitting import Rejection
 from adlro.records.telemetry import Metric, Unit
 
@@ -89,6 +90,7 @@ placements = st.dictionaries(words, shares, min_size=1, max_size=3).map(
 )
 _OF_CLASS: dict[Any, st.SearchStrategy[Any]] = {
     str: words,
+    bytes: st.binary(min_size=1, max_size=8),
     bool: st.just(True),
     int: st.integers(1, 2**31 - 1),
     float: st.floats(0.001, 1e9),
@@ -127,7 +129,10 @@ def drawn(hint: Any, *, full: bool) -> st.SearchStrategy[Any]:
     if issubclass(hint, enum.Enum):
         return st.sampled_from(hint)
     hints = typing.get_type_hints(hint)
-    return st.builds(hint, **{each.name: drawn(hints[each.name], full=full) for each in dataclasses.fields(hint)})
+    fields = {each.name: drawn(hints[each.name], full=full) for each in dataclasses.fields(hint)}
+    if hint is Payload:  # it has one of two programs
+        return st.builds(hint, **fields | {"container": st.none()}) | st.builds(hint, **fields | {"process": st.none()})
+    return st.builds(hint, **fields)
 
 
 def has_arrays(record: type[Any]) -> bool:

@@ -25,6 +25,7 @@ from adlro.records.jobs import (
     JobAttempt,
     JobSpec,
     JobState,
+    JobType,
     NormalizedJob,
     PendingReason,
     SimulatedWork,
@@ -35,6 +36,7 @@ from adlro.records.telemetry import Metric
 from adlro.records.watching import JobEventKind, JobFilter
 from adlro.v1 import cluster_pb2, decompose_service_pb2, job_pb2, orchestrator_service_pb2, telemetry_pb2
 from adlro.wire import (
+    SpreadColumns,
     block_from_proto,
     clock_from_proto,
     clock_to_proto,
@@ -122,6 +124,7 @@ def test_a_record_comes_back_as_it_went(translation: Translation[Any, Any], data
 def test_every_field_of_a_message_is_written(translation: Translation[Any, Any], data: st.DataObject) -> None:
     message = translation.to_proto(data.draw(drawn(translation.record, full=True)))
     written = {each.name for each, _ in message.ListFields()}
+    written |= {each.name for one in message.DESCRIPTOR.oneofs for each in one.fields if message.WhichOneof(one.name)}
     assert written | translation.left_out == set(translation.message.DESCRIPTOR.fields_by_name)
 
 
@@ -138,7 +141,7 @@ def test_an_enumeration_is_the_contracts(kind: type[enum.Enum]) -> None:
     (described,) = (each for each in enumerations() if each.name == name)
     prefix = described.values[0].name.removesuffix("UNSPECIFIED")
     numbers = {each.name.removeprefix(prefix): each.number for each in described.values if each.number}
-    ours = {each.name: each.value for each in kind if not (kind is PendingReason and each.value == 0)}
+    ours = {each.name: each.value for each in kind if not (kind in (JobType, PendingReason) and each.value == 0)}
     if issubclass(kind, enum.IntEnum):
         assert ours == numbers
     assert ours.keys() == numbers.keys()
@@ -158,12 +161,25 @@ def test_no_class_has_the_name_of_a_record_that_stands_elsewhere() -> None:
     assert {name: found for name, found in homes.items() if len(found) != 1} == {}
 
 
-@given(st.lists(drawn(RuntimePrediction, full=True), min_size=1, max_size=3), st.sampled_from(PredictionBasis))
-def test_predictions_from_columns_are_those_of_records(found: list[RuntimePrediction], basis: PredictionBasis) -> None:
+@given(
+    st.lists(drawn(RuntimePrediction, full=True), min_size=1, max_size=3),
+    st.sampled_from(PredictionBasis),
+    st.booleans(),
+)
+def test_predictions_from_columns_are_those_of_records(
+    found: list[RuntimePrediction], basis: PredictionBasis, several: bool
+) -> None:
     records = [
         dataclasses.replace(each, interval_coverage=0.8, basis=basis, novelty=0.5, evidence=(), gpu_id="")
         for each in found
     ]
+    spread = None
+    if several:
+        columns = [(each.spread_speed, each.spread_low_s, each.spread_high_s) for each in records]
+        spread = SpreadColumns(*zip(*columns, strict=True))
+    else:
+        without: Any = {"spread_speed": None, "spread_low_s": None, "spread_high_s": None}
+        records = [dataclasses.replace(each, **without) for each in records]
     message = predictions_to_proto(
         [each.gpu_model for each in records],
         [each.median_s for each in records],
@@ -172,6 +188,7 @@ def test_predictions_from_columns_are_those_of_records(found: list[RuntimePredic
         interval_coverage=0.8,
         basis=basis,
         novelty=0.5,
+        spread=spread,
     )
     assert list(message.predictions) == [prediction_to_proto(each) for each in records]
 
@@ -277,7 +294,7 @@ class CountsByWord:
 @pytest.mark.parametrize(
     ("record", "message", "problem"),
     [
-        (Lacks, pb.ShadowDecision, "Lacks lacks agrees, gpu_id, job_id of adlro.v1.ShadowDecision"),
+        (Lacks, pb.ShadowDecision, "Lacks lacks agrees, gpu_id, job_id, placement of adlro.v1.ShadowDecision"),
         (HasMore, pb.RunnerUp, "HasMore.more: adlro.v1.RunnerUp has no such field"),
         (OfAnotherType, pb.RunnerUp, "OfAnotherType.gpu_id: .*int.* does not belong to adlro.v1.RunnerUp.gpu_id"),
         (MayBeAbsent, pb.RunnerUp, "MayBeAbsent.score: adlro.v1.RunnerUp.score can't be absent; declare it optional"),

@@ -10,6 +10,7 @@ from adlro.records.jobs import (
     ExpectedRuntime,
     Job,
     JobAttempt,
+    JobReservation,
     JobSpec,
     JobState,
     JobType,
@@ -36,6 +37,9 @@ specs = st.builds(
     begin_time_s=maybe,
     labels=st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=3),
     simulated_work=st.none() | st.builds(SimulatedWork, numbers, maybe),
+    gpu_count=st.integers(1, 1024),
+    max_node_count=st.integers(0, 1024),
+    gpu_models=st.lists(st.text(min_size=1, max_size=5), max_size=3).map(tuple),
 )
 placements = st.dictionaries(st.text(min_size=1, max_size=5), st.floats(0, 1, exclude_min=True), max_size=3).map(
     lambda shares: Placement(tuple(GpuShare(gpu_id, share) for gpu_id, share in shares.items()))
@@ -55,6 +59,19 @@ jobs = st.builds(
     ),
     revision=st.integers(0, 10**12),
     cancel_requested=st.booleans(),
+    reservation=st.none()
+    | st.builds(
+        JobReservation,
+        job_id=st.just("job-1"),
+        since_s=numbers,
+        gpu_model=st.just("t4"),
+        node_ids=st.lists(st.text(min_size=1, max_size=5), max_size=3).map(tuple),
+        expected_start_s=numbers,
+        slack_gpu_count=st.integers(0, 64),
+        gpu_count=st.integers(2, 64),
+    ),
+    reserved_for_job_id=st.sampled_from(["", "job-7"]),
+    reserved_until_s=maybe,
 )
 
 
@@ -92,5 +109,6 @@ def test_a_spec_comes_back_as_it_went(spec: JobSpec) -> None:
 def test_defaults_are_those_of_the_contract() -> None:
     spec = spec_from_proto(job_pb2.JobSpec(name="a", user="b", job_type=job_pb2.JOB_TYPE_SIMULATION, cpu_cores=2))
     assert (spec.priority, spec.memory_mib, spec.gpu_memory_mib, spec.gpu_count) == (0.5, 8192, 0, 1)
+    assert (spec.max_node_count, spec.gpu_models, spec.accepts("any")) == (0, (), True)
     assert spec_from_proto(job_pb2.JobSpec(job_type=job_pb2.JOB_TYPE_SIMULATION)).cpu_cores == 1
     assert spec_from_proto(job_pb2.JobSpec(job_type=job_pb2.JOB_TYPE_SIMULATION, priority=0)).priority == 0.0

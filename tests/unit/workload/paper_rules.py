@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from adlro.hardware.speeds import speed
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster
 from adlro.sim.simulator import ClusterSimulator, SimulatedGpu
 from adlro.workload.job_lists import WorkloadJob
@@ -51,7 +52,7 @@ class PaperRun:
             while (start := self._decide()) is not None:
                 number, gpu_id = start
                 self.queue.remove(number)
-                self.simulator.launch(str(number), 1, self.jobs[number].spec(f"job {number}"), gpu_id)
+                self.simulator.launch(str(number), 1, self.jobs[number].spec(f"job {number}"), Placement.on(gpu_id))
         jct_s = [ends[number] - job.submit_s for number, job in enumerate(self.jobs)]
         return sum(jct_s) / len(jct_s), max(ends.values()) - self.jobs[0].submit_s
 

@@ -34,6 +34,8 @@ def job_class(name: str, share: float, work_s: float, *, memory_mib: int = 0, co
     return JobClass(name, JobType.SIMULATION, memory_mib, cores, 1, share, work_s)
 
 
+PHILLY = ("gangs_philly", "gangs_philly_64", "gangs_philly_256")
+SHARED = ("shared", "shared_64", "shared_256")
 TABLE = SHIPPED.extended(
     [
         SpeedRow("even", JobType.SIMULATION, {"fast": 1.0, "slow": 1.0}),
@@ -70,7 +72,7 @@ def test_memory_keeps_jobs_off_small_gpus():
         capacity_jobs_per_h(cluster, [job_class("even", 1.0, 36.0, memory_mib=20000)], TABLE)
 
 
-@pytest.mark.parametrize("name", ["heavy_tails", "gavel"])
+@pytest.mark.parametrize("name", ["heavy_tails", "gavel", *PHILLY, *SHARED])
 def test_the_capacities_that_were_computed_come_out_again(name):
     scenario = load_scenario(name)
     assert scenario_capacity_jobs_per_h(scenario) == pytest.approx(scenario.capacity_jobs_per_h, rel=2e-6)
@@ -91,6 +93,64 @@ def test_the_capacities_that_were_given_are_those_of_some_thousand_drawn_jobs():
     drawn = [capacity_jobs_per_h(paper.cluster, list_classes(jobs, paper.cluster)) for jobs in lists]
     assert np.std(drawn) > 0.5 * (1 - ratios[0]) * exact["paper"]
     assert np.mean(drawn) == pytest.approx(exact["paper"], rel=0.02)
+
+
+# Their study's: with the program's, loads would mean something else than there.
+@pytest.mark.parametrize(
+    ("name", "given", "computed"),
+    [
+        ("gangs", 1528.0, 1564.651),
+        ("gangs_64", 6175.0, 6338.835),
+        ("gangs_256", 24699.0, 25355.342),
+        ("gangs_heavy", 463.0, 427.664),
+    ],
+)
+def test_given_capacities_of_gangs_are_those_of_some_thousand_drawn_jobs(name, given, computed):
+    scenario = load_scenario(name)
+    assert scenario.capacity_jobs_per_h == given
+    exact = scenario_capacity_jobs_per_h(scenario)
+    assert exact == pytest.approx(computed, rel=1e-6)
+    jobs = draw_jobs(scenario, load=0.9, rng=np.random.default_rng(0), count=20_000)
+    gpu_time_s = np.array([job.gpu_count * job.work_s for job in jobs])
+    scatter = gpu_time_s.std() / gpu_time_s.mean()
+    drawn = capacity_jobs_per_h(scenario.cluster, list_classes(jobs, scenario.cluster))
+    assert drawn == pytest.approx(exact, rel=3.0 * scatter / np.sqrt(20_000))
+    # The given figures are within two deviations of the mean GPU time of 4,000 jobs.
+    assert given == pytest.approx(exact, rel=2.0 * scatter / np.sqrt(4000))
+
+
+def test_capacities_of_larger_clusters_are_off_by_the_same_share():
+    for name in ("gangs_heavy_64", "gangs_heavy_256"):
+        scenario = load_scenario(name)
+        assert scenario.capacity_jobs_per_h / scenario_capacity_jobs_per_h(scenario) == pytest.approx(
+            463.0 / 427.664, rel=1e-5
+        )
+    without = replace(load_scenario("gangs"), gang_sizes=())
+    assert scenario_capacity_jobs_per_h(without) == pytest.approx(3010.95, abs=0.01)
+    # 1.9 GPUs a job; but at 16 GPUs a gang of eight has only the V100s.
+    assert scenario_capacity_jobs_per_h(load_scenario("gangs_64")) == pytest.approx(4 * 3010.95 / 1.9, rel=1e-5)
+    assert scenario_capacity_jobs_per_h(load_scenario("gangs")) < 0.99 * 3010.95 / 1.9
+
+
+def test_stops_do_not_change_the_capacity():
+    for name in ("preemptive", "preemptive_20s", "preemptive_240s", "preemptive_600s"):
+        assert load_scenario(name).capacity_jobs_per_h == load_scenario("gangs").capacity_jobs_per_h
+    for gpus in (64, 256):
+        one, other = load_scenario(f"preemptive_{gpus}"), load_scenario(f"gangs_{gpus}")
+        assert one.capacity_jobs_per_h == other.capacity_jobs_per_h
+
+
+def test_a_gang_uses_the_gpu_time_of_all_its_gpus_on_models_that_can_hold_it():
+    cluster = Cluster("c", (node("a", "fast", gpus=2), node("b", "slow", gpus=1)))
+    job = job_class("even", 1.0, 36.0)
+    # Three GPUs, 100 jobs/h each; a gang of two has the fast ones only.
+    assert capacity_jobs_per_h(cluster, [job], TABLE) == pytest.approx(300.0)
+    assert capacity_jobs_per_h(cluster, [replace(job, gpu_count=2)], TABLE) == pytest.approx(100.0)
+    both = [replace(job, share=0.5), replace(job, share=0.5, gpu_count=2)]
+    assert capacity_jobs_per_h(cluster, both, TABLE) == pytest.approx(200.0)
+    assert capacity_jobs_per_h(cluster, [replace(job, gpu_models=("slow",))], TABLE) == pytest.approx(100.0)
+    with pytest.raises(InvalidInput, match=r"with each of 3 GPUs fit on no set of GPUs of the cluster"):
+        capacity_jobs_per_h(cluster, [replace(job, gpu_count=3)], TABLE)
 
 
 def test_variants_of_arrivals_share_the_papers_capacity():

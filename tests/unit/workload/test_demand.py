@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adlro.records.jobs import JobType
-from adlro.workload.demand import demand_warnings, find_unplaceable, node_kinds, split_placeable
+from adlro.workload.demand import demand_warnings, find_unplaceable, node_kinds, packed_node_counts, split_placeable
 from adlro.workload.job_lists import WorkloadJob, draw_jobs
 from adlro.workload.scenario import load_cluster, load_scenario
 
@@ -61,3 +61,61 @@ def test_an_offered_load_above_one_is_a_warning_with_the_figure():
     assert "a load of 9.481" in warning
     found = find_unplaceable(PAPER, [replace(JOB, cpu_cores=21)])
     assert len(demand_warnings(found, float("inf"))) == 2
+
+
+def test_packed_is_the_fewest_nodes_of_an_empty_cluster():
+    kinds = node_kinds(PAPER)
+    every = ("v100_sxm2", "rtx_2080_ti", "radeon_vii")
+    for gpu_count, counts in (
+        (1, dict.fromkeys(every, 1)),
+        (4, dict.fromkeys(every, 1)),
+        (5, {"v100_sxm2": 2}),
+        (8, {"v100_sxm2": 2}),
+        (9, {}),
+    ):
+        assert packed_node_counts(kinds, replace(JOB, gpu_count=gpu_count)) == counts
+    # Eight cores with each GPU: two of them on a node of twenty.
+    assert packed_node_counts(kinds, replace(JOB, gpu_count=4, cpu_cores=8)) == {"v100_sxm2": 2}
+    assert packed_node_counts(kinds, replace(JOB, gpu_count=2, cpu_cores=8)) == dict.fromkeys(every, 1)
+    assert packed_node_counts(kinds, replace(JOB, gpu_count=2, memory_mib=200_000)) == {"v100_sxm2": 2}
+    assert packed_node_counts(kinds, replace(JOB, gpu_count=2, cpu_cores=0, memory_mib=0)) == dict.fromkeys(every, 1)
+    assert packed_node_counts(kinds, replace(JOB, gpu_count=2, gpu_memory_mib=12_000)).keys() == {every[0], every[2]}
+    assert packed_node_counts(kinds, replace(JOB, gpu_count=2, gpu_models=("radeon_vii", "a100"))) == {"radeon_vii": 1}
+    assert packed_node_counts(kinds, replace(JOB, gpu_count=8, max_node_count=1)) == {}
+    assert packed_node_counts(kinds, replace(JOB, gpu_count=8, max_node_count=2)) == {"v100_sxm2": 2}
+
+
+def test_the_nodes_with_the_most_room_come_first():
+    small = replace(PAPER.nodes[0], node_id="small", gpus=PAPER.nodes[0].gpus[:1])
+    kinds = node_kinds(replace(PAPER, nodes=(small, *PAPER.nodes)))
+    assert packed_node_counts(kinds, replace(JOB, gpu_count=4))["v100_sxm2"] == 1
+    assert packed_node_counts(kinds, replace(JOB, gpu_count=8))["v100_sxm2"] == 2
+    assert packed_node_counts(kinds, replace(JOB, gpu_count=9)) == {"v100_sxm2": 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "demand"),
+    [
+        ({"gpu_count": 9}, "gpu_count: asks for 9 GPUs of one model, where the most that can be its own is 8"),
+        (
+            {"gpu_count": 4, "cpu_cores": 20, "gpu_models": ("radeon_vii",)},
+            "gpu_count: asks for 4 GPUs of one model, where the most that can be its own is 1",
+        ),
+        (
+            {"gpu_count": 8, "max_node_count": 1},
+            "max_node_count: 8 GPUs need 2 nodes, where at most 1 is accepted",
+        ),
+        (
+            {"gpu_count": 2, "gpu_models": ("a100", "h100")},
+            "gpu_models: accepts a100, h100, and no node with one of them can hold it",
+        ),
+        ({"gpu_count": 2, "cpu_cores": 21}, "cpu_cores: asks for 21, where the most is 20 cores on a node"),
+    ],
+)
+def test_a_gang_that_never_runs_is_told_why(change, demand):
+    jobs = [JOB, replace(JOB, **change, source_line=7)]
+    found = find_unplaceable(PAPER, jobs)
+    assert found is not None
+    assert (found.count, found.first_line, found.demand) == (1, 7, demand)
+    assert found.sentence.startswith("1 of 2 jobs can never run, for no set of GPUs of the cluster can hold them;")
+    assert split_placeable(PAPER, jobs) == [JOB]

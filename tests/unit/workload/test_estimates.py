@@ -8,11 +8,20 @@ import numpy as np
 import pytest
 
 from adlro.errors import InvalidInput
+from adlro.hardware.gang_speeds import spread_speed
 from adlro.hardware.speeds import GPU_MODELS, SHIPPED, speed
 from adlro.records.jobs import JobSpec, JobType
 from adlro.services.orchestrator.runtimes.predictions import declared_runtime_s
 from adlro.state.job_arrays import pack_jobs
-from adlro.workload.estimates import PRIOR_WORK_S, RuntimeKnowledge, claimed_spread, expected_s, parse_runtime
+from adlro.workload.estimates import (
+    PRIOR_WORK_S,
+    RuntimeKnowledge,
+    claimed_spread,
+    expected_s,
+    expected_spread_speeds,
+    parse_runtime,
+    prior_work_s,
+)
 from adlro.workload.job_lists import draw_groups, draw_jobs
 from adlro.workload.scenario import load_scenario
 
@@ -84,7 +93,7 @@ def test_of_nothing_all_jobs_look_the_same_and_gpus_do_not():
 
 
 @pytest.mark.parametrize("runtime", ["true", "noise:1.5", "group", "type", "none"])
-@pytest.mark.parametrize("name", ["paper", "gavel", "heavy_tails", "surge"])
+@pytest.mark.parametrize("name", ["paper", "gavel", "heavy_tails", "surge", "gangs_philly", "gangs_heavy", "shared"])
 def test_all_kinds_hold_for_all_scenarios(name, runtime):
     scenario = load_scenario(name)
     jobs = draw_jobs(scenario, load=0.9, rng=np.random.default_rng(3), count=20)
@@ -134,7 +143,11 @@ def test_the_prior_is_the_scenarios_median():
 @pytest.mark.parametrize("job_type", list(JobType))
 def test_the_services_know_no_other_prior(job_type):
     spec = JobSpec(name="n", user="u", job_type=job_type)
-    assert declared_runtime_s(spec, "v100_sxm2") == PRIOR_WORK_S[job_type]
+    assert declared_runtime_s(spec, "v100_sxm2") == prior_work_s(job_type)
+    if job_type is not JobType.UNSPECIFIED:
+        assert prior_work_s(job_type) == PRIOR_WORK_S[job_type]
+    else:
+        assert min(PRIOR_WORK_S.values()) < prior_work_s(job_type) < max(PRIOR_WORK_S.values())
 
 
 @pytest.mark.parametrize(("runtime", "least", "most"), [("true", 0.0, 1e-9), ("noise:0.5", 0.42, 0.58)])
@@ -165,3 +178,29 @@ def test_a_spread_must_be_a_number_from_0_for_each_job():
     for wrong in (np.zeros(2), np.array([0.1, -0.1, 0.0]), np.array([0.1, np.inf, 0.0])):
         with pytest.raises(InvalidInput, match="spread"):
             pack_jobs([jobs], load_scenario("paper").cluster, expected_spread=[wrong])
+
+
+def test_a_group_s_mean_is_known_for_each_number_of_gpus():
+    scenario = load_scenario("gangs_philly")
+    one = draw_jobs(scenario, load=0.9, rng=np.random.default_rng(3), count=1)[0]
+    jobs = [replace(one, gpu_count=gpu_count) for gpu_count in (1, 2, 4, 8)]
+    assert believed("group", jobs, scenario)[:, 0] == pytest.approx(
+        believed("group", jobs[:1], scenario)[0, 0] * np.array([1.0, 3.0, 4.0, 5.0])
+    )
+    trace = load_scenario("trace")
+    own = [replace(one, gpu_count=1, work_s=10.0), replace(one, gpu_count=2, work_s=50.0), replace(one, work_s=20.0)]
+    assert believed("group", own, trace)[:, 0] == pytest.approx(
+        np.array([15.0, 50.0, 15.0]) / speed(one.application, one.job_type, MODELS[0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("runtime", "share"), [("true", 0.23), ("noise:0.5", 0.23), ("group", 0.23), ("type", None), ("none", None)]
+)
+def test_what_a_spread_job_loses_is_known_as_well_as_its_speeds(runtime, share):
+    job = replace(JOBS[0], application="gnmt_fp16", job_type=JobType.MACHINE_LEARNING, gpu_count=2)
+    found = expected_spread_speeds([job, replace(job, gpu_count=1)], ["v100_sxm2"], runtime)
+    stands_in = JobType.UNSPECIFIED if runtime == "none" else job.job_type
+    assert found[0, 0] == (spread_speed("", stands_in, 2, "v100_sxm2") if share is None else share)
+    assert found[1, 0] == 1.0
+    assert expected_spread_speeds([], ["v100_sxm2"], runtime).shape == (0, 1)

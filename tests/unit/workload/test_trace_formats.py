@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from adlro.errors import InvalidInput
+from adlro.hardware.gang_speeds import GAVEL_GANG_STEPS_PER_S
 from adlro.hardware.speeds import GAVEL_APPLICATIONS, GAVEL_STEPS_PER_S
 from adlro.records.jobs import JobType
+from adlro.workload.demand import find_unplaceable
 from adlro.workload.scenario import load_scenario
 from adlro.workload.traces import (
     ALIBABA_COLUMNS,
@@ -66,8 +71,19 @@ def write(tmp_path: Path, columns, rows, name: str = "trace.csv") -> Path:
     return path
 
 
+OLD_FIELDS = (
+    *("submit_s", "user", "application", "job_type", "work_s", "gpu_memory_mib", "cpu_cores", "memory_mib", "priority"),
+    *("expected_runtime_s", "source_line"),
+)
+
+
+def digest(jobs) -> str:
+    lines = "\n".join(repr([getattr(job, name) for name in OLD_FIELDS]) for job in jobs)
+    return hashlib.sha256(lines.encode()).hexdigest()[:16]
+
+
 def test_a_philly_trace_is_read(tmp_path):
-    jobs, notes = read_philly(write(tmp_path, PHILLY_COLUMNS, PHILLY), seed=3)
+    jobs, notes = read_philly(write(tmp_path, PHILLY_COLUMNS, PHILLY), seed=3, multi_gpu="one")
     assert [(job.submit_s, job.work_s, job.user, job.source_line) for job in jobs] == [
         (0.0, 2240194.0, "vc-7f04ca", 2),
         (235696.0, 3600.0, "vc-6214e9", 3),
@@ -83,7 +99,7 @@ def test_a_philly_trace_is_read(tmp_path):
 
 
 def test_an_alibaba_trace_is_read(tmp_path):
-    jobs, notes = read_alibaba(write(tmp_path, ALIBABA_COLUMNS, ALIBABA))
+    jobs, notes = read_alibaba(write(tmp_path, ALIBABA_COLUMNS, ALIBABA), multi_gpu="one")
     assert [(job.submit_s, job.work_s, job.cpu_cores, job.memory_mib) for job in jobs] == [
         (0.0, 12537496.0, 12, 16384),
         (9437497.0, 10769854.0 - 9437500.0, 11, 40960),
@@ -106,7 +122,7 @@ def test_an_alibaba_trace_is_read(tmp_path):
 
 
 def test_a_gavel_trace_is_read(tmp_path):
-    jobs, notes = read_gavel(write(tmp_path, GAVEL_COLUMNS, GAVEL))
+    jobs, notes = read_gavel(write(tmp_path, GAVEL_COLUMNS, GAVEL), multi_gpu="one")
     first, second = jobs
     assert first.work_s == 13407515 / GAVEL_STEPS_PER_S["Transformer (batch size 128)"]["v100"]
     assert (second.application, second.job_type, second.submit_s) == ("A3C", JobType.MACHINE_LEARNING, 5.5)
@@ -310,15 +326,143 @@ def test_a_missing_column_is_complained_of_in_the_format_it_is_missing_from(tmp_
 @needs_shared_data
 @pytest.mark.slow
 def test_the_philly_trace_is_read_whole():
-    jobs, notes = read_philly(SHARED_DATA / "traces" / "philly_first_half.csv")
+    jobs, notes = read_philly(SHARED_DATA / "traces" / "philly_first_half.csv", multi_gpu="one")
     assert (len(jobs), notes.lines) == (41123, 41123)
     assert notes.counts == {"several_gpus": 41123 - 39276}
     assert len({job.user for job in jobs}) == 12
+    # As it was before jobs could have several GPUs: published results rest on it.
+    assert digest(jobs) == "c530c0aefd24b6ca"
+    gangs, notes = read_philly(SHARED_DATA / "traces" / "philly_first_half.csv")
+    assert notes.counts["gangs"] == 41123 - 39276
+    sizes = Counter(job.gpu_count for job in gangs)
+    assert (sizes[1], sizes[2], sizes[4], sizes[8]) == (39276, 678, 565, 541)
+    assert [replace(job, gpu_count=1) for job in gangs if job.gpu_count == 1] == [
+        job for job, gang in zip(jobs, gangs, strict=True) if gang.gpu_count == 1
+    ]
+    on_64, notes = read_philly(
+        SHARED_DATA / "traces" / "philly_first_half.csv", cluster=load_scenario("gangs_64").cluster
+    )
+    assert notes.counts.get("too_large", 0) + len(on_64) == 41123
+    assert max(job.gpu_count for job in on_64) == 32
+    assert find_unplaceable(load_scenario("gangs_64").cluster, on_64) is None
 
 
 @needs_shared_data
 @pytest.mark.parametrize("name", ["11cb48", "6214e9"])
 def test_gavels_traces_are_read_whole(name):
-    jobs, notes = read_gavel(SHARED_DATA / "traces" / f"{name}.csv")
+    jobs, notes = read_gavel(SHARED_DATA / "traces" / f"{name}.csv", multi_gpu="one")
     assert (len(jobs), notes.lines) == (2000, 2000)
+    assert digest(jobs) == {"11cb48": "3a444d6d5828caad", "6214e9": "5800506970ee1574"}[name]
     assert {job.application for job in jobs} == set(GAVEL_APPLICATIONS)
+
+
+@pytest.mark.parametrize(
+    ("trace_format", "sizes", "key", "alone"),
+    [
+        ("philly", [8, 1, 1], "gangs", "several_gpus"),
+        ("alibaba", [1, 8, 1, 1], "gangs", "several_gpus_shared"),
+        ("gavel", [1, 4], "gangs", "several_gpus"),
+    ],
+)
+def test_jobs_of_several_gpus_keep_them_unless_one_is_asked_for(tmp_path, trace_format, sizes, key, alone):
+    _, columns, rows = READERS[trace_format]
+    path = write(tmp_path, columns, rows)
+    gangs, notes = read_trace(path, trace_format, seed=3)
+    ones, said = read_trace(path, trace_format, seed=3, multi_gpu="one")
+    assert [job.gpu_count for job in gangs] == sizes
+    assert {job.gpu_count for job in ones} == {1}
+    assert (notes.counts[key], said.counts[alone]) == (1, 1)
+    assert key not in said.counts
+    assert alone not in notes.counts
+    assert (gangs, notes) == read_trace(path, trace_format, seed=3, multi_gpu="gang")
+    # Jobs of one GPU are the same, whatever becomes of the others.
+    for gang, one in zip(gangs, ones, strict=True):
+        if gang.gpu_count == 1:
+            assert gang == one
+        else:
+            assert (gang.user, gang.application, gang.priority) == (one.user, one.application, one.priority)
+
+
+def test_a_pod_keeps_its_share_of_cores_and_memory_with_each_gpu(tmp_path):
+    jobs, _ = read_alibaba(write(tmp_path, ALIBABA_COLUMNS, ALIBABA))
+    assert (jobs[1].gpu_count, jobs[1].cpu_cores, jobs[1].memory_mib) == (8, 11, 40960)
+
+
+def test_gavel_s_steps_run_at_the_measured_speed_of_so_many_gpus(tmp_path):
+    rows = ('"LM (batch size 10)",1000,0,8', '"LM (batch size 10)",1000,1,16', "A3C,1000,5.5,4")
+    jobs, notes = read_gavel(write(tmp_path, GAVEL_COLUMNS, rows))
+    on_eight = GAVEL_GANG_STEPS_PER_S["LM (batch size 10)", 8]
+    assert on_eight == 615.0934647748222
+    assert [job.work_s for job in jobs] == [
+        1000 / on_eight,
+        1000 / (2 * on_eight),
+        1000 / (4 * GAVEL_STEPS_PER_S["A3C"]["v100"]),
+    ]
+    assert (notes.counts["gangs"], notes.counts["steps_assumed"]) == (3, 2)
+    assert "2 of 3 lines: were not measured on as many GPUs" in " ".join(notes.sentences)
+
+
+PHILLY_GANGS = tuple(
+    f"2017-09-07 03:58:{second:02d},3600,{gpus},3600,6214e9" for second, gpus in enumerate((9, 1, 8, 4, 64, 2, 1))
+)
+
+
+def test_what_is_too_large_for_the_cluster_is_left_out_and_said(tmp_path):
+    path = write(tmp_path, PHILLY_COLUMNS, PHILLY_GANGS)
+    cluster = load_scenario("paper").cluster
+    whole, _ = read_philly(path, seed=3)
+    assert [job.gpu_count for job in whole] == [9, 1, 8, 4, 64, 2, 1]
+    jobs, notes = read_philly(path, seed=3, cluster=cluster)
+    assert [job.gpu_count for job in jobs] == [1, 8, 4, 2, 1]
+    assert [job.submit_s for job in jobs] == [0.0, 1.0, 2.0, 4.0, 5.0]  # counted from the first that is left
+    assert (notes.lines, notes.jobs, notes.jobs_in_file) == (7, 5, 5)
+    assert (notes.counts["too_large"], notes.counts["gangs"], notes.first_lines) == (2, 3, {"too_large": 2})
+    said = "2 of 7 lines (the first: line 2): ask for more GPUs of one model than the cluster can give them"
+    assert said in " ".join(notes.sentences)
+    assert find_unplaceable(cluster, jobs) is None
+    # The drawn values of the rest are as they would be without a cluster.
+    alike = [replace(job, submit_s=0.0) for job in whole if job.gpu_count not in (9, 64)]
+    assert [replace(job, submit_s=0.0) for job in jobs] == alike
+    some, told = read_philly(path, seed=3, cluster=cluster, limit=3)
+    assert some == jobs[:3]
+    assert (told.jobs, told.jobs_in_file, told.counts["too_large"], told.lines) == (3, 6, 1, 4)
+    with pytest.raises(InvalidInput, match=r"holds no job that can run: 1 job lines, of which 1 ask for more GPUs"):
+        read_philly(write(tmp_path, PHILLY_COLUMNS, PHILLY_GANGS[:1], "large.csv"), cluster=cluster)
+
+
+def test_drawn_cores_of_a_gang_are_at_most_a_gpu_s_share_of_a_node(tmp_path):
+    rows = [f"2017-09-07 03:{number // 60:02d}:{number % 60:02d},3600,8,3600,6214e9" for number in range(60)]
+    path = write(tmp_path, PHILLY_COLUMNS, rows)
+    cluster = load_scenario("paper").cluster
+    for each in (None, cluster):
+        jobs, notes = read_philly(path, seed=3, cluster=each)
+        assert len(jobs) == 60
+        assert max(job.cpu_cores for job in jobs) == 5
+        assert notes.counts["share_of_a_node"] == sum(
+            one.cpu_cores > 5 for one in read_philly(path, seed=3, multi_gpu="one")[0]
+        )
+    roomy, _ = read_philly(path, seed=3, cluster=load_scenario("gangs").cluster)
+    assert max(job.cpu_cores for job in roomy) == 16
+    # A trace's own figures are left as they are.
+    pods, _ = read_alibaba(write(tmp_path, ALIBABA_COLUMNS, ALIBABA, "pods.csv"))
+    assert pods[1].cpu_cores == 11
+
+
+def test_swf_has_processors_and_they_become_gpus_only_if_asked_for(tmp_path):
+    path = tmp_path / "trace.swf"
+    path.write_text(
+        "1 0 -1 60 4 -1 -1 -1 120 -1 1 1 1 -1 0 -1 -1 -1\n2 5 -1 60 -1 -1 -1 1 120 -1 1 1 1 -1 0 -1 -1 -1\n"
+    )
+    ones, notes = read_trace(path, "swf")
+    assert [job.gpu_count for job in ones] == [1, 1]
+    assert notes.counts == {"several_processors": 1}
+    gangs, notes = read_trace(path, "swf", multi_gpu="gang")
+    assert [job.gpu_count for job in gangs] == [4, 1]
+    assert notes.counts["gangs_of_processors"] == 1
+
+
+def test_there_is_no_third_way(tmp_path):
+    for trace_format, (_, columns, rows) in READERS.items():
+        with pytest.raises(InvalidInput, match="multi_gpu: must be gang or one, not 'split'") as caught:
+            read_trace(write(tmp_path, columns, rows), trace_format, multi_gpu="split")
+        assert caught.value.field == "multi_gpu"

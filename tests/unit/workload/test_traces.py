@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adlro.errors import InvalidInput
-from adlro.records.jobs import JobType
+from adlro.records.jobs import KINDS_OF_WORK, JobType
 from adlro.workload.traces import PAPER_COLUMNS, read_paper_csv, read_swf
 
 SHARED_DATA = Path(os.environ.get("ADLRO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -63,7 +63,7 @@ def test_a_seed_decides_what_a_trace_lacks(tmp_path):
     assert first == again
     assert [job.application for job in first] != [job.application for job in other]
     assert read_swf(path, seed=1, limit=10)[0] == first[:10]
-    assert {job.job_type for job in first} == set(JobType)
+    assert {job.job_type for job in first} == set(KINDS_OF_WORK)
 
 
 def test_a_gzipped_trace_is_read_too(tmp_path):

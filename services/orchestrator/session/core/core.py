@@ -69,7 +69,16 @@ class Core:
         learns_first: bool = False,
     ) -> None:
         state = SessionState(
-            found.record_changes, holding, incarnation, token, found.applied, found.now_s, clock, policy, basis
+            found.record_changes,
+            holding,
+            incarnation,
+            token,
+            found.applied,
+            found.now_s,
+            clock,
+            policy,
+            basis,
+            (found.reserved_job_id, found.reserved_since_s),
         )
         self._state = state
         self._found: Reconciled | None = found
@@ -157,6 +166,8 @@ class Core:
     def _note(self, given: inputs.AnyTime) -> None:
         match given:
             case inputs.PolicyChanged(policy, basis):
+                if policy.name != self._state.policy.name:
+                    self.ledger.end_reservation()  # the policy that wanted it no longer decides
                 self._state.policy, self._state.basis = policy, basis
             case inputs.Drained(nodes):
                 self.ledger.set_drained(nodes)
@@ -240,6 +251,7 @@ class Core:
         self._expectations.use_gpu_speeds(self.ledger)
         picks = yield from self._round.decide()
         yield from self._reasons.tell([entry for entry in fresh if entry.phase is Phase.QUEUED])
+        yield from self._reasons.tell_reservation()
         yield from state.write(state.cursor)
         yield from self._launches.start(picks, state.holding.next_wake_up_s(state.now_s))
         if self.ledger.queue_length:
@@ -248,14 +260,12 @@ class Core:
     def _apply_event(self, event: ClusterEvent) -> None:
         if event.kind in (EventKind.GPU_LOST, EventKind.GPU_BACK):
             if event.revision > self._described:  # the description includes older ones
-                self.ledger.set_lost([event.gpu_id], event.kind is EventKind.GPU_LOST)
+                self.ledger.set_lost({event.gpu_id: event.message}, event.kind is EventKind.GPU_LOST)
             return
         if event.kind is EventKind.CLUSTER_CHANGED:
             if event.revision > self._described:
                 raise Stale("nodes or GPUs of the cluster joined or left; the next session begins with those it has")
             return
-        if event.kind is EventKind.RUNNING:
-            return  # a sign of life; the attempt counts as running since STARTED
         entry = self.ledger.entries.get(event.job_id)
         if entry is None or not entry.is_placed(event.attempt):
             if event.kind is EventKind.STARTED and event.revision > self._described:
@@ -267,17 +277,24 @@ class Core:
                 if job.state is JobState.PENDING:
                     record_changes.record(entry, transitions.started(job, event.time_s))
                     self.ledger.runs_since(entry, event.time_s)
+            case EventKind.RUNNING:
+                if job.state is JobState.RUNNING and job.attempts[-1].run_s is None:
+                    running = transitions.program_runs(job, event.time_s)
+                    record_changes.record(entry, running)
+                    self.ledger.program_runs(entry, running.attempts[-1].run_s or event.time_s)
             case EventKind.FINISHED:
-                record_changes.end(entry, transitions.succeeded(job, event.time_s), learn=True)
+                record_changes.end(entry, transitions.succeeded(job, event.time_s, event.exit), learn=True)
                 self._expectations.ended()
             case EventKind.FAILED:
-                record_changes.end(entry, transitions.failed(job, event.time_s, event.message), learn=True)
+                failed = transitions.failed(job, event.time_s, event.message, event.exit)
+                record_changes.end(entry, failed, learn=True)
             case EventKind.STOPPED if transitions.is_given_up(job) and not job.cancel_requested:
                 self._stopped.append(entry)  # stopped by this orchestrator, whose launch had no answer
             case EventKind.STOPPED:
-                record_changes.end(entry, transitions.stopped(job, event.time_s), learn=False)
+                record_changes.end(entry, transitions.stopped(job, event.time_s, event.exit), learn=False)
             case EventKind.LOST:
-                record_changes.lose(entry, event.message or "its GPU was lost", event.time_s)
+                why = event.message or ("" if event.exit is not None else "its GPU was lost")
+                record_changes.lose(entry, why, event.time_s, exit_status=event.exit)
 
     def _stop_strays(self) -> None:
         """Stops attempts that started after they were given up: they hold GPUs that the ledger counts as idle."""
@@ -294,6 +311,6 @@ class Core:
         for entry, attempt in vanished:
             if entry.is_placed(attempt):
                 self._state.holding.ask_again()
-                gone = entry.job.gpu_id not in self.ledger.layout.gpu_number
+                gone = any(each not in self.ledger.layout.gpu_number for each in entry.job.placement.gpu_ids)
                 why = "its GPU left the cluster" if gone else "it ended while its record could not be read"
                 self._state.record_changes.lose(entry, why, self._state.now_s, excused=True)

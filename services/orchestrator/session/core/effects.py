@@ -88,14 +88,14 @@ class Decided:
         made: the decision; None: the policy holds.
         observation: the judged observation.
         job_ids: ids of its rows.
-        action: (row, GPU), or (HOLD, HOLD).
+        action: (row, GPUs), or (HOLD, ()).
         took_s: seconds that the policy took, with the observation.
     """
 
     made: Made | None
     observation: Observation
     job_ids: Callable[[], tuple[str, ...]]
-    action: tuple[int, int]
+    action: tuple[int, tuple[int, ...]]
     took_s: float
 
 

@@ -242,12 +242,17 @@ class Launches:
             self._forget(flight)
 
     def refuse(self, entry: Entry, why: str, retry_after_s: float = 0.0, *, final: bool = False) -> Steps[None]:
-        """Lets the job wait, with a pause that grows with each refusal, or fail; releases its GPU."""
+        """Lets the job wait, with a pause that grows with each refusal, or fail; releases its GPUs."""
         state, job = self._state, entry.job
         state.warn(
-            "launch refused", job_id=job.job_id, attempt=job.attempt_count, gpu_id=job.gpu_id, why=why, final=final
+            "launch refused",
+            job_id=job.job_id,
+            attempt=job.attempt_count,
+            gpu_ids=str(job.placement),
+            why=why,
+            final=final,
         )
-        present_s = yield from state.wake([0.0])  # other jobs may have waited for its GPU
+        present_s = yield from state.wake([0.0])  # other jobs may have waited for its GPUs
         pause_s = REFUSAL_PAUSES_S[min(transitions.refusals_in_a_row(job), len(REFUSAL_PAUSES_S) - 1)]
         retry_s = present_s + max(pause_s, retry_after_s)
         if state.record_changes.refuse(entry, why, present_s, retry_s, final=final):

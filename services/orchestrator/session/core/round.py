@@ -6,11 +6,13 @@ Only this module knows the contents of observations and judgements.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from adlro.decide.policies.base import Judgement
 from adlro.decide.winner import winner_and_next
-from adlro.placement import Placement
 from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.explain.explanations import runner_up
+from adlro.services.orchestrator.explain.reservations import reservation_after
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Entry
 from adlro.services.orchestrator.session.core.effects import MORE, Ask, Decided
@@ -50,29 +52,44 @@ class Round:
             judgement = judged.judgement
             state.basis = judgement.basis_of(0)
             row, second = winner_and_next(judgement.scores)
-            job, gpu = judgement.action(observation.table, row)
+            job, gpus = judgement.action(observation.table, row)
+            self._reserve(judgement, queue)
             if job < 0:
-                state.effects.decided = Decided(None, observation, _ids(queue), (job, gpu), judged.took_s)
+                state.effects.decided = Decided(None, observation, _ids(queue), (job, gpus), judged.took_s)
                 state.holding.begin(state.now_s)
                 break
             entry = queue[job]
             made = Made.now(f"d-{state.token}-{self._count + 1}", entry, policy, ledger, state.now_s)
             next_best = runner_up(judgement, observation.table, second, queue, ledger)
-            self._place(entry, gpu)
+            self._place(entry, gpus)
             attempt, took_us = entry.job.attempt_count, judged.took_s * 1e6
-            made = made.placed(gpu, judgement, observation, job, attempt, next_best, took_us)
+            made = made.placed(gpus, judgement, observation, job, attempt, next_best, took_us)
+            after = None
+            if ledger.reserved is not None:
+                after = ledger.reflect(observation, job, gpus)
+                made = replace(made, reservation=reservation_after(ledger, after, queue.index(ledger.reserved)))
             self._count += 1
             picks.append(entry)
-            state.effects.decided = Decided(made, observation, _ids(queue), (job, gpu), judged.took_s)
+            state.effects.decided = Decided(made, observation, _ids(queue), (job, gpus), judged.took_s)
             yield MORE
-            observation = ledger.reflect(observation, job, gpu)
+            observation = after or ledger.reflect(observation, job, gpus)
         return picks
 
-    def _place(self, entry: Entry, gpu: int) -> None:
+    def _place(self, entry: Entry, gpus: tuple[int, ...]) -> None:
         state, ledger = self._state, self._state.ledger
-        ledger.place(entry, gpu, state.now_s)
-        gpu_id, model = ledger.layout.gpu_ids[gpu], ledger.layout.model_of(gpu)
-        state.record(entry, transitions.launching(entry.job, Placement.on(gpu_id), model))
+        ledger.place(entry, gpus, state.now_s)
+        placement, model = ledger.layout.placement(gpus), ledger.layout.model_of(gpus[0])
+        state.record(entry, transitions.launching(entry.job, placement, model))
+
+    def _reserve(self, judgement: Judgement, queue: Sequence[Entry]) -> None:
+        """Gives the reservation to the job that a judgement names, before its action is carried out."""
+        if judgement.reserve is None:
+            return
+        state, place = self._state, int(judgement.reserve[0])
+        if place < 0:
+            state.ledger.end_reservation()
+        else:
+            state.ledger.reserve(queue[place], state.now_s)
 
 
 def _ids(queue: Sequence[Entry]) -> Callable[[], tuple[str, ...]]:

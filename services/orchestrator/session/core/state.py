@@ -41,6 +41,7 @@ class SessionState:
         now_s: cluster time of that revision.
         clock: the cluster's clock.
         policy: the acting policy; `basis`: the basis of its last decision.
+        reserved: by the stored cursor, the job that GPUs are kept free for, empty: none, and since when.
 
     Attributes:
         now: seconds of a monotonic wall clock, as given with the present step.
@@ -58,6 +59,7 @@ class SessionState:
         clock: Clock,
         policy: Policy,
         basis: DecisionBasis,
+        reserved: tuple[str, float],
     ) -> None:
         self.record_changes = record_changes
         self.holding = holding
@@ -71,6 +73,7 @@ class SessionState:
         self.now = 0.0
         self.effects = Effects()
         self.story = Story()
+        self._written_reservation = reserved
 
     @property
     def ledger(self) -> Ledger:
@@ -111,11 +114,21 @@ class SessionState:
     def cursor(self) -> Cursor:
         """The position up to which the cluster's log is applied."""
         holding = self.holding
-        return Cursor(self.incarnation, self.applied, self.now_s, holding.last_event_s, holding.until_s)
+        return Cursor(
+            self.incarnation, self.applied, self.now_s, holding.last_event_s, holding.until_s, *self._reservation
+        )
+
+    @property
+    def _reservation(self) -> tuple[str, float]:
+        """The job that GPUs are kept free for, empty: none, and since when."""
+        reserved = self.ledger.reserved
+        return ("", 0.0) if reserved is None else (reserved.job.job_id, self.ledger.reserved_since_s)
 
     def write(self, cursor: Cursor | None = None, *, always: bool = False) -> Steps[None]:
         """Writes the unwritten records and `cursor`; a cursor alone only if `always`, or once it lags far enough."""
         moves = self.record_changes.take_moves()
+        # A session that has forgotten a reservation would keep GPUs free for nothing, and begin again.
+        always = always or self._reservation != self._written_reservation
         if cursor is not None and not moves and self.applied - self.written < CURSOR_LAG and not always:
             cursor = None  # if these events are applied again, they change nothing
         for move in moves:
@@ -127,4 +140,5 @@ class SessionState:
             moves = moves[MOVES_AT_ONCE:]
         if moves or cursor is not None:
             yield Write(moves, cursor)
-            self.written = self.applied if cursor is not None else self.written
+            if cursor is not None:
+                self.written, self._written_reservation = self.applied, self._reservation

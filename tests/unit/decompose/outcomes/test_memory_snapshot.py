@@ -50,6 +50,13 @@ def test_it_comes_back_as_it_was(path, tmp_path):
         assert memory.add(job)
 
 
+def test_jobs_of_several_gpus_come_back_with_what_they_ran_on(tmp_path):
+    spec = JobSpec("gang", "ann", JobType.MACHINE_LEARNING, "gnmt_fp16", gpu_count=2, gpu_models=("v100_sxm2",))
+    job = FinishedJob("job-1", spec, "v100_sxm2", 9.0, 10.0, "n/0", gpu_ids=("n/0", "m/0"), spread=True)
+    save(tmp_path / "memory", MemorySnapshot([job, JOBS[0]], {}, "1-0"))
+    assert list(load(tmp_path / "memory").jobs) == [job, JOBS[0]]
+
+
 def test_vocabularies_keep_their_numbers():
     before, after = Variables(), Variables()
     for name in ("zoe", "ann", "bob"):

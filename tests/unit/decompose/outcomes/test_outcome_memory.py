@@ -156,7 +156,7 @@ def similarity_by_hand(query: FinishedJob, job: FinishedJob) -> float:
     equal = [
         (40, asked.application or None, has.application),
         (25, asked.user, has.user),
-        (15, asked.job_type, has.job_type),
+        (15, asked.job_type or None, has.job_type),
         (20, query.gpu_model, job.gpu_model),
     ]
     near = [

@@ -314,6 +314,25 @@ def test_jobs_of_a_trace_that_fit_nowhere_are_told_before_it_runs(tmp_path: Path
         build_cases(Request(policies=("fcfs",), scenarios=("trace",), trace=str(trace)))
 
 
+def test_jobs_of_a_trace_keep_their_gpus_where_the_cluster_can_hold_them(tmp_path: Path) -> None:
+    trace = tmp_path / "philly.csv"
+    gpus = (8, 1, 16, 2)
+    lines = [f"2017-09-07 03:58:{second:02d},3600,{each},0,6214e9" for second, each in enumerate(gpus)]
+    trace.write_text("\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *lines]) + "\n")
+    asked = Request(policies=("fcfs",), scenarios=("trace",), trace=str(trace))
+    (case,), notes = build_cases(asked)
+    assert [job.gpu_count for job in case.trace or ()] == [8, 1, 2]
+    assert any("(the first: line 4): ask for more GPUs of one model" in note for note in notes)
+    (case,), notes = build_cases(dataclasses.replace(asked, multi_gpu="one"))
+    assert [job.gpu_count for job in case.trace or ()] == [1, 1, 1, 1]
+    for changes, said in (
+        ({"multi_gpu": "split"}, "multi_gpu: unknown way with jobs of several GPUs 'split'"),
+        ({"multi_gpu": "one", "trace": None, "scenarios": ("paper",)}, "multi_gpu: is about a trace's jobs"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            dataclasses.replace(asked, **changes)
+
+
 def test_options_as_text() -> None:
     assert parse_loads("0.9, 0.6,0.9") == (0.6, 0.9)
     assert set(parse_policies("all,-hungarian")) == set(POLICIES) - {"hungarian"}
@@ -326,3 +345,19 @@ def test_options_as_text() -> None:
 
 def test_where_processes_are_counted() -> None:
     assert module.cores() >= 1
+
+
+def test_what_gangs_lose_when_spread_is_known_as_well_as_their_runtimes() -> None:
+    known = {}
+    for runtime in ("true", "type"):
+        (case,) = build_cases(
+            Request(policies=("fcfs",), scenarios=("gangs",), loads=(0.9,), jobs=40, lists=2, runtime=runtime)
+        )[0]
+        known[runtime] = case.arrays(0, 2)
+    true, by_type = known["true"], known["type"]
+    gangs = true.gpu_count > 1
+    assert gangs.any()
+    np.testing.assert_array_equal(true.spread_speed, true.expected_spread_speed)
+    np.testing.assert_array_equal(true.spread_speed, by_type.spread_speed)
+    assert (by_type.expected_spread_speed != by_type.spread_speed)[gangs].any()
+    assert (by_type.expected_spread_speed[~gangs] == 1.0).all()

@@ -20,13 +20,15 @@ from adlro.lab.evaluate.learning import simulate_learned
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobSpec, JobState
 from adlro.services.orchestrator.ports import Predicted
-from adlro.sim.batch import BatchOutcome, simulate
+from adlro.sim.batch import BatchOutcome, BatchSimulator, simulate
 from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.observation import Floats, Ints, Observation
 from adlro.store import Move
 from adlro.workload.estimates import expected_s
 from adlro.workload.job_lists import WorkloadJob, draw_jobs
 from adlro.workload.scenario import load_scenario
+from tests.policies import made
+from tests.unit.orchestrator.reserving import Reserves
 
 SCENARIO = load_scenario("paper")
 CLUSTER = SCENARIO.cluster
@@ -266,3 +268,37 @@ def test_what_is_kept_of_an_interrupted_run_depends_on_how_decompose_learns(monk
             keys.append(tasks_module.key_of(tasks_module.Setup(tuple(cases), {}), tasks_module.Task("mct", 0, 0, 1)))
     assert keys[0] != keys[2]
     assert keys[1] == keys[3]
+
+
+# ---- jobs of several GPUs
+
+GANGS = load_scenario("gangs")
+QUICK = (("fcfs", 3), (Reserves.name, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        pytest.param(name, seed, marks=() if (name, seed) in QUICK else pytest.mark.slow)
+        for name in [*POLICIES, Reserves.name]
+        for seed in (3, 4)
+    ],
+)
+async def test_gangs_start_in_the_core_when_and_where_the_simulator_starts_them(name: str, seed: int) -> None:
+    jobs = draw_jobs(GANGS, load=1.0, rng=np.random.default_rng(seed), count=60)
+    assert max(job.gpu_count for job in jobs) > 1
+    policy = Reserves() if name == Reserves.name else made(name)
+    packed = pack_jobs([jobs], GANGS.cluster)
+    true_s = expected_s(jobs, GANGS.cluster.gpu_models, "true", GANGS, 0)
+    decompose = FakeDecompose(lambda number, _: true_s[number])
+    learned = await simulate_learned(GANGS.cluster, jobs, packed, policy, decompose)
+    simulator = BatchSimulator(GANGS.cluster, packed)
+    while len(simulator.active):
+        seen = simulator.observe()
+        judgement = policy.judge(seen)
+        simulator.act(policy.choose(seen, judgement), judgement.reserve)
+    outcome = simulator.outcome()
+    assert not outcome.stuck.any()
+    assert learned.gpus.tolist() == outcome.gpus.tolist()
+    assert learned.start_s.tolist() == outcome.start_s.tolist()
+    assert learned.end_s.tolist() == outcome.end_s.tolist()

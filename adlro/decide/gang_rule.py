@@ -1,0 +1,454 @@
+"""The rule of the policy `hold_gang`, compiled, on plain arrays of one cluster. numpy and numba only.
+
+The policy (adlro/decide/policies/hold_gang.py) calls it with observations, the rollouts
+(adlro/decide/rollouts/gang_rule.py) with the simulator's arrays.
+
+A candidate is a job and a set of GPUs for it: of each model the packed and the spread set (adlro/state/gangs.py), and
+for a job of one GPU of each kind of GPU one on the node with the fewest idle GPUs, the lowest-numbered on a tie. With d
+the expected duration there, n the number of GPUs, b the job's shortest duration on any model of which enough GPUs are
+present, w the time it has waited, the cost is
+
+    ln b + beta ln n + alpha ln(d / b) + frag (unused share of the empty nodes that the set breaks)
+        - ageing ln(1 + w / b)
+
+A node is empty if all its present GPUs are idle; of one with four GPUs, a job on one of them leaves a share of 3/4
+unused. A candidate is refused where
+
+    d > s_max b                                     it is too slow there, or
+    d > theta min(kappa wait + duration)            it is expected to end earlier elsewhere: the least of all models,
+                                                    packed and spread, with the expected time until such a set is free,
+
+or where it would delay the reserved job (adlro/decide/reservation.py). Where no job has a reservation, the job of
+several GPUs that fits nowhere now and has the greatest w / b gets it, if that is above rho. Once the reserved job fits
+on its set, it starts before all others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from adlro.decide.looked import Looked
+from adlro.decide.reservation import Kept, may_start, reserve, room_to_keep
+from adlro.numeric.compiled import compiled, compiled_call, compiled_part
+from adlro.numeric.exact_compiled import log, log1p
+from adlro.state.gangs import NEVER, Outlook, ends_sooner, free_at_s
+from adlro.state.observation import Bools, Floats, Gangs, Ints
+
+_SLOTS = 1024
+"""Room for expected free times that a decision has already worked out."""
+
+_KEY = 7
+
+
+class GangRule(NamedTuple):
+    """The rule's parameters, floats, as in the formulas above."""
+
+    alpha: float
+    theta: float
+    s_max: float
+    kappa: float
+    beta: float
+    ageing: float
+    frag: float
+    rho: float
+
+
+class Surroundings(NamedTuple):
+    """The rule's input about one cluster apart from the jobs, with room for what it works out; one per thread.
+
+    Attributes:
+        outlook: when what is free.
+        kept: what is kept free.
+        node_idle, node_there: (M,) idle and present GPUs of each node.
+        model_there: (K,) present GPUs of each model.
+        kind_model: (S,) the model of a kind of GPUs; S is at most the number of GPUs.
+        kind_there: (S,) whether a GPU of it is present.
+        model_s: (K,) room: a job's expected duration on each model.
+        known: (1,) number of the decision, from 1.
+        key: (_SLOTS, _KEY) of which free time, and of which decision.
+        wait_s: (_SLOTS,) these times.
+    """
+
+    outlook: Outlook
+    kept: Kept
+    node_idle: Ints
+    node_there: Ints
+    model_there: Ints
+    kind_model: Ints
+    kind_there: Bools
+    model_s: Floats
+    known: Ints
+    key: Ints
+    wait_s: Floats
+
+
+def surroundings_of(outlook: Outlook, models: int) -> Surroundings:
+    """Room for a cluster with this outlook, of GPUs of so many models."""
+    gpus, nodes = len(outlook.gpu_node), len(outlook.node_cores_free)
+    return Surroundings(
+        outlook=outlook,
+        kept=room_to_keep(nodes),
+        node_idle=np.zeros(nodes, dtype=np.int64),
+        node_there=np.zeros(nodes, dtype=np.int64),
+        model_there=np.zeros(models, dtype=np.int64),
+        kind_model=np.zeros(gpus, dtype=np.int64),
+        kind_there=np.zeros(gpus, dtype=np.bool_),
+        model_s=np.zeros(models),
+        known=np.zeros(1, dtype=np.int64),
+        key=np.zeros((_SLOTS, _KEY), dtype=np.int64),
+        wait_s=np.zeros(_SLOTS),
+    )
+
+
+@compiled_part
+def count_gpus(surroundings: Surroundings, gpu_idle: Bools, gpu_kind: Ints) -> None:
+    """Fills in what the rule reads of nodes, models and kinds, for a new decision.
+
+    Args:
+        surroundings: of a cluster whose outlook is filled in.
+        gpu_idle, gpu_kind: (G,) as in an observation.
+    """
+    outlook = surroundings.outlook
+    surroundings.known[0] += 1
+    for model in range(surroundings.model_there.shape[0]):
+        surroundings.model_there[model] = 0
+    for gpu in range(gpu_kind.shape[0]):
+        surroundings.kind_there[gpu] = False
+    for node in range(surroundings.node_idle.shape[0]):
+        idle, there = 0, 0
+        for gpu in range(outlook.node_first_gpu[node], outlook.node_first_gpu[node + 1]):
+            if outlook.gpu_free_s[gpu] < np.inf:
+                there += 1
+                idle += gpu_idle[gpu]
+                surroundings.model_there[outlook.gpu_model[gpu]] += 1
+                surroundings.kind_model[gpu_kind[gpu]] = outlook.gpu_model[gpu]
+                surroundings.kind_there[gpu_kind[gpu]] = True
+        surroundings.node_idle[node], surroundings.node_there[node] = idle, there
+
+
+@compiled_part
+def fill_model_s(surroundings: Surroundings, gpu_count: int, duration_s: Floats, nodes: Ints) -> float:
+    """Fills in a job's expected duration on each model, the shortest of its present GPUs; returns the shortest of all.
+
+    inf: the model can't hold it, or has too few GPUs now.
+
+    Args:
+        duration_s: (S,) expected duration on each kind.
+        nodes: (K,) nodes of a packed set; not read for a job of one GPU.
+    """
+    model_s, best_s = surroundings.model_s, np.inf
+    for model in range(model_s.shape[0]):
+        model_s[model] = np.inf
+    for kind in range(duration_s.shape[0]):
+        if not surroundings.kind_there[kind]:
+            continue
+        model = surroundings.kind_model[kind]
+        if surroundings.model_there[model] < gpu_count or (gpu_count > 1 and nodes[model] == NEVER):
+            continue
+        model_s[model] = min(model_s[model], duration_s[kind])
+        best_s = min(best_s, duration_s[kind])
+    return best_s
+
+
+@compiled_part
+def wait_of_s(
+    surroundings: Surroundings, model: int, gpu_count: int, nodes: int, cores: int, memory_mib: int, gpu_memory_mib: int
+) -> float:
+    """`free_at_s`, worked out once in a decision."""
+    slot = (
+        model * 7919 + gpu_count * 104729 + nodes * 1299709 + cores * 31 + (memory_mib >> 6) * 17 + gpu_memory_mib
+    ) % _SLOTS
+    key, known = surroundings.key[slot], surroundings.known[0]
+    if not (
+        key[0] == known
+        and key[1] == model
+        and key[2] == gpu_count
+        and key[3] == nodes
+        and key[4] == cores
+        and key[5] == memory_mib
+        and key[6] == gpu_memory_mib
+    ):
+        key[0], key[1], key[2], key[3] = known, model, gpu_count, nodes
+        key[4], key[5], key[6] = cores, memory_mib, gpu_memory_mib
+        surroundings.wait_s[slot] = free_at_s(
+            surroundings.outlook, model, gpu_count, nodes, cores, memory_mib, gpu_memory_mib
+        )
+    return float(surroundings.wait_s[slot])
+
+
+@compiled_call
+def is_too_long(
+    rule: GangRule,
+    surroundings: Surroundings,
+    duration_s: float,
+    gpu_count: int,
+    max_nodes: int,
+    cores: int,
+    memory_mib: int,
+    gpu_memory_mib: int,
+    nodes: Ints,
+    spread_speed: Floats,
+) -> bool:
+    """Whether a job is expected to end so much earlier elsewhere that it is better held; `fill_model_s` has filled it.
+
+    Args:
+        duration_s: expected on the candidate.
+        nodes, spread_speed: (K,) of the job; not read for one of one GPU.
+    """
+    outlook = surroundings.outlook
+    for model in range(surroundings.model_s.shape[0]):
+        length_s = surroundings.model_s[model]
+        if rule.theta * length_s >= duration_s:
+            continue  # however soon it is free
+        its_nodes = 1 if gpu_count == 1 else nodes[model]
+        if its_nodes == 1:
+            wait_s = wait_of_s(surroundings, model, gpu_count, its_nodes, cores, memory_mib, gpu_memory_mib)
+            sooner = duration_s > rule.theta * (rule.kappa * wait_s + length_s)
+        else:
+            sooner = _ends_sooner(
+                rule, outlook, model, gpu_count, its_nodes, cores, memory_mib, gpu_memory_mib, length_s, duration_s
+            )
+        if sooner:
+            return True
+        if gpu_count == 1 or spread_speed[model] == 0.0:
+            continue
+        length_s /= spread_speed[model]
+        if rule.theta * length_s < duration_s and _ends_sooner(
+            rule, outlook, model, gpu_count, max_nodes, cores, memory_mib, gpu_memory_mib, length_s, duration_s
+        ):
+            return True
+    return False
+
+
+@compiled_call
+def _ends_sooner(
+    rule: GangRule,
+    outlook: Outlook,
+    model: int,
+    gpu_count: int,
+    nodes: int,
+    cores: int,
+    memory_mib: int,
+    gpu_memory_mib: int,
+    length_s: float,
+    duration_s: float,
+) -> bool:
+    """`ends_sooner`, with the rule's parameters."""
+    return ends_sooner(
+        outlook,
+        model,
+        gpu_count,
+        nodes,
+        cores,
+        memory_mib,
+        gpu_memory_mib,
+        length_s,
+        rule.kappa,
+        rule.theta,
+        duration_s,
+    )
+
+
+@compiled_part
+def unused_share(surroundings: Surroundings, node: int, taken: int) -> float:
+    """The share of an empty node's GPUs that a start leaves unused; 0 for a node that isn't empty."""
+    there = surroundings.node_there[node]
+    if surroundings.node_idle[node] != there:
+        return 0.0
+    return float((there - taken) / there)
+
+
+@compiled_part
+def cost_of(rule: GangRule, gpu_count: int, length_ln: float, slow_ln: float, unused: float, age_ln: float) -> float:
+    """The cost of a candidate.
+
+    Args:
+        length_ln: ln b.
+        slow_ln: ln(d / b).
+        unused: share of empty nodes.
+        age_ln: ln(1 + w / b).
+    """
+    cost = length_ln + rule.alpha * slow_ln + rule.frag * unused - rule.ageing * age_ln
+    if gpu_count > 1 and rule.beta > 0.0:
+        cost += rule.beta * log(float(gpu_count))
+    return float(cost)
+
+
+@compiled
+def score_cluster(
+    rule: GangRule,
+    surroundings: Surroundings,
+    looked: Looked,
+    gangs: Gangs,
+    n: int,
+    plain: bool,
+    scores: Floats,
+    best_of_kind: Ints,
+) -> int:
+    """Fills the scores of the rows of cluster n in the observation's table; -inf: refused.
+
+    Args:
+        surroundings: of the cluster, with its outlook.
+        looked, gangs: of the observation.
+        plain: whether neither cores nor memory ever keep a job from a GPU of a model on which it can run: then all that
+            ask for as many GPUs wait equally long.
+        scores: (C,) of all clusters' rows.
+        best_of_kind: (S,) room.
+
+    Returns:
+        The place of the job that has the reservation from now on; -1: none.
+    """
+    table, kept = looked.table, surroundings.kept
+    count_gpus(surroundings, looked.gpu_idle[n], looked.gpu_kind[n])
+    may_hold, time_s = looked.hold_allowed[n], looked.time_s[n]
+    reserved = _reserved_job(rule, surroundings, looked, gangs, n)
+    best = -np.inf
+    for job in range(looked.job_waiting.shape[1]):
+        begin, end = table.first[n, job], table.first[n, job + 1]
+        if begin == end:
+            continue
+        gpu_count, duration_s = gangs.gpu_count[n, job], looked.kind_duration_s[n, job]
+        cores, memory_mib = looked.job_cores[n, job], looked.job_memory_mib[n, job]
+        gpu_memory_mib = looked.job_gpu_memory_mib[n, job]
+        best_s = fill_model_s(surroundings, gpu_count, duration_s, gangs.nodes[n, job])
+        if gpu_count == 1:
+            for kind in range(duration_s.shape[0]):
+                best_of_kind[kind] = -1
+        length_ln = age_ln = np.nan
+        for row in range(begin, end):
+            scores[row] = -np.inf
+            its_s = table.duration_s[row]
+            if may_hold:
+                if its_s > rule.s_max * best_s:
+                    continue
+                if (
+                    reserved >= 0
+                    and job != reserved
+                    and not may_start(surroundings.outlook, kept, table.gpus[row], gpu_count, its_s, cores, memory_mib)
+                ):
+                    continue
+            node = looked.gpu_node[n, table.gpu[row]]
+            other = -1
+            if gpu_count == 1:
+                kind = looked.gpu_kind[n, table.gpu[row]]
+                other = best_of_kind[kind]
+                if (
+                    other >= 0
+                    and surroundings.node_idle[node] >= surroundings.node_idle[looked.gpu_node[n, table.gpu[other]]]
+                ):
+                    continue
+            if may_hold and its_s > rule.theta * best_s:
+                if plain:
+                    cores_now, memory_now_mib, gpu_memory_now_mib = 0, 0, 0
+                else:
+                    cores_now, memory_now_mib, gpu_memory_now_mib = cores, memory_mib, gpu_memory_mib
+                if is_too_long(
+                    rule,
+                    surroundings,
+                    its_s,
+                    gpu_count,
+                    gangs.max_nodes[n, job],
+                    cores_now,
+                    memory_now_mib,
+                    gpu_memory_now_mib,
+                    gangs.nodes[n, job],
+                    gangs.spread_speed[n, job],
+                ):
+                    continue
+            if length_ln != length_ln:
+                length_ln = log(best_s)
+                age_ln = log1p(max(time_s - looked.job_submit_s[n, job], 0.0) / best_s)
+            if gpu_count == 1:
+                unused = unused_share(surroundings, node, 1)
+                if other >= 0:
+                    scores[other] = -np.inf
+                best_of_kind[kind] = row
+            else:
+                unused = _unused_by_set(surroundings, table.gpus[row], gpu_count)
+            scores[row] = -cost_of(rule, gpu_count, length_ln, log(its_s / best_s), unused, age_ln)
+            best = max(best, scores[row])
+    if reserved >= 0 and kept.start_s[0] == 0.0:
+        for row in range(table.first[n, reserved], table.first[n, reserved + 1]):
+            if is_reserved_set(surroundings, table.gpu[row], table.spread[row]):
+                scores[row] = max(best, 0.0) + 1.0
+                break
+    return reserved
+
+
+@compiled_part
+def is_reserved_set(surroundings: Surroundings, gpu: int, spread: bool) -> bool:
+    """Whether a set of the reserved job is the one that it waits for.
+
+    Args:
+        gpu: one of its GPUs.
+        spread: whether it is spread.
+    """
+    figures = surroundings.kept.figures
+    return bool(surroundings.outlook.gpu_model[gpu] == figures[0] and (figures[1] == 1) == spread)
+
+
+@compiled_part
+def _unused_by_set(surroundings: Surroundings, gpus: Ints, gpu_count: int) -> float:
+    """The unused share of all empty nodes that a set of GPUs breaks."""
+    unused, i = 0.0, 0
+    while i < gpu_count:
+        node, taken = surroundings.outlook.gpu_node[gpus[i]], 0
+        while i < gpu_count and surroundings.outlook.gpu_node[gpus[i]] == node:
+            taken += 1
+            i += 1
+        unused += unused_share(surroundings, node, taken)
+    return unused
+
+
+@compiled_part
+def _reserved_job(rule: GangRule, surroundings: Surroundings, looked: Looked, gangs: Gangs, n: int) -> int:
+    """The place of the job that has the reservation, or gets it now, worked out into `kept`; -1: none."""
+    reserved = gangs.reserved[n]
+    if (
+        reserved >= 0
+        and looked.job_waiting[n, reserved]
+        and _reserve(surroundings, looked, gangs, n, reserved) < np.inf
+    ):
+        return int(reserved)
+    below = np.inf
+    while True:
+        found, most = -1, rule.rho
+        for job in range(looked.job_waiting.shape[1]):
+            if (
+                gangs.gpu_count[n, job] > 1
+                and looked.job_waiting[n, job]
+                and looked.table.first[n, job] == looked.table.first[n, job + 1]
+            ):
+                best_s = fill_model_s(
+                    surroundings, gangs.gpu_count[n, job], looked.kind_duration_s[n, job], gangs.nodes[n, job]
+                )
+                ratio = (looked.time_s[n] - looked.job_submit_s[n, job]) / best_s
+                if most < ratio < below:
+                    found, most = job, ratio
+        if found < 0:
+            return -1
+        if _reserve(surroundings, looked, gangs, n, found) < np.inf:
+            return found
+        below = most
+
+
+@compiled_part
+def _reserve(surroundings: Surroundings, looked: Looked, gangs: Gangs, n: int, job: int) -> float:
+    """Works out the reservation of a job of cluster n."""
+    fill_model_s(surroundings, gangs.gpu_count[n, job], looked.kind_duration_s[n, job], gangs.nodes[n, job])
+    return float(
+        reserve(
+            surroundings.outlook,
+            gangs.gpu_count[n, job],
+            gangs.max_nodes[n, job],
+            looked.job_cores[n, job],
+            looked.job_memory_mib[n, job],
+            looked.job_gpu_memory_mib[n, job],
+            gangs.nodes[n, job],
+            surroundings.model_s,
+            gangs.spread_speed[n, job],
+            surroundings.kept,
+        )
+    )

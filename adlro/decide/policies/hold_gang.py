@@ -1,0 +1,144 @@
+"""hold_greedy for jobs of several GPUs: best fit, and GPUs kept free for a job that waits long. Arrays only."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from adlro.decide.gang_rule import GangRule, score_cluster, surroundings_of
+from adlro.decide.looked import as_type, looked_at
+from adlro.decide.policies.base import Judgement, Policy
+from adlro.decide.policies.hold_greedy import HoldGreedyFixed
+from adlro.decide.reservation import outlook_of
+from adlro.errors import InvalidInput
+from adlro.state.gangs import Outlook
+from adlro.state.observation import Bools, Floats, Gangs, Observation
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HoldGangSettings:
+    """The weights of a candidate's cost, and the limits of what is accepted.
+
+    Attributes:
+        alpha: weight of the slowdown against the job's fastest GPU model.
+        theta: a candidate is refused if its duration exceeds this many times the job's earliest expected completion.
+        s_max: a candidate is refused if its duration exceeds this many times the shortest on any model.
+        kappa: weight of the waiting time in an expected completion.
+        beta: weight of the number of GPUs.
+        ageing: weight of the time waited.
+        frag: weight of the unused share of an empty node that the start breaks.
+        rho: a job that fits nowhere gets a reservation once it has waited longer than this many times its duration.
+    """
+
+    alpha: float
+    theta: float
+    s_max: float
+    kappa: float
+    beta: float
+    ageing: float
+    frag: float
+    rho: float
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not 0.0 <= value < math.inf and not (field.name == "rho" and value == math.inf):
+                raise InvalidInput(f"{field.name} must be a number from 0, not {value}", field=field.name)
+        for name in ("theta", "s_max"):
+            if getattr(self, name) < 1.0:
+                raise InvalidInput(f"{name} must be at least 1: a job's fastest GPUs would be refused", field=name)
+        if self.kappa == 0.0:
+            raise InvalidInput("kappa must be above 0: a GPU that is lost would else count as idle", field="kappa")
+
+    def rule(self) -> GangRule:
+        """The parameters for compiled code."""
+        return GangRule(**{name: float(getattr(self, name)) for name in GangRule._fields})
+
+
+ONE_SETTING = HoldGangSettings(alpha=6.0, theta=1.5, s_max=5.0, kappa=0.75, beta=0.0, ageing=0.4, frag=0.5, rho=10.0)
+"""One setting for every load."""
+
+
+class HoldGang(Policy):
+    """Among the sets of GPUs that jobs fit on now, the one of least cost; one much worse than waiting is refused.
+
+    adlro/decide/gang_rule.py has the formulas. Where no job of several GPUs waits or runs it is `hold_greedy_fixed`, by
+    the same code. A job of several GPUs that fits nowhere and has waited long has GPUs kept free for it
+    (adlro/decide/reservation.py); what is expected to end in time, or does not delay it, may start there. If no hold is
+    allowed, nothing is refused.
+
+    Source: as hold_greedy; best fit by node as in bin packing (Johnson 1974); the reservation is that of EASY (Lifka
+    1995). The terms and figures are this project's own; `benchmarks/tune_hold_gang.py` sets them.
+
+    Args:
+        settings: instead of the one setting.
+    """
+
+    name = "hold_gang"
+    description = (
+        "hold_greedy_fixed for jobs of one GPU; with jobs of several: best fit, or hold, and GPUs kept free for one "
+        "that waits long; score: minus a cost of the logarithms of duration and slowdown, with a term for broken nodes"
+    )
+
+    def __init__(self, settings: HoldGangSettings | None = None) -> None:
+        self.settings = settings or ONE_SETTING
+        self._single = HoldGreedyFixed()
+
+    def weigh(self, observation: Observation) -> Judgement:
+        """Minus the cost; -inf for what is refused; and the job that GPUs are kept free for."""
+        if observation.gangs is None:
+            return self._single.weigh(observation)
+        table, rule = observation.table, self.settings.rule()
+        scores, reserve = np.full(len(table.job), -np.inf), np.full(len(table.first), -1, dtype=np.int64)
+        looked = looked_at(observation)
+        gangs = Gangs(*(as_type(column, column.dtype) for column in observation.gangs))
+        with_gangs = clusters_with_gangs(observation, observation.gangs)
+        best_of_kind = np.zeros(observation.gpu_idle.shape[1], dtype=np.int64)
+        for n in range(len(table.first)):
+            if with_gangs[n]:
+                outlook = outlook_of(observation, n)
+                around = surroundings_of(outlook, len(observation.gpu_models))
+                plain = never_short(observation, outlook, n)
+                reserve[n] = score_cluster(rule, around, looked, gangs, n, plain, scores, best_of_kind)
+            else:
+                scores[table.rows(n)] = self._single.preferences(observation.of_cluster(n))
+        return Judgement(scores, reserve=reserve)
+
+    def preferences(self, observation: Observation) -> Floats:
+        """(C,) minus the cost; -inf for what is refused."""
+        return self.weigh(observation).scores
+
+
+def clusters_with_gangs(observation: Observation, gangs: Gangs) -> Bools:
+    """(N,) whether a job of several GPUs waits or runs, or some job has a reservation."""
+    several: Bools = (gangs.gpu_count > 1).any(axis=1) | (gangs.reserved >= 0)
+    for n in np.flatnonzero(~several):
+        run = gangs.gpu_run[n][gangs.gpu_run[n] >= 0]
+        several[n] = len(np.unique(run)) < len(run)
+    return several
+
+
+def never_short(observation: Observation, outlook: Outlook, n: int) -> bool:
+    """Whether neither cores nor memory ever keep a job from a GPU of a model on which it can run.
+
+    GPUs of a model have equal memory then, and a node has enough for as many of the most demanding jobs as it has GPUs.
+    """
+    model, gpu_memory_mib = outlook.gpu_model, outlook.gpu_memory_mib
+    there = np.flatnonzero(gpu_memory_mib >= 0)
+    greatest = np.zeros(len(observation.gpu_models), dtype=np.int64)
+    np.maximum.at(greatest, model[there], gpu_memory_mib[there])
+    if (greatest[model[there]] != gpu_memory_mib[there]).any():
+        return False
+    nodes, node, waiting = len(outlook.node_cores_free), outlook.gpu_node[there], observation.job_waiting[n]
+    gpus = np.bincount(node, minlength=nodes)
+    for free, held, asked in (
+        (outlook.node_cores_free, outlook.gpu_cores_held, observation.job_cores[n]),
+        (outlook.node_memory_free_mib, outlook.gpu_memory_held_mib, observation.job_memory_mib[n]),
+    ):
+        total = free + np.bincount(node, weights=held[there], minlength=nodes).astype(np.int64)
+        most = max(int(asked.max(initial=0, where=waiting)), int(held.max(initial=0)))
+        if (most * gpus > total).any():
+            return False
+    return True

@@ -1,0 +1,36 @@
+"""Speeds of two jobs that share a GPU. Plain records only.
+
+`data/interference_pairs.csv` has, for Gavel's job configurations on V100, P100 and K80, the share of its own speed that
+each of two jobs of one GPU keeps when both run on it: processes side by side, MPS on the V100. All figures are
+measured, each capped at 1. A pair without figures could not run together, or was not measured: it must not share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from adlro.tables import csv_rows
+
+
+def _both_ways(row: Mapping[str, str]) -> dict[tuple[str, str, str], tuple[float, float]]:
+    model, a, b = row["gpu_model"], row["application_a"], row["application_b"]
+    a_keeps, b_keeps = min(float(row["a_keeps"]), 1.0), min(float(row["b_keeps"]), 1.0)
+    return {(model, b, a): (b_keeps, a_keeps), (model, a, b): (a_keeps, b_keeps)}
+
+
+KEPT_SHARES: Mapping[tuple[str, str, str], tuple[float, float]] = {
+    key: kept
+    for row in csv_rows("adlro.hardware", "interference_pairs.csv")
+    if row["a_keeps"] and row["b_keeps"]
+    for key, kept in _both_ways(row).items()
+}
+"""By GPU model and two applications, in either order: the share of its own speed that each keeps."""
+
+
+def kept_shares(gpu_model: str, application_a: str, application_b: str) -> tuple[float, float] | None:
+    """The shares of their own speeds that two jobs keep on one GPU, in the order of the arguments.
+
+    Returns:
+        Two shares in (0, 1]; None: there are no figures, so the two must not share a GPU.
+    """
+    return KEPT_SHARES.get((gpu_model, application_a, application_b))

@@ -1,0 +1,65 @@
+"""Rules for a job's specification beyond those of single fields, and what is filled in. Plain; knows no gRPC.
+
+Ingest applies them to submitted jobs, decompose to the jobs that it is asked about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from adlro.errors import FieldViolation, InvalidInput
+from adlro.records.applications import application_of
+from adlro.records.jobs import KINDS_OF_WORK, JobSpec, JobType
+from adlro.records.payloads import Container, Payload, Process
+
+_NAME_CHARACTERS = 64
+_JOB_TYPE_NAMES = ", ".join(f"JOB_TYPE_{each.name}" for each in KINDS_OF_WORK)
+
+
+def violations(spec: JobSpec, path: str = "job") -> list[FieldViolation]:
+    """The fields of a specification that no cluster can run, with the reasons.
+
+    Args:
+        spec: the specification.
+        path: of the specification, for messages.
+    """
+    if spec.payload is not None:
+        return spec.payload.violations(f"{path}.payload")
+    if spec.job_type is JobType.UNSPECIFIED:  # allowed for programs alone: their application says what they are
+        text = f"must be one of {_JOB_TYPE_NAMES} (got JOB_TYPE_UNSPECIFIED)"
+        return [FieldViolation(f"{path}.job_type", text)]
+    return []
+
+
+def completed(spec: JobSpec, path: str = "job") -> JobSpec:
+    """The specification with its application: that of its payload, unless it states another.
+
+    Args:
+        spec: the specification.
+        path: of the specification, for messages.
+
+    Raises:
+        InvalidInput: with all fields that are wrong.
+    """
+    if found := violations(spec, path):
+        text = "; ".join(f"{each.field}: {each.description}" for each in found)
+        raise InvalidInput(text, violations=found, reason="FIELD_RULE_VIOLATED")
+    if spec.payload is None or spec.application:
+        return spec
+    return replace(spec, application=application_of(spec.payload))
+
+
+def without_texts(payload: Payload) -> Payload:
+    """A payload of the same kind without its arguments, directories, mounts, environment and secrets' names.
+
+    Predictions depend on none of these, and they may be private. Of a program's name only the beginning is left:
+    thousands of jobs are asked about in one message.
+    """
+    if payload.container is not None:
+        return Payload(container=Container(payload.container.image))
+    return Payload(process=Process(tuple(name[:_NAME_CHARACTERS] for name in payload.argv[:1])))
+
+
+def for_predictions(spec: JobSpec) -> JobSpec:
+    """The specification with what predictions depend on."""
+    return spec if spec.payload is None else replace(spec, payload=without_texts(spec.payload))

@@ -1,0 +1,130 @@
+"""Outcomes of jobs that shared a GPU, as kept shares: a job's speed beside another one, of its speed alone.
+
+Plain records only. A kept share is 1 where the other job costs nothing and 0.4 where it takes 60 % of the speed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from adlro.records.jobs import JobSpec
+
+SIZE_LABEL = "batch_size"
+"""The label that tells two sizes of one application apart."""
+LEAST_SHARED = 0.05
+"""Share of a job's runtime that it must have spent beside the other job: a shorter time says too little."""
+LEAST_STD = 0.005
+"""Least standard deviation of an observed kept share."""
+_SIZED = re.compile(r"(?P<family>.+?) \([^()0-9]*(?P<size>[0-9]+(?:\.[0-9]+)?)[^()0-9]*\)")
+
+
+class SharingKind(NamedTuple):
+    """What distinguishes jobs that share a GPU.
+
+    Attributes:
+        name: jobs of the same name are alike.
+        family: jobs of a family differ in their size.
+        size: log2 of the size; NaN: not stated.
+    """
+
+    name: str
+    family: str
+    size: float
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> SharingKind:
+        """The kind of a job: by its application, and the size in its name or its label."""
+        return cls.named(spec.application, spec.labels.get(SIZE_LABEL, ""))
+
+    @classmethod
+    def named(cls, application: str, size_label: str = "") -> SharingKind:
+        """The kind of an application's jobs.
+
+        Args:
+            application: a size in its last parentheses, as in "LM (batch size 10)", is its size.
+            size_label: the size of jobs whose application does not have it in its name; empty: not stated.
+        """
+        sized = _SIZED.fullmatch(application)
+        if sized is not None:
+            return cls(application, sized["family"], _log2(sized["size"]))
+        size = _log2(size_label)
+        return cls(application if math.isnan(size) else f"{application}/{size:g}", application, size)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRun:
+    """The share of its speed that a job kept beside another one.
+
+    Attributes:
+        gpu_model: of the GPU.
+        kind: of the job.
+        beside: of the other job.
+        kept_share: in 0..1.
+        std: standard deviation of its error.
+    """
+
+    gpu_model: str
+    kind: SharingKind
+    beside: SharingKind
+    kept_share: float
+    std: float = LEAST_STD
+
+
+class TimeBeside(NamedTuple):
+    """Seconds of a job's runtime beside another job; `beside` None: alone."""
+
+    beside: SharingKind | None
+    time_s: float
+
+
+def observed_run(
+    gpu_model: str,
+    kind: SharingKind,
+    times: Sequence[TimeBeside],
+    alone_s: float,
+    alone_log_std: float,
+    predicted: Callable[[SharingKind], float],
+) -> SharedRun | None:
+    """What a finished job says of the neighbour with which it spent most time.
+
+    The job's work is the sum over its neighbours of time x kept share. Of the neighbours but one the kept share is the
+    predicted one.
+
+    Args:
+        gpu_model: of the GPU.
+        kind: of the job.
+        times: its whole runtime, by neighbour.
+        alone_s: its predicted runtime alone on the GPU.
+        alone_log_std: standard deviation of the logarithm of that; 0: known.
+        predicted: the predicted kept share of the job beside each neighbour.
+
+    Returns:
+        None: it had no neighbour for long enough.
+    """
+    by_neighbour: dict[SharingKind, float] = {}
+    rest_s = alone_s
+    for each in times:
+        if each.beside is None:
+            rest_s -= each.time_s
+        else:
+            by_neighbour[each.beside] = by_neighbour.get(each.beside, 0.0) + each.time_s
+    if not by_neighbour:
+        return None
+    beside, most_s = max(by_neighbour.items(), key=lambda item: item[1])
+    if most_s < LEAST_SHARED * sum(each.time_s for each in times):
+        return None
+    rest_s -= sum(predicted(other) * time_s for other, time_s in by_neighbour.items() if other != beside)
+    std = max(LEAST_STD, alone_log_std * alone_s / most_s)
+    return SharedRun(gpu_model, kind, beside, min(1.0, max(0.0, rest_s / most_s)), std)
+
+
+def _log2(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return math.log2(value) if 0 < value < math.inf else math.nan

@@ -1,0 +1,150 @@
+"""The policy hold_gang: equal actions on observations and on the simulator's arrays, and cases by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang, HoldGangSettings
+from adlro.decide.policies.hold_greedy import HoldGreedyFixed
+from adlro.decide.rollouts.gang_rule import GangBase, gang_base, hold_gang
+from adlro.numeric.compiled import compiled
+from adlro.sim.batch import BatchSimulator, GpuChange
+from adlro.sim.course import Course
+from adlro.state.job_arrays import JobArrays, pack_jobs
+from adlro.state.machines import Hardware, Machines
+from adlro.state.observation import HOLD, Ints, Observation
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
+from tests.unit.sim.test_gang_physics import V100, begin, cluster, draw, job, simulator
+
+
+@compiled
+def decide(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, base: GangBase) -> int:
+    """The rule on the simulator's arrays, for callers in Python."""
+    return hold_gang(hardware, machines, jobs, course, n, base)
+
+
+def policy(settings: HoldGangSettings = ONE_SETTING) -> HoldGang:
+    made = HoldGang(settings)
+    made.wait_ratio = np.inf
+    return made
+
+
+def run_both(made: BatchSimulator, rule: HoldGang, known_speed: Ints | None = None) -> tuple[int, int]:
+    """Runs a list to its end; returns the numbers of decisions and of reservations; both ways choose the same."""
+    if known_speed is not None:
+        made._course.known_speed[0] = known_speed
+    base = gang_base(rule.settings, made._hardware, made._jobs)
+    decisions = reservations = 0
+    while len(made.active):
+        seen = made.observe()
+        judgement = rule.judge(seen)
+        action = rule.choose(seen, judgement)
+        before = made._course.reserved_job[0]
+        chosen = decide(made._hardware, made._machines, made._jobs, made._course, 0, base)
+        reserved = made._course.reserved_job[0]
+        made._course.reserved_job[0] = before
+        wanted = HOLD if action[0, 0] == HOLD else made._course.waiting[0, action[0, 0]]
+        assert chosen == wanted
+        gpus = base.gpus[base.gpus >= 0].tolist()
+        assert gpus == action[0, 1:][action[0, 1:] >= 0].tolist()
+        if judgement.reserve is not None:
+            place = int(judgement.reserve[0])
+            assert reserved == (-1 if place < 0 else made._course.waiting[0, place])
+            reservations += place >= 0 and before != reserved
+        made.act(action, judgement.reserve)
+        decisions += 1
+    return decisions, reservations
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_the_rule_on_the_simulators_arrays_chooses_what_the_policy_chooses(seed: int):
+    rng = np.random.default_rng(seed)
+    there, jobs, changes = draw(rng)
+    settings = dataclasses.replace(
+        ONE_SETTING,
+        rho=float(rng.choice([0.0, 0.3, 3.0])),
+        theta=float(rng.choice([1.0, 1.5])),
+        beta=float(rng.choice([0, 1])),
+    )
+    made = BatchSimulator(there, jobs, gpu_changes=[changes])
+    speeds = rng.choice([1.0, 0.7], size=made._course.known_speed.shape[1]) if seed % 3 == 0 else None
+    run_both(made, policy(settings), speeds)
+
+
+@pytest.mark.parametrize("scenario_name", ["gangs", "gangs_philly", "gangs_64"])
+@pytest.mark.parametrize("load", [0.9, 1.1])
+def test_both_choose_the_same_on_the_scenarios(scenario_name: str, load: float):
+    scenario = load_scenario(scenario_name)
+    jobs = pack_jobs([draw_jobs(scenario, load=load, rng=np.random.default_rng(3), count=256)], scenario.cluster)
+    changes: list[GpuChange] = [(40.0, 1, 0.0), (90.0, 1, 1.0), (100.0, 9, 0.0)]
+    made = BatchSimulator(scenario.cluster, jobs, gpu_changes=[changes])
+    settings = dataclasses.replace(ONE_SETTING, rho=1.0)
+    decisions, reservations = run_both(made, policy(settings))
+    assert decisions > 256
+    assert reservations > 0
+
+
+def chosen(made: BatchSimulator, rule: HoldGang) -> tuple[int, list[int], int]:
+    """The job's place, its GPUs, and the place of the reserved job."""
+    seen = made.observe()
+    judgement = rule.judge(seen)
+    action = rule.choose(seen, judgement)[0]
+    reserve = -1 if judgement.reserve is None else int(judgement.reserve[0])
+    return int(action[0]), action[1:][action[1:] >= 0].tolist(), reserve
+
+
+def test_without_gangs_it_is_hold_greedy_fixed_bit_for_bit():
+    scenario = load_scenario("paper")
+    jobs = pack_jobs([draw_jobs(scenario, load=1.1, rng=np.random.default_rng(5), count=64)], scenario.cluster)
+    made, rule, single = BatchSimulator(scenario.cluster, jobs), HoldGang(), HoldGreedyFixed()
+    while len(made.active):
+        seen: Observation = made.observe()
+        assert np.array_equal(rule.scores(seen), single.scores(seen))
+        made.act(rule.act(seen))
+
+
+def test_a_cluster_of_a_batch_without_gangs_is_judged_as_if_alone():
+    there = cluster((V100, 4), (V100, 4))
+    jobs = pack_jobs([[job(1), job(1)], [job(1), job(2)]], there)
+    made = BatchSimulator(there, jobs)
+    seen = made.observe()
+    scores, alone = policy().scores(seen), HoldGreedyFixed()
+    alone.wait_ratio = np.inf
+    assert np.array_equal(scores[seen.table.rows(0)], alone.scores(seen.of_cluster(0)))
+
+
+def test_a_job_of_one_gpu_takes_the_fullest_node():
+    made = simulator(cluster((V100, 4), (V100, 4)), [job(2), job(1), job(2, 1.0)])
+    begin(made, 0, 4, 5)
+    assert chosen(made, policy()) == (0, [6], -1)
+
+
+def test_gpus_are_kept_for_a_gang_that_waits_long_but_not_from_what_ends_in_time():
+    jobs = [job(1, work_s=40.0), job(4, 1.0, work_s=1.0), job(1, 12.0, work_s=27.0), job(1, 13.0, work_s=40.0)]
+    made = simulator(cluster((V100, 4)), jobs)
+    begin(made, 0, 0)
+    # At 12 s the gang has waited 11 times its second; the job of 27 s ends before the 40th second.
+    assert made.time_s[0] == 12.0
+    assert chosen(made, policy()) == (1, [1], 0)
+    made.act(np.array([[1, 1, HOLD, HOLD, HOLD]]), np.array([0]))
+    assert made.time_s[0] == 13.0
+    assert chosen(made, policy()) == (HOLD, [], 0)
+    made.act(np.array([[HOLD] * 5]), np.array([0]))
+    while made.time_s[0] < 40.0:
+        assert chosen(made, policy())[0] == HOLD
+        made.act(np.array([[HOLD] * 5]))
+    # The gang starts before the other job, and its reservation ends with that.
+    assert chosen(made, policy()) == (0, [0, 1, 2, 3], 0)
+    begin(made, 0, 0, 1, 2, 3)
+    assert made.observe().gangs is None
+
+
+def test_without_an_event_to_wait_for_nothing_is_refused():
+    settings = dataclasses.replace(ONE_SETTING, s_max=1.0, theta=1.0)
+    there = cluster((V100, 1), (V100, 1))
+    alone = simulator(there, [job(2, work_s=10.0)])
+    assert chosen(alone, policy(settings)) == (0, [0, 1], -1)
