@@ -15,6 +15,8 @@ from adlro.text import to_json
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
+_GRPC_LOGGER, _UNDECODABLE = "grpc._cython.cygrpc", "Invalid encoding on "
+
 
 class _Stderr:
     """The present sys.stderr; a closed reader must not end the service."""
@@ -66,10 +68,18 @@ def configure(service: str, level: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, to_json],
         )
     )
+    logging.getLogger(_GRPC_LOGGER).addFilter(_as_broken_connection)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     # Libraries' debug lines would drown ours.
     root.setLevel(max(_LEVELS[level], logging.INFO))
+
+
+def _as_broken_connection(record: logging.LogRecord) -> bool:
+    """Text that gRPC can't decode comes from a connection that has lost bytes: no bug of this process."""
+    if isinstance(record.msg, str) and record.msg.startswith(_UNDECODABLE):
+        record.levelno, record.levelname, record.exc_info = logging.INFO, "INFO", None
+    return True
 
 
 def get_logger() -> structlog.typing.FilteringBoundLogger:

@@ -10,6 +10,7 @@ import contextlib
 import random
 import socket
 import struct
+import weakref
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -162,6 +163,8 @@ class Link:
         """Keeps the port for this link while it does not listen; nobody answers there."""
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._transports: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
+        """All there were: one that is closed stays open as long as nobody takes what was written to it."""
         self._clear = asyncio.Event()
         self._clear.set()
 
@@ -183,6 +186,9 @@ class Link:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        for transport in self._transports:
+            transport.abort()
+        await asyncio.sleep(0)  # the loop closes their sockets in its next round
         if self._kept is not None:
             self._kept.close()
 
@@ -230,6 +236,7 @@ class Link:
             self._server = None
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._transports.add(writer.transport)
         task = asyncio.create_task(self._tie(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -249,6 +256,7 @@ class Link:
             if isinstance(error, OSError):
                 return
             raise
+        self._transports.add(far_writer.transport)
         connection = _Connection(self, writer, far_writer)
         self._connections.add(connection)
         try:

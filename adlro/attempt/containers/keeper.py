@@ -278,8 +278,9 @@ class Keeper:
         gate = self._intent.get("gate")
         if not gate:
             return
-        self._journal.write_once(names.READY, {"at": now()}, durable=False)
+        # Before others see that it is prepared.
         self.doing = "waiting for the other programs of its job"
+        self._journal.write_once(names.READY, {"at": now()}, durable=False)
         self._go_on()
         while not os.path.exists(gate):
             self._pause(_GATE_LOOK_S)

@@ -10,9 +10,7 @@ from adlro.attempt.containers.engine import MARK_LABEL, NAME_LABEL
 
 Record = Mapping[str, Any]
 
-LOG_DRIVER = {"Type": "local", "Config": {"max-size": "256m", "max-file": "2", "compress": "false"}}
-"""What the engine keeps of the logs until they are in the attempt's files. `local` keeps bytes as they were written;
-json-file makes others of what is not UTF-8, and took nearly twice the room."""
+_LEAST_LOG_MIB = 1024
 
 _NO_GPUS = "void"
 
@@ -20,6 +18,23 @@ _NO_GPUS = "void"
 def container_name(intent: Record) -> str:
     """The container of an attempt. Its mark tells it from one of that name of another installation."""
     return f"adlro-{intent['name']}-{intent['mark'][:8]}"
+
+
+def log_config(limit_bytes: int) -> dict[str, Any]:
+    """What the engine keeps of the logs until they are in the attempt's files.
+
+    The engine drops the older of two files when the newer one is full, also what nobody has taken yet. So a file holds
+    what a fast program writes until it is frozen, some seconds later; and no less than both streams may have in the
+    attempt's files: what is lost even so lies before what is kept of the log.
+
+    `local` keeps bytes as they were written; json-file makes others of what is not UTF-8, and took nearly twice the
+    room.
+
+    Args:
+        limit_bytes: what the disk is to hold of each stream.
+    """
+    size_mib = max(_LEAST_LOG_MIB, 2 * limit_bytes >> 20)
+    return {"Type": "local", "Config": {"max-size": f"{size_mib}m", "max-file": "2", "compress": "false"}}
 
 
 def container_config(
@@ -47,7 +62,7 @@ def container_config(
     host: dict[str, Any] = {
         # Passes signals on and reaps orphans: as the first process, most programs would ignore SIGTERM.
         "Init": True,
-        "LogConfig": LOG_DRIVER,
+        "LogConfig": log_config(intent["log_limit_bytes"]),
         "NetworkMode": network,
         "IpcMode": "private",
         "Privileged": False,

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -217,7 +217,12 @@ def _evaluated(
     _say(f"[dim]partial results: {escape(str(partial.folder))} (removed at the end)[/]")
     try:
         with ProgressBar(_console(stderr=True)) as progress:
-            return evaluate(request, processes=processes, partial=partial, progress=progress, prepared=prepared)
+
+            def tell(phase: str, done: int, total: int) -> None:
+                _end_if_told()
+                progress(phase, done, total)
+
+            return evaluate(request, processes=processes, partial=partial, progress=tell, prepared=prepared)
     except (KeyboardInterrupt, _TerminatedError):
         kept = sum(1 for path in partial.folder.glob("*.npz"))
         _say(
@@ -262,13 +267,24 @@ def _message(error: AdlroError) -> str:
     return error.message
 
 
-def _end(number: int, _: Any) -> NoReturn:
+_told_by: list[int] = []
+"""The signal that has told this process to end."""
+
+
+def _end(number: int, _: Any) -> None:
     # Handled once: a second Ctrl-C, or one by another way, must not disturb the end.
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
-    if number == signal.SIGTERM:
+    _told_by.append(number)
+    _end_if_told()
+
+
+def _end_if_told() -> None:
+    # Also called between tasks: what a handler raises is lost in a destructor, or in a callback of compiled code.
+    if signal.SIGTERM in _told_by:
         raise _TerminatedError
-    raise KeyboardInterrupt
+    if _told_by:
+        raise KeyboardInterrupt
 
 
 def main() -> None:

@@ -9,11 +9,8 @@ With several processes, these are spawned: a script that calls this needs `if __
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +20,9 @@ from adlro.lab.evaluate.cases import Case, build_cases
 from adlro.lab.evaluate.measure import Figures
 from adlro.lab.evaluate.partial import PartialResults
 from adlro.lab.evaluate.request import LEARNED, REFERENCE, Request
-from adlro.lab.evaluate.tasks import Setup, Task, begin_worker, cut, from_bytes, key_of, to_bytes, work
+from adlro.lab.evaluate.tasks import Setup, Task, cut, from_bytes, key_of, to_bytes
 from adlro.lab.evaluate.timing import decision_times_us
+from adlro.lab.evaluate.workers import WorkerLostError, results
 from adlro.sim.batch import simulate
 from adlro.state.observation import Floats
 
@@ -126,8 +124,9 @@ def evaluate(
     finished = sum(task.last - task.first for task in done)
     tell(SIMULATING, finished, total)
     count = min(processes or cores(), max(1, len(left)))
-    with contextlib.closing(setup):
-        for task, content in _results(setup, left, count, kept=partial is not None):
+    # Whatever ends this, the workers end as well.
+    with contextlib.closing(setup), contextlib.closing(_results(setup, left, count, kept=partial is not None)) as each:
+        for task, content in each:
             figures = from_bytes(content)
             assert figures is not None
             done[task] = figures
@@ -162,7 +161,7 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def _results(setup: Setup, tasks: Sequence[Task], processes: int, *, kept: bool) -> Iterator[tuple[Task, bytes]]:
+def _results(setup: Setup, tasks: Sequence[Task], processes: int, *, kept: bool) -> Generator[tuple[Task, bytes]]:
     """Each task's figures, as soon as they are complete."""
     if not tasks:
         return
@@ -173,43 +172,14 @@ def _results(setup: Setup, tasks: Sequence[Task], processes: int, *, kept: bool)
         for task in tasks:
             yield task, to_bytes(setup.run(task))
         return
-    before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        processes, mp_context=multiprocessing.get_context("spawn"), initializer=begin_worker, initargs=(setup,)
-    )
-    waiting = iter(tasks)
-    running: set[Future[tuple[Task, bytes]]] = set()
     try:
-        with _one_thread_each():
-            # Only one more task per worker is queued: an interrupted run should not wait for a long list.
-            running = {pool.submit(work, task) for _, task in zip(range(2 * processes), waiting, strict=False)}
-        while running:
-            ended, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in ended:
-                yield future.result()
-                running |= {pool.submit(work, task) for _, task in zip(range(1), waiting, strict=False)}
-    except BrokenProcessPool:
+        with contextlib.closing(results(setup, tasks, processes)) as found:
+            yield from found
+    except WorkerLostError:
         raise InternalError(
             "a worker process was killed, perhaps by a lack of memory; try fewer processes (--processes), or "
             "shorter lists" + ("; finished parts are kept: the same command resumes from them" if kept else "")
         ) from None
-    finally:
-        for child in set(multiprocessing.active_children()) - before:
-            if running:
-                child.terminate()
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Limits the numerical libraries of spawned workers to one thread: each worker takes one core."""
-    names = [name for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if name not in os.environ]
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name in names:
-            del os.environ[name]
 
 
 def _joined(parts: Sequence[Figures]) -> Figures:

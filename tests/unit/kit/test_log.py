@@ -73,3 +73,16 @@ def test_a_reader_that_went_away_takes_nothing_with_it(monkeypatch):
     monkeypatch.setattr("sys.stderr", Gone())
     get_logger().info("nobody reads this")
     logging.getLogger("asyncio").warning("nor this")
+
+
+def test_text_of_a_broken_connection_that_grpc_can_not_decode_is_no_error(capsys):
+    configure("ingest", "info")
+    try:
+        raise ValueError
+    except ValueError:
+        logging.getLogger("grpc._cython.cygrpc").exception("Invalid encoding on %s", b"\x88")
+    logging.getLogger("grpc._cython.cygrpc").error("something else")
+    undecodable, other = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (undecodable["level"], "exception" in undecodable) == ("info", False)
+    assert "Invalid encoding on" in undecodable["event"]
+    assert other["level"] == "error"

@@ -9,7 +9,7 @@ import pytest
 
 from adlro.attempt.containers.engine import ContainerState, unix_s
 from adlro.attempt.containers.keeper import exit_of, lost_with_engine
-from adlro.attempt.containers.plan import cdi_knows, container_config
+from adlro.attempt.containers.plan import cdi_knows, container_config, log_config
 from adlro.attempt.containers.report import report_of
 from adlro.attempt.records import Launch, Limits
 from adlro.records.payloads import Container, Payload
@@ -121,3 +121,11 @@ def test_containers_of_one_attempt_find_each_other_by_name():
     assert made["HostConfig"]["NetworkMode"] == "jobs"
     assert made["NetworkingConfig"] == {"EndpointsConfig": {"jobs": {"Aliases": ["a.1.r0"]}}}
     assert "NetworkingConfig" not in config()
+
+
+@pytest.mark.parametrize(("limit_mib", "file_mib"), [(64, 1024), (512, 1024), (2000, 4000)])
+def test_the_engine_keeps_more_of_a_log_than_its_files_do(limit_mib, file_mib):
+    assert log_config(limit_mib << 20) == {
+        "Type": "local",
+        "Config": {"max-size": f"{file_mib}m", "max-file": "2", "compress": "false"},
+    }
