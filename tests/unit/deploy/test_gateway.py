@@ -37,19 +37,36 @@ class Echo:
         self.name = name
         self.connections = 0
         self.port = 0
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> asyncio.Server:
-        server = await asyncio.start_server(self._serve, host, port)
-        self.port = server.sockets[0].getsockname()[1]
-        return server
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, host, port)
+        self.port = self._server.sockets[0].getsockname()[1]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        writer.write(self.name)
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-        writer.close()
+        self._open[writer] = asyncio.current_task()
+        try:
+            writer.write(self.name)
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass  # the other side broke it
+        finally:
+            writer.close()
+            del self._open[writer]
+
+    async def stop(self) -> None:
+        """Closes all, what a failed test has left open too."""
+        assert self._server is not None
+        self._server.close()
+        present = dict(self._open)
+        for writer in present:
+            writer.transport.abort()
+        await asyncio.gather(*(task for task in present.values() if task is not None), return_exceptions=True)
+        await asyncio.sleep(0)  # the loop closes the sockets in its next round
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +78,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def echo() -> AsyncIterator[Echo]:
     replica = Echo(b"a")
-    server = await replica.start()
+    await replica.start()
     yield replica
-    server.close()
+    await replica.stop()
 
 
 async def started(*routes: Any) -> tuple[Any, list[int]]:
@@ -91,9 +108,9 @@ async def test_bytes_pass_both_ways_untouched_and_an_end_is_passed_on(echo: Echo
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has one loopback address only, 127.0.0.1")
 async def test_replicas_are_taken_in_turn_and_one_that_is_away_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas = [Echo(b"a"), Echo(b"b")]
-    servers = [await replicas[0].start("127.0.0.1")]
+    await replicas[0].start("127.0.0.1")
     port = replicas[0].port
-    servers.append(await replicas[1].start("127.0.0.2", port))
+    await replicas[1].start("127.0.0.2", port)
 
     async def found(*_: object, **__: object) -> list[Any]:
         # A third one has just ended: its name still stands for it too.
@@ -107,8 +124,8 @@ async def test_replicas_are_taken_in_turn_and_one_that_is_away_is_left_out(monke
         writer.close()
     assert min(replica.connections for replica in replicas) >= 2
     await made.stop(0.5)
-    for server in servers:
-        server.close()
+    for replica in replicas:
+        await replica.stop()
 
 
 async def test_where_no_replica_is_there_the_connection_is_closed(echo: Echo) -> None:

@@ -38,17 +38,22 @@ async def breakable(redis_url: str, directory: Path, kind: str) -> AsyncIterator
     tasks: set[asyncio.Task[Any]] = set()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, RuntimeError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
+        try:
+            with contextlib.suppress(OSError, RuntimeError):
+                while data := await reader.read(65536):
+                    writer.write(data)
+                    await writer.drain()
+        finally:
+            writer.close()
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, forth = await asyncio.open_connection("127.0.0.1", port)
         near.add(writer)
-        await asyncio.gather(copy(reader, forth), copy(back, writer))
-        near.discard(writer)
+        try:
+            await asyncio.gather(copy(reader, forth), copy(back, writer))
+        finally:
+            near.discard(writer)
+            forth.transport.abort()  # what nobody takes any more would keep it open
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(carry(reader, writer))
@@ -78,8 +83,11 @@ async def breakable(redis_url: str, directory: Path, kind: str) -> AsyncIterator
     finally:
         server.close()
         reset_all()
-        for task in tasks:
+        ending = list(tasks)
+        for task in ending:
             task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        await asyncio.sleep(0)  # the loop closes the sockets in its next round
 
 
 @pytest.mark.each_python

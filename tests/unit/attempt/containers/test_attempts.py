@@ -124,11 +124,12 @@ async def test_an_order_is_refused_while_the_engine_is_away(engine, services):
 
 
 async def test_nothing_is_concluded_while_the_engine_is_away(engine, services):
-    engine.lasts_s, engine.live_restore = 0.3, True
+    engine.lasts_s, engine.live_restore = 1e9, True
     attempts = services()
     await attempts.start("a.1", launch())
     await attempts.begun("a.1")
     engine.away = True
+    engine.end(engine.all[0], 5)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(attempts.ended("a.1"), 1.0)
     engine.away = False
@@ -136,12 +137,13 @@ async def test_nothing_is_concluded_while_the_engine_is_away(engine, services):
 
 
 async def test_without_live_restore_what_ended_meanwhile_was_ended(engine, services):
-    engine.lasts_s, engine.code = 0.5, 0
+    engine.lasts_s = 1e9
     attempts = services()
     await attempts.start("a.1", launch())
     await attempts.begun("a.1")
     engine.away = True
-    await asyncio.sleep(1.0)
+    engine.end(engine.all[0], 0)
+    await wait_for(lambda: attempts.doing("a.1") == "waiting for the container engine")
     engine.away = False
     end = await end_of(attempts)
     assert end.reason is EndReason.SUPERVISOR_LOST
