@@ -33,6 +33,9 @@ class ScenarioChoice(enum.StrEnum):
 
     PAPER = "paper"
     PAPER_ROOMY = "paper_roomy"
+    GANGS = "gangs"
+    GANGS_PHILLY = "gangs_philly"
+    GANGS_HEAVY = "gangs_heavy"
 
 
 def workload(

@@ -412,7 +412,7 @@ def _reserved_job(rule: GangRule, surroundings: Surroundings, looked: Looked, ga
         and _reserve(surroundings, looked, gangs, n, reserved) < np.inf
     ):
         return int(reserved)
-    below = np.inf
+    below, after = np.inf, -1
     while True:
         found, most = -1, rule.rho
         for job in range(looked.job_waiting.shape[1]):
@@ -425,13 +425,14 @@ def _reserved_job(rule: GangRule, surroundings: Surroundings, looked: Looked, ga
                     surroundings, gangs.gpu_count[n, job], looked.kind_duration_s[n, job], gangs.nodes[n, job]
                 )
                 ratio = (looked.time_s[n] - looked.job_submit_s[n, job]) / best_s
-                if most < ratio < below:
+                # Of jobs that have waited equally long, the next one: the one before may find too few GPUs present.
+                if most < ratio and (ratio < below or (ratio == below and job > after)):
                     found, most = job, ratio
         if found < 0:
             return -1
         if _reserve(surroundings, looked, gangs, n, found) < np.inf:
             return found
-        below = most
+        below, after = most, found
 
 
 @compiled_part

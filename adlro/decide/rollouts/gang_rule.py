@@ -403,21 +403,25 @@ def _reserved_job(
     reserved, number = course.reserved_job[n], course.list_of[n]
     if reserved >= 0 and _reserve(hardware, machines, jobs, course, n, reserved, base) < np.inf:
         return int(reserved)
-    below = np.inf
+    below, after = np.inf, -1
     while True:
-        found, most = -1, base.rule.rho
+        found, place, most = -1, -1, base.rule.rho
         for i in range(course.waiting_count[n]):
             job = course.waiting[n, i]
             if jobs.gpu_count[number, job] > 1:
                 best_s = _fill_durations(hardware, jobs, course, n, job, base)
                 ratio = (machines.time_s[n] - jobs.submit_s[number, job]) / best_s
-                if most < ratio < below and not _is_startable(hardware, machines, jobs, course, n, job, is_plain, base):
-                    found, most = job, ratio
+                if (
+                    most < ratio
+                    and (ratio < below or (ratio == below and i > after))
+                    and not _is_startable(hardware, machines, jobs, course, n, job, is_plain, base)
+                ):
+                    found, place, most = job, i, ratio
         if found < 0:
             return -1
         if _reserve(hardware, machines, jobs, course, n, found, base) < np.inf:
             return int(found)
-        below = most
+        below, after = most, place
 
 
 # ---- sets that many jobs have in common

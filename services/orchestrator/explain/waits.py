@@ -72,7 +72,8 @@ def waits(
         wait = Wait(PendingReason.RESOURCES, f"waits for {needs(spec)}")
         if not ever[place]:
             reason = PendingReason.NO_FITTING_NODES if several else PendingReason.NO_FITTING_GPU
-            wait = Wait(reason, f"the cluster lacks {needs(spec)}; cancel it and ask for less")
+            never = "no set of nodes can ever hold it: " if several else ""
+            wait = Wait(reason, f"{never}the cluster lacks {needs(spec)}; cancel it and ask for less")
         elif not (sets.hold(spec) if several else usable[place]):
             what = "so many of the GPUs that could hold it are" if several else "every GPU that could hold it is"
             wait = Wait(PendingReason.NODES_DRAINED, f"{what} lost or on a drained node{_reasons_away(occupancy)}")

@@ -51,3 +51,11 @@ async def test_a_gap_shorter_than_a_look_at_the_clock_stops_nothing(
     asked_s = [next(jobs).submit_s for _ in range(1000)][-1]
     if look_takes_s < 0.01:
         assert suite.submitted_s[-1] == pytest.approx(asked_s, rel=0.05)
+
+
+@pytest.mark.parametrize("scenario", [each for each in workload.ScenarioChoice if each.startswith("gangs")])
+def test_jobs_of_several_gpus_are_submitted_as_such(scenario: workload.ScenarioChoice) -> None:
+    jobs = workload.drawn(str(scenario), 0.5, 0)
+    drawn = [next(jobs) for _ in range(300)]
+    assert {job.gpu_count for job in drawn} == {1, 2, 4, 8}
+    assert [job.spec("j").gpu_count for job in drawn] == [job.gpu_count for job in drawn]

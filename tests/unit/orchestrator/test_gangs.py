@@ -147,6 +147,20 @@ def test_a_gang_whose_node_leaves_is_lost_as_a_whole() -> None:
     assert house.core.ledger.occupancy.idle.all()
 
 
+def test_node_limits_count_for_each_accepted_model_of_a_mixed_cluster() -> None:
+    house = begun(nodes((V100, 2), (V100, 2), (TURING, 4)))
+    house.pause()
+    house.submit(10.0, gpu_count=4, gpu_models=(V100,), max_node_count=1)
+    house.submit(10.0, gpu_count=6, gpu_models=(V100, TURING))  # there are six, but not of one model
+    house.submit(10.0, gpu_count=4, gpu_models=(V100, TURING), max_node_count=1)
+    house.submit(10.0, gpu_count=4, gpu_models=(V100,), max_node_count=2)
+    for number in (3, 4):
+        house.until_state(f"job-{number}", JobState.RUNNING)
+    for number in (1, 2):
+        job = house.until_reason(f"job-{number}", PendingReason.NO_FITTING_NODES)
+        assert job.message.startswith("no set of nodes can ever hold it: the cluster lacks ")
+
+
 def test_what_no_set_of_nodes_can_hold_is_told_so() -> None:
     house = begun(nodes((V100, 4), (TURING, 4)))
     house.submit(10.0, gpu_count=5)
@@ -159,8 +173,8 @@ def test_what_no_set_of_nodes_can_hold_is_told_so() -> None:
     told = [house.store.get(f"job-{number}") for number in range(1, 5)]
     assert [job.pending_reason for job in told] == [PendingReason.NO_FITTING_NODES] * 3 + [PendingReason.NO_FITTING_GPU]
     assert told[0].message == (
-        "the cluster lacks 5 GPUs of one model, with 1 core and 4096 MiB on its node for each; "
-        "cancel it and ask for less"
+        "no set of nodes can ever hold it: the cluster lacks 5 GPUs of one model, with 1 core and 4096 MiB on its node "
+        "for each; cancel it and ask for less"
     )
     assert "3 GPUs of one model on at most 1 node, with 40 cores" in told[1].message
     assert "2 GPUs of model k80" in told[2].message
