@@ -33,6 +33,9 @@ def main(folder: str) -> None:
         optimizer.step()
     weights = [round(float(each), 2) for each in model.module.weight.detach().flatten()]
     sys.stdout.write(f"rank {rank} of {world}: weights {weights}\n")
+    sys.stdout.flush()
+    # Gloo may abort a process whose peer has gone while its own threads still end.
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -269,5 +269,7 @@ async def test_torchrun_trains_over_two_gpus(nodes: GangSuite, options: str, gpu
         end = await watch.end_of("job-1")
     ranks = 1 if gpu_ids == ONE_NODE else 2
     outputs = [await output(nodes, "job-1", rank) for rank in range(ranks)]
-    assert end.kind is EventKind.FINISHED, (end.message, await output(nodes, "job-1", 0, STDERR))
+    if end.kind is not EventKind.FINISHED:
+        # An assertion would show a part only of what torch says.
+        pytest.fail(f"{end.message}\n{await output(nodes, 'job-1', 0, STDERR)}")
     assert sorted("".join(outputs).splitlines()) == [f"rank {rank} of 2: weights [3.0, -2.0]" for rank in (0, 1)]
