@@ -28,6 +28,7 @@ from adlro.records.events import EventKind
 
 GPUS = 4
 LOOK_S = 0.02
+APPEARS_WITHIN_S = 5.0
 # It leaves its process id and its exit code in a folder, where they are found however often this adapter is restarted.
 PROGRAM = """
 import os, sys, time
@@ -75,7 +76,13 @@ class OwnCluster(RealDriver):
 
     async def resume(self, attempt: Attempt) -> bool:
         """Finds a program again that was started before a restart of this adapter."""
-        if not (self._folder_of(attempt) / "pid").exists():
+        folder = self._folder_of(attempt)
+        for _ in range(round(APPEARS_WITHIN_S / LOOK_S)):
+            # A program that was only just started when this adapter died leaves its process id a little later.
+            if (folder / "pid").exists() or not folder.exists():
+                break
+            await asyncio.sleep(LOOK_S)
+        if not (folder / "pid").exists():
             return False
         self.runs(attempt)
         self.spawn(self._watch(attempt), f"watch {attempt.job_id}")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from adlro.clusterside import inspect_cluster
+from adlro.clusterside.attempts import Attempt
 from adlro.clusterside.check.caller import ServiceCaller
 from adlro.errors import Unsupported
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.testing import ROOT, SpawnedService, spawn_service
+from adlro.placement import Placement
 from adlro.records.events import EventKind
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType
 from tests.fault import verdict
@@ -99,6 +102,9 @@ async def test_programs_run_on_while_it_is_killed_and_started_again(tmp_path: Pa
                 async with caller.watch(before.revision, before.incarnation) as watch:
                     await watch.start_of(short)
                     start = await watch.start_of(long)
+                    # STARTED comes before the program: killed between the two, it could only be told lost.
+                    await watch.program_of(short)
+                    await watch.program_of(long)
                 token = caller.token
             example.kill()
             await asyncio.sleep(1.2)  # the short one ends meanwhile
@@ -114,3 +120,26 @@ async def test_programs_run_on_while_it_is_killed_and_started_again(tmp_path: Pa
                 assert (await watch.end_of(long)).kind is EventKind.STOPPED
                 assert [event.revision for event in watch.events] == list(range(1, len(watch.events) + 1))
             await stub_of.close()
+
+
+@pytest.mark.parametrize("appears", [True, False])
+async def test_a_program_whose_process_id_is_late_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, appears: bool
+) -> None:
+    """The adapter died after it had started a program and before that one had left its process id."""
+    module = runpy.run_path(str(EXAMPLE))
+    own_cluster = module["OwnCluster"]
+    cluster = own_cluster(tmp_path)
+    told: list[str] = []
+    monkeypatch.setattr(own_cluster, "runs", lambda _self, attempt: told.append(attempt.job_id))
+    monkeypatch.setattr(own_cluster, "spawn", lambda _self, work, _name: work.close())
+    monkeypatch.setitem(own_cluster.resume.__globals__, "APPEARS_WITHIN_S", 5.0 if appears else 0.1)
+    attempt = Attempt("late", 1, Placement.on("here/0"), None)
+    folder = tmp_path / "late.1"
+    folder.mkdir()
+    resumed = asyncio.create_task(cluster.resume(attempt))
+    if appears:
+        await asyncio.sleep(0.1)
+        (folder / "pid").write_text("1")
+    assert await resumed is appears
+    assert told == ["late"] * appears

@@ -347,6 +347,10 @@ class Watch:
         """The STARTED event of a job."""
         return await self.until(_is(job_id, EventKind.STARTED), f"STARTED of {job_id}")
 
+    async def program_of(self, job_id: str) -> ClusterEvent:
+        """The RUNNING event of a job: its program itself runs."""
+        return await self.until(_is(job_id, EventKind.RUNNING), f"RUNNING of {job_id}")
+
     async def end_of(self, job_id: str) -> ClusterEvent:
         """The event of a job's end."""
         return await self.until(_is(job_id, *ENDS), f"the end of {job_id}")
