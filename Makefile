@@ -59,6 +59,11 @@ soak: $(DEV) ## network faults between all processes, 200 rounds with silences o
 	ADLRO_TEST_NETWORK_ROUNDS=$(ROUNDS) ADLRO_TEST_NETWORK_SEED=$(SEED) \
 		$(BIN)/python -m pytest -n 0 -s tests/fault/test_network.py $(ARGS)
 
+.PHONY: soak-preemption
+soak-preemption: $(DEV) ## kills in replays that stop jobs for others, 200 rounds (about half an hour; ROUNDS=, SEED=)
+	ADLRO_TEST_PREEMPTION_ROUNDS=$(ROUNDS) ADLRO_TEST_PREEMPTION_SEED=$(SEED) \
+		$(BIN)/python -m pytest -n 0 -s tests/fault/test_random_preemption.py $(ARGS)
+
 .PHONY: test-compose
 test-compose: $(DEV) ## the containers: builds the images and tests the suite in them (needs Docker, or root to start it)
 	@sh tools/docker_engine.sh start || true

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput
 from adlro.numeric.compiled import compiled, compiled_part
+from adlro.state.cluster_arrays import Hardware
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import Hardware
 from adlro.state.observation import Floats, Ints
 
 HOTTEST_S, COLDEST_S = 15.0, 0.05

@@ -36,7 +36,8 @@ from adlro.kit.redis import connect
 from adlro.kit.testing import spawn_service
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
+from adlro.services.orchestrator.ledger.entry import Entry
+from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.state.candidate_table import gpus_of_job
 from adlro.state.observation import Observation
 from adlro.store import JobStore

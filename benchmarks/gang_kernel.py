@@ -26,15 +26,17 @@ import numpy as np
 
 from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
 from adlro.decide.policies.hold_greedy import FIXED
-from adlro.decide.rollouts.gang_rule import GangBase, gang_base, hold_gang
+from adlro.decide.rollouts.gang_base import GangBase, gang_base
+from adlro.decide.rollouts.gang_rule import hold_gang
 from adlro.decide.rollouts.rule import Base, base_policy, hold_greedy
 from adlro.numeric.compiled import compiled
 from adlro.records.cluster import Cluster
 from adlro.sim.batch import BatchSimulator, change_arrays
 from adlro.sim.course import DECISION, Course, GpuChanges, new_course
-from adlro.sim.kernel import advance, begin, hold, start, start_gang
+from adlro.sim.kernel import advance, begin, hold
+from adlro.sim.starts import start, start_gang
+from adlro.state.cluster_arrays import Hardware, Machines, empty_machines, hardware_of
 from adlro.state.job_arrays import JobArrays, pack_jobs
-from adlro.state.machines import Hardware, Machines, empty_machines, hardware_of
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
 from benchmarks.simulator import copies
@@ -133,7 +135,7 @@ def decision_ms(cluster: Cluster, waiting: int, scenario_name: str) -> dict[str,
     scenario = load_scenario(scenario_name)
     gpus = sum(1 for _ in cluster.gpus())
     rng = np.random.default_rng(6_000_000)
-    jobs = pack_jobs([draw_jobs(scenario, load=50.0, rng=rng, count=waiting + 2 * gpus)], cluster)
+    jobs = pack_jobs([draw_jobs(scenario, load=1e4, rng=rng, count=waiting + 2 * gpus)], cluster)
     simulator, policy = BatchSimulator(cluster, jobs), HoldGang()
     policy.wait_ratio = np.inf
     spent: list[float] = []

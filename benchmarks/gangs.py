@@ -37,6 +37,7 @@ RULES = (
     "min_min",
     "hold_greedy_fixed",
     AGAINST,
+    "drain_gang",
 )
 RUNTIMES = ("true", "noise:0.5", "group", "type")
 

@@ -79,7 +79,7 @@ def play(cluster: Cluster, jobs: JobArrays, policy: Policy) -> Played:
         beside_s[active] += idle[active] * (time_s - since_s[active])
         since_s[active], idle[active] = time_s, 0.0
         observation = simulator.observe()
-        actions, _ = tally.act(observation, active)
+        actions, _, _ = tally.act(observation, active)
         for held in np.flatnonzero(actions[:, 0] < 0).tolist():
             idle[active[held]] = _idle_beside_backlog(observation, held)
         simulator.act(actions)

@@ -43,8 +43,8 @@ from adlro.records.cluster import Cluster
 from adlro.sim import fork, kernel
 from adlro.sim.batch import change_arrays
 from adlro.sim.course import DECISION, DONE, JOBS_S, new_course
+from adlro.state.cluster_arrays import IDLE, Hardware, Machines, empty_machines, hardware_of
 from adlro.state.job_arrays import JobArrays, pack_jobs
-from adlro.state.machines import IDLE, Hardware, Machines, empty_machines, hardware_of
 from adlro.state.observation import HOLD, Floats, Ints
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import ONE_GPU_SCENARIO_NAMES, Scenario, load_scenario

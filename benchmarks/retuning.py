@@ -15,7 +15,7 @@ from adlro.lab.evaluate.cases import Case
 from adlro.sim import kernel
 from adlro.sim.batch import change_arrays
 from adlro.sim.course import JOBS_S, new_course
-from adlro.state.machines import empty_machines, hardware_of
+from adlro.state.cluster_arrays import empty_machines, hardware_of
 from adlro.workload.scenario import load_scenario
 from benchmarks.tune_hold_greedy import drawn_settings
 

@@ -37,9 +37,10 @@ from adlro.numeric.compiled import compiled
 from adlro.records.cluster import Cluster, Gpu
 from adlro.sim.batch import BatchSimulator, change_arrays
 from adlro.sim.course import DECISION, Course, GpuChanges, new_course
-from adlro.sim.kernel import advance, begin, hold, start
+from adlro.sim.kernel import advance, begin, hold
+from adlro.sim.starts import start
+from adlro.state.cluster_arrays import Hardware, Machines, empty_machines, hardware_of
 from adlro.state.job_arrays import JobArrays, pack_jobs
-from adlro.state.machines import Hardware, Machines, empty_machines, hardware_of
 from adlro.workload.job_lists import WorkloadJob, draw_jobs
 from adlro.workload.scenario import load_scenario
 

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from adlro.decide.policies.hold_gang import HoldGangSettings
-from adlro.decide.rollouts.gang_rule import gang_base
+from adlro.decide.rollouts.gang_base import gang_base
 from adlro.sim.batch import change_arrays
 from adlro.sim.course import new_course
+from adlro.state.cluster_arrays import empty_machines, hardware_of
 from adlro.state.job_arrays import JobArrays, pack_jobs
-from adlro.state.machines import empty_machines, hardware_of
 from adlro.state.observation import Floats
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario

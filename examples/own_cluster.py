@@ -24,7 +24,7 @@ from adlro.clusterside.real_driver import RealDriver
 from adlro.clusterside.serve import serve_cluster
 from adlro.errors import InvalidInput
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.events import EventKind
+from adlro.records.events import Capabilities, EventKind
 
 GPUS = 4
 LOOK_S = 0.02
@@ -44,11 +44,13 @@ leave("code", "0")
 
 
 class OwnCluster(RealDriver):
-    """Runs each job as a program of this machine.
+    """Runs each job as a program of this machine. One that was stopped for another job sleeps for the rest.
 
     Args:
         folder: where programs leave their process ids and exit codes.
     """
+
+    capabilities = Capabilities(stop=True, preemption=True)
 
     def __init__(self, folder: Path) -> None:
         gpus = tuple(Gpu(f"here/{number}", "v100_sxm2", 16_160) for number in range(GPUS))
@@ -56,7 +58,7 @@ class OwnCluster(RealDriver):
         self._folder = folder
 
     async def start(self, attempt: Attempt) -> None:
-        """Starts a program that sleeps for the job's declared runtime."""
+        """Starts a program that sleeps for what is left of the job's declared runtime."""
         assert attempt.spec is not None
         declared = attempt.spec.expected_runtime
         if declared is None:
@@ -64,7 +66,8 @@ class OwnCluster(RealDriver):
         folder = self._folder_of(attempt)
         folder.mkdir(parents=True, exist_ok=True)
         self.started(attempt)
-        command = [sys.executable, "-S", "-c", PROGRAM, str(folder), str(declared.runtime_s)]
+        rest_s = attempt.remaining_ratio * declared.runtime_s
+        command = [sys.executable, "-S", "-c", PROGRAM, str(folder), str(rest_s)]
         none = subprocess.DEVNULL
         await asyncio.to_thread(
             lambda: subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
@@ -89,7 +92,7 @@ class OwnCluster(RealDriver):
         return True
 
     async def end(self, attempt: Attempt) -> None:
-        """Ends the program, and whatever it has started."""
+        """Ends the program, and whatever it has started. Yours may send SIGTERM, and wait `attempt.grace_s`."""
         pid = self._pid(attempt)
         if is_alive(pid):
             os.killpg(pid, signal.SIGKILL)

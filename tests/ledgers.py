@@ -8,7 +8,8 @@ import numpy as np
 
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import Job, JobSpec, JobType
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
+from adlro.services.orchestrator.ledger.entry import Entry
+from adlro.services.orchestrator.ledger.ledger import Ledger
 
 MODELS = ("v100_sxm2", "rtx_2080_ti", "radeon_vii")
 

@@ -107,19 +107,22 @@ class Attempts:
         """
         return await asyncio.to_thread(self._start, name, launch)
 
-    async def stop(self, name: str, reason: EndReason = EndReason.STOPPED, detail: str = "") -> None:
+    async def stop(
+        self, name: str, reason: EndReason = EndReason.STOPPED, detail: str = "", grace_s: float | None = None
+    ) -> None:
         """Asks for an attempt's end, for good; returns before it has ended. One that has ended stays as it is.
 
         Args:
             name: of the attempt.
             reason: that its end shall have: STOPPED, or GPU_FAILED.
             detail: for people.
+            grace_s: between SIGTERM and SIGKILL; None: the payload's.
 
         Raises:
             NotFound: no such attempt.
             Unavailable: the disk does not take it.
         """
-        await asyncio.to_thread(self._stop, name, reason, detail)
+        await asyncio.to_thread(self._stop, name, reason, detail, grace_s)
 
     async def take_up(self) -> list[AttemptView]:
         """Takes up what was there before a restart; returns all attempts.
@@ -301,16 +304,15 @@ class Attempts:
                 reason="DISK_FULL",
             )
 
-    def _stop(self, name: str, reason: EndReason, detail: str) -> None:
+    def _stop(self, name: str, reason: EndReason, detail: str, grace_s: float | None) -> None:
         view = self.look(name)
         if view.stage is Stage.ENDED:
             return
         journal = self._journal(name)
         try:
             if not journal.has(names.STOP):
-                journal.write_reserved(
-                    names.STOP, {"reason": reason.name.lower(), "detail": detail[: names.DETAIL_CHARS]}
-                )
+                stop = {"reason": reason.name.lower(), "detail": detail[: names.DETAIL_CHARS]}
+                journal.write_reserved(names.STOP, stop if grace_s is None else {**stop, "grace_s": grace_s})
         except OSError as error:
             raise Unavailable(f"the stop of attempt {name} can't be written down: {error}", reason="DISK") from error
         self._tell_of_stop(journal)

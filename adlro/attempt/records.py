@@ -28,6 +28,9 @@ _MOST_MIB, _MOST_CORES, _MOST_PROCESSES = 1 << 40, 1 << 20, 1 << 22
 # Quotas are counted in hundredths of a core; the kernel takes no smaller one.
 _LEAST_CORES = 0.01
 
+JOB_DIR_INSIDE = "/adlro/job"
+"""Where a container sees the directory of its job."""
+
 
 class Stage(enum.Enum):
     """How far an attempt has come; it only moves on."""
@@ -97,6 +100,7 @@ class Launch:
         device_files: of the node that a container gets as well: /dev/kfd and the render nodes of its AMD GPUs.
         gate: absolute path of a file: when all is prepared, the program waits until that is there; empty: it does not.
         network_name: by which other containers of its network find its container; empty: by none.
+        job_dir: of the node, that a container sees as JOB_DIR_INSIDE; empty: none. A process has the path as it is.
     """
 
     payload: Payload
@@ -109,6 +113,7 @@ class Launch:
     device_files: tuple[str, ...] = ()
     gate: str = ""
     network_name: str = ""
+    job_dir: str = ""
 
     def check(self) -> None:
         """Refuses what can't run on any node.
@@ -125,6 +130,7 @@ class Launch:
             *text_violations("gpu_uuids", self.gpu_uuids),
             *text_violations("device_files", self.device_files),
             *text_violations("gate", [self.gate]),
+            *text_violations("job_dir", [self.job_dir]),
         ]
         if any(not each or any(c.isspace() or c == "," for c in each) for each in self.gpu_uuids):
             found.append(FieldViolation("gpu_uuids", "must be GPUs' UUIDs, without blanks and commas"))
@@ -172,7 +178,8 @@ class Launch:
         assert container is not None, "check has seen to it"
         gpus = {"gpu_uuids": list(self.gpu_uuids), "device_files": list(self.device_files)}
         name = {"network_name": self.network_name} if self.network_name else {}
-        return {"container": asdict(container), **gpus, **name}
+        job_dir = {"job_dir": self.job_dir} if self.job_dir else {}
+        return {"container": asdict(container), **gpus, **name, **job_dir}
 
 
 @dataclass(frozen=True, slots=True)

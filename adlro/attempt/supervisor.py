@@ -338,7 +338,8 @@ class _Run:
     def _look_for_stop(self, *, from_outside: bool = False) -> None:
         stop = _stop_of(self._journal)
         if stop is not None:
-            self._begin_end(stop["reason"], stop["detail"], self._intent["stop_grace_s"])
+            grace_s = stop["grace_s"] if "grace_s" in stop else self._intent["stop_grace_s"]
+            self._begin_end(stop["reason"], stop["detail"], grace_s)
         elif from_outside:
             self._begin_end(names.NODE_LOST, _FROM_OUTSIDE, self._intent["stop_grace_s"])
 

@@ -10,6 +10,7 @@ import typer
 
 from adlro.cli import render
 from adlro.cli.documents import document
+from adlro.cli.option_types import policy_names
 from adlro.cli.shell import (
     EXIT_ERROR,
     Output,
@@ -154,7 +155,12 @@ def clock_text(clock: dict[str, Any]) -> str:
 
 def policy(
     name: Annotated[
-        str, typer.Argument(help="The policy to act. Without a name: list the policies.", show_default=False)
+        str,
+        typer.Argument(
+            help="The policy to act. Without a name: list the policies.",
+            show_default=False,
+            autocompletion=policy_names,
+        ),
     ] = "",
     shadow: Annotated[
         str | None,
@@ -162,6 +168,7 @@ def policy(
             "--shadow",
             metavar="NAME",
             help="Run this policy beside the acting one, without placing jobs, and count its differences; none: stop.",
+            autocompletion=policy_names,
         ),
     ] = None,
     server: ServerOption = None,

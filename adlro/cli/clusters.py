@@ -46,7 +46,8 @@ UpClusterOption = Annotated[
         "--cluster",
         metavar="NAME|FILE|local",
         help="local: run programs, on this machine's GPUs. Otherwise the cluster to simulate: paper (16 GPUs, 20 cores"
-        " a node), paper_roomy (32 cores), gavel (24 GPUs of three other models), or a TOML file (docs/workloads.md)."
+        " a node), paper_roomy (32 cores), gavel (24 GPUs of three other models), that of another scenario such as"
+        " gangs_64, or a TOML file (docs/workloads.md)."
         f" Default: ${SETTING}, else {DEFAULT}.",
         show_default=False,
     ),

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from adlro.cli import render
 from adlro.cli.documents import document, wait_s
 from adlro.cli.places import At, at_of, by_node, needs_text, placement_text, ranges, reservation_text
 from adlro.cli.shell import Output, OutputOption, ServerOption, connect, emit_json, plain_table, stdout
+from adlro.cli.stops import attempts_text, costs_text, stops_text
 from adlro.errors import AdlroError
 from adlro.records.jobs import Job, JobAttempt, JobReservation, JobType
 from adlro.records.payloads import ExitStatus, Payload
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 _EVIDENCE = 3
 _LONGEST_COMMAND = 300  # characters
 _LABEL_WIDTH = len("application") + 1
+_NARROWEST = 20  # columns of a value
 _NOVEL = 0.95  # novelty from which decompose flags a job
 
 describe = typer.Typer(help="Show one job, or one decision.", no_args_is_help=True)
@@ -117,7 +120,11 @@ def _print_job(console: Console, job: Job, at: At) -> None:
         ("type", "not stated" if spec.job_type is JobType.UNSPECIFIED else spec.job_type.label),
         ("application", escape(spec.application)),
         ("asks for", f"{escape(needs_text(spec))}, priority {spec.priority:g}"),
+        ("preemptible", "" if spec.preemptible is None else costs_text(spec.preemptible)),
+        ("shareable", "one other job that is shareable too may run on its GPU" if spec.shareable else ""),
         ("reserved", "" if held is None else escape(_held(held, at))),
+        ("stopped", escape(stops_text(job))),
+        ("in place of", escape(attempts_text(job.attempts[-1].preempts)) if job.attempts else ""),
         ("expects", f"{render.seconds(expected.runtime_s)} on {escape(expected.gpu_model)}" if expected else ""),
         ("time limit", render.seconds(spec.time_limit_s) if spec.time_limit_s is not None else ""),
         ("begin time", render.seconds(spec.begin_time_s) if spec.begin_time_s is not None else ""),
@@ -137,9 +144,7 @@ def _print_job(console: Console, job: Job, at: At) -> None:
         ),
         *_gpu_rows(job),
     ]
-    for name, text in rows:
-        if text:
-            console.print(f"  {_label(name)}{text}")
+    _print_facts(console, rows)
     if job.attempts:
         console.print()
         console.print(_attempt_table(job.attempts))
@@ -165,9 +170,22 @@ def _gpu_rows(job: Job) -> list[tuple[str, str]]:
     ]
 
 
-def _label(name: str) -> str:
-    """The name of a line's value, in a column of its own."""
-    return f"[dim]{name:<{_LABEL_WIDTH}}[/]"
+def _print_facts(console: Console, rows: Sequence[tuple[str, str]]) -> None:
+    """Prints names and their values, those without text left out; a long value goes on below its begin.
+
+    Args:
+        console: where to print.
+        rows: name, and value as rich markup.
+    """
+    indent = _LABEL_WIDTH + 2
+    for name, text in rows:
+        if not text:
+            continue
+        lines = console.render_str(text).wrap(console, max(console.width - indent, _NARROWEST), overflow="fold")
+        for number, line in enumerate(lines):
+            line.rstrip()
+            label = Text(f"  {name:<{_LABEL_WIDTH}}" if number == 0 else " " * indent, style="dim")
+            console.print(label + line, soft_wrap=True)
 
 
 def _attempt_table(attempts: Sequence[JobAttempt]) -> Table:
@@ -263,6 +281,7 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
             _basis(each.basis, job),
         )
     console.print(table)
+    rows: list[tuple[str, str]] = []
     evidence = {item.job_id: item for each in predictions for item in each.evidence}
     if evidence:
         told = ", ".join(
@@ -270,10 +289,11 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
             f"similarity {item.similarity:.2f})"
             for item in list(evidence.values())[:_EVIDENCE]
         )
-        console.print(f"  {_label('evidence')}{told}")
+        rows.append(("evidence", told))
     novelty = max(each.novelty for each in predictions)
     if math.isfinite(novelty) and novelty > 0:
-        console.print(f"  {_label('novelty')}{novelty:.2f} [dim]({_novelty_in_words(novelty)})[/]")
+        rows.append(("novelty", f"{novelty:.2f} [dim]({_novelty_in_words(novelty)})[/]"))
+    _print_facts(console, rows)
 
 
 def _print_decision(console: Console, decision: Decision, at: At) -> None:
@@ -285,8 +305,7 @@ def _print_decision(console: Console, decision: Decision, at: At) -> None:
         + (f", {decision.decision_us:.0f} µs" if decision.decision_us else "")
         + ")[/]",
     )
-    for name, text in _reasons(decision, at):
-        console.print(f"  {_label(name)}{escape(text)}")
+    _print_facts(console, [(name, escape(text)) for name, text in _reasons(decision, at)])
     if not decision.candidates and not decision.masked:
         return
     table = plain_table(
@@ -319,6 +338,7 @@ def _reasons(decision: Decision, at: At) -> list[tuple[str, str]]:
     """The reasons of a decision in addition to its scores, one per line."""
     lines = [("rests on", decision.basis_text)]
     lines.append(("checkpoint", decision.policy_version))
+    lines.append(("stops", attempts_text(decision.preempts)))
     if decision.runner_up is not None:
         second = decision.runner_up
         what = f"{second.job_id} on {placement_text(second.placement)}" if second.job_id else "to start nothing"

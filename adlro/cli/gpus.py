@@ -39,7 +39,7 @@ class GpuView:
     """One GPU of the tables; NaN: not reported. `state` is idle, busy, drained or lost.
 
     `drain_reason`: the reason of its node's drain, also while jobs still run there. `condition`: the reason why it is
-    lost, where the cluster knows it.
+    lost, where the cluster knows it. `partner_job_id`: the second of two jobs that share it.
     """
 
     gpu_id: str
@@ -57,6 +57,7 @@ class GpuView:
     sample_age_s: float
     drain_reason: str = ""
     condition: str = ""
+    partner_job_id: str = ""
 
 
 def gpu_views(
@@ -72,7 +73,10 @@ def gpu_views(
     """The GPUs of a cluster in its order, with their jobs and newest samples."""
     from adlro.client import Metric
 
-    job_of = {gpu_id: job for job in running for gpu_id in job.placement.gpu_ids}
+    jobs_on: dict[str, list[Job]] = {}
+    for each in running:
+        for gpu_id in each.placement.gpu_ids:
+            jobs_on.setdefault(gpu_id, []).append(each)
     latest = telemetry.latest if telemetry is not None else None
     column_of = {gpu_id: number for number, gpu_id in enumerate(latest.gpu_ids)} if latest is not None else {}
     now_s = time.time() if now_unix_s is None else now_unix_s
@@ -84,7 +88,7 @@ def gpu_views(
 
     views = []
     for node, gpu in cluster.gpus():
-        job = job_of.get(gpu.gpu_id)
+        job, partner = [*jobs_on.get(gpu.gpu_id, ()), None, None][:2]
         state = "idle" if job is None else "busy"
         if gpu.gpu_id in lost_gpu_ids:
             state = "lost"
@@ -108,6 +112,7 @@ def gpu_views(
                 sample_age_s=now_s - latest.sample_times_unix_s[-1] if known and latest is not None else float("nan"),
                 drain_reason=(drain_reasons or {}).get(node.node_id, ""),
                 condition=(conditions or {}).get(gpu.gpu_id, ""),
+                partner_job_id=partner.job_id if partner else "",
             )
         )
     return views
@@ -153,7 +158,9 @@ def gpu_table(views: Sequence[GpuView], width: int = render.WIDE) -> Table:
     table = plain_table("GPU", "MODEL", "JOB", "BUSY", "", "MEMORY", "TEMP", "POWER", right=("", "TEMP", "POWER"))
     for each in views:
         job = f"[cyan]{escape(each.job_id)}[/]" if each.job_id else f"[{_STATE_STYLE[each.state]}]{each.state}[/]"
-        if wide and each.job_name and each.job_name != each.job_id:
+        if each.partner_job_id:
+            job += f" and [cyan]{escape(each.partner_job_id)}[/]"
+        elif wide and each.job_name and each.job_name != each.job_id:
             job += f" [dim]{escape(each.job_name)}[/]"
         if each.state == "drained" and each.drain_reason:
             job += f" [dim]{escape(each.drain_reason)}[/]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -73,9 +74,7 @@ def read_job_file(text: str, name: str) -> JobFile:
         if key == "command":
             command = _command(value, where)
         elif key in _KEYS:
-            option, words = _KEYS[key]
-            # One word each: a value may begin with a dash.
-            options.append(GivenOptions(line, tuple(f"{option}={word}" for word in words(value, where))))
+            options.append(GivenOptions(line, tuple(_KEYS[key](value, where))))
         else:
             known = ["command", *_KEYS]
             near = difflib.get_close_matches(key.replace("-", "_"), known, 1)
@@ -129,20 +128,56 @@ def _texts(value: _Value, where: str, form: str) -> Iterator[str]:
         yield each.text
 
 
+def _yes_or_no(option: str, value: _Value, where: str) -> Iterator[str]:
+    word = (value.text or "").lower()
+    if word not in (*_YES, *_NO):
+        raise InvalidInput(f"{where}: must be true or false")
+    yield f"--{option}" if word in _YES else f"--no-{option}"
+
+
+def _stops(value: _Value, where: str) -> Iterator[str]:
+    """Whether a job can be stopped for another one, or what such a stop costs."""
+    form = f"{where}: must be true, false, or what a stop costs, such as {{restart: 60s, lost: 10m, grace: 2m}}"
+    if value.entries is None:
+        if value.text is None or value.text.lower() not in (*_YES, *_NO):
+            raise InvalidInput(form)
+        yield from _yes_or_no("preemptible", value, where)
+        return
+    yield "--preemptible"
+    for key, line, each in value.entries:
+        if key not in _COSTS:
+            raise InvalidInput(f"{where}: line {line}: there is no {key!r}; there are {', '.join(_COSTS)}")
+        if each.text is None:
+            raise InvalidInput(f"{where}: line {line}: {key} must be one value, such as 60s")
+        yield f"{_COSTS[key]}={each.text}"
+
+
+_YES, _NO = ("true", "yes", "on"), ("false", "no", "off")
+_COSTS = {"restart": "--restart", "lost": "--lost", "grace": "--preempt-grace"}
+
 _Words = Callable[[_Value, str], Iterator[str]]
-_KEYS: dict[str, tuple[str, _Words]] = {
+
+
+def _values_of(option: str, words: _Words) -> _Words:
+    # One word each: a value may begin with a dash.
+    return lambda value, where: (f"{option}={word}" for word in words(value, where))
+
+
+_KEYS: dict[str, _Words] = {
     **{
-        key: (f"--{key.replace('_', '-')}", _one)
+        key: _values_of(f"--{key.replace('_', '-')}", _one)
         for key in (
             *("name", "user", "type", "application", "priority", "gpus", "max_nodes", "cores", "memory", "gpu_memory"),
             *("runtime", "on", "time_limit", "begin", "work", "workdir", "image", "shm", "stop_grace", "log_limit"),
         )
     },
-    "gpu_models": ("--gpu-model", _one_or_list),
-    "env": ("--env", _assignments),
-    "labels": ("--label", _labels),
-    "secrets": ("--secret", _list),
-    "mounts": ("--mount", _list),
+    "gpu_models": _values_of("--gpu-model", _one_or_list),
+    "preemptible": _stops,
+    "shareable": functools.partial(_yes_or_no, "shareable"),
+    "env": _values_of("--env", _assignments),
+    "labels": _values_of("--label", _labels),
+    "secrets": _values_of("--secret", _list),
+    "mounts": _values_of("--mount", _list),
 }
 
 KEYS = ("command", *_KEYS)

@@ -12,7 +12,7 @@ import typer
 
 from adlro.cli.option_types import SIZE, TIME, duration, plain_mib, size
 from adlro.cli.shell import token_user
-from adlro.records.jobs import KINDS_OF_WORK, ExpectedRuntime, JobSpec, JobType, SimulatedWork
+from adlro.records.jobs import KINDS_OF_WORK, ExpectedRuntime, JobSpec, JobType, Preemptible, SimulatedWork
 from adlro.records.payloads import Mount
 
 _TYPES = {each.label: each for each in KINDS_OF_WORK} | {
@@ -23,6 +23,7 @@ _TYPES = {each.label: each for each in KINDS_OF_WORK} | {
 
 _PROGRAM = "The program"
 _NEEDS = "What it needs"
+_BESIDE = "Beside other jobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,58 @@ class JobOptions:
         ),
     ] = None
 
+    preemptible: Annotated[
+        bool | None,
+        typer.Option(
+            "--preemptible/--no-preemptible",
+            help="It may be stopped for another job, and goes on later from what it kept (a checkpoint).",
+            show_default=False,
+            rich_help_panel=_BESIDE,
+        ),
+    ] = None
+    restart_s: Annotated[
+        float | None,
+        typer.Option(
+            "--restart",
+            parser=duration,
+            metavar=TIME,
+            help="With --preemptible: what each start after a stop takes before the work goes on. Default: nothing.",
+            show_default=False,
+            rich_help_panel=_BESIDE,
+        ),
+    ] = None
+    lost_s: Annotated[
+        float | None,
+        typer.Option(
+            "--lost",
+            parser=duration,
+            metavar=TIME,
+            help="With --preemptible: the work that a stop loses, such as half the time between two checkpoints.",
+            show_default=False,
+            rich_help_panel=_BESIDE,
+        ),
+    ] = None
+    preempt_grace_s: Annotated[
+        float | None,
+        typer.Option(
+            "--preempt-grace",
+            parser=duration,
+            metavar=TIME,
+            help="With --preemptible: time between SIGTERM and SIGKILL at such a stop. Default: that of --stop-grace.",
+            show_default=False,
+            rich_help_panel=_BESIDE,
+        ),
+    ] = None
+    shareable: Annotated[
+        bool | None,
+        typer.Option(
+            "--shareable/--no-shareable",
+            help="It may share its GPU with one other job that may as well. Only for jobs of one GPU.",
+            show_default=False,
+            rich_help_panel=_BESIDE,
+        ),
+    ] = None
+
     workdir: Annotated[
         str,
         typer.Option(
@@ -260,6 +313,8 @@ _OF_PROGRAMS = {
     "log_limit_mib": "--log-limit",
 }
 _OF_CONTAINERS = {"mount": "--mount", "shm_mib": "--shm"}
+# Options that say what a stop for another job costs.
+_OF_STOPS = {"restart_s": "--restart", "lost_s": "--lost", "preempt_grace_s": "--preempt-grace"}
 
 
 def job_type(text: str) -> JobType:
@@ -316,6 +371,8 @@ def spec_of(options: JobOptions, argv: Sequence[str], server: str | None) -> Job
         "begin_time_s": options.begin_s,
         "labels": labels(options.label),
         "simulated_work": None if options.work_s is None else SimulatedWork(options.work_s),
+        "preemptible": _preemptible(options),
+        "shareable": bool(options.shareable),
     }
     _refuse_others(options, runs=bool(argv or options.image))
     if not argv and not options.image:
@@ -334,6 +391,21 @@ def spec_of(options: JobOptions, argv: Sequence[str], server: str | None) -> Job
         **{name: value for name, value in given.items() if value is not None},
         **fields,
     )
+
+
+def _preemptible(options: JobOptions) -> Preemptible | None:
+    """What a stop of the job costs; None: it can't be stopped.
+
+    Raises:
+        BadParameter: it says what a stop costs, but not that it can be stopped. With --no-preemptible that is no
+            mistake: the command line overrides a file.
+    """
+    if options.preemptible:
+        return Preemptible(options.restart_s or 0.0, options.lost_s or 0.0, options.preempt_grace_s)
+    for parameter, name in _OF_STOPS.items():
+        if options.preemptible is None and getattr(options, parameter) is not None:
+            raise typer.BadParameter("belongs to --preemptible: add that, or leave it out", param_hint=name)
+    return None
 
 
 def _one_of(new: int | None, old: int | None, name: str) -> int:

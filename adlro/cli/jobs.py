@@ -28,6 +28,7 @@ from adlro.cli.shell import (
     stderr,
     stdout,
 )
+from adlro.cli.stops import short_stops_text
 from adlro.errors import AdlroError
 from adlro.records.jobs import Job, JobState
 from adlro.terminal import escape
@@ -205,6 +206,8 @@ def queue(
         console = stdout()
         reservations = None if status is None else {each.job_id: each for each in status.reservations}
         console.print(render.job_table(jobs, clock, console.width, reservations))
+        if console.width < render.WIDE and any(job.state is JobState.PENDING for job in jobs):
+            say("[dim]reasons in full: adlro describe job ID, or a wider screen[/]")
     else:
         say("no jobs" + ("" if everything else " in these states; adlro queue --all shows the others"))
     if status is not None:
@@ -271,6 +274,8 @@ def _event_line(job: Job) -> str:
     if job.jct_s is not None:
         facts.append(f"JCT {render.seconds(job.jct_s)}")
     reason = render.why(job)
+    if (stops := short_stops_text(job)) and "preempted" not in reason:  # else the job's message tells of it
+        facts.append(stops)
     return "  ".join(facts) + f"  [dim]{escape(job.spec.name)}[/]" + (f"  {reason}" if reason else "")
 
 

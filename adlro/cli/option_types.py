@@ -1,4 +1,4 @@
-"""Readers of options whose values are durations and sizes."""
+"""Readers of options whose values are durations and sizes, and the shell's completion of policies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TypeVar
 import typer
 
 from adlro.errors import InvalidInput
+from adlro.records.decisions import POLICY_NAMES
 from adlro.units import duration_s, size_mib
 
 T = TypeVar("T")
@@ -16,6 +17,11 @@ TIME = "TIME"
 """Metavar of durations."""
 SIZE = "SIZE"
 """Metavar of sizes."""
+
+
+def policy_names(incomplete: str) -> list[str]:
+    """The policies of this release whose names begin so, for the shell's completion."""
+    return [name for name in POLICY_NAMES if name.startswith(incomplete)]
 
 
 def duration(value: str | float) -> float:

@@ -16,6 +16,8 @@ At = Callable[[float], str]
 """A time of the cluster's clock as text: `about 14:05`."""
 
 _MOST_NODES = 4
+# Reasons whose names say nearly all to those who know them.
+_PLAIN_REASONS = (PendingReason.RESOURCES, PendingReason.GANG_NODES, PendingReason.POLICY)
 _DAY_S = 86400.0
 
 
@@ -106,21 +108,24 @@ def reservation_text(reservation: JobReservation, at: At) -> str:
     return f"{reservation.gpu_count} {reservation.gpu_model}{where} from {at(reservation.expected_start_s)}"
 
 
-def pending_text(job: Job, at: At, reservations: Mapping[str, JobReservation] | None = None) -> str:
+def pending_text(
+    job: Job, at: At, reservations: Mapping[str, JobReservation] | None = None, *, short: bool = False
+) -> str:
     """The reason why a pending job waits, with what is reserved for it or for the job that it waits for.
 
     Args:
         job: the job.
         at: times of the cluster's clock as text.
         reservations: by job those that are held now; None: that of the job's record.
+        short: leaves out what the names of usual reasons say.
     """
     name = job.pending_reason.name.lower() if job.pending_reason is not PendingReason.NONE else ""
-    text = job.message
+    text = "" if short and job.pending_reason in _PLAIN_REASONS else job.message
     if job.pending_reason is PendingReason.RESERVED and job.reserved_for_job_id:
         held = (reservations or {}).get(job.reserved_for_job_id)
         until_s = held.expected_start_s if held is not None else job.reserved_until_s
         until = f" until {at(until_s)}" if until_s is not None else ""
-        text = f"GPUs are kept free for {job.reserved_for_job_id}{until}"
+        text = f"{'for' if short else 'GPUs are kept free for'} {job.reserved_for_job_id}{until}"
     own = job.reservation if reservations is None else reservations.get(job.job_id)
     if own is not None:
         text = f"{text}; " * bool(text) + f"reserved from {at(own.expected_start_s)}"

@@ -10,6 +10,7 @@ from rich.table import Table
 from adlro.cli.documents import wait_s
 from adlro.cli.places import At, at_of, pending_text, placement_text
 from adlro.cli.shell import plain_table
+from adlro.cli.stops import being_stopped, short_stops_text
 from adlro.cli.units_text import UNKNOWN as UNKNOWN  # noqa: PLC0414 - commands find all texts here
 from adlro.cli.units_text import mib as mib  # noqa: PLC0414
 from adlro.cli.units_text import seconds as seconds  # noqa: PLC0414
@@ -125,19 +126,30 @@ def why(job: Job, at: At | None = None, reservations: Mapping[str, JobReservatio
     return escape(why_text(job, at, reservations))
 
 
-def why_text(job: Job, at: At | None = None, reservations: Mapping[str, JobReservation] | None = None) -> str:
+def why_text(
+    job: Job, at: At | None = None, reservations: Mapping[str, JobReservation] | None = None, *, short: bool = False
+) -> str:
     """The reason of a job's state, in a few words; plain text.
 
     Args:
         job: the job.
         at: times of the cluster's clock as text; None: as seconds.
         reservations: by job those that are held now; None: that of the job's record.
+        short: of a usual reason little more than its name.
     """
     if job.state is JobState.PENDING:
-        return pending_text(job, at or at_of(None), reservations)
+        return pending_text(job, at or at_of(None), reservations, short=short)
     if job.cancel_requested and not job.state.final:
         return "being cancelled"
     return job.message if job.state in (JobState.FAILED, JobState.CANCELLED) else ""
+
+
+def _with_stops(reason: str, job: Job, stopped_for: str | None) -> str:
+    """The reason of a job's state, and that it was stopped or is being stopped; plain text."""
+    stops = f"being stopped for {stopped_for}" if stopped_for is not None else short_stops_text(job)
+    if stopped_for is None and "preempted" in reason:  # the job's message tells of it already
+        stops = ""
+    return "; ".join(text for text in (reason, stops) if text)
 
 
 def exit_text(attempt: JobAttempt | None) -> str:
@@ -162,7 +174,7 @@ def job_table(
     width: int = WIDE,
     reservations: Mapping[str, JobReservation] | None = None,
 ) -> Table:
-    """Jobs, one per line; on a screen of less than `WIDE` columns only the most important columns.
+    """Jobs, one per line; on a screen of less than `WIDE` columns only the most important columns, and short reasons.
 
     EXIT is there where a program has ended, GPUS where a job asks for several. With the cluster's clock, also the times
     that unfinished jobs have waited or run so far.
@@ -174,6 +186,7 @@ def job_table(
         reservations: by job those that are held now; None: not known.
     """
     now_s, at = None if clock is None else clock.time_s, at_of(clock)
+    stopped_for = being_stopped(jobs)
     shown = ["JOB", "NAME", "USER", "TYPE", "PRIO", "STATE", "GPU", "WAIT", "RUN", "JCT", "WHY"]
     if any(_newest_exit_text(job) for job in jobs):
         shown.insert(shown.index("STATE") + 1, "EXIT")
@@ -205,7 +218,9 @@ def job_table(
             "WAIT": seconds(waited_s),
             "RUN": seconds(ran_s),
             "JCT": seconds(job.jct_s),
-            "WHY": why(job, at, reservations),
+            "WHY": escape(
+                _with_stops(why_text(job, at, reservations, short=width < WIDE), job, stopped_for.get(job.job_id))
+            ),
         }
         table.add_row(*(cells[name] for name in shown))
     return table

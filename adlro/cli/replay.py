@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adlro.cli.documents import document
-from adlro.cli.option_types import TIME, duration
+from adlro.cli.option_types import TIME, duration, policy_names
 from adlro.cli.shell import (
     Output,
     OutputOption,
@@ -95,7 +95,12 @@ def replay(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option("--policy", "-p", help="The policy during the replay; adlro policy lists the policies."),
+        typer.Option(
+            "--policy",
+            "-p",
+            help="The policy during the replay; adlro policy lists the policies.",
+            autocompletion=policy_names,
+        ),
     ] = None,
     estimates: Annotated[
         EstimateChoice,

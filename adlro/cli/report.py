@@ -18,6 +18,7 @@ from adlro.cli import render
 from adlro.cli.documents import wait_s
 from adlro.cli.replaying import ReplayResult
 from adlro.cli.shell import plain_table
+from adlro.cli.stops import stop_count
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobState, JobType
 from adlro.terminal import escape
@@ -45,6 +46,7 @@ def build_report(result: ReplayResult, source: dict[str, Any], notes: Sequence[s
             "total": len(jobs),
             **{state.name.lower(): sum(job.state is state for job in jobs) for state in JobState if state.final},
             "several_attempts": sum(job.attempt_count > 1 for job in jobs),
+            "stops": sum(map(stop_count, jobs)),
         },
         "jct_s": _statistics(job.jct_s for job in jobs),
         "wait_s": _statistics(wait_s(job) for job in jobs),
@@ -83,6 +85,7 @@ def placements(jobs: Sequence[Job]) -> list[dict[str, Any]]:
             "gpu_ids": list(job.placement.gpu_ids),
             "gpu_model": job.gpu_model,
             "attempts": job.attempt_count,
+            "stops": stop_count(job),
         }
         for index, job in enumerate(jobs)
     ]
@@ -129,6 +132,8 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
     rest = [f"{jobs[name]} {name}" for name in ("failed", "cancelled") if jobs[name]]
     if jobs["several_attempts"]:
         rest.append(f"{jobs['several_attempts']} took several attempts")
+    if stops := jobs["stops"]:
+        rest.append("1 stop for another job" if stops == 1 else f"{stops} stops for other jobs")
     console.print(
         f"\n[bold]{jobs['total']} jobs under {escape(report['policy'])}[/]: {jobs['succeeded']} succeeded"
         + "".join(f", {each}" for each in rest)

@@ -29,6 +29,7 @@ from adlro.cli.clusters import (
     local_cluster,
 )
 from adlro.cli.extras import require_suite
+from adlro.cli.option_types import policy_names
 from adlro.cli.shell import EXIT_ERROR, EXIT_USAGE, plain_table, say, stdout
 from adlro.errors import AdlroError, Conflict, InvalidInput
 from adlro.kit.running_suites import default_data_dir
@@ -64,7 +65,13 @@ def up(
         float | None, typer.Option("--scale", min=0.0, help="Cluster seconds a second, for --clock scaled or virtual.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", "-p", help="The acting policy; adlro policy lists the policies.")
+        str | None,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="The acting policy; adlro policy lists the policies.",
+            autocompletion=policy_names,
+        ),
     ] = None,
     cluster: UpClusterOption = None,
     fake_gpus: FakeGpusOption = None,

@@ -10,6 +10,7 @@ import contextlib
 import enum
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,13 +30,28 @@ _DRAWN_AT_ONCE = 256
 
 
 class ScenarioChoice(enum.StrEnum):
-    """Scenarios with known loads."""
+    """Scenarios with known loads, and jobs that come one by one."""
 
     PAPER = "paper"
     PAPER_ROOMY = "paper_roomy"
     GANGS = "gangs"
+    GANGS_64 = "gangs_64"
+    GANGS_256 = "gangs_256"
     GANGS_PHILLY = "gangs_philly"
+    GANGS_PHILLY_64 = "gangs_philly_64"
+    GANGS_PHILLY_256 = "gangs_philly_256"
     GANGS_HEAVY = "gangs_heavy"
+    GANGS_HEAVY_64 = "gangs_heavy_64"
+    GANGS_HEAVY_256 = "gangs_heavy_256"
+    PREEMPTIVE = "preemptive"
+    PREEMPTIVE_64 = "preemptive_64"
+    PREEMPTIVE_256 = "preemptive_256"
+    PREEMPTIVE_20S = "preemptive_20s"
+    PREEMPTIVE_240S = "preemptive_240s"
+    PREEMPTIVE_600S = "preemptive_600s"
+    SHARED = "shared"
+    SHARED_64 = "shared_64"
+    SHARED_256 = "shared_256"
 
 
 def workload(
@@ -50,9 +66,26 @@ def workload(
         typer.Option("--jobs", "-n", min=0, help="Number of jobs; after them only the reports continue; 0: no limit."),
     ] = 0,
     scenario: Annotated[
-        ScenarioChoice, typer.Option("--scenario", help="The scenario of the jobs.")
+        ScenarioChoice,
+        typer.Option(
+            "--scenario",
+            metavar="NAME",
+            help="The scenario of the jobs: paper, paper_roomy, gangs, gangs_philly, gangs_heavy, preemptive, shared. "
+            "Those from gangs on also for 64 and 256 GPUs: gangs_64. All: docs/workloads.md.",
+        ),
     ] = ScenarioChoice.PAPER,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the job list.")] = 0,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            "--write",
+            metavar="FILE.csv",
+            help="Submit nothing: write the list to a file, for adlro replay and adlro evaluate --trace. Without "
+            "--jobs it has as many as the scenario's lists.",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
     server: ServerOption = None,
 ) -> None:
     """Submit a steady stream of jobs, and report the suite's state every 10 s, until Ctrl-C.
@@ -60,9 +93,35 @@ def workload(
     While the simulated cluster's clock is paused or virtual, as during a replay, it submits none. Finished jobs stay
     recorded: an endless stream fills the store.
     """
+    if write is not None:
+        _write(write, str(scenario), load, jobs, seed)
+        return
     # It has no end of its own: SIGTERM is a normal end.
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_stream(server, str(scenario), load, jobs, seed))
+
+
+def _write(file: Path, scenario: str, load: float, count: int, seed: int) -> None:
+    """Writes a list of the scenario's jobs."""
+    import numpy as np
+
+    from adlro.workload.job_lists import draw_jobs
+    from adlro.workload.scenario import load_scenario
+    from adlro.workload.traces import write_paper_csv
+
+    if load <= 0:
+        raise typer.BadParameter("a list needs a load above 0", param_hint="--load")
+    if file.suffix != ".csv":
+        raise typer.BadParameter(
+            "name a .csv file: adlro replay and adlro evaluate know it by that", param_hint="--write"
+        )
+    rules = load_scenario(scenario)
+    drawn_jobs = draw_jobs(rules, load=load, rng=np.random.default_rng(seed), count=count or None)
+    write_paper_csv(file, drawn_jobs)
+    say(f"{len(drawn_jobs)} jobs of {scenario} at load {load:g}, seed {seed}: {escape(str(file))}")
+    file_text = escape(str(file))
+    say(f"[dim]adlro up --cluster {scenario}, then adlro replay {file_text}[/]")
+    say(f"[dim]adlro evaluate --trace {file_text} --cluster {scenario}[/]")
 
 
 async def _stream(server: str | None, scenario: str, load: float, limit: int, seed: int) -> None:

@@ -31,7 +31,17 @@ from adlro.records.decisions import (
     ShadowDecision,
 )
 from adlro.records.events import Clock, ClockMode, ClusterDescription, RunningJob
-from adlro.records.jobs import ExpectedRuntime, Job, JobAttempt, JobSpec, JobState, JobType, SimulatedWork
+from adlro.records.jobs import (
+    AttemptRef,
+    ExpectedRuntime,
+    Job,
+    JobAttempt,
+    JobSpec,
+    JobState,
+    JobType,
+    Preemptible,
+    SimulatedWork,
+)
 from adlro.records.matrices import (
     ClusterState,
     GpuDrift,
@@ -64,6 +74,7 @@ __all__ = [
     "DEFAULT_SERVER",
     "NO_ANSWER",
     "AsyncClient",
+    "AttemptRef",
     "Candidate",
     "Client",
     "Clock",
@@ -106,6 +117,7 @@ __all__ = [
     "Payload",
     "Policy",
     "PredictionBasis",
+    "Preemptible",
     "Process",
     "Recollection",
     "Rejection",

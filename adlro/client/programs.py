@@ -10,7 +10,7 @@ from typing import Any
 
 from adlro.errors import Conflict, InvalidInput
 from adlro.records.applications import application_of
-from adlro.records.jobs import Job, JobSpec, JobType
+from adlro.records.jobs import Job, JobSpec, JobType, Preemptible
 from adlro.records.payloads import Container, LogStream, Mount, Payload, Process
 
 REQUEUED_FROM = "requeued-from"
@@ -45,7 +45,8 @@ def program_spec(
         mounts: directories and files of the node in the container.
         shared_memory_mib: of the container; 0: the engine's default.
         fields: further fields of Payload (stop_grace_s, log_limit_mib, launch_style) and of JobSpec. cpu_cores,
-            memory_mib and gpu_memory_mib are with each of its gpu_count GPUs; gpu_models may be one name, or several.
+            memory_mib and gpu_memory_mib are with each of its gpu_count GPUs; gpu_models may be one name, or several;
+            preemptible may be True: a stop costs nothing.
 
     Raises:
         InvalidInput: no node can run it.
@@ -72,6 +73,8 @@ def program_spec(
     fields.setdefault("memory_mib", 0)  # the services' default, by the cores
     models = fields.get("gpu_models", ())
     fields["gpu_models"] = (models,) if isinstance(models, str) else tuple(models)
+    if isinstance(stops := fields.get("preemptible"), bool):
+        fields["preemptible"] = Preemptible() if stops else None
     fields["user"] = fields.get("user") or getpass.getuser()
     fields["name"] = fields.get("name") or fields.get("application") or application_of(payload)
     return JobSpec(payload=payload, **fields)

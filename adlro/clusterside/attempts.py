@@ -7,14 +7,15 @@ Plain records. An attempt is *accepted* once its launch is accepted, *started* o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from adlro.errors import Conflict
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import AttemptState, RunningJob
-from adlro.records.jobs import JobSpec
+from adlro.records.jobs import AttemptRef, JobSpec
 from adlro.state.fit import check_placement, check_set, job_runs, unknown_gpu
 
 # Number of stored ended attempts, so that a repeated launch is answered and does not run again.
@@ -34,7 +35,11 @@ class Attempt:
         start_revision: of its STARTED event; 0: it has not started.
         runs: its own program runs.
         end_revision: of the event of its end; 0: it is open.
-        stop_asked: its stop was requested.
+        stop_asked: its stop was requested, by its user or for another job.
+        preempt_asked: that stop is for another job, and the job goes on later: the attempt ends as PREEMPTED.
+        preempts: attempts of other jobs that are stopped to make room for it; it starts after the last one's end.
+        remaining_ratio: the share of the job's work that is still to be done, as far as the orchestrator knows.
+        resumes: an earlier attempt of the job was preempted.
         note: the driver's own text, returned after a restart; journaled with its next event.
     """
 
@@ -47,7 +52,26 @@ class Attempt:
     runs: bool = False
     end_revision: int = 0
     stop_asked: bool = False
+    preempt_asked: bool = False
+    preempts: tuple[AttemptRef, ...] = ()
+    remaining_ratio: float = 1.0
+    resumes: bool = False
     note: str = ""
+
+    @property
+    def ref(self) -> AttemptRef:
+        """Its job and its number."""
+        return AttemptRef(self.job_id, self.attempt)
+
+    @property
+    def grace_s(self) -> float | None:
+        """Seconds between the request to end its program and the end by force; None: the job does not say."""
+        spec = self.spec
+        if spec is None:
+            return None
+        if self.preempt_asked and spec.preemptible is not None and spec.preemptible.grace_s is not None:
+            return spec.preemptible.grace_s
+        return None if spec.payload is None else spec.payload.stop_grace_s
 
     @property
     def gpu_id(self) -> str:
@@ -64,8 +88,21 @@ class Attempt:
         return AttemptState.RUNNING if self.runs else AttemptState.STARTED
 
 
+class _Part(NamedTuple):
+    """What an attempt holds at one of its GPUs."""
+
+    gpu_id: str
+    share: float
+    cpu_cores: int
+    memory_mib: int
+
+
 class Attempts:
     """The attempts of one cluster, and the resources that they hold.
+
+    An attempt that waits for others to end (`Attempt.preempts`) has its GPUs from its acceptance on. The cores and the
+    memory of the others at these GPUs stay theirs until they have ended; it holds what it needs beyond that. So neither
+    it nor they are overbooked, and where it needs more than they had, less than nothing may be free on the node.
 
     Args:
         cluster: nodes and GPUs.
@@ -90,8 +127,10 @@ class Attempts:
         self._free = cluster.free()
         self._lost = {gpu_id: None for gpu_id in self._lost if gpu_id in self._place_of}
         self._job_on: dict[str, str] = {}
+        # By job what its open attempt holds.
+        self._held: dict[str, tuple[_Part, ...]] = {}
         for attempt in self._open.values():
-            self._hold(attempt, overdrawn=True)
+            self._hold(attempt)
 
     @property
     def open_attempts(self) -> list[Attempt]:
@@ -114,6 +153,10 @@ class Attempts:
     def lost_gpu_ids(self) -> tuple[str, ...]:
         """Lost GPUs, in the order of the cluster."""
         return tuple(gpu_id for gpu_id in self._place_of if gpu_id in self._lost)
+
+    def lost_gpus_of(self, attempt: Attempt) -> list[str]:
+        """Those of an attempt's GPUs that are lost."""
+        return [gpu_id for gpu_id in attempt.placement.gpu_ids if gpu_id in self._lost]
 
     def open_attempt(self, job_id: str) -> Attempt | None:
         """The open attempt of a job."""
@@ -142,8 +185,33 @@ class Attempts:
             )
         return known
 
-    def check(self, job_id: str, spec: JobSpec, placement: Placement) -> None:
+    def victims(self, job_id: str, preempts: Sequence[AttemptRef]) -> list[Attempt]:
+        """The attempts that a launch of a job is to stop.
+
+        Raises:
+            Conflict: NOT_RUNNING, NOT_PREEMPTIBLE: one of them can't be stopped for this job.
+        """
+        found: list[Attempt] = []
+        for ref in preempts:
+            attempt = self._open.get(ref.job_id)
+            if attempt is None or attempt.attempt != ref.attempt:
+                raise _not_preemptible(ref, "does not run", reason="NOT_RUNNING")
+            check_preemptible(attempt)
+            if ref.job_id == job_id:
+                raise _not_preemptible(ref, "is an attempt of the job that is to have its GPUs")
+            if attempt in found:
+                raise _not_preemptible(ref, "is named twice")
+            found.append(attempt)
+        return found
+
+    def check(self, job_id: str, spec: JobSpec, placement: Placement, victims: Sequence[Attempt] = ()) -> None:
         """Refuses a new attempt that can't start on all of its GPUs.
+
+        Args:
+            job_id: its job.
+            spec: its job's requirements.
+            placement: its GPUs.
+            victims: attempts that will have ended by then.
 
         Raises:
             NotFound: no such GPU.
@@ -157,15 +225,39 @@ class Attempts:
             raise job_runs(job_id, open_one.placement, open_one.attempt)
         if len(placement.gpus) > 1:
             check_set(job_id, spec, placement, self._cluster)
-        check_placement(job_id, spec, placement, self._place_of, self._free, lost=self._lost, job_on=self._job_on)
+        for each in victims:
+            self._let_go(each)
+        try:
+            check_placement(job_id, spec, placement, self._place_of, self._free, lost=self._lost, job_on=self._job_on)
+        finally:
+            for each in victims:
+                self._hold(each)
 
     def accept(self, attempt: Attempt) -> Attempt | None:
-        """Adds a new attempt that passed `check`; it holds its GPUs from now on. Returns the previous one."""
+        """Adds a new attempt that passed `check`; it holds its GPUs from now on. Returns the previous one.
+
+        The stop of those that it preempts is requested with it.
+        """
         before = self._known.get(attempt.job_id)
         self._known[attempt.job_id] = self._open[attempt.job_id] = attempt
+        for victim in self.waits_for(attempt):
+            victim.stop_asked = victim.preempt_asked = True
+            self._hold(victim)
+            self.changed(victim)
         self._hold(attempt)
         self.changed(attempt)
         return before
+
+    def waits_for(self, attempt: Attempt) -> list[Attempt]:
+        """The open attempts whose ends an attempt waits for before it starts."""
+        found = (self._open.get(each.job_id) for each in attempt.preempts)
+        return [each for each in found if each is not None and each.ref in attempt.preempts]
+
+    def waiting_for(self, attempt: Attempt) -> Attempt | None:
+        """The open attempt for which this one is to end; None: there is none, or not any more."""
+        if not attempt.preempt_asked and not attempt.stop_asked:
+            return None
+        return next((each for each in self._open.values() if attempt.ref in each.preempts), None)
 
     def adopt(self, attempt: Attempt) -> bool:
         """Adds an attempt that runs already, whatever it uses; False: a GPU is not free, or the job has another."""
@@ -176,14 +268,15 @@ class Attempts:
         ):
             return False
         self._known[attempt.job_id] = self._open[attempt.job_id] = attempt
-        self._hold(attempt, overdrawn=True)
+        self._hold(attempt)
         self.changed(attempt)
         return True
 
     def withdraw(self, attempt: Attempt, before: Attempt | None) -> None:
-        """Removes an attempt that was just added; `before` is the previous one."""
-        self._let_go(attempt)
-        del self._open[attempt.job_id]
+        """Removes an attempt that was just added; `before` is the previous one. What it preempted runs on."""
+        for victim in self._remove(attempt):
+            victim.stop_asked = victim.preempt_asked = False
+            self.changed(victim)
         if before is None:
             del self._known[attempt.job_id]
         else:
@@ -192,8 +285,7 @@ class Attempts:
 
     def end(self, attempt: Attempt, revision: int) -> None:
         """Ends an attempt, and frees its resources."""
-        self._let_go(attempt)
-        del self._open[attempt.job_id]
+        self._remove(attempt)
         attempt.end_revision, attempt.spec = revision, None
         self.changed(attempt)
         self._ended.append((revision, attempt.job_id))
@@ -258,13 +350,78 @@ class Attempts:
         )
         return [(each, missing[0]) for each, missing in gone if missing]
 
-    def _hold(self, attempt: Attempt, *, overdrawn: bool = False) -> None:
-        assert attempt.spec is not None
-        attempt.placement.take(self._free, attempt.spec, overdrawn=overdrawn)
-        self._job_on.update(dict.fromkeys(attempt.placement.gpu_ids, attempt.job_id))
+    def _remove(self, attempt: Attempt) -> list[Attempt]:
+        """Takes an attempt out of the open ones; returns those that it waited for, which have their GPUs again."""
+        victims, waiting = self.waits_for(attempt), self.waiting_for(attempt)
+        self._let_go(attempt)
+        del self._open[attempt.job_id]
+        for each in victims:
+            self._hold(each)
+        if waiting is not None:
+            self._hold(waiting)
+        return victims
+
+    def _hold(self, attempt: Attempt) -> None:
+        """Renews what an open attempt holds: all that it was launched with, unless preemption says otherwise."""
+        self._let_go(attempt)
+        self._held[attempt.job_id] = self._parts_of(attempt)
+        self._change(attempt, -1)
 
     def _let_go(self, attempt: Attempt) -> None:
-        assert attempt.spec is not None
-        attempt.placement.give_back(self._free, attempt.spec)
-        for gpu_id in attempt.placement.gpu_ids:
-            del self._job_on[gpu_id]
+        self._change(attempt, 1)
+        self._held.pop(attempt.job_id, None)
+
+    def _change(self, attempt: Attempt, sign: int) -> None:
+        for part in self._held.get(attempt.job_id, ()):
+            gpu = self._free.gpus[part.gpu_id]
+            node = self._free.nodes[gpu.node_id]
+            gpu.share += sign * part.share
+            node.cpu_cores += sign * part.cpu_cores
+            node.memory_mib += sign * part.memory_mib
+            if part.share == 0.0:
+                continue
+            if sign < 0:
+                self._job_on[part.gpu_id] = attempt.job_id
+            else:
+                del self._job_on[part.gpu_id]
+
+    def _parts_of(self, attempt: Attempt) -> tuple[_Part, ...]:
+        spec, waiting = attempt.spec, self.waiting_for(attempt)
+        assert spec is not None
+        taken = () if waiting is None else waiting.placement.gpu_ids
+        victims = self.waits_for(attempt)
+        parts = []
+        for each in attempt.placement.gpus:
+            there = [other.spec for other in victims if each.gpu_id in other.placement.gpu_ids and other.spec]
+            parts.append(
+                _Part(
+                    each.gpu_id,
+                    0.0 if each.gpu_id in taken else each.share,
+                    max(0, spec.cpu_cores - sum(other.cpu_cores for other in there)),
+                    max(0, spec.memory_mib - sum(other.memory_mib for other in there)),
+                )
+            )
+        return tuple(parts)
+
+
+def check_preemptible(attempt: Attempt, field: str = "preempts") -> None:
+    """Refuses to stop an open attempt for another job.
+
+    Args:
+        attempt: it.
+        field: of the request that asks for it.
+
+    Raises:
+        Conflict: NOT_RUNNING: it has not started; NOT_PREEMPTIBLE: its job can't go on later, or it is being stopped.
+    """
+    if not attempt.start_revision:
+        raise _not_preemptible(attempt.ref, "has not started", field, reason="NOT_RUNNING")
+    if attempt.spec is None or attempt.spec.preemptible is None:
+        raise _not_preemptible(attempt.ref, "can't be stopped for another job: its job is not preemptible", field)
+    if attempt.stop_asked:
+        raise _not_preemptible(attempt.ref, "is being stopped already", field)
+
+
+def _not_preemptible(ref: AttemptRef, why: str, field: str = "preempts", reason: str = "NOT_PREEMPTIBLE") -> Conflict:
+    message = f"attempt {ref.attempt} of {ref.job_id} {why}"
+    return Conflict(message, field=field, reason=reason, metadata={"job_id": ref.job_id})

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adlro.clusterside.attempts import OUTCOMES_KEPT, Attempt, Attempts
+from adlro.clusterside.attempts import OUTCOMES_KEPT, Attempt, Attempts, check_preemptible
 from adlro.clusterside.driver import Driver
 from adlro.clusterside.event_log import EVENTS_KEPT, EventLog
 from adlro.clusterside.fencing import Fence
@@ -32,7 +32,7 @@ from adlro.records.events import (
     ClusterEvent,
     EventKind,
 )
-from adlro.records.jobs import JobSpec
+from adlro.records.jobs import AttemptRef, JobSpec
 
 # So many events, and all that are not acknowledged, survive a restart.
 EVENTS_WRITTEN_DOWN = 10_000
@@ -85,6 +85,8 @@ class ClusterSide:
         self.wake_ups = WakeUps()
         self.attempts = Attempts(driver.cluster, outcomes_kept)
         self.event_counts: Counter[EventKind] = Counter()
+        # Accepted attempts that start when others have ended: the driver does not know them yet.
+        self._waiting: dict[str, Attempt] = {}
         self._last_blocking = 0
         self._sent_revision = 0
         self._sent_cluster: Cluster | None = None
@@ -108,30 +110,69 @@ class ClusterSide:
             gpu_conditions=tuple(self.driver.gpu_conditions()),
         )
 
-    def launch(self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, fencing_token: int) -> Launched:
+    def launch(
+        self,
+        job_id: str,
+        attempt: int,
+        spec: JobSpec,
+        placement: Placement,
+        fencing_token: int,
+        *,
+        preempts: Sequence[AttemptRef] = (),
+        remaining_ratio: float = 1.0,
+        resumes: bool = False,
+    ) -> Launched:
         """Accepts an attempt of a job on all GPUs of a placement, or refuses it and changes nothing.
 
-        A repeated launch gives the first answer, also after the attempt's end.
+        With `preempts` it is accepted together with the stops of these attempts, and starts when the last of them has
+        ended. A repeated launch gives the first answer, also after the attempt's end.
+
+        Args:
+            job_id: the job.
+            attempt: its number.
+            spec: the job's requirements.
+            placement: its GPUs.
+            fencing_token: of the caller's lease.
+            preempts: running attempts of other jobs that are stopped to make room.
+            remaining_ratio: the share of the job's work that is still to be done.
+            resumes: an earlier attempt of the job was preempted.
 
         Raises:
-            Unsupported: the cluster has no such placements (`gangs`, `shares` of its capabilities).
+            Unsupported: the cluster has no such placements (`gangs`, `shares` of its capabilities), or no `preemption`.
             Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN; OLD_ATTEMPT: a later one is known;
-                ATTEMPT_ON_OTHER_GPU; JOB_RUNNING; and the refusals of a job that does not fit.
+                ATTEMPT_ON_OTHER_GPU; JOB_RUNNING; NOT_RUNNING, NOT_PREEMPTIBLE; and the refusals of a job that does not
+                fit when those are gone.
             NotFound: no such GPU.
         """
         self._check_offered(placement)
+        if preempts:
+            self._check_preemption("preempts")
         self.fence.check(fencing_token)
         self.driver.present_s()
         known = self.attempts.known(job_id, attempt, placement)
         if known is not None:
             return Launched(True, known.start_s, known.start_revision, known.state)
-        self.attempts.check(job_id, spec, placement)
-        made = Attempt(job_id, attempt, placement, spec)
+        victims = self.attempts.victims(job_id, preempts)
+        self.attempts.check(job_id, spec, placement, victims)
+        made = Attempt(
+            job_id,
+            attempt,
+            placement,
+            spec,
+            preempts=tuple(preempts),
+            remaining_ratio=remaining_ratio,
+            resumes=resumes,
+        )
         before = self.attempts.accept(made)
         self._touch()
         try:
-            self.driver.launch(made)
+            if victims:
+                self._waiting[job_id] = made
+                self.driver.preempt(made, victims)
+            else:
+                self.driver.launch(made)
         except AdlroError:
+            self._waiting.pop(job_id, None)
             self.attempts.withdraw(made, before)
             raise
         launched = Launched(False, made.start_s, made.start_revision, made.state)
@@ -153,26 +194,56 @@ class ClusterSide:
                 reason="NO_SHARES",
             )
 
-    def stop(self, job_id: str, attempt: int, fencing_token: int) -> bool:
+    def _check_preemption(self, field: str) -> None:
+        if not self.driver.capabilities.preemption:
+            raise Unsupported(
+                f"{field}: cluster '{self.driver.cluster.name}' can't stop a job for another one: it lacks the "
+                "capability `preemption`",
+                field=field,
+                reason="NO_PREEMPTION",
+            )
+
+    def stop(self, job_id: str, attempt: int, fencing_token: int, *, preempt: bool = False) -> bool:
         """Stops an attempt (0: the open one); False if it is not open (any more), or its stop is already requested.
 
+        A stop without `preempt` of an attempt that was preempted, and has not ended, makes it end as STOPPED.
+
         Raises:
-            Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN.
-            Unsupported: the cluster can't stop running attempts.
+            Conflict: STALE_FENCING_TOKEN, UNKNOWN_FENCING_TOKEN; with `preempt`: NOT_RUNNING: it has not started;
+                NOT_PREEMPTIBLE.
+            Unsupported: the cluster can't stop running attempts, or not preempt them.
         """
         self.fence.check(fencing_token)
         if not self.driver.capabilities.stop:
             raise Unsupported(
                 f"cluster '{self.driver.cluster.name}' can't stop a running attempt: attempts end by themselves"
             )
+        if preempt:
+            self._check_preemption("preempt")
         self.driver.present_s()
         known = self.attempts.open_attempt(job_id)
-        if known is None or attempt not in (0, known.attempt) or known.stop_asked:
+        if known is None or attempt not in (0, known.attempt):
             return False
-        known.stop_asked = True
-        self.attempts.changed(known)
-        self._touch()
-        self.driver.stop(known)
+        if known.stop_asked:
+            if preempt or not known.preempt_asked:
+                return False
+            known.preempt_asked = False
+            self.attempts.changed(known)
+            self._touch()
+            return True
+        if preempt:
+            check_preemptible(known, field="preempt")
+        if self.is_waiting(known):
+            self._tell(EventKind.STOPPED, known, "stopped before it started")
+        else:
+            known.stop_asked, known.preempt_asked = True, preempt
+            self.attempts.changed(known)
+            self._touch()
+            try:
+                self.driver.stop(known)
+            except AdlroError:
+                known.stop_asked = known.preempt_asked = False
+                raise
         self.driver.go_on()
         return True
 
@@ -216,6 +287,8 @@ class ClusterSide:
         """Restores the journaled state; called before all other methods."""
         self.log.restore(kept.incarnation, kept.batches, kept.revision, kept.acknowledged)
         self.attempts.restore(kept.cluster, kept.attempts, kept.lost_gpu_ids)
+        waiting = (each for each in self.attempts.open_attempts if self.attempts.waits_for(each))
+        self._waiting = {each.job_id: each for each in waiting}
         self.wake_ups.add(kept.wake_ups_s)
         self.wake_ups.new.clear()
         self.fence = Fence(kept.token)
@@ -286,6 +359,14 @@ class ClusterSide:
         """Whether this attempt is open."""
         return self.attempts.open_attempt(attempt.job_id) is attempt
 
+    def is_waiting(self, attempt: Attempt) -> bool:
+        """See `Side`."""
+        return self._waiting.get(attempt.job_id) is attempt
+
+    def preemptor_of(self, attempt: Attempt) -> Attempt | None:
+        """See `Side`."""
+        return self.attempts.waiting_for(attempt)
+
     @property
     def incarnation(self) -> str:
         """Of the event log."""
@@ -312,6 +393,25 @@ class ClusterSide:
 
     def emit(self, events: Sequence[ClusterEvent]) -> Sequence[ClusterEvent]:
         """Appends the events of one moment; returns them with their revisions."""
+        numbered = self._append(events)
+        if self._waiting:
+            self._go_on_with_waiting()
+        return numbered
+
+    def change_cluster(self, cluster: Cluster) -> None:
+        """Changes nodes and GPUs: open attempts on removed ones are lost, and all watchers get the change."""
+        now_s = self.driver.present_s()
+        lost = [
+            ClusterEvent(0, EventKind.LOST, now_s, each.job_id, each.attempt, each.placement, f"GPU {gone} left")
+            for each, gone in self.attempts.outside(cluster)
+        ]
+        self.driver.cluster = cluster
+        self._append([*lost, ClusterEvent(0, EventKind.CLUSTER_CHANGED, now_s)])
+        self.attempts.set_cluster(cluster)
+        self._go_on_with_waiting()
+        self.driver.go_on()
+
+    def _append(self, events: Sequence[ClusterEvent]) -> Sequence[ClusterEvent]:
         if not events:
             return events
         numbered = self.log.append(events, self.driver.clock())
@@ -323,17 +423,26 @@ class ClusterSide:
         self._touch()
         return numbered
 
-    def change_cluster(self, cluster: Cluster) -> None:
-        """Changes nodes and GPUs: open attempts on removed ones are lost, and all watchers get the change."""
-        now_s = self.driver.present_s()
-        lost = [
-            ClusterEvent(0, EventKind.LOST, now_s, each.job_id, each.attempt, each.placement, f"GPU {gone} left")
-            for each, gone in self.attempts.outside(cluster)
-        ]
-        self.driver.cluster = cluster
-        self.emit([*lost, ClusterEvent(0, EventKind.CLUSTER_CHANGED, now_s)])
-        self.attempts.set_cluster(cluster)
-        self.driver.go_on()
+    def _tell(self, kind: EventKind, attempt: Attempt, message: str) -> None:
+        about = (attempt.job_id, attempt.attempt, attempt.placement, message)
+        self.emit([ClusterEvent(0, kind, self.driver.clock().time_s, *about)])
+
+    def _go_on_with_waiting(self) -> None:
+        """Has those started for which others have ended; one that has lost a GPU meanwhile is lost."""
+        for attempt in list(self._waiting.values()):
+            if not self.is_waiting(attempt):  # an event of this loop has dealt with it
+                continue
+            if not self.is_open(attempt) or attempt.start_revision:
+                del self._waiting[attempt.job_id]
+            elif gone := self.attempts.lost_gpus_of(attempt):
+                del self._waiting[attempt.job_id]
+                self._tell(EventKind.LOST, attempt, f"GPU {gone[0]} was lost before the attempt started")
+            elif not self.attempts.waits_for(attempt):
+                del self._waiting[attempt.job_id]
+                try:
+                    self.driver.launch(attempt)
+                except AdlroError as error:
+                    self._tell(EventKind.LOST, attempt, f"it could not be started: {error.message}")
 
     def _note(self, event: ClusterEvent) -> None:
         """Applies an event to attempts and GPUs."""

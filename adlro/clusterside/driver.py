@@ -42,6 +42,12 @@ class Side(Protocol):
     def is_open(self, attempt: Attempt) -> bool:
         """Whether this attempt is open."""
 
+    def is_waiting(self, attempt: Attempt) -> bool:
+        """Whether an open attempt waits for the ends of those that it preempts; `launch` is called for it later."""
+
+    def preemptor_of(self, attempt: Attempt) -> Attempt | None:
+        """The open attempt that waits for the end of this one; None: there is none."""
+
     @property
     def incarnation(self) -> str:
         """Of the event log: another one means that the store has lost the cluster's record."""
@@ -77,6 +83,15 @@ class Side(Protocol):
         """Whether an event that may change the orchestrator's decisions is unacknowledged."""
 
 
+def for_whom(preemptor: Attempt | None) -> str:
+    """The message of a PREEMPTED event, which follows "preempted: " in the job's record.
+
+    Args:
+        preemptor: the attempt that waits for this end; None: it was asked for by a call alone.
+    """
+    return "on request" if preemptor is None else f"for {preemptor.job_id}"
+
+
 class Driver(ABC):
     """A cluster behind the cluster side: starts and stops jobs, and has the clock.
 
@@ -108,7 +123,29 @@ class Driver(ABC):
 
     @abstractmethod
     def stop(self, attempt: Attempt) -> None:
-        """Stops an open attempt; reports the event of its end, now or when it is over."""
+        """Stops an open attempt; reports the event of its end, now or when it is over.
+
+        One whose `preempt_asked` is set goes on later: its end is PREEMPTED.
+
+        Raises:
+            Conflict: NOT_PREEMPTIBLE: it can't be preempted now, and nothing has changed.
+        """
+
+    def preempt(self, attempt: Attempt, victims: Sequence[Attempt]) -> None:
+        """Stops open attempts to make room for an accepted one, for which `launch` is called after their last end.
+
+        Their `preempt_asked` is set. A driver that stops and starts at once reports all ends and the start together, as
+        events of one moment; `launch` is not called then.
+
+        Args:
+            attempt: that waits for their ends.
+            victims: they.
+
+        Raises:
+            AdlroError: one of them can't be stopped now, or the attempt not be started; nothing has changed.
+        """
+        for each in victims:
+            self.stop(each)
 
     # ---- time
 

@@ -9,6 +9,9 @@ An adapter implements the start and stop of a program, and reports its events:
 
 Cluster time counts from the first start of the cluster. This class enforces time limits; a program that ends with an
 error after a requested stop counts as stopped.
+
+An adapter whose programs can be stopped and go on later sets `Capabilities.preemption`. It does nothing else for it: a
+program that ends in any way after `end` was called for another job counts as preempted.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from dataclasses import dataclass
 import structlog
 
 from adlro.clusterside.attempts import Attempt
-from adlro.clusterside.driver import Driver, Side
+from adlro.clusterside.driver import Driver, Side, for_whom
 from adlro.clusterside.kept import Kept
 from adlro.clusterside.timers import OneTimer, Timer, Timers
 from adlro.errors import AdlroError, InvalidInput, Unavailable
@@ -44,11 +47,13 @@ class _Work:
         starting: its program is being started, or resumed.
         limit: the timer of its time limit.
         overdue: the time limit has passed.
+        told: its program was, or may have been, asked to end.
     """
 
     starting: asyncio.Task[None] | None = None
     limit: Timer | None = None
     overdue: bool = False
+    told: bool = False
 
 
 class RealDriver(Driver):
@@ -88,6 +93,8 @@ class RealDriver(Driver):
     async def end(self, attempt: Attempt) -> None:
         """Stops the program of an attempt, if it still runs; the adapter calls `ended` when it is over.
 
+        Between the request to end and the end by force the program has `attempt.grace_s`, where its job says that.
+
         Raises:
             Exception: it could not be stopped; the call is repeated.
         """
@@ -118,7 +125,13 @@ class RealDriver(Driver):
             self._tell(attempt, EventKind.RUNNING)
 
     def ended(
-        self, attempt: Attempt, kind: EventKind, message: str = "", exit_status: ExitStatus | None = None
+        self,
+        attempt: Attempt,
+        kind: EventKind,
+        message: str = "",
+        exit_status: ExitStatus | None = None,
+        *,
+        by_itself: bool = False,
     ) -> None:
         """Reports the end of an attempt.
 
@@ -127,16 +140,24 @@ class RealDriver(Driver):
             kind: FINISHED; FAILED, by an error or because it was stopped; LOST, with its node: the job may run again.
             message: a readable reason.
             exit_status: how its program ended, where that is known.
+            by_itself: it is known that its program ended before it was asked to.
         """
-        overdue = self._work_of(attempt).overdue
+        work = self._work_of(attempt)
         self._drop_work(attempt)
         if not self.side.is_open(attempt):
             return
-        if kind is EventKind.FAILED and overdue:
+        # One that exits with 0 then has kept its progress, or was done; in that case its next attempt says so.
+        told_to_go_on = (
+            work.told and not by_itself and attempt.spec is not None and attempt.spec.preemptible is not None
+        )
+        if kind is EventKind.FAILED and work.overdue:
             assert attempt.spec is not None
             message = f"time limit of {attempt.spec.time_limit_s:g} s reached"
-        elif kind is EventKind.FAILED and attempt.stop_asked:
-            kind, message = EventKind.STOPPED, "stopped"
+        elif attempt.preempt_asked:
+            if kind is EventKind.PREEMPTED or (kind in (EventKind.FINISHED, EventKind.FAILED) and told_to_go_on):
+                kind, message = EventKind.PREEMPTED, for_whom(self.side.preemptor_of(attempt))
+        elif attempt.stop_asked and (kind in (EventKind.FAILED, EventKind.PREEMPTED) or told_to_go_on):
+            kind, message = (kind, message) if kind is EventKind.LOST else (EventKind.STOPPED, "stopped")
         self._tell(attempt, kind, message, exit_status)
 
     def gpu_lost(self, gpu_id: str, reason: str = "", *, loses_attempt: bool = True) -> None:
@@ -148,7 +169,11 @@ class RealDriver(Driver):
             loses_attempt: its open attempt is lost, on all its GPUs; what runs on the others is stopped.
         """
         now_s = self.present_s()
-        on_it = (each for each in self.side.open_attempts() if gpu_id in each.placement.gpu_ids)
+        on_it = (
+            each
+            for each in self.side.open_attempts()
+            if gpu_id in each.placement.gpu_ids and not self.side.is_waiting(each)
+        )
         lost = list(on_it) if loses_attempt else []
         self.side.emit([ClusterEvent(0, EventKind.GPU_LOST, now_s, placement=Placement.on(gpu_id), message=reason)])
         for attempt in lost:
@@ -192,7 +217,10 @@ class RealDriver(Driver):
         self._base_s = max(time.time() - self._began_unix_s, kept.time_s)
         known = {gpu.gpu_id for _, gpu in self.cluster.gpus()}
         for attempt in self.side.open_attempts():
+            if self.side.is_waiting(attempt):  # nothing of it is there yet
+                continue
             if known.issuperset(attempt.placement.gpu_ids):
+                self._work_of(attempt).told = attempt.stop_asked
                 task = self.spawn(self._resume(attempt), f"resume {attempt.job_id}")
                 self._work_of(attempt).starting = task
         self.go_on()
@@ -293,6 +321,8 @@ class RealDriver(Driver):
     async def _end_while(self, attempt: Attempt, wanted: Callable[[], bool]) -> None:
         pause_s = AGAIN_S
         while wanted():
+            if work := self._work.get((attempt.job_id, attempt.attempt)):
+                work.told = True
             try:
                 await self.end(attempt)
             except Exception as error:
@@ -310,6 +340,8 @@ class RealDriver(Driver):
         def overdue() -> None:
             if not self.side.is_open(attempt):  # its GPU has left
                 self._drop_work(attempt)
+                return
+            if attempt.preempt_asked:  # it is being ended already
                 return
             work.overdue = True
             self.spawn(self._end(attempt), f"end {attempt.job_id}")

@@ -23,6 +23,8 @@ from adlro.store.keys import cluster_keys
 from adlro.v1 import cluster_pb2, cluster_service_pb2, stream_pb2
 from adlro.wire import (
     FORMAT,
+    attempt_ref_from_proto,
+    attempt_ref_to_proto,
     batch_from_proto,
     batch_to_proto,
     check_format,
@@ -184,6 +186,10 @@ def _to_bytes(attempt: Attempt) -> bytes:
         note=attempt.note,
         format=FORMAT,
         placement=placement_to_proto(attempt.placement),
+        preempts=map(attempt_ref_to_proto, attempt.preempts),
+        remaining_ratio=attempt.remaining_ratio if attempt.remaining_ratio < 1.0 else None,
+        resumes=attempt.resumes,
+        preempt_asked=attempt.preempt_asked,
     )
     return message.SerializeToString()
 
@@ -201,5 +207,9 @@ def _from_bytes(data: bytes) -> Attempt:
         runs=message.runs,
         end_revision=message.end_revision,
         stop_asked=message.stop_asked,
+        preempt_asked=message.preempt_asked,
+        preempts=tuple(map(attempt_ref_from_proto, message.preempts)),
+        remaining_ratio=message.remaining_ratio if message.HasField("remaining_ratio") else 1.0,
+        resumes=message.resumes,
         note=message.note,
     )

@@ -32,6 +32,7 @@ from adlro.store.format import checked, claim_at_start
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 from adlro.wire import (
+    attempt_ref_from_proto,
     batch_to_proto,
     chunk_to_proto,
     clock_to_proto,
@@ -229,6 +230,9 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
             spec_from_proto(request.spec),
             launch_placement(request),
             request.fencing_token,
+            preempts=tuple(map(attempt_ref_from_proto, request.preempts)),
+            remaining_ratio=request.remaining_ratio if request.HasField("remaining_ratio") else 1.0,
+            resumes=request.resumes,
         )
         await side.settled()
         return pb.LaunchJobResponse(
@@ -244,7 +248,7 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
             self._known().log.check_incarnation(request.incarnation)
         side = await self._fenced(request.fencing_token)
         self._journal.check()
-        stopped = side.stop(request.job_id, request.attempt, request.fencing_token)
+        stopped = side.stop(request.job_id, request.attempt, request.fencing_token, preempt=request.preempt)
         await side.settled()
         return pb.StopJobResponse(stopped=stopped)
 

@@ -18,9 +18,8 @@ unused. A candidate is refused where
     d > theta min(kappa wait + duration)            it is expected to end earlier elsewhere: the least of all models,
                                                     packed and spread, with the expected time until such a set is free,
 
-or where it would delay the reserved job (adlro/decide/reservation.py). Where no job has a reservation, the job of
-several GPUs that fits nowhere now and has the greatest w / b gets it, if that is above rho. Once the reserved job fits
-on its set, it starts before all others.
+or where it would delay the reserved job (adlro/decide/reservation.py). Which job that is, adlro/decide/gang_scores.py
+says. Once it fits on its set, it starts before all others.
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.looked import Looked
-from adlro.decide.reservation import Kept, may_start, reserve, room_to_keep
-from adlro.numeric.compiled import compiled, compiled_call, compiled_part
-from adlro.numeric.exact_compiled import log, log1p
+from adlro.decide.reservation import Kept, room_to_keep
+from adlro.numeric.compiled import compiled_call, compiled_part
+from adlro.numeric.exact_compiled import log
 from adlro.state.gangs import NEVER, Outlook, ends_sooner, free_at_s
-from adlro.state.observation import Bools, Floats, Gangs, Ints
+from adlro.state.observation import Bools, Floats, Ints
 
 _SLOTS = 1024
 """Room for expected free times that a decision has already worked out."""
@@ -53,6 +51,8 @@ class GangRule(NamedTuple):
     ageing: float
     frag: float
     rho: float
+    drain: float
+    haste: float
 
 
 class Surroundings(NamedTuple):
@@ -274,182 +274,3 @@ def cost_of(rule: GangRule, gpu_count: int, length_ln: float, slow_ln: float, un
     if gpu_count > 1 and rule.beta > 0.0:
         cost += rule.beta * log(float(gpu_count))
     return float(cost)
-
-
-@compiled
-def score_cluster(
-    rule: GangRule,
-    surroundings: Surroundings,
-    looked: Looked,
-    gangs: Gangs,
-    n: int,
-    plain: bool,
-    scores: Floats,
-    best_of_kind: Ints,
-) -> int:
-    """Fills the scores of the rows of cluster n in the observation's table; -inf: refused.
-
-    Args:
-        surroundings: of the cluster, with its outlook.
-        looked, gangs: of the observation.
-        plain: whether neither cores nor memory ever keep a job from a GPU of a model on which it can run: then all that
-            ask for as many GPUs wait equally long.
-        scores: (C,) of all clusters' rows.
-        best_of_kind: (S,) room.
-
-    Returns:
-        The place of the job that has the reservation from now on; -1: none.
-    """
-    table, kept = looked.table, surroundings.kept
-    count_gpus(surroundings, looked.gpu_idle[n], looked.gpu_kind[n])
-    may_hold, time_s = looked.hold_allowed[n], looked.time_s[n]
-    reserved = _reserved_job(rule, surroundings, looked, gangs, n)
-    best = -np.inf
-    for job in range(looked.job_waiting.shape[1]):
-        begin, end = table.first[n, job], table.first[n, job + 1]
-        if begin == end:
-            continue
-        gpu_count, duration_s = gangs.gpu_count[n, job], looked.kind_duration_s[n, job]
-        cores, memory_mib = looked.job_cores[n, job], looked.job_memory_mib[n, job]
-        gpu_memory_mib = looked.job_gpu_memory_mib[n, job]
-        best_s = fill_model_s(surroundings, gpu_count, duration_s, gangs.nodes[n, job])
-        if gpu_count == 1:
-            for kind in range(duration_s.shape[0]):
-                best_of_kind[kind] = -1
-        length_ln = age_ln = np.nan
-        for row in range(begin, end):
-            scores[row] = -np.inf
-            its_s = table.duration_s[row]
-            if may_hold:
-                if its_s > rule.s_max * best_s:
-                    continue
-                if (
-                    reserved >= 0
-                    and job != reserved
-                    and not may_start(surroundings.outlook, kept, table.gpus[row], gpu_count, its_s, cores, memory_mib)
-                ):
-                    continue
-            node = looked.gpu_node[n, table.gpu[row]]
-            other = -1
-            if gpu_count == 1:
-                kind = looked.gpu_kind[n, table.gpu[row]]
-                other = best_of_kind[kind]
-                if (
-                    other >= 0
-                    and surroundings.node_idle[node] >= surroundings.node_idle[looked.gpu_node[n, table.gpu[other]]]
-                ):
-                    continue
-            if may_hold and its_s > rule.theta * best_s:
-                if plain:
-                    cores_now, memory_now_mib, gpu_memory_now_mib = 0, 0, 0
-                else:
-                    cores_now, memory_now_mib, gpu_memory_now_mib = cores, memory_mib, gpu_memory_mib
-                if is_too_long(
-                    rule,
-                    surroundings,
-                    its_s,
-                    gpu_count,
-                    gangs.max_nodes[n, job],
-                    cores_now,
-                    memory_now_mib,
-                    gpu_memory_now_mib,
-                    gangs.nodes[n, job],
-                    gangs.spread_speed[n, job],
-                ):
-                    continue
-            if length_ln != length_ln:
-                length_ln = log(best_s)
-                age_ln = log1p(max(time_s - looked.job_submit_s[n, job], 0.0) / best_s)
-            if gpu_count == 1:
-                unused = unused_share(surroundings, node, 1)
-                if other >= 0:
-                    scores[other] = -np.inf
-                best_of_kind[kind] = row
-            else:
-                unused = _unused_by_set(surroundings, table.gpus[row], gpu_count)
-            scores[row] = -cost_of(rule, gpu_count, length_ln, log(its_s / best_s), unused, age_ln)
-            best = max(best, scores[row])
-    if reserved >= 0 and kept.start_s[0] == 0.0:
-        for row in range(table.first[n, reserved], table.first[n, reserved + 1]):
-            if is_reserved_set(surroundings, table.gpu[row], table.spread[row]):
-                scores[row] = max(best, 0.0) + 1.0
-                break
-    return reserved
-
-
-@compiled_part
-def is_reserved_set(surroundings: Surroundings, gpu: int, spread: bool) -> bool:
-    """Whether a set of the reserved job is the one that it waits for.
-
-    Args:
-        gpu: one of its GPUs.
-        spread: whether it is spread.
-    """
-    figures = surroundings.kept.figures
-    return bool(surroundings.outlook.gpu_model[gpu] == figures[0] and (figures[1] == 1) == spread)
-
-
-@compiled_part
-def _unused_by_set(surroundings: Surroundings, gpus: Ints, gpu_count: int) -> float:
-    """The unused share of all empty nodes that a set of GPUs breaks."""
-    unused, i = 0.0, 0
-    while i < gpu_count:
-        node, taken = surroundings.outlook.gpu_node[gpus[i]], 0
-        while i < gpu_count and surroundings.outlook.gpu_node[gpus[i]] == node:
-            taken += 1
-            i += 1
-        unused += unused_share(surroundings, node, taken)
-    return unused
-
-
-@compiled_part
-def _reserved_job(rule: GangRule, surroundings: Surroundings, looked: Looked, gangs: Gangs, n: int) -> int:
-    """The place of the job that has the reservation, or gets it now, worked out into `kept`; -1: none."""
-    reserved = gangs.reserved[n]
-    if (
-        reserved >= 0
-        and looked.job_waiting[n, reserved]
-        and _reserve(surroundings, looked, gangs, n, reserved) < np.inf
-    ):
-        return int(reserved)
-    below, after = np.inf, -1
-    while True:
-        found, most = -1, rule.rho
-        for job in range(looked.job_waiting.shape[1]):
-            if (
-                gangs.gpu_count[n, job] > 1
-                and looked.job_waiting[n, job]
-                and looked.table.first[n, job] == looked.table.first[n, job + 1]
-            ):
-                best_s = fill_model_s(
-                    surroundings, gangs.gpu_count[n, job], looked.kind_duration_s[n, job], gangs.nodes[n, job]
-                )
-                ratio = (looked.time_s[n] - looked.job_submit_s[n, job]) / best_s
-                # Of jobs that have waited equally long, the next one: the one before may find too few GPUs present.
-                if most < ratio and (ratio < below or (ratio == below and job > after)):
-                    found, most = job, ratio
-        if found < 0:
-            return -1
-        if _reserve(surroundings, looked, gangs, n, found) < np.inf:
-            return found
-        below, after = most, found
-
-
-@compiled_part
-def _reserve(surroundings: Surroundings, looked: Looked, gangs: Gangs, n: int, job: int) -> float:
-    """Works out the reservation of a job of cluster n."""
-    fill_model_s(surroundings, gangs.gpu_count[n, job], looked.kind_duration_s[n, job], gangs.nodes[n, job])
-    return float(
-        reserve(
-            surroundings.outlook,
-            gangs.gpu_count[n, job],
-            gangs.max_nodes[n, job],
-            looked.job_cores[n, job],
-            looked.job_memory_mib[n, job],
-            looked.job_gpu_memory_mib[n, job],
-            gangs.nodes[n, job],
-            surroundings.model_s,
-            gangs.spread_speed[n, job],
-            surroundings.kept,
-        )
-    )

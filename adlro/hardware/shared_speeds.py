@@ -7,9 +7,12 @@ measured, each capped at 1. A pair without figures could not run together, or wa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from adlro.tables import csv_rows
+
+_SIZED = re.compile(r"(?P<family>.+?) \([^()0-9]*(?P<size>[0-9]+(?:\.[0-9]+)?)[^()0-9]*\)")
 
 
 def _both_ways(row: Mapping[str, str]) -> dict[tuple[str, str, str], tuple[float, float]]:
@@ -34,3 +37,9 @@ def kept_shares(gpu_model: str, application_a: str, application_b: str) -> tuple
         Two shares in (0, 1]; None: there are no figures, so the two must not share a GPU.
     """
     return KEPT_SHARES.get((gpu_model, application_a, application_b))
+
+
+def family_and_size(application: str) -> tuple[str, str]:
+    """The family and the size in an application's name, as in "LM (batch size 10)"; size empty: none is stated."""
+    sized = _SIZED.fullmatch(application)
+    return (sized["family"], sized["size"]) if sized is not None else (application, "")

@@ -39,6 +39,7 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.DecomposeService/GetClusterState": _READERS,
     "/adlro.v1.DecomposeService/WatchClusterState": _READERS,
     # Both show other users' jobs as evidence.
+    "/adlro.v1.DecomposeService/PredictPairs": _READERS,
     "/adlro.v1.DecomposeService/PredictRuntime": _READERS,
     "/adlro.v1.DecomposeService/Recall": _READERS,
     "/adlro.v1.OrchestratorService/GetStatus": _READERS,

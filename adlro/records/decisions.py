@@ -9,7 +9,14 @@ import enum
 from dataclasses import dataclass
 
 from adlro.placement import Placement
-from adlro.records.jobs import JobReservation
+from adlro.records.jobs import AttemptRef, JobReservation
+
+POLICY_NAMES = (
+    *("fcfs", "fcfs_fastest", "static", "sjf", "shortest_area", "easy_backfill", "conservative_backfill", "mct"),
+    *("min_min", "max_min", "sufferage", "heft", "wspt", "hungarian", "las", "random", "hold_greedy"),
+    *("hold_greedy_fixed", "hold_gang", "drain_gang", "srtf", "las_preemptive", "share_pairs", "dqn"),
+)
+"""The policies of this release, for clients, which have none of their code. A test compares it with the policies."""
 
 
 class DecisionBasis(enum.StrEnum):
@@ -107,6 +114,7 @@ class Decision:
         shadow: None: there is no shadow policy, or it has not answered (yet).
         deciding_policy: who decided: `policy`, or another in its place; empty: the server does not report it.
         reservation: GPUs that were kept free for a job after this decision; None: none.
+        preempts: the attempts of other jobs that are stopped to make room.
     """
 
     decision_id: str
@@ -128,6 +136,7 @@ class Decision:
     shadow: ShadowDecision | None = None
     deciding_policy: str = ""
     reservation: JobReservation | None = None
+    preempts: tuple[AttemptRef, ...] = ()
 
     @property
     def gpu_id(self) -> str:

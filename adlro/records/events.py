@@ -45,6 +45,7 @@ class EventKind(enum.IntEnum):
     CLOCK_SET = 9
     RUNNING = 10
     CLUSTER_CHANGED = 11
+    PREEMPTED = 12
 
 
 class AttemptState(enum.IntEnum):
@@ -59,7 +60,7 @@ class AttemptState(enum.IntEnum):
 # Events without effect on possible starts: a virtual clock does not wait for their acknowledgement.
 NOT_BLOCKING = frozenset((EventKind.STARTED, EventKind.RUNNING, EventKind.CLOCK_SET))
 # Events that end an attempt.
-ENDS = frozenset((EventKind.FINISHED, EventKind.FAILED, EventKind.STOPPED, EventKind.LOST))
+ENDS = frozenset((EventKind.FINISHED, EventKind.FAILED, EventKind.STOPPED, EventKind.LOST, EventKind.PREEMPTED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class ClusterEvent:
     """One entry of a cluster's event log; fields that a kind does not use are empty.
 
     `placement`: where an attempt runs; in a GPU's event, that GPU. `exit`: of an attempt that ended on a real cluster.
+    `remaining_ratio`: of a preempted attempt, the share of the job's work still to be done; None: not known.
     """
 
     revision: int
@@ -77,6 +79,7 @@ class ClusterEvent:
     placement: Placement = NOWHERE
     message: str = ""
     exit: ExitStatus | None = None
+    remaining_ratio: float | None = None
 
     @property
     def gpu_id(self) -> str:
@@ -119,6 +122,7 @@ class Capabilities:
         logs: a call can read the output of jobs.
         gangs: a job may have several GPUs, which start, end and are lost together; `shares`: a part of one.
         containers: a job runs in a container of its own.
+        preemption: a launch stops other attempts to make room, and a stop may preempt.
     """
 
     virtual_clock: bool = False
@@ -128,6 +132,7 @@ class Capabilities:
     gangs: bool = False
     shares: bool = False
     containers: bool = False
+    preemption: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,29 @@ class SimulatedWork:
 
 
 @dataclass(frozen=True, slots=True)
+class Preemptible:
+    """The cost of a stop for a job that can be stopped for another one and goes on later.
+
+    Attributes:
+        restart_s: each start after a stop holds the job's GPUs so long before its work goes on.
+        lost_s: work that a stop loses.
+        grace_s: between the request to stop (SIGTERM) and the end by force (SIGKILL); None: the payload's.
+    """
+
+    restart_s: float = 0.0
+    lost_s: float = 0.0
+    grace_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRef:
+    """An attempt of a job."""
+
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """A user's request, with all defaults.
 
@@ -89,6 +112,8 @@ class JobSpec:
         gpu_count: its GPUs, all of one model.
         max_node_count: the most nodes that they may be on; 0: any number.
         gpu_models: the GPU models that it may run on; empty: any.
+        preemptible: it may be stopped for another job, at this cost; None: it is never stopped.
+        shareable: it may share its GPU with one other job that may as well.
     """
 
     name: str
@@ -108,6 +133,8 @@ class JobSpec:
     payload: Payload | None = None
     max_node_count: int = 0
     gpu_models: tuple[str, ...] = ()
+    preemptible: Preemptible | None = None
+    shareable: bool = False
 
     def accepts(self, gpu_model: str) -> bool:
         """Whether it may run on a GPU model."""
@@ -158,6 +185,8 @@ class JobAttempt:
         excused: a restart of the cluster lost it.
         run_s: cluster time at which its program began to run, where the cluster reports that.
         exit: how its program ended, on a real cluster.
+        preempted: it was stopped for another job.
+        preempts: the attempts of other jobs that are stopped to make room for it.
     """
 
     attempt: int
@@ -169,6 +198,8 @@ class JobAttempt:
     excused: bool = False
     run_s: float | None = None
     exit: ExitStatus | None = None
+    preempted: bool = False
+    preempts: tuple[AttemptRef, ...] = ()
 
     @property
     def gpu_id(self) -> str:
@@ -184,6 +215,8 @@ class Job:
         reservation: that it holds, while it is pending, as of the record's last change.
         reserved_for_job_id, reserved_until_s: with RESERVED: the job for which GPUs are kept free, and the cluster time
             until about which.
+        remaining_ratio: the share of its work that was still to be done at the begin of the present attempt, or is now
+            while it waits.
     """
 
     job_id: str
@@ -204,6 +237,7 @@ class Job:
     reservation: JobReservation | None = None
     reserved_for_job_id: str = ""
     reserved_until_s: float | None = None
+    remaining_ratio: float = 1.0
 
     @property
     def gpu_id(self) -> str:
@@ -214,6 +248,11 @@ class Job:
     def attempt_count(self) -> int:
         """Number of attempts so far."""
         return len(self.attempts)
+
+    @property
+    def resumes(self) -> bool:
+        """Whether an attempt of it was preempted: its next start costs a restart."""
+        return any(each.preempted for each in self.attempts)
 
     @property
     def jct_s(self) -> float | None:

@@ -23,12 +23,15 @@ def violations(spec: JobSpec, path: str = "job") -> list[FieldViolation]:
         spec: the specification.
         path: of the specification, for messages.
     """
-    if spec.payload is not None:
-        return spec.payload.violations(f"{path}.payload")
-    if spec.job_type is JobType.UNSPECIFIED:  # allowed for programs alone: their application says what they are
+    found = [] if spec.payload is None else spec.payload.violations(f"{path}.payload")
+    # A program may leave its type out: its application says what it is.
+    if spec.payload is None and spec.job_type is JobType.UNSPECIFIED:
         text = f"must be one of {_JOB_TYPE_NAMES} (got JOB_TYPE_UNSPECIFIED)"
-        return [FieldViolation(f"{path}.job_type", text)]
-    return []
+        found.append(FieldViolation(f"{path}.job_type", text))
+    if spec.shareable and spec.gpu_count > 1:
+        text = f"only a job of one GPU can share it (gpu_count is {spec.gpu_count}); ask for one GPU, or leave it out"
+        found.append(FieldViolation(f"{path}.shareable", text))
+    return found
 
 
 def completed(spec: JobSpec, path: str = "job") -> JobSpec:

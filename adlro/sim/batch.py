@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,12 +12,24 @@ from numpy.typing import NDArray
 from adlro.errors import InvalidInput
 from adlro.records.cluster import Cluster
 from adlro.sim import kernel
-from adlro.sim.course import DECISION, JOBS_S, STUCK, GpuChanges, new_course
+from adlro.sim.checks import check_jobs, kept_tables
+from adlro.sim.course import (
+    ASKS_SHARES,
+    ASKS_STOPS,
+    DECISION,
+    JOBS_S,
+    STUCK,
+    GpuChanges,
+    new_course,
+    with_room_for_stops,
+)
 from adlro.sim.decision_points import decision_points
+from adlro.state.cluster_arrays import empty_machines, hardware_of
 from adlro.state.gangs import gpus_of
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import empty_machines, hardware_of
 from adlro.state.observation import Bools, Floats, Ints, Observation
+
+_NO_STOPS = np.zeros(0, dtype=np.bool_)
 
 GpuChange = tuple[float, int, float]
 """(time in s, the GPU's number, its speed from then on relative to its model; 0: lost)."""
@@ -24,13 +37,14 @@ GpuChange = tuple[float, int, float]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One ended attempt; `completed` False: a GPU of it was lost."""
+    """One ended attempt: `completed`, `stopped` for another job, or a GPU of it was lost."""
 
     job: int
     gpus: tuple[int, ...]
     start_s: float
     end_s: float
     completed: bool
+    stopped: bool = False
 
     @property
     def gpu(self) -> int:
@@ -47,6 +61,7 @@ class BatchOutcome:
         start_s, end_s: (N, J) of each job's last attempt; nan if it never started, or never ended.
         gpus: (N, J, W) that attempt's GPUs, then -1; only -1 if it never started.
         attempts: (N, J) number of starts.
+        stops: (N,) number of attempts that were stopped.
         stuck: (N,) whether jobs remained that can never start.
         jobs_integral_s: (N,) integral of the number of jobs in the system over time, counted at the events.
     """
@@ -56,6 +71,7 @@ class BatchOutcome:
     end_s: Floats
     gpus: NDArray[np.int32]
     attempts: NDArray[np.int32]
+    stops: Ints
     stuck: Bools
     jobs_integral_s: Floats
     _run_job: NDArray[np.int32]
@@ -64,6 +80,10 @@ class BatchOutcome:
     _run_end_s: Floats
     _run_completed: Bools
     _run_count: Ints
+    _stop_job: NDArray[np.int32]
+    _stop_gpus: NDArray[np.int32]
+    _stop_start_s: Floats
+    _stop_end_s: Floats
 
     @property
     def gpu(self) -> NDArray[np.int32]:
@@ -72,7 +92,13 @@ class BatchOutcome:
         return first
 
     def runs(self, number: int) -> Iterator[Run]:
-        """The ended attempts of a list, in the order of their ends, then of the GPUs' numbers."""
+        """The ended attempts of a list, in the order of their ends, then of the GPUs' numbers.
+
+        At one instant those that were stopped come last.
+        """
+        return heapq.merge(self._ended(number), self._stopped(number), key=lambda run: run.end_s)
+
+    def _ended(self, number: int) -> Iterator[Run]:
         for i in range(int(self._run_count[number])):
             yield Run(
                 int(self._run_job[number, i]),
@@ -82,12 +108,30 @@ class BatchOutcome:
                 bool(self._run_completed[number, i]),
             )
 
+    def _stopped(self, number: int) -> Iterator[Run]:
+        for i in range(int(self.stops[number])):
+            yield Run(
+                int(self._stop_job[number, i]),
+                tuple(int(gpu) for gpu in self._stop_gpus[number, i] if gpu >= 0),
+                float(self._stop_start_s[number, i]),
+                float(self._stop_end_s[number, i]),
+                False,
+                True,
+            )
+
     def busy_s(self) -> Floats:
         """(N,) GPU time of all ended attempts."""
-        there = np.arange(self._run_job.shape[1]) < self._run_count[:, None]
-        held = (self._run_gpus >= 0).sum(axis=2)
-        busy: Floats = np.where(there, held * (self._run_end_s - self._run_start_s), 0.0).sum(axis=1)
+        busy = _held_s(self._run_count, self._run_gpus, self._run_start_s, self._run_end_s)
+        if self._stop_job.shape[1]:
+            busy += _held_s(self.stops, self._stop_gpus, self._stop_start_s, self._stop_end_s)
         return busy
+
+
+def _held_s(count: Ints, gpus: NDArray[np.int32], start_s: Floats, end_s: Floats) -> Floats:
+    """(N,) GPU time of the first `count` (N,) of some attempts (N, R)."""
+    there = np.arange(start_s.shape[1]) < count[:, None]
+    held_s: Floats = np.where(there, (gpus >= 0).sum(axis=2) * (end_s - start_s), 0.0).sum(axis=1)
+    return held_s
 
 
 class BatchSimulator:
@@ -101,6 +145,14 @@ class BatchSimulator:
         start_cost_s: seconds that each start takes before the work begins.
         begin_with: (N,) numbers of the clusters' first lists; `begin` starts others; if left out, cluster n has list n,
             and N = L.
+        preempts: the policy may stop jobs (`Policy.preempts`): it is asked also where nothing fits, while a job waits
+            and one runs that may be stopped, now or later.
+        min_run_s: an attempt is stopped only after as long.
+        shares: the policy may start a job on a GPU that another has (`Policy.shares`): it is asked also where nothing
+            fits, while a job waits and a GPU has one job alone that may share it.
+        kept: (F, F, K) [family, partner's family, model] the share of its speed that a job keeps beside a partner; 0:
+            they can't share; None: no GPU is shared.
+        expected_kept: the same, as a scheduler expects it; the true one if left out.
 
     Raises:
         InvalidInput: the numbers of clusters, lists and changes differ, a change is invalid, or a list does not exist.
@@ -115,6 +167,11 @@ class BatchSimulator:
         gpu_changes: Sequence[Sequence[GpuChange]] | None = None,
         start_cost_s: float = 0.0,
         begin_with: Sequence[int] | None = None,
+        preempts: bool = False,
+        min_run_s: float = 0.0,
+        shares: bool = False,
+        kept: Floats | None = None,
+        expected_kept: Floats | None = None,
     ) -> None:
         lists = len(jobs.job_count)
         first = np.arange(lists) if begin_with is None else np.array(begin_with, dtype=np.int64)
@@ -123,19 +180,24 @@ class BatchSimulator:
             raise InvalidInput(f"{len(clusters)} clusters for {len(first)} job lists", field="cluster")
         self.gpu_models = tuple(clusters[0].gpu_models if gpu_models is None else gpu_models) if clusters else ()
         check_jobs(jobs, self.gpu_models, start_cost_s)
+        kept, told = kept_tables(jobs, kept, expected_kept)
         self._jobs = jobs
         self._hardware = hardware_of(clusters, self.gpu_models)
         # A list may run on any of the clusters.
         gpu_count = self._hardware.gpu_count
         gpus = gpu_count if begin_with is None else np.full(lists, gpu_count.min(initial=np.iinfo(np.int64).max))
         self._changes = change_arrays(gpu_changes or [[]] * lists, gpus)
-        self._machines = empty_machines(self._hardware)
+        self._machines = empty_machines(self._hardware, shares=len(kept) > 0)
         self._course = new_course(
             self._hardware,
             jobs,
             self._changes,
             first,
             start_cost_s=np.full(len(first), start_cost_s),
+            asks=(ASKS_STOPS if preempts else 0) + (ASKS_SHARES if shares else 0),
+            min_run_s=min_run_s,
+            kept=kept,
+            told=told,
         )
         self.begin(np.arange(len(first)), first)
 
@@ -176,18 +238,27 @@ class BatchSimulator:
         """(N, 4) integrals over each cluster's time so far, by `adlro.sim.course.JOBS_S` and so on; a view."""
         return self._course.totals
 
+    @property
+    def share_left(self) -> Floats:
+        """(N, J) share of its work that each job had left at the start of its attempt, or has while it waits; a view.
+
+        J is 0 where no job may be stopped.
+        """
+        return self._course.job_share
+
     def observe(self) -> Observation:
         """The decision points of the active clusters, one row for each."""
         args = self._hardware, self._machines, self._jobs, self._course
         return decision_points(*args, self._active, self.gpu_models)
 
-    def act(self, actions: Ints, reserve: Ints | None = None) -> None:
+    def act(self, actions: Ints, reserve: Ints | None = None, stops: Bools | None = None) -> None:
         """Carries out one action for each active cluster, and advances to the next decisions.
 
         Args:
             actions: (active, 1 + W) the job's place in the observation and its GPUs in ascending order, then -1; or
-                HOLD everywhere. W is any number of columns that is enough.
+                HOLD everywhere. W is any number of columns that is enough. A job of one GPU on a busy one shares it.
             reserve: (active,) the place of the job that GPUs are kept free for from now on, -1: none; None: as before.
+            stops: (active,) whether whatever runs on the GPUs of the action is stopped for it; None: nothing is.
 
         Raises:
             ValueError: actions of another shape, or an impossible start; the actions before it are carried out.
@@ -199,12 +270,18 @@ class BatchSimulator:
         gpus = np.ascontiguousarray(actions[:, 1:], dtype=np.int64)
         if reserve is not None:
             self._reserve(reserve)
+        stops = _NO_STOPS if stops is None else np.ascontiguousarray(stops, dtype=np.bool_)
+        if len(stops) and stops.shape != active.shape:
+            raise ValueError(f"stops of shape {active.shape} are wanted, not {stops.shape}")
+        if stops.any():
+            self._course = with_room_for_stops(self._course, 2 * gpus.shape[1])
         wrong = kernel.act_all(
-            self._hardware, self._machines, self._jobs, self._changes, self._course, active, rows, gpus
+            self._hardware, self._machines, self._jobs, self._changes, self._course, active, rows, gpus, stops
         )
         if wrong >= 0:
             raise ValueError(
                 f"cluster {active[wrong]}: job {rows[wrong]} of the queue cannot start on {gpus_of(gpus[wrong])}"
+                + (", stopping what runs there" if len(stops) and stops[wrong] else "")
             )
         self._active = active[self._course.status[active] == DECISION]
 
@@ -230,6 +307,7 @@ class BatchSimulator:
             end_s=course.job_end_s.copy(),
             gpus=course.job_gpus.copy(),
             attempts=course.job_attempts.copy(),
+            stops=course.stop_count.copy(),
             stuck=self.stuck,
             jobs_integral_s=course.totals[:, JOBS_S].copy(),
             _run_job=course.run_job.copy(),
@@ -238,62 +316,10 @@ class BatchSimulator:
             _run_end_s=course.run_end_s.copy(),
             _run_completed=course.run_completed.copy(),
             _run_count=course.run_count.copy(),
-        )
-
-
-def check_jobs(jobs: JobArrays, gpu_models: Sequence[str], start_cost_s: float) -> None:
-    """Checks the input of a simulation: compiled code checks nothing.
-
-    Raises:
-        InvalidInput: durations for other models, or not above 0, or of a job that is expected to run where it cannot;
-            submissions that are no ascending numbers from 0; a start cost below 0.
-    """
-    if jobs.duration_s.shape[2] != len(gpu_models):
-        raise InvalidInput(
-            f"the jobs have durations on {jobs.duration_s.shape[2]} GPU models, and there are {len(gpu_models)}: "
-            f"{', '.join(gpu_models)}",
-            field="gpu_models",
-        )
-    if not 0 <= start_cost_s < np.inf:
-        raise InvalidInput(f"start_cost_s must be a number from 0, not {start_cost_s}", field="start_cost_s")
-    there = np.arange(jobs.submit_s.shape[1]) < jobs.job_count[:, None]
-    early = np.pad(jobs.submit_s, ((0, 0), (1, 0)))[:, :-1]
-    # Above 1e12 s, floats can't represent single milliseconds.
-    wrong = there & ~((jobs.submit_s >= early) & (jobs.submit_s <= 1e12))
-    if wrong.any():
-        number, job = (int(place[0]) for place in np.nonzero(wrong))
-        raise InvalidInput(
-            f"list {number}, job {job}: submit_s is {jobs.submit_s[number, job]}; it must be a number from 0 to 1e12, "
-            "and not before that of the job in front of it",
-            field="submit_s",
-        )
-    bad = there & ~((jobs.gpu_count >= 1) & (jobs.max_nodes >= 0))
-    if bad.any():
-        number, job = (int(place[0]) for place in np.nonzero(bad))
-        raise InvalidInput(
-            f"list {number}, job {job}: gpu_count must be at least 1, not {jobs.gpu_count[number, job]}, and max_nodes "
-            f"at least 0, not {jobs.max_nodes[number, job]}",
-            field="gpu_count",
-        )
-    for name in ("spread_speed", "expected_spread_speed"):
-        speed = getattr(jobs, name)
-        odd = there[:, :, None] & ~((speed >= 0) & (speed <= 1) & ((speed > 0) == (jobs.spread_speed > 0)))
-        if odd.any():
-            number, job, model = (int(place[0]) for place in np.nonzero(odd))
-            raise InvalidInput(
-                f"list {number}, job {job}, {gpu_models[model]}: {name} is {speed[number, job, model]}; it must be "
-                "from 0 to 1, and above 0 where the job can run spread",
-                field=name,
-            )
-    wrong = there[:, :, None] & ~((jobs.duration_s > 0) & (jobs.expected_s > 0))
-    wrong |= there[:, :, None] & np.isinf(jobs.duration_s) & np.isfinite(jobs.expected_s)
-    if wrong.any():
-        number, job, model = (int(place[0]) for place in np.nonzero(wrong))
-        raise InvalidInput(
-            f"list {number}, job {job}, {gpu_models[model]}: a job runs {jobs.duration_s[number, job, model]} s and is "
-            f"expected to run {jobs.expected_s[number, job, model]} s; both must be above 0, and what cannot run (inf) "
-            "cannot be expected to",
-            field="duration_s",
+            _stop_job=course.stop_job.copy(),
+            _stop_gpus=course.stop_gpus.copy(),
+            _stop_start_s=course.stop_start_s.copy(),
+            _stop_end_s=course.stop_end_s.copy(),
         )
 
 
@@ -325,20 +351,41 @@ def change_arrays(gpu_changes: Sequence[Sequence[GpuChange]], gpu_count: Ints) -
 def simulate(
     cluster: Cluster | Sequence[Cluster],
     jobs: JobArrays,
-    act: Callable[[Observation], Ints],
+    act: Callable[[Observation], Ints | tuple[Ints, Ints | None, Bools | None]],
     *,
     gpu_models: Sequence[str] | None = None,
     gpu_changes: Sequence[Sequence[GpuChange]] | None = None,
     start_cost_s: float = 0.0,
+    preempts: bool = False,
+    min_run_s: float = 0.0,
+    shares: bool = False,
+    kept: Floats | None = None,
+    expected_kept: Floats | None = None,
 ) -> BatchOutcome:
     """Runs job lists to their end.
 
     Args:
-        act: a policy: (A, 1 + W) actions for the rows of an observation. It keeps no GPUs free for a job.
+        act: a policy: (A, 1 + W) actions for the rows of an observation, which keep no GPUs free and stop nobody; or
+            these with whom GPUs are kept free for and what is stopped, as `BatchSimulator.act` has them.
 
     The rest as for `BatchSimulator`.
     """
-    simulator = BatchSimulator(cluster, jobs, gpu_models=gpu_models, gpu_changes=gpu_changes, start_cost_s=start_cost_s)
+    simulator = BatchSimulator(
+        cluster,
+        jobs,
+        gpu_models=gpu_models,
+        gpu_changes=gpu_changes,
+        start_cost_s=start_cost_s,
+        preempts=preempts,
+        min_run_s=min_run_s,
+        shares=shares,
+        kept=kept,
+        expected_kept=expected_kept,
+    )
     while len(simulator.active):
-        simulator.act(act(simulator.observe()))
+        chosen = act(simulator.observe())
+        if isinstance(chosen, tuple):
+            simulator.act(*chosen)
+        else:
+            simulator.act(chosen)
     return simulator.outcome()

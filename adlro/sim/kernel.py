@@ -1,11 +1,12 @@
 """Simulates job lists on N clusters: arrivals, waits, runs and ends, up to the next decision. numpy and numba.
 
-No Python objects. `adlro/sim/batch.py` calls this module; the state is `adlro/sim/course.py`, the physics of GPUs
-`adlro/state/machines.py`.
+No Python objects. `adlro/sim/batch.py` calls this module; starts, ends and stops of jobs are `adlro/sim/starts.py`, the
+state is `adlro/sim/course.py`, the physics of GPUs `adlro/state/machines.py`.
 
 At one instant ends come first, then changes of GPUs, then submissions; then decisions, until no job fits or the policy
-holds. A job of a lost GPU waits again, at its place by submission, and starts from the beginning. A job of several GPUs
-starts, ends and is lost on all of them together; the sets of GPUs for it are those of adlro/state/gangs.py.
+holds. A job of a lost GPU waits again, at its place by submission, and starts from the beginning, or from its last
+stop. A job of several GPUs starts, ends, is stopped and is lost on all of them together; the sets of GPUs for it are
+those of adlro/state/gangs.py.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from adlro.sim.course import (
     DECISION,
     DONE,
     FEASIBLE_IDLE_S,
-    FINISHED,
     FUTURE,
     IDLE_S,
     IMPOSSIBLE,
     JOBS_S,
     NOT_HOLDING,
     PRIORITY_S,
-    RUNNING,
     STUCK,
-    WAITING,
     Course,
     GpuChanges,
+    has_gangs,
+    has_shares,
     join_queue,
-    leave_queue,
 )
 from adlro.sim.decision_points import may_hold
-from adlro.state.gangs import NEVER, fill_packed_nodes, is_startable, most_given
+from adlro.sim.fits import count_feasible_idle, is_asked, something_fits
+from adlro.sim.starts import end_run, start, start_beside, start_gang, start_stopping
+from adlro.state.cluster_arrays import IDLE, Hardware, Machines
+from adlro.state.gangs import NEVER, fill_packed_nodes
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import IDLE, Hardware, Machines, next_end_s, occupy, occupy_gang, set_speed, vacate
-from adlro.state.observation import HOLD_LIMIT_S, HOLD_ROUNDING_MS, Ints
-from adlro.state.room import gpu_has_memory, has_room, node_has_room
+from adlro.state.machines import has_mates, next_end_s, set_speed, swap_mates
+from adlro.state.observation import HOLD_LIMIT_S, HOLD_ROUNDING_MS, Bools, Ints
 
 
 @compiled_part
@@ -63,12 +64,6 @@ def _arrive(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: in
     join_queue(course, n, job)
 
 
-@compiled_part
-def has_gangs(course: Course) -> bool:
-    """Whether some job of the lists has several GPUs."""
-    return bool(course.job_nodes.shape[2] > 0)
-
-
 @compiled_call
 def _fill_nodes_of_gang(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: int) -> bool:
     """Fills in the packed nodes of a job of several GPUs; returns whether some model can ever hold it."""
@@ -92,35 +87,6 @@ def _fill_nodes_of_gang(hardware: Hardware, jobs: JobArrays, course: Course, n: 
     return possible
 
 
-@compiled_part
-def _end_run(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, gpu: int, completed: bool
-) -> None:
-    job, time_s = machines.gpu_job[n, gpu], machines.time_s[n]
-    number = course.list_of[n]
-    run = course.run_count[n]
-    course.run_job[n, run] = job
-    course.run_gpus[n, run, 0] = gpu
-    course.run_start_s[n, run] = machines.gpu_start_s[n, gpu]
-    course.run_end_s[n, run] = time_s
-    course.run_completed[n, run] = completed
-    course.run_count[n] = run + 1
-    held_s = time_s - machines.gpu_start_s[n, gpu]
-    if has_gangs(course):
-        held_s *= machines.gpu_gang[n, gpu]
-        for i in range(course.run_gpus.shape[2]):
-            course.run_gpus[n, run, i] = course.job_gpus[n, job, i]
-    course.user_service_s[n, jobs.user[number, job]] += held_s
-    vacate(hardware, machines, n, gpu)
-    if completed:
-        course.job_state[n, job] = FINISHED
-        course.job_end_s[n, job] = time_s
-        course.finished_count[n] += 1
-        course.priority_sum[n] -= jobs.priority[number, job]
-    else:
-        join_queue(course, n, job)
-
-
 @compiled_call
 def _last_node(hardware: Hardware, course: Course, n: int) -> int:
     """The highest-numbered node of the attempt that ended last."""
@@ -130,206 +96,6 @@ def _last_node(hardware: Hardware, course: Course, n: int) -> int:
         if gpus[i] >= 0:
             last = gpus[i]  # in ascending order
     return int(hardware.gpu_node[n, last])
-
-
-@compiled_part
-def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, gpu: int) -> bool:
-    """Starts a waiting job of one GPU now; returns False without a change if it does not wait or does not fit."""
-    number = course.list_of[n]
-    if not (0 <= job < jobs.job_count[number] and 0 <= gpu < hardware.gpu_count[n]):
-        return False
-    node, model = hardware.gpu_node[n, gpu], hardware.gpu_model[n, gpu]
-    duration_s = jobs.duration_s[number, job, model]
-    if (
-        course.job_state[n, job] != WAITING
-        or machines.gpu_job[n, gpu] != IDLE
-        or machines.gpu_speed[n, gpu] == 0.0
-        or duration_s == np.inf
-        or not has_room(
-            jobs.cores[number, job],
-            jobs.memory_mib[number, job],
-            jobs.gpu_memory_mib[number, job],
-            machines.cores_free[n, node],
-            machines.memory_free_mib[n, node],
-            hardware.gpu_memory_mib[n, gpu],
-        )
-        or (has_gangs(course) and jobs.gpu_count[number, job] != 1)
-    ):
-        return False
-    cost_s = course.start_cost_s[n]
-    # Schedulers do not know the start cost, here as in service: no cluster reports it.
-    expected_s = jobs.expected_s[number, job, model] / course.known_speed[n, gpu]
-    occupy(
-        hardware,
-        machines,
-        n,
-        gpu,
-        job,
-        duration_s,
-        cost_s,
-        expected_s,
-        jobs.cores[number, job],
-        jobs.memory_mib[number, job],
-    )
-    _note_start(machines, course, n, job)
-    course.job_gpus[n, job, 0] = gpu
-    return True
-
-
-@compiled_part
-def _note_start(machines: Machines, course: Course, n: int, job: int) -> None:
-    """Notes in the course that a job runs; the caller notes its GPUs."""
-    leave_queue(course, n, job)
-    course.job_state[n, job] = RUNNING
-    course.job_start_s[n, job] = machines.time_s[n]
-    course.job_attempts[n, job] += 1
-    if course.reserved_job[n] == job:
-        course.reserved_job[n] = -1
-
-
-@compiled_call
-def start_gang(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, gpus: Ints
-) -> bool:
-    """Starts a waiting job now; returns False without a change if it does not wait or does not fit.
-
-    Args:
-        gpus: (W,) the GPUs in ascending order, then -1.
-    """
-    number = course.list_of[n]
-    if not (0 <= job < jobs.job_count[number] and course.job_state[n, job] == WAITING):
-        return False
-    size = jobs.gpu_count[number, job]
-    if size == 1:
-        return bool((gpus.shape[0] == 1 or gpus[1] < 0) and start(hardware, machines, jobs, course, n, job, gpus[0]))
-    if gpus.shape[0] < size or (gpus.shape[0] > size and gpus[size] >= 0):
-        return False
-    nodes, on_node, model, before, known_speed = 0, 0, -1, -1, np.inf
-    for i in range(size):
-        gpu = gpus[i]
-        if not before < gpu < hardware.gpu_count[n]:
-            return False
-        if i == 0:
-            model = hardware.gpu_model[n, gpu]
-        node = hardware.gpu_node[n, gpu]
-        if i == 0 or node != hardware.gpu_node[n, before]:
-            nodes, on_node = nodes + 1, 0
-        on_node += 1
-        if (
-            machines.gpu_job[n, gpu] != IDLE
-            or machines.gpu_speed[n, gpu] == 0.0
-            or hardware.gpu_model[n, gpu] != model
-            or not has_room(
-                on_node * jobs.cores[number, job],
-                on_node * jobs.memory_mib[number, job],
-                jobs.gpu_memory_mib[number, job],
-                machines.cores_free[n, node],
-                machines.memory_free_mib[n, node],
-                hardware.gpu_memory_mib[n, gpu],
-            )
-        ):
-            return False
-        known_speed = min(known_speed, course.known_speed[n, gpu])
-        before = gpu
-    packed, duration_s = course.job_nodes[n, job, model], jobs.duration_s[number, job, model]
-    expected_s = jobs.expected_s[number, job, model] / known_speed
-    if packed == NEVER or duration_s == np.inf or 0 < jobs.max_nodes[number, job] < nodes:
-        return False
-    if nodes > packed:
-        if jobs.spread_speed[number, job, model] == 0.0:
-            return False
-        duration_s /= jobs.spread_speed[number, job, model]
-        expected_s /= jobs.expected_spread_speed[number, job, model]
-    occupy_gang(
-        hardware,
-        machines,
-        n,
-        gpus[:size],
-        job,
-        duration_s,
-        course.start_cost_s[n],
-        expected_s,
-        jobs.cores[number, job],
-        jobs.memory_mib[number, job],
-    )
-    _note_start(machines, course, n, job)
-    for i in range(course.job_gpus.shape[2]):
-        course.job_gpus[n, job, i] = gpus[i] if i < size else -1
-    return True
-
-
-@compiled_part
-def find_gives(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, model: int
-) -> int:
-    """Fills in what nodes can give a job now of a model's GPUs: `course.node` and `gives`; returns their number."""
-    number, count = course.list_of[n], 0
-    for node in range(hardware.node_cores.shape[1]):
-        able = 0
-        for gpu in range(hardware.node_first_gpu[n, node], hardware.node_first_gpu[n, node + 1]):
-            # Without branches: which GPUs are idle is hard to predict.
-            able += (
-                (machines.gpu_job[n, gpu] == IDLE)
-                & (machines.gpu_speed[n, gpu] > 0.0)
-                & (hardware.gpu_model[n, gpu] == model)
-                & gpu_has_memory(jobs.gpu_memory_mib[number, job], hardware.gpu_memory_mib[n, gpu])
-            )
-        if able > 0:
-            able = most_given(
-                able,
-                jobs.cores[number, job],
-                jobs.memory_mib[number, job],
-                machines.cores_free[n, node],
-                machines.memory_free_mib[n, node],
-            )
-        if able > 0:
-            course.node[n, count], course.gives[n, count] = node, able
-            count += 1
-    return count
-
-
-@compiled_part
-def _gang_fits(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int, model: int
-) -> bool:
-    """Whether a waiting job of several GPUs fits on a model's GPUs now."""
-    number, packed = course.list_of[n], course.job_nodes[n, job, model]
-    if packed == NEVER:
-        return False
-    count = find_gives(hardware, machines, jobs, course, n, job, model)
-    return bool(
-        is_startable(
-            course.gives[n],
-            count,
-            jobs.gpu_count[number, job],
-            packed,
-            jobs.max_nodes[number, job],
-            jobs.expected_spread_speed[number, job, model],
-        )
-    )
-
-
-@compiled_part
-def _takes(hardware: Hardware, jobs: JobArrays, n: int, number: int, job: int, gpu: int) -> bool:
-    """Whether the GPU has the memory for the job, and is of a model that the job runs on."""
-    return bool(
-        gpu_has_memory(jobs.gpu_memory_mib[number, job], hardware.gpu_memory_mib[n, gpu])
-        and jobs.expected_s[number, job, hardware.gpu_model[n, gpu]] < np.inf
-    )
-
-
-@compiled_call
-def _some_gang_fits(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, model: int
-) -> bool:
-    """Whether some waiting job of several GPUs fits on a model's GPUs now."""
-    number = course.list_of[n]
-    for i in range(course.waiting_count[n]):
-        job = course.waiting[n, i]
-        size = jobs.gpu_count[number, job]
-        if 1 < size <= machines.idle_count[n] and _gang_fits(hardware, machines, jobs, course, n, job, model):
-            return True
-    return False
 
 
 @compiled_part
@@ -347,97 +113,21 @@ def hold(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course
         course.hold_until_s[n] = np.ceil((time_s + wait_s) * 1000.0 - HOLD_ROUNDING_MS) / 1000.0
     else:
         course.hold_until_s[n] = np.inf
-    number, several, feasible = course.list_of[n], has_gangs(course), 0
-    gang_model, gang_fits = -1, False
-    for gpu in range(hardware.gpu_count[n]):
-        if machines.gpu_job[n, gpu] != IDLE or machines.gpu_speed[n, gpu] == 0.0:
-            continue
-        node = hardware.gpu_node[n, gpu]
-        for i in range(course.waiting_count[n]):
-            job = course.waiting[n, i]
-            if node_has_room(
-                jobs.cores[number, job],
-                jobs.memory_mib[number, job],
-                machines.cores_free[n, node],
-                machines.memory_free_mib[n, node],
-            ) and _takes(hardware, jobs, n, number, job, gpu):
-                if several and jobs.gpu_count[number, job] > 1:
-                    # Of the GPUs of a model all count, or none.
-                    if hardware.gpu_model[n, gpu] != gang_model:
-                        gang_model = hardware.gpu_model[n, gpu]
-                        gang_fits = _some_gang_fits(hardware, machines, jobs, course, n, gang_model)
-                    if not gang_fits:
-                        continue
-                feasible += 1
-                break
-    course.feasible_idle[n] = feasible
+    course.feasible_idle[n] = count_feasible_idle(hardware, machines, jobs, course, n)
 
 
 @compiled_part
-def _something_fits(
-    hardware: Hardware,
-    machines: Machines,
-    jobs: JobArrays,
-    course: Course,
-    n: int,
-    first_job: int,
-    first_node: int,
-    end_node: int,
-) -> bool:
-    """Whether some waiting job fits on some GPU now.
-
-    Args:
-        first_job: jobs from this number on are tested on all nodes.
-        first_node, end_node: the other jobs only on these nodes.
-    """
-    if machines.idle_count[n] == 0:
-        return False
-    number, several = course.list_of[n], has_gangs(course)
-    # From the end, where the newest jobs are.
-    for i in range(course.waiting_count[n] - 1, -1, -1):
-        job = course.waiting[n, i]
-        low, high = (0, hardware.node_cores.shape[1]) if job >= first_job else (first_node, end_node)
-        if low >= high:
-            return False
-        cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
-        for node in range(low, high):
-            left, memory_left_mib = machines.cores_free[n, node], machines.memory_free_mib[n, node]
-            if node_has_room(cores, memory_mib, left, memory_left_mib) and _fits_on_node(
-                hardware, machines, jobs, n, number, job, node
-            ):
-                if not several or jobs.gpu_count[number, job] == 1:
-                    return True
-                if _gang_fits_somewhere(hardware, machines, jobs, course, n, job):
-                    return True
-                break
-    return False
-
-
-@compiled_call
-def _gang_fits_somewhere(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, job: int
-) -> bool:
-    """Whether a waiting job of several GPUs fits now."""
-    if jobs.gpu_count[course.list_of[n], job] > machines.idle_count[n]:
-        return False
-    for model in range(course.job_nodes.shape[2]):
-        if _gang_fits(hardware, machines, jobs, course, n, job, model):
-            return True
-    return False
+def _one_ends(machines: Machines, n: int, gpu: int) -> bool:
+    """Whether the job on a GPU ends now; one of two that does is the first then."""
+    return bool(machines.gpu_end_s[n, gpu] <= machines.time_s[n] or _mate_ends(machines, n, gpu))
 
 
 @compiled_part
-def _fits_on_node(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, n: int, number: int, job: int, node: int
-) -> bool:
-    """Whether some idle GPU of the node has the memory for the job, and is of a model that it runs on."""
-    for gpu in range(hardware.node_first_gpu[n, node], hardware.node_first_gpu[n, node + 1]):
-        if (
-            machines.gpu_job[n, gpu] == IDLE
-            and machines.gpu_speed[n, gpu] > 0.0
-            and _takes(hardware, jobs, n, number, job, gpu)
-        ):
-            return True
+def _mate_ends(machines: Machines, n: int, gpu: int) -> bool:
+    """Whether the second job on a GPU ends now; it is the first then."""
+    if has_mates(machines) and machines.mate_end_s[n, gpu] <= machines.time_s[n]:
+        swap_mates(machines, n, gpu)
+        return True
     return False
 
 
@@ -457,7 +147,10 @@ def advance(
     first_job, first_node, end_node = 0, 0, 0
     while True:
         holding = course.hold_until_s[n] != NOT_HOLDING
-        if not holding and _something_fits(hardware, machines, jobs, course, n, first_job, first_node, end_node):
+        if not holding and (
+            something_fits(hardware, machines, jobs, course, n, first_job, first_node, end_node)
+            or (course.asks[n] != 0 and is_asked(hardware, machines, jobs, course, n))
+        ):
             course.status[n] = DECISION
             return
         arrived = course.arrived_count[n]
@@ -487,28 +180,32 @@ def advance(
         happened = False
         first_job, first_node, end_node = 0 if holding else arrived, hardware.node_cores.shape[1], 0
         if machines.running_count[n] > 0:
-            for gpu in range(hardware.gpu_count[n]):
-                ends = machines.gpu_end_s[n, gpu] == time_s
-                if ends:
-                    _end_run(hardware, machines, jobs, course, n, gpu, ends)
-                    first_node = min(first_node, hardware.gpu_node[n, gpu])
-                    end_node = max(end_node, hardware.gpu_node[n, gpu] + 1)
+            for node in range(machines.node_end_s.shape[1]):
+                ends = machines.node_end_s[n, node] == time_s
+                while ends:
+                    gpu = hardware.node_first_gpu[n, node]
+                    while machines.gpu_end_s[n, gpu] != time_s and not _mate_ends(machines, n, gpu):
+                        gpu += 1
+                    end_run(hardware, machines, jobs, course, n, gpu, ends)
+                    first_node = min(first_node, node)
+                    end_node = max(end_node, node + 1)
                     if has_gangs(course):
                         end_node = max(end_node, _last_node(hardware, course, n) + 1)
                     happened = True
+                    ends = machines.node_end_s[n, node] == time_s
         while change < change_count and changes.time_s[number, change] == time_s:
             gpu, speed = changes.gpu[number, change], changes.speed[number, change]
             ends = speed > 0.0
-            if not ends and machines.gpu_job[n, gpu] != IDLE:
-                _end_run(hardware, machines, jobs, course, n, gpu, ends)
+            while not ends and machines.gpu_job[n, gpu] != IDLE:
+                end_run(hardware, machines, jobs, course, n, gpu, ends)
             # A change of speed alone is no event: only a loss or a return is.
             if (speed == 0.0) != (machines.gpu_speed[n, gpu] == 0.0):
                 first_job = 0
                 happened = True
-            set_speed(machines, n, gpu, speed)
-            if machines.gpu_job[n, gpu] != IDLE and machines.gpu_end_s[n, gpu] <= time_s:
+            set_speed(hardware, machines, n, gpu, speed)
+            while _one_ends(machines, n, gpu):
                 # The rest of its work, the last bit of a float, is dropped: it ends now, and not after a decision.
-                _end_run(hardware, machines, jobs, course, n, gpu, ends)
+                end_run(hardware, machines, jobs, course, n, gpu, ends)
                 first_job = 0
                 happened = True
             change += 1
@@ -541,12 +238,20 @@ def begin(
         machines.gpu_expected_end_s[n, gpu] = np.inf
         machines.gpu_gang[n, gpu] = 0
         machines.gpu_speed[n, gpu] = 1.0 if gpu < hardware.gpu_count[n] else 0.0
+    for gpu in range(machines.mate_job.shape[1]):
+        machines.gpu_kept[n, gpu] = machines.gpu_told[n, gpu] = 1.0
+        machines.mate_job[n, gpu] = IDLE
+        machines.mate_end_s[n, gpu] = np.inf
+        machines.mate_expected_end_s[n, gpu] = np.inf
     machines.idle_count[n] = hardware.gpu_count[n]
     machines.running_count[n] = 0
     machines.launch_count[n] = 0
     for node in range(hardware.node_cores.shape[1]):
         machines.cores_free[n, node] = hardware.node_cores[n, node]
         machines.memory_free_mib[n, node] = hardware.node_memory_mib[n, node]
+        machines.node_idle[n, node] = hardware.node_first_gpu[n, node + 1] - hardware.node_first_gpu[n, node]
+        machines.node_end_s[n, node] = np.inf
+    machines.gang_count[n] = machines.lost_count[n] = 0
     course.list_of[n] = number
     for job in range(course.job_state.shape[1]):
         course.job_state[n, job] = FUTURE
@@ -555,6 +260,10 @@ def begin(
         for i in range(course.job_gpus.shape[2]):
             course.job_gpus[n, job, i] = -1
         course.job_attempts[n, job] = 0
+    for job in range(course.job_share.shape[1]):
+        course.job_share[n, job] = 1.0
+        course.job_stops[n, job] = 0
+        course.job_attained_s[n, job] = 0.0
     course.waiting_count[n] = 0
     course.arrived_count[n] = 0
     course.finished_count[n] = 0
@@ -568,6 +277,7 @@ def begin(
     for user in range(course.user_service_s.shape[1]):
         course.user_service_s[n, user] = 0.0
     course.run_count[n] = 0
+    course.stop_count[n] = 0
     for total in range(course.totals.shape[1]):
         course.totals[n, total] = 0.0
     advance(hardware, machines, jobs, changes, course, n)
@@ -605,12 +315,14 @@ def act_all(
     clusters: Ints,
     rows: Ints,
     gpus: Ints,
+    stops: Bools,
 ) -> int:
     """Carries out one action for each of `clusters`, in whole-queue order, and advances to the next decisions.
 
     Args:
         rows: (A,) the job's place in the queue; below 0: a hold.
         gpus: (A, W) the GPUs in ascending order, then -1.
+        stops: (A,) whether the jobs on these GPUs are stopped; (0,): none is.
 
     Returns:
         -1, or the first place in `clusters` with an impossible action; that and all later ones are not carried out.
@@ -621,6 +333,15 @@ def act_all(
             hold(hardware, machines, jobs, course, n)
         elif rows[i] >= course.waiting_count[n]:
             return i
+        elif stops.shape[0] > 0 and stops[i]:
+            if not start_stopping(hardware, machines, jobs, course, n, course.waiting[n, rows[i]], gpus[i]):
+                return i
+        elif has_shares(course) and 0 <= gpus[i, 0] < hardware.gpu_count[n] and machines.gpu_job[n, gpus[i, 0]] != IDLE:
+            alone = gpus.shape[1] == 1 or gpus[i, 1] < 0
+            if not (
+                alone and start_beside(hardware, machines, jobs, course, n, course.waiting[n, rows[i]], gpus[i, 0])
+            ):
+                return i
         elif has_gangs(course) or gpus.shape[1] > 1:
             if not start_gang(hardware, machines, jobs, course, n, course.waiting[n, rows[i]], gpus[i]):
                 return i

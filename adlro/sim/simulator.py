@@ -10,8 +10,8 @@ what a real cluster would refuse; the caller handles idempotency, tokens and att
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,43 +21,18 @@ from adlro.hardware.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
 from adlro.placement import Free, FreeGpu, FreeNode, Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import ClusterEvent, EventKind, RunningJob
-from adlro.records.jobs import JobSpec, JobType, SimulatedWork
-from adlro.sim.durations import PlannedRun, plan_run
+from adlro.records.jobs import JobSpec, JobType, Preemptible, SimulatedWork
+from adlro.sim.durations import plan_run
 from adlro.sim.gpu_metrics import GpuMetrics, MetricsSample
+from adlro.sim.runs import EarlierRun, Moment, Run, SimulatedGpu
+from adlro.state.cluster_arrays import IDLE, empty_machines, hardware_of
 from adlro.state.fit import check_placement, check_set, job_runs, unknown_gpu
 from adlro.state.gangs import fill_packed_nodes
-from adlro.state.machines import IDLE, empty_machines, hardware_of, next_end_s, occupy_gang, set_speed, vacate
+from adlro.state.machines import next_end_s, occupy_gang, set_speed, share_at_stop, vacate, works
 from adlro.workload.scenario import Scenario, load_scenario
 
 _WHOLE_DIGITS = 6
 """Times of lists count as whole microseconds after the origin if they are as near to these as floats are."""
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedGpu:
-    """A GPU's place in the cluster, and its state: `running`, or idle, or lost."""
-
-    gpu: Gpu
-    number: int
-    node: int
-    running: RunningJob | None
-    lost: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A moment of cluster time, to the last bit: its time, and the sum of times since the origin."""
-
-    time_s: float
-    after_origin_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    job: RunningJob
-    plan: PlannedRun
-    gpus: tuple[int, ...]
-    time_limit_s: float | None
 
 
 class ClusterSimulator:
@@ -105,7 +80,7 @@ class ClusterSimulator:
         self._gpus = [gpu for _, gpu in cluster.gpus()]
         self._number_of = {gpu.gpu_id: number for number, gpu in enumerate(self._gpus)}
         # By the launch's number, so in the order of the launches.
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, Run] = {}
         self._launch_of: dict[str, int] = {}
         # (G,) end of the job's time limit, whatever the rest of its work; inf without a limit.
         self._limit_end_s = np.full(len(self._gpus), np.inf)
@@ -134,39 +109,67 @@ class ClusterSimulator:
         """The metrics of the GPUs at a time between now and the next event."""
         return self._metrics.sample(time_s)
 
-    def launch(self, job_id: str, attempt: int, spec: JobSpec, placement: Placement) -> ClusterEvent:
+    def launch(
+        self,
+        job_id: str,
+        attempt: int,
+        spec: JobSpec,
+        placement: Placement,
+        *,
+        share: float = 1.0,
+        resumes: bool = False,
+        stops: Collection[str] = (),
+    ) -> list[ClusterEvent]:
         """Starts a job now, on all its GPUs or, if one of them can't take it, on none.
+
+        Args:
+            job_id: the job.
+            attempt: its number.
+            spec: the job's requirements.
+            placement: its GPUs.
+            share: of its work that is still to be done.
+            resumes: an earlier attempt was preempted: its restart comes before its work.
+            stops: running jobs that are stopped to make room, or, if the launch is refused, not.
+
+        Returns:
+            PREEMPTED of those, in the order of their lowest GPUs, then STARTED.
 
         Raises:
             NotFound: no such GPU.
             InvalidInput: a placement of another number of GPUs than the job asks for, or of parts of GPUs.
             Conflict: GPU_LOST, GPU_BUSY, GPU_MEMORY_TOO_SMALL, NODE_CORES_EXHAUSTED, NODE_MEMORY_EXHAUSTED,
-                JOB_RUNNING, MIXED_GPU_MODELS or TOO_MANY_NODES; the message has the figures.
+                JOB_RUNNING, MIXED_GPU_MODELS, TOO_MANY_NODES, NOT_RUNNING or NOT_PREEMPTIBLE; the message has the
+                figures.
         """
         gpus = self._numbers(placement)
-        self._check_fit(job_id, spec, placement, gpus)
+        victims = sorted(map(self._stoppable, dict.fromkeys(stops)), key=lambda launch: min(self._runs[launch].gpus))
+        self._check_fit(job_id, spec, placement, gpus, frozenset(victims))
+        events = [self._preempt(each, f"for {job_id}") for each in victims]
         job = RunningJob(job_id, attempt, placement, self.now_s)
-        self._occupy(job, spec, gpus)
-        return self._event(EventKind.STARTED, job)
+        self._occupy(job, spec, gpus, share, resumes)
+        return [*events, self._event(EventKind.STARTED, job)]
 
-    def _occupy(self, job: RunningJob, spec: JobSpec, gpus: tuple[int, ...]) -> None:
+    def _occupy(self, job: RunningJob, spec: JobSpec, gpus: tuple[int, ...], share: float, resumes: bool) -> None:
         plan = plan_run(job.job_id, spec, self._gpus[gpus[0]].gpu_model, self._scenario, self._speeds)
         launch = int(self._machines.launch_count[0])
+        full_s = float(plan.duration_s) / self._spread_speed(spec, gpus)
         occupy_gang(
             self._hardware,
             self._machines,
             0,
             np.array(gpus, dtype=np.int64),
             launch,
-            float(plan.duration_s) / self._spread_speed(spec, gpus),
+            full_s,
+            share,
             self._start_cost_s,
+            _cost_of(spec).restart_s if resumes else 0.0,
             math.inf,  # only a scheduler has an expected end
             spec.cpu_cores,
             spec.memory_mib,
         )
         if spec.time_limit_s is not None:
             self._limit_end_s[list(gpus)] = self._machines.time_s[0] + spec.time_limit_s
-        self._runs[launch] = _Run(job, plan, gpus, spec.time_limit_s)
+        self._runs[launch] = Run(job, plan, spec, gpus, full_s, share)
         self._launch_of[job.job_id] = launch
         for gpu in gpus:
             self._metrics.start_job(gpu, job.start_s, job.job_id, spec)
@@ -209,7 +212,7 @@ class ClusterSimulator:
         self,
         origin_s: float,
         moment: Moment,
-        runs: Sequence[tuple[RunningJob, JobSpec, Moment]],
+        runs: Sequence[EarlierRun],
         lost_gpu_ids: Iterable[str],
     ) -> None:
         """Restores the state of another simulator of this cluster; called before all other methods.
@@ -219,27 +222,55 @@ class ClusterSimulator:
         Args:
             origin_s: the other simulator's origin.
             moment: its moment.
-            runs: its running attempts, in the order of the launches: the job, its requirements, and the moment of its
-                start.
+            runs: its running attempts, in the order of the launches.
             lost_gpu_ids: ids of lost GPUs.
 
         Raises:
             NotFound: no such GPU.
         """
         self._origin_s = origin_s
-        for job, spec, start in runs:
-            self._machines.time_s[0] = start.after_origin_s
-            self._occupy(job, spec, self._numbers(job.placement))
+        for run in runs:
+            self._machines.time_s[0] = run.start.after_origin_s
+            self._occupy(run.job, run.spec, self._numbers(run.job.placement), run.share, run.resumes)
         self.now_s, self._machines.time_s[0] = moment.time_s, moment.after_origin_s
         for gpu_id in lost_gpu_ids:
             gpu = self._gpu(gpu_id)
-            set_speed(self._machines, 0, gpu, 0.0)
+            set_speed(self._hardware, self._machines, 0, gpu, 0.0)
             self._metrics.lose(gpu, self.now_s)
 
     def stop(self, job_id: str, message: str = "stopped") -> ClusterEvent | None:
         """Stops a job now; None if it does not run."""
         launch = self._launch_of.get(job_id)
         return None if launch is None else self._end(launch, EventKind.STOPPED, message)
+
+    def preempt(self, job_id: str, message: str = "on request") -> ClusterEvent:
+        """Stops a job now that goes on later; the event has the share of its work that is left then.
+
+        Raises:
+            Conflict: NOT_RUNNING; NOT_PREEMPTIBLE: it can't go on later, or it starts or restores now.
+        """
+        return self._preempt(self._stoppable(job_id), message)
+
+    def _stoppable(self, job_id: str) -> int:
+        """The launch of a job that can be stopped for another one."""
+        launch = self._launch_of.get(job_id)
+        if launch is None:
+            raise Conflict(f"{job_id} does not run", reason="NOT_RUNNING", metadata={"job_id": job_id})
+        run = self._runs[launch]
+        if run.spec.preemptible is None:
+            why = "can't be stopped for another job: it is not preemptible"
+        elif not works(self._machines, 0, run.gpus[0]):
+            work_from_s = self._origin_s + float(self._machines.gpu_work_from_s[0, run.gpus[0]])
+            why = f"starts or restores until {work_from_s:g} s and can't be stopped for another job before"
+        else:
+            return launch
+        raise Conflict(f"{job_id} {why}", reason="NOT_PREEMPTIBLE", metadata={"job_id": job_id})
+
+    def _preempt(self, launch: int, message: str) -> ClusterEvent:
+        run = self._runs[launch]
+        lost_s = _cost_of(run.spec).lost_s
+        share = share_at_stop(self._machines, 0, run.gpus[0], run.share, run.full_s, lost_s)
+        return replace(self._end(launch, EventKind.PREEMPTED, message), remaining_ratio=float(share))
 
     def lose_gpu(self, gpu_id: str) -> list[ClusterEvent]:
         """Removes a GPU now: GPU_LOST, then LOST of its running job, on all its GPUs. No events if it is lost already.
@@ -254,7 +285,7 @@ class ClusterSimulator:
         launch = int(self._machines.gpu_job[0, gpu])
         if launch != IDLE:
             events.append(self._end(launch, EventKind.LOST, f"GPU {gpu_id} was lost"))
-        set_speed(self._machines, 0, gpu, 0.0)
+        set_speed(self._hardware, self._machines, 0, gpu, 0.0)
         self._metrics.lose(gpu, self.now_s)
         return events
 
@@ -267,7 +298,7 @@ class ClusterSimulator:
         gpu = self._gpu(gpu_id)
         if self._machines.gpu_speed[0, gpu] > 0.0:
             return []
-        set_speed(self._machines, 0, gpu, 1.0)
+        set_speed(self._hardware, self._machines, 0, gpu, 1.0)
         self._metrics.restore(gpu, self.now_s)
         return [ClusterEvent(0, EventKind.GPU_BACK, self.now_s, placement=Placement.on(gpu_id))]
 
@@ -287,7 +318,7 @@ class ClusterSimulator:
             raise InvalidInput(f"the speed of {gpu_id} must be a number above 0, not {speed}", field="speed")
         if self._machines.gpu_speed[0, gpu] == 0.0:
             raise Conflict(f"GPU {gpu_id} is lost", reason="GPU_LOST")
-        set_speed(self._machines, 0, gpu, float(speed))
+        set_speed(self._hardware, self._machines, 0, gpu, float(speed))
 
     def next_event_time(self) -> float | None:
         """The next end of a job; None if no job runs."""
@@ -330,7 +361,8 @@ class ClusterSimulator:
             if worked[run.gpus[0]]:
                 events.append(self._end(launch, run.plan.kind, run.plan.message))
             else:
-                events.append(self._end(launch, EventKind.FAILED, f"time limit of {run.time_limit_s:g} s reached"))
+                reached = f"time limit of {run.spec.time_limit_s:g} s reached"
+                events.append(self._end(launch, EventKind.FAILED, reached))
         return events
 
     def _next_end_s(self) -> float:
@@ -373,7 +405,10 @@ class ClusterSimulator:
     def _numbers(self, placement: Placement) -> tuple[int, ...]:
         return tuple(self._gpu(gpu_id) for gpu_id in placement.gpu_ids)
 
-    def _check_fit(self, job_id: str, spec: JobSpec, placement: Placement, gpus: tuple[int, ...]) -> None:
+    def _check_fit(
+        self, job_id: str, spec: JobSpec, placement: Placement, gpus: tuple[int, ...], gone: Collection[int]
+    ) -> None:
+        """Refuses a launch that does not fit when the attempts of some launches are `gone`."""
         earlier = self.running_job(job_id)
         if earlier is not None:
             raise job_runs(job_id, earlier.placement, earlier.attempt)
@@ -384,15 +419,19 @@ class ClusterSimulator:
             spec,
             placement,
             {each.gpu.gpu_id: (self.cluster.nodes[each.node], each.gpu) for each in states},
-            self._free_of(states),
+            self._free_of(states, gone),
             lost={each.gpu.gpu_id for each in states if each.lost},
-            job_on={each.gpu.gpu_id: each.running.job_id for each in states if each.running is not None},
+            job_on={
+                each.gpu.gpu_id: each.running.job_id
+                for each in states
+                if each.running is not None and self._launch_of[each.running.job_id] not in gone
+            },
         )
 
-    def _free_of(self, states: Sequence[SimulatedGpu]) -> Free:
-        """What is free of some GPUs and their nodes."""
+    def _free_of(self, states: Sequence[SimulatedGpu], gone: Collection[int]) -> Free:
+        """What is free of some GPUs and their nodes when the attempts of some launches are gone."""
         nodes, machines = self.cluster.nodes, self._machines
-        return Free(
+        free = Free(
             {each.gpu.gpu_id: FreeGpu(nodes[each.node].node_id, each.gpu.memory_mib) for each in states},
             {
                 nodes[each.node].node_id: FreeNode(
@@ -401,6 +440,18 @@ class ClusterSimulator:
                 for each in states
             },
         )
+        for launch in gone:
+            for gpu in self._runs[launch].gpus:
+                node = free.nodes.get(nodes[int(self._hardware.gpu_node[0, gpu])].node_id)
+                if node is not None:
+                    node.cpu_cores += int(machines.gpu_cores[0, gpu])
+                    node.memory_mib += int(machines.gpu_memory_mib[0, gpu])
+        return free
+
+
+def _cost_of(spec: JobSpec) -> Preemptible:
+    """What a stop costs a job, and going on afterwards."""
+    return spec.preemptible or Preemptible()
 
 
 def warm() -> None:
@@ -408,8 +459,10 @@ def warm() -> None:
     gpu_ids = ("first", "second")
     nodes = tuple(Node(each, 1, 4096, (Gpu(each, REFERENCE_GPU_MODEL, 1),)) for each in gpu_ids)
     simulator = ClusterSimulator(Cluster("warm", nodes))
-    spec = JobSpec("job", "user", JobType.SIMULATION, gpu_count=2, simulated_work=SimulatedWork(1.0))
+    work = SimulatedWork(1.0)
+    spec = JobSpec("job", "user", JobType.SIMULATION, gpu_count=2, simulated_work=work, preemptible=Preemptible())
     simulator.launch("job", 1, spec, Placement.on(*gpu_ids))
+    simulator.launch("other", 1, spec, Placement.on(*gpu_ids), stops=["job"])
     simulator.set_gpu_speed("first", 2.0)
     end_s = simulator.next_event_time()
     assert end_s is not None

@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 
 from adlro.numeric.compiled import compiled, compiled_part
+from adlro.state.cluster_arrays import Hardware
 from adlro.state.gangs import NEVER, choose_packed, choose_spread, most_given
-from adlro.state.machines import Hardware
-from adlro.state.observation import Bools, CandidateTable, Floats, Gangs, Ints, Observation
+from adlro.state.machines import left_of
+from adlro.state.observation import Bools, CandidateTable, Floats, Gangs, Ints, Observation, Preemption
 from adlro.state.room import node_has_room
 
 
@@ -42,6 +43,7 @@ def candidate_table(
     kind_duration_s: Floats,
     gpu_model: Ints,
     gangs: Gangs | None,
+    preemption: Preemption | None,
 ) -> CandidateTable:
     """The table of N decision points; the arguments are fields of the observation."""
     batch, jobs = job_waiting.shape
@@ -58,6 +60,7 @@ def candidate_table(
             kind_duration_s,
             gpu_model,
             gangs,
+            preemption,
         )
     # Room for every job on every idle GPU, and in a batch for more.
     idle = min(np.count_nonzero(gpu_idle), gpu_idle.shape[1])
@@ -99,8 +102,13 @@ def _table_with_sets(
     kind_duration_s: Floats,
     gpu_model: Ints,
     gangs: Gangs,
+    preemption: Preemption | None,
 ) -> CandidateTable:
     """The table where jobs of several GPUs wait; the arguments are those of `candidate_table`."""
+    restart_s, share = np.empty((0, 0)), np.empty((0, 0))
+    full_s = kind_duration_s
+    if preemption is not None:
+        restart_s, share, full_s = preemption.job_restart_s, preemption.job_share, preemption.kind_full_s
     batch, jobs = job_waiting.shape
     nodes, models = node_cores_free.shape[1], gangs.nodes.shape[2]
     width = int(gangs.gpu_count.max(initial=1))
@@ -122,6 +130,9 @@ def _table_with_sets(
         kind_duration_s,
         gpu_model,
         gangs,
+        restart_s,
+        share,
+        full_s,
         np.empty((2, gpu_kind.shape[1]), dtype=np.int64),
         np.empty((4, nodes), dtype=np.int64),
         first,
@@ -150,6 +161,7 @@ def with_new_table(observation: Observation) -> Observation:
         observation.kind_duration_s,
         observation.gpu_model,
         observation.gangs,
+        observation.preemption,
     )
     return dataclasses.replace(observation, table=table)
 
@@ -207,8 +219,16 @@ def find_kinds(hardware: Hardware, known_speed: Floats, n: int, gpus: int, gpu_k
     """
     kinds, before = 0, 0
     for gpu in range(gpus):
-        kind = before  # neighbours are mostly of one kind
-        if kinds == 0 or not _is_same(hardware, known_speed, n, kind_gpu[before], gpu):
+        kind = before  # neighbours are mostly of one kind, and on one node
+        if kinds == 0 or not (
+            (
+                hardware.gpu_node[n, gpu - 1] == hardware.gpu_node[n, gpu]
+                and hardware.gpu_model[n, gpu - 1] == hardware.gpu_model[n, gpu]
+                and hardware.gpu_memory_mib[n, gpu - 1] == hardware.gpu_memory_mib[n, gpu]
+                and known_speed[n, gpu - 1] == known_speed[n, gpu]
+            )
+            or _is_same(hardware, known_speed, n, kind_gpu[before], gpu)
+        ):
             kind = 0
             while kind < kinds and not _is_same(hardware, known_speed, n, kind_gpu[kind], gpu):
                 kind += 1
@@ -308,6 +328,9 @@ def _fill_table_with_sets(
     kind_duration_s: Floats,
     gpu_model: Ints,
     gangs: Gangs,
+    job_restart_s: Floats,
+    job_share: Floats,
+    kind_full_s: Floats,
     groups: Ints,
     scratch: Ints,
     first: Ints,
@@ -318,7 +341,13 @@ def _fill_table_with_sets(
     row_gpus: Ints,
     row_spread: Bools,
 ) -> int:
-    """As `_fill_table`, with sets of GPUs for jobs of several; `scratch` is room for four figures of each node."""
+    """As `_fill_table`, with sets of GPUs for jobs of several.
+
+    Args:
+        job_restart_s, job_share: (N, J) of stopped jobs; (0, 0): there is none.
+        kind_full_s: (N, J, S) durations of the whole jobs.
+        scratch: room for four figures of each node.
+    """
     rows = 0
     lowest, group_size = groups[0], groups[1]
     node, gives, taken, lowest_of = scratch[0], scratch[1], scratch[2], scratch[3]
@@ -384,11 +413,16 @@ def _fill_table_with_sets(
                             and choose_spread(gives, able, gpu_count, packed, gangs.max_nodes[n, job], taken)
                         ):
                             continue
+                    gpus, whole_s = row_gpus[rows], kind_full_s[n, job]
                     duration_s = _fill_set(
-                        lowest_of, taken, able, model, gpu_model[n], kind_of, gpu_idle[n], durations_s, row_gpus[rows]
+                        lowest_of, taken, able, model, gpu_model[n], kind_of, gpu_idle[n], whole_s, gpus
                     )
-                    row_job[rows], row_gpu[rows], row_size[rows] = job, row_gpus[rows, 0], 1
-                    row_duration_s[rows] = duration_s if spread == 0 else duration_s / speed
+                    if spread == 1:
+                        duration_s /= speed
+                    if job_share.shape[0] > 0:
+                        duration_s = left_of(job_restart_s[n, job], job_share[n, job], duration_s)
+                    row_job[rows], row_gpu[rows], row_size[rows] = job, gpus[0], 1
+                    row_duration_s[rows] = duration_s
                     row_spread[rows] = spread == 1
                     rows += 1
         first[n, job_waiting.shape[1]] = rows

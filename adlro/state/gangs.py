@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.numeric.compiled import compiled, compiled_call, compiled_part
-from adlro.state.machines import Hardware
+from adlro.state.cluster_arrays import Hardware
 from adlro.state.observation import Floats, Ints
 
 NEVER = 0

@@ -11,7 +11,7 @@ from adlro.errors import InvalidInput
 from adlro.hardware.gang_speeds import spread_speeds
 from adlro.hardware.speeds import SHIPPED, SpeedTable
 from adlro.records.cluster import Cluster
-from adlro.state.observation import Floats, Ints
+from adlro.state.observation import Bools, Floats, Ints
 from adlro.workload.job_lists import WorkloadJob
 
 
@@ -34,6 +34,11 @@ class JobArrays(NamedTuple):
         job_type: (L, J) adlro.records.jobs.JobType.
         priority: (L, J) 0..1.
         user: (L, J) the user's number.
+        preemptible: (L, J) whether it may be stopped for another job, and goes on later.
+        restart_s: (L, J) seconds that each start after a stop takes before the work goes on.
+        lost_s: (L, J) seconds of work that a stop loses.
+        shareable: (L, J) whether it may share its GPU with one other job that may as well; jobs of one GPU only.
+        family: (L, J) its row and column in a table of kept shares (`adlro.state.observation.Sharing`).
     """
 
     job_count: Ints
@@ -51,6 +56,11 @@ class JobArrays(NamedTuple):
     job_type: Ints
     priority: Floats
     user: Ints
+    preemptible: Bools
+    restart_s: Floats
+    lost_s: Floats
+    shareable: Bools
+    family: Ints
 
     @property
     def widest(self) -> int:
@@ -76,6 +86,11 @@ def empty_job_arrays(lists: int, jobs: int, models: int) -> JobArrays:
         job_type=np.zeros((lists, jobs), dtype=np.int64),
         priority=np.zeros((lists, jobs)),
         user=np.zeros((lists, jobs), dtype=np.int64),
+        preemptible=np.zeros((lists, jobs), dtype=np.bool_),
+        restart_s=np.zeros((lists, jobs)),
+        lost_s=np.zeros((lists, jobs)),
+        shareable=np.zeros((lists, jobs), dtype=np.bool_),
+        family=np.zeros((lists, jobs), dtype=np.int64),
     )
 
 
@@ -142,6 +157,12 @@ def pack_jobs(
         arrays.gpu_memory_mib[row] = [job.gpu_memory_mib for job in jobs]
         arrays.job_type[row] = [int(job.job_type) for job in jobs]
         arrays.priority[row] = [job.priority for job in jobs]
+        for place, job in enumerate(jobs):
+            if job.preemptible is not None:
+                arrays.preemptible[number, place] = True
+                arrays.restart_s[number, place] = job.preemptible.restart_s
+                arrays.lost_s[number, place] = job.preemptible.lost_s
+            arrays.shareable[number, place] = job.shareable and job.gpu_count == 1
         users: dict[str, int] = {}
         arrays.user[row] = [users.setdefault(job.user, len(users)) for job in jobs]
     return arrays

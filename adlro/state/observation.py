@@ -146,6 +146,67 @@ class Gangs(NamedTuple):
         return Gangs(**columns)
 
 
+class Preemption(NamedTuple):
+    """What an observation says of jobs that can be stopped and go on later, for N clusters, J waiting jobs and G GPUs.
+
+    A stopped job has `kind_duration_s` of its restart and what is left of its work; so have its rows of the table.
+
+    Attributes:
+        gpu_stoppable: (N, G) whether the job on the GPU may be stopped now: it is preemptible, it neither starts nor
+            restores, and it has run as long as the cluster's owner lets it at least. Of two jobs both must.
+        gpu_restart_s: (N, G) what a later start of this job costs; 0 where none runs; this and the next are the sum of
+            two jobs that share the GPU.
+        gpu_attained_s: (N, G) GPU time that this job has had, in all its attempts; 0 where none runs.
+        gpu_run: (N, G) as in `Gangs`.
+        job_restart_s: (N, J) the restart that is part of the job's expected durations; 0: it was never stopped.
+        job_attained_s: (N, J) GPU time that the job has had.
+        job_share: (N, J) share of its work that the job has left; 1: all.
+        kind_full_s: (N, J, S) as `kind_duration_s`, of the whole work: that is job_restart_s + job_share * kind_full_s.
+    """
+
+    gpu_stoppable: Bools
+    gpu_restart_s: Floats
+    gpu_attained_s: Floats
+    gpu_run: Ints
+    job_restart_s: Floats
+    job_attained_s: Floats
+    job_share: Floats
+    kind_full_s: Floats
+
+    def of_cluster(self, n: int) -> Preemption:
+        """The figures of one cluster alone."""
+        columns: dict[str, Any] = {name: column[n : n + 1] for name, column in self._asdict().items()}
+        return Preemption(**columns)
+
+
+class Sharing(NamedTuple):
+    """What an observation says of GPUs that two jobs share, for N clusters, J waiting jobs, G GPUs and K models.
+
+    Families, F of them, are groups of jobs that behave alike beside a partner.
+
+    Attributes:
+        job_shareable: (N, J) whether the job may share its GPU.
+        job_family: (N, J) its row in `kept`.
+        gpu_open: (N, G) whether the GPU is present, and has one job, which may share it.
+        gpu_family: (N, G) the row in `kept` of the job on it (of the first of two); 0 where none runs.
+        gpu_memory_left_mib: (N, G) GPU memory that the job on it leaves.
+        kept: (F, F, K) [family, partner's family, model]: the share of its speed that a job is expected to keep beside
+            that partner; 0: such a pair can't share.
+    """
+
+    job_shareable: Bools
+    job_family: Ints
+    gpu_open: Bools
+    gpu_family: Ints
+    gpu_memory_left_mib: Ints
+    kept: Floats
+
+    def of_cluster(self, n: int) -> Sharing:
+        """The figures of one cluster alone."""
+        columns: dict[str, Any] = {name: column[n : n + 1] for name, column in self._asdict().items()}
+        return Sharing(**{**columns, "kept": self.kept})
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One decision point of N clusters with J waiting jobs and G GPUs.
@@ -163,8 +224,8 @@ class Observation:
         gpu_node: (N, G) number of its node.
         gpu_idle: (N, G) idle, present and on a node that is not drained.
         gpu_remaining_s: (N, G) expected time until it is idle; 0 where idle, inf where lost or drained.
-        gpu_elapsed_s: (N, G) time since the job on it started; 0 where none runs.
-        gpu_submit_s: (N, G) `job_submit_s` of the job on it; inf where none runs.
+        gpu_elapsed_s: (N, G) time since the job on it started, of two jobs the later; 0 where none runs.
+        gpu_submit_s: (N, G) `job_submit_s` of the job on it, of two jobs the first; inf where none runs.
         gpu_cores_held: (N, G) CPU cores of its node that the job on the GPU holds; 0 where none runs.
         gpu_memory_held_mib: (N, G) main memory of its node that this job holds; 0 where none runs.
         gpu_kind: (N, G) number of the GPU's kind, in the order of the kinds' lowest GPUs.
@@ -186,6 +247,8 @@ class Observation:
         hold_allowed: (N,) whether a job runs or will arrive. If False, no event would ever end a hold: a policy that
             only waits for a better GPU must place a job that fits.
         gpu_models: names of the models.
+        preemption: what concerns jobs that can be stopped; None where no such job runs, and no stopped one waits.
+        sharing: what concerns GPUs that two jobs share; None where no shareable job waits or runs.
     """
 
     time_s: Floats
@@ -215,6 +278,8 @@ class Observation:
     hold_allowed: Bools
     gpu_models: tuple[str, ...]
     gangs: Gangs | None = None
+    preemption: Preemption | None = None
+    sharing: Sharing | None = None
 
     @property
     def queue_length(self) -> Ints:
@@ -231,7 +296,8 @@ class Observation:
     def byte_count(self) -> int:
         """Memory in bytes of the stored observation, with the whole buffers behind its arrays."""
         buffers = {}
-        for array in (*(getattr(self, name) for name in _COLUMNS), *self.table, *(self.gangs or ())):
+        parts = (*self.table, *(self.gangs or ()), *(self.preemption or ()), *(self.sharing or ()))
+        for array in (*(getattr(self, name) for name in _COLUMNS), *parts):
             buffer = array
             while isinstance(buffer.base, np.ndarray):
                 buffer = buffer.base
@@ -256,9 +322,16 @@ class Observation:
     def of_cluster(self, n: int) -> Observation:
         """The decision point of one cluster alone, N = 1."""
         columns = {name: getattr(self, name)[n : n + 1] for name in _COLUMNS}
-        gangs = None if self.gangs is None else self.gangs.of_cluster(n)
-        return Observation(**columns, table=self.table.of_cluster(n), gpu_models=self.gpu_models, gangs=gangs)
+        return Observation(
+            **columns,
+            table=self.table.of_cluster(n),
+            gpu_models=self.gpu_models,
+            gangs=None if self.gangs is None else self.gangs.of_cluster(n),
+            preemption=None if self.preemption is None else self.preemption.of_cluster(n),
+            sharing=None if self.sharing is None else self.sharing.of_cluster(n),
+        )
 
 
-_COLUMNS = tuple(field.name for field in fields(Observation) if field.name not in ("table", "gpu_models", "gangs"))
+_NOT_COLUMNS = ("table", "gpu_models", "gangs", "preemption", "sharing")
+_COLUMNS = tuple(field.name for field in fields(Observation) if field.name not in _NOT_COLUMNS)
 """The fields with one row per cluster."""

@@ -11,10 +11,11 @@ import numpy as np
 
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.state.candidate_table import candidate_table, gpu_kinds
+from adlro.state.cluster_arrays import IDLE, Hardware
 from adlro.state.gangs import NEVER, fill_packed_nodes
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import IDLE, Hardware, remaining_s
-from adlro.state.observation import Bools, Floats, Gangs, Ints, Observation
+from adlro.state.machines import left_of, remaining_s
+from adlro.state.observation import Bools, Floats, Gangs, Ints, Observation, Preemption, Sharing
 from adlro.state.room import has_room
 
 
@@ -47,6 +48,56 @@ class Scene(NamedTuple):
     gpu_memory_mib: Ints
 
 
+class Stops(NamedTuple):
+    """A scheduler's knowledge of jobs that may be stopped, at A clusters with G GPUs and Q waiting jobs.
+
+    Attributes:
+        row_share: (A, Q) share of its work that each waiting job has left: 1 where it was never stopped; above 0.
+        row_restart_s: (A, Q) what its next start costs: 0 where it was never stopped.
+        row_attained_s: (A, Q) GPU time that it has had in all its attempts.
+        gpu_stoppable: (A, G) whether the job on the GPU may be stopped now.
+        gpu_restart_s: (A, G) what a later start of this job costs; any value on an idle GPU.
+        gpu_attained_s: (A, G) GPU time that it has had in all its attempts; any value on an idle GPU.
+    """
+
+    row_share: Floats
+    row_restart_s: Floats
+    row_attained_s: Floats
+    gpu_stoppable: Bools
+    gpu_restart_s: Floats
+    gpu_attained_s: Floats
+
+
+class Shares(NamedTuple):
+    """A scheduler's knowledge of shared GPUs, at A clusters with G GPUs and Q waiting jobs.
+
+    The scene tells of the first job on a GPU; its mate is the second.
+
+    Attributes:
+        row_shareable: (A, Q) whether each waiting job may share its GPU.
+        row_family: (A, Q) its row in `kept`.
+        gpu_open: (A, G) whether the GPU has one job, which may share it.
+        gpu_family: (A, G) the row in `kept` of the (first) job on it; any value on an idle GPU.
+        gpu_memory_left_mib: (A, G) GPU memory that the jobs on it leave.
+        kept: (F, F, K) as in `Sharing`.
+        mate_there: (A, G) whether it has a second job; of the others any value where not.
+        mate_start_s, mate_expected_end_s: (A, G) of that job.
+        mate_cores, mate_memory_mib: (A, G) that it holds on the node.
+    """
+
+    row_shareable: Bools
+    row_family: Ints
+    gpu_open: Bools
+    gpu_family: Ints
+    gpu_memory_left_mib: Ints
+    kept: Floats
+    mate_there: Bools
+    mate_start_s: Floats
+    mate_expected_end_s: Floats
+    mate_cores: Ints
+    mate_memory_mib: Ints
+
+
 def whole_queue(
     hardware: Hardware,
     scene: Scene,
@@ -60,6 +111,8 @@ def whole_queue(
     gpu_models: tuple[str, ...],
     gpu_gang: Ints | None = None,
     reserved: Ints | None = None,
+    stops: Stops | None = None,
+    shares: Shares | None = None,
 ) -> Observation:
     """The decision points of A clusters.
 
@@ -76,16 +129,21 @@ def whole_queue(
         gpu_gang: (A, G) number of GPUs of the job on each GPU; None: no job of several GPUs waits or runs, and none is
             reserved for.
         reserved: (A,) place of the job that GPUs are kept free for, -1: none; None: there is none.
+        stops: what concerns jobs that may be stopped; None: no such job runs, and no stopped one waits. With it each
+            running job has a number of its own in the scene.
+        shares: what concerns shared GPUs; None: no job that may share waits or runs.
     """
     gpu_kind, kind_gpu = gpu_kinds(hardware, scene.known_speed)
     clusters, gpus = hardware.gpu_model.shape
     seen = _room(clusters, gpus, int(row_count.max(initial=0)), kind_gpu.shape[1])
     _fill(hardware, scene, jobs, rows, row_count, gpu_submit_s, user_service_s, kind_gpu, seen)
+    sharing = None if shares is None else _sharing(scene, row_count, shares, seen)
     gangs = None
     if gpu_gang is not None:
         gangs = _gangs(hardware, scene, jobs, rows, row_count, gpu_gang, reserved)
     if gangs is not None:
         _refuse_sets(gangs, hardware.gpu_model, kind_gpu, seen.kind_duration_s, seen.job_waiting)
+    preemption = None if stops is None else _preemption(scene, row_count, stops, seen)
     table = candidate_table(
         gpu_kind,
         hardware.gpu_node,
@@ -98,6 +156,7 @@ def whole_queue(
         seen.kind_duration_s,
         hardware.gpu_model,
         gangs,
+        preemption,
     )
     return Observation(
         time_s=scene.time_s,
@@ -112,7 +171,72 @@ def whole_queue(
         hold_allowed=hold_allowed,
         gpu_models=gpu_models,
         gangs=gangs,
+        preemption=preemption,
+        sharing=sharing,
     )
+
+
+def _sharing(scene: Scene, row_count: Ints, shares: Shares, seen: _Seen) -> Sharing:
+    """What concerns shared GPUs; adds the second jobs to what is `seen` of the GPUs."""
+    places = seen.job_waiting.shape[1]
+    there = np.arange(places) < row_count[:, None]
+    busy, usable = scene.gpu_job != IDLE, scene.gpu_speed > 0.0
+    _add_mates(scene, shares, seen)
+    return Sharing(
+        job_shareable=shares.row_shareable[:, :places] & there,
+        job_family=np.where(there, shares.row_family[:, :places], 0),
+        gpu_open=shares.gpu_open & busy & usable & ~shares.mate_there,
+        gpu_family=np.where(busy, shares.gpu_family, 0),
+        gpu_memory_left_mib=shares.gpu_memory_left_mib,
+        kept=shares.kept,
+    )
+
+
+@compiled
+def _add_mates(scene: Scene, shares: Shares, seen: _Seen) -> None:
+    """Adds the second jobs to what is seen of the GPUs: a GPU is idle when both have ended.
+
+    Of the two starts the last one counts, as it does for a node: it must not move ahead when the first job ends, or the
+    limit on waits reserves now this node and now that one.
+    """
+    for a in range(shares.mate_there.shape[0]):
+        for gpu in range(shares.mate_there.shape[1]):
+            if shares.mate_there[a, gpu]:
+                start_s, end_s = shares.mate_start_s[a, gpu], shares.mate_expected_end_s[a, gpu]
+                left_s = remaining_s(scene.time_s[a], start_s, end_s)
+                seen.gpu_remaining_s[a, gpu] = max(seen.gpu_remaining_s[a, gpu], left_s)
+                seen.gpu_elapsed_s[a, gpu] = min(seen.gpu_elapsed_s[a, gpu], scene.time_s[a] - start_s)
+                seen.gpu_cores_held[a, gpu] += shares.mate_cores[a, gpu]
+                seen.gpu_memory_held_mib[a, gpu] += shares.mate_memory_mib[a, gpu]
+
+
+def _preemption(scene: Scene, row_count: Ints, stops: Stops, seen: _Seen) -> Preemption:
+    """What concerns jobs that may be stopped; `seen` has durations of whole jobs, and gets those of what is left."""
+    places = seen.job_waiting.shape[1]
+    there, busy = np.arange(places) < row_count[:, None], scene.gpu_job != IDLE
+    full_s = seen.kind_duration_s.copy()
+    restart_s = np.where(there, stops.row_restart_s[:, :places], 0.0)
+    share = np.where(there, stops.row_share[:, :places], 1.0)
+    _leave(restart_s, share, full_s, seen.kind_duration_s)
+    return Preemption(
+        gpu_stoppable=stops.gpu_stoppable & busy,
+        gpu_restart_s=np.where(busy, stops.gpu_restart_s, 0.0),
+        gpu_attained_s=np.where(busy, stops.gpu_attained_s, 0.0),
+        gpu_run=scene.gpu_job.astype(np.int64),
+        job_restart_s=restart_s,
+        job_attained_s=np.where(there, stops.row_attained_s[:, :places], 0.0),
+        job_share=share,
+        kind_full_s=full_s,
+    )
+
+
+@compiled
+def _leave(restart_s: Floats, share: Floats, full_s: Floats, left_s: Floats) -> None:
+    """Fills in (N, J, S) what is left of jobs (N, J)."""
+    for n in range(full_s.shape[0]):
+        for job in range(full_s.shape[1]):
+            for kind in range(full_s.shape[2]):
+                left_s[n, job, kind] = left_of(restart_s[n, job], share[n, job], full_s[n, job, kind])
 
 
 def _gangs(

@@ -11,9 +11,18 @@ from google.protobuf.message import DecodeError
 
 from adlro.errors import DataLoss
 from adlro.records.jobs import Job, JobSpec, JobType, NormalizedJob
+from adlro.records.outcomes import NeighbourTime, StoppedRun
 from adlro.store.keys import job_key
 from adlro.v1 import job_pb2, stream_pb2
-from adlro.wire import FORMAT, check_format, job_from_proto, placement_to_proto, spec_to_proto
+from adlro.wire import (
+    FORMAT,
+    check_format,
+    job_from_proto,
+    neighbour_time_to_proto,
+    placement_to_proto,
+    spec_to_proto,
+    stopped_run_to_proto,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +85,19 @@ class Outcome:
     """The outcome of a job that ended by itself.
 
     Attributes:
+        runtime_s: of its last attempt.
         cluster: its cluster, empty: the default one.
         spread: its GPUs were on more nodes than could hold them in the empty cluster.
+        stopped_runs: its earlier attempts that were stopped and went on, in order.
+        neighbours: of its last attempt; the rest of runtime_s it was alone.
     """
 
     runtime_s: float
     succeeded: bool
     cluster: str = ""
     spread: bool = False
+    stopped_runs: tuple[StoppedRun, ...] = ()
+    neighbours: tuple[NeighbourTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +156,8 @@ def outcome_entry(job: Job, outcome: Outcome) -> bytes:
         spread=outcome.spread,
         format=FORMAT,
         placement=placement_to_proto(job.placement),
+        stopped_runs=map(stopped_run_to_proto, outcome.stopped_runs),
+        neighbours=map(neighbour_time_to_proto, outcome.neighbours),
     ).SerializeToString()
 
 
@@ -225,6 +241,13 @@ def _contradiction(job: Job) -> str:
         return f"its expected runtime is {runtime.runtime_s}"
     if min(spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib, spec.gpu_count, spec.max_node_count) < 0:
         return "it requests a negative amount"
+    stops = spec.preemptible
+    if stops is not None and not all(
+        0.0 <= each < math.inf for each in (stops.restart_s, stops.lost_s, stops.grace_s or 0.0)
+    ):
+        return "a stop of it costs a negative time, or one without end"
+    if not 0.0 <= job.remaining_ratio <= 1.0:
+        return f"{job.remaining_ratio} of its work is left"
     if spec.job_type is JobType.UNSPECIFIED and spec.payload is None:
         return "it has neither a job type nor a payload"
     return ""

@@ -64,7 +64,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_FAILED: _EventKind.ValueType  # 3
     """Ended by itself with an error, or by its time limit."""
     EVENT_KIND_STOPPED: _EventKind.ValueType  # 4
-    """Ended by StopJob."""
+    """Ended by StopJob, without preempt."""
     EVENT_KIND_LOST: _EventKind.ValueType  # 5
     """Ended by the loss of its GPU or node; another attempt may succeed."""
     EVENT_KIND_WAKE_UP: _EventKind.ValueType  # 6
@@ -79,6 +79,8 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     """
     EVENT_KIND_CLUSTER_CHANGED: _EventKind.ValueType  # 11
     """Nodes or GPUs joined or left: call DescribeCluster again. Attempts on a GPU that left are reported LOST before."""
+    EVENT_KIND_PREEMPTED: _EventKind.ValueType  # 12
+    """Stopped for another job: it goes on later."""
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper): ...
 
@@ -89,7 +91,7 @@ EVENT_KIND_FINISHED: EventKind.ValueType  # 2
 EVENT_KIND_FAILED: EventKind.ValueType  # 3
 """Ended by itself with an error, or by its time limit."""
 EVENT_KIND_STOPPED: EventKind.ValueType  # 4
-"""Ended by StopJob."""
+"""Ended by StopJob, without preempt."""
 EVENT_KIND_LOST: EventKind.ValueType  # 5
 """Ended by the loss of its GPU or node; another attempt may succeed."""
 EVENT_KIND_WAKE_UP: EventKind.ValueType  # 6
@@ -104,6 +106,8 @@ cluster reports it.
 """
 EVENT_KIND_CLUSTER_CHANGED: EventKind.ValueType  # 11
 """Nodes or GPUs joined or left: call DescribeCluster again. Attempts on a GPU that left are reported LOST before."""
+EVENT_KIND_PREEMPTED: EventKind.ValueType  # 12
+"""Stopped for another job: it goes on later."""
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
 
 @_typing.final
@@ -153,6 +157,7 @@ class Capabilities(_message.Message):
     GANGS_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
     CONTAINERS_FIELD_NUMBER: _builtins.int
+    PREEMPTION_FIELD_NUMBER: _builtins.int
     virtual_clock: _builtins.bool
     """The clock is simulated: SetClock sets it, and it may run scaled or virtual."""
     gpu_availability: _builtins.bool
@@ -167,6 +172,8 @@ class Capabilities(_message.Message):
     """A job may have a part of a GPU."""
     containers: _builtins.bool
     """A job runs in a container of its own."""
+    preemption: _builtins.bool
+    """LaunchJob stops the attempts named in `preempts`, and StopJob preempts."""
     def __init__(
         self,
         *,
@@ -177,10 +184,11 @@ class Capabilities(_message.Message):
         gangs: _builtins.bool = ...,
         shares: _builtins.bool = ...,
         containers: _builtins.bool = ...,
+        preemption: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "gangs", b"gangs", "gpu_availability", b"gpu_availability", "logs", b"logs", "shares", b"shares", "stop", b"stop", "virtual_clock", b"virtual_clock"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "gangs", b"gangs", "gpu_availability", b"gpu_availability", "logs", b"logs", "preemption", b"preemption", "shares", b"shares", "stop", b"stop", "virtual_clock", b"virtual_clock"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -301,17 +309,30 @@ class LaunchJobRequest(_message.Message):
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
+    PREEMPTS_FIELD_NUMBER: _builtins.int
+    REMAINING_RATIO_FIELD_NUMBER: _builtins.int
+    RESUMES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     gpu_id: _builtins.str
     fencing_token: _builtins.int
     incarnation: _builtins.str
     """Of DescribeCluster: a launch for another incarnation gets ABORTED. Empty: the present one."""
+    remaining_ratio: _builtins.float
+    """The share of the job's work that is still to be done. Not set: all of it."""
+    resumes: _builtins.bool
+    """An earlier attempt was preempted: the restart of its Preemptible comes before its work."""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
     def placement(self) -> _placement_pb2.Placement:
         """gpu_id is its first GPU; it has spec.gpu_count of them. Not set: all of gpu_id."""
+
+    @_builtins.property
+    def preempts(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.AttemptRef]:
+        """Running attempts of other jobs that are stopped to make room: all of them, or, if the launch is refused, none. The
+        attempt fits once they are gone, and starts then. Each ends as PREEMPTED, unless it ends by itself before.
+        """
 
     def __init__(
         self,
@@ -323,12 +344,17 @@ class LaunchJobRequest(_message.Message):
         fencing_token: _builtins.int = ...,
         incarnation: _builtins.str = ...,
         placement: _placement_pb2.Placement | None = ...,
+        preempts: _abc.Iterable[_job_pb2.AttemptRef] | None = ...,
+        remaining_ratio: _builtins.float | None = ...,
+        resumes: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_remaining_ratio", b"_remaining_ratio", "placement", b"placement", "remaining_ratio", b"remaining_ratio", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fencing_token", b"fencing_token", "gpu_id", b"gpu_id", "incarnation", b"incarnation", "job_id", b"job_id", "placement", b"placement", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining_ratio", b"_remaining_ratio", "attempt", b"attempt", "fencing_token", b"fencing_token", "gpu_id", b"gpu_id", "incarnation", b"incarnation", "job_id", b"job_id", "placement", b"placement", "preempts", b"preempts", "remaining_ratio", b"remaining_ratio", "resumes", b"resumes", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__remaining_ratio: _TypeAlias = _typing.Literal["remaining_ratio"]  # noqa: Y015
+    _WhichOneofArgType__remaining_ratio: _TypeAlias = _typing.Literal["_remaining_ratio", b"_remaining_ratio"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__remaining_ratio) -> _WhichOneofReturnType__remaining_ratio | None: ...
 
 Global___LaunchJobRequest: _TypeAlias = LaunchJobRequest  # noqa: Y015
 
@@ -372,12 +398,15 @@ class StopJobRequest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    PREEMPT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     """0: the running attempt."""
     fencing_token: _builtins.int
     incarnation: _builtins.str
     """As in LaunchJobRequest."""
+    preempt: _builtins.bool
+    """The job goes on later: the attempt ends as PREEMPTED, after the grace of its Preemptible. False: as STOPPED."""
     def __init__(
         self,
         *,
@@ -385,10 +414,11 @@ class StopJobRequest(_message.Message):
         attempt: _builtins.int = ...,
         fencing_token: _builtins.int = ...,
         incarnation: _builtins.str = ...,
+        preempt: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fencing_token", b"fencing_token", "incarnation", b"incarnation", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fencing_token", b"fencing_token", "incarnation", b"incarnation", "job_id", b"job_id", "preempt", b"preempt"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -427,6 +457,7 @@ class ClusterEvent(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
     EXIT_FIELD_NUMBER: _builtins.int
+    REMAINING_RATIO_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """1, 2, ... within an incarnation."""
     kind: Global___EventKind.ValueType
@@ -436,6 +467,8 @@ class ClusterEvent(_message.Message):
     attempt: _builtins.int
     gpu_id: _builtins.str
     message: _builtins.str
+    remaining_ratio: _builtins.float
+    """Of a PREEMPTED attempt: the share of the job's work that is still to be done, where the cluster knows it."""
     @_builtins.property
     def placement(self) -> _placement_pb2.Placement:
         """gpu_id is its first GPU. Of an attempt: where it runs; of a GPU: that one."""
@@ -456,12 +489,15 @@ class ClusterEvent(_message.Message):
         message: _builtins.str = ...,
         placement: _placement_pb2.Placement | None = ...,
         exit: _payload_pb2.ExitStatus | None = ...,
+        remaining_ratio: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "placement", b"placement"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_remaining_ratio", b"_remaining_ratio", "exit", b"exit", "placement", b"placement", "remaining_ratio", b"remaining_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "exit", b"exit", "gpu_id", b"gpu_id", "job_id", b"job_id", "kind", b"kind", "message", b"message", "placement", b"placement", "revision", b"revision", "time_s", b"time_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining_ratio", b"_remaining_ratio", "attempt", b"attempt", "exit", b"exit", "gpu_id", b"gpu_id", "job_id", b"job_id", "kind", b"kind", "message", b"message", "placement", b"placement", "remaining_ratio", b"remaining_ratio", "revision", b"revision", "time_s", b"time_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__remaining_ratio: _TypeAlias = _typing.Literal["remaining_ratio"]  # noqa: Y015
+    _WhichOneofArgType__remaining_ratio: _TypeAlias = _typing.Literal["_remaining_ratio", b"_remaining_ratio"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__remaining_ratio) -> _WhichOneofReturnType__remaining_ratio | None: ...
 
 Global___ClusterEvent: _TypeAlias = ClusterEvent  # noqa: Y015
 

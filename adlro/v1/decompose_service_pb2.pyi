@@ -4,6 +4,7 @@ isort:skip_file
 Served by decompose: records as discrete variables, the GPU matrix, runtimes learned from finished jobs."""
 
 from adlro.v1 import job_pb2 as _job_pb2
+from adlro.v1 import sharing_pb2 as _sharing_pb2
 from adlro.v1 import telemetry_pb2 as _telemetry_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
@@ -680,6 +681,16 @@ class JobPrediction(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PREDICTIONS_FIELD_NUMBER: _builtins.int
+    RESTART_S_FIELD_NUMBER: _builtins.int
+    RESTART_LOW_S_FIELD_NUMBER: _builtins.int
+    RESTART_HIGH_S_FIELD_NUMBER: _builtins.int
+    restart_s: _builtins.float
+    """Of a preemptible job: the seconds that each start after a stop takes before its work goes on; between
+    restart_low_s and restart_high_s with probability 0.8. It is what the job states (restart_s, if above 0), corrected
+    by the restarts of its user and application. Not set: the job is not preemptible.
+    """
+    restart_low_s: _builtins.float
+    restart_high_s: _builtins.float
     @_builtins.property
     def predictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RuntimePrediction]:
         """One for each GPU model of the request, in order, then one for each GPU id."""
@@ -688,12 +699,26 @@ class JobPrediction(_message.Message):
         self,
         *,
         predictions: _abc.Iterable[Global___RuntimePrediction] | None = ...,
+        restart_s: _builtins.float | None = ...,
+        restart_low_s: _builtins.float | None = ...,
+        restart_high_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_restart_high_s", b"_restart_high_s", "_restart_low_s", b"_restart_low_s", "_restart_s", b"_restart_s", "restart_high_s", b"restart_high_s", "restart_low_s", b"restart_low_s", "restart_s", b"restart_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["predictions", b"predictions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_restart_high_s", b"_restart_high_s", "_restart_low_s", b"_restart_low_s", "_restart_s", b"_restart_s", "predictions", b"predictions", "restart_high_s", b"restart_high_s", "restart_low_s", b"restart_low_s", "restart_s", b"restart_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__restart_high_s: _TypeAlias = _typing.Literal["restart_high_s"]  # noqa: Y015
+    _WhichOneofArgType__restart_high_s: _TypeAlias = _typing.Literal["_restart_high_s", b"_restart_high_s"]  # noqa: Y015
+    _WhichOneofReturnType__restart_low_s: _TypeAlias = _typing.Literal["restart_low_s"]  # noqa: Y015
+    _WhichOneofArgType__restart_low_s: _TypeAlias = _typing.Literal["_restart_low_s", b"_restart_low_s"]  # noqa: Y015
+    _WhichOneofReturnType__restart_s: _TypeAlias = _typing.Literal["restart_s"]  # noqa: Y015
+    _WhichOneofArgType__restart_s: _TypeAlias = _typing.Literal["_restart_s", b"_restart_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__restart_high_s) -> _WhichOneofReturnType__restart_high_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__restart_low_s) -> _WhichOneofReturnType__restart_low_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__restart_s) -> _WhichOneofReturnType__restart_s | None: ...
 
 Global___JobPrediction: _TypeAlias = JobPrediction  # noqa: Y015
 
@@ -776,6 +801,74 @@ class PredictRuntimeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PredictRuntimeResponse: _TypeAlias = PredictRuntimeResponse  # noqa: Y015
+
+@_typing.final
+class PredictPairsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KINDS_FIELD_NUMBER: _builtins.int
+    BESIDE_FIELD_NUMBER: _builtins.int
+    GPU_MODELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedCompositeFieldContainer[_sharing_pb2.ApplicationSize]:
+        """The jobs whose kept shares are requested."""
+
+    @_builtins.property
+    def beside(self) -> _containers.RepeatedCompositeFieldContainer[_sharing_pb2.ApplicationSize]:
+        """The jobs beside them. None: `kinds`, each beside each."""
+
+    @_builtins.property
+    def gpu_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in PredictRuntimeRequest."""
+
+    def __init__(
+        self,
+        *,
+        kinds: _abc.Iterable[_sharing_pb2.ApplicationSize] | None = ...,
+        beside: _abc.Iterable[_sharing_pb2.ApplicationSize] | None = ...,
+        gpu_models: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beside", b"beside", "gpu_models", b"gpu_models", "kinds", b"kinds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PredictPairsRequest: _TypeAlias = PredictPairsRequest  # noqa: Y015
+
+@_typing.final
+class PredictPairsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEPT_SHARE_FIELD_NUMBER: _builtins.int
+    STD_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Predictions of another number may have changed."""
+    @_builtins.property
+    def kept_share(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The expected kept share, 0..1, of each of `kinds` beside each of `beside` on each of `gpu_models`, in this order of
+        loops. 1: the neighbour costs nothing. 0: the two can't run together.
+        """
+
+    @_builtins.property
+    def std(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The standard deviation of each."""
+
+    def __init__(
+        self,
+        *,
+        kept_share: _abc.Iterable[_builtins.float] | None = ...,
+        std: _abc.Iterable[_builtins.float] | None = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kept_share", b"kept_share", "revision", b"revision", "std", b"std"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PredictPairsResponse: _TypeAlias = PredictPairsResponse  # noqa: Y015
 
 @_typing.final
 class RecallRequest(_message.Message):

@@ -54,6 +54,11 @@ class DecomposeServiceStub:
                 request_serializer=adlro_dot_v1_dot_decompose__service__pb2.PredictRuntimeRequest.SerializeToString,
                 response_deserializer=adlro_dot_v1_dot_decompose__service__pb2.PredictRuntimeResponse.FromString,
                 _registered_method=True)
+        self.PredictPairs = channel.unary_unary(
+                '/adlro.v1.DecomposeService/PredictPairs',
+                request_serializer=adlro_dot_v1_dot_decompose__service__pb2.PredictPairsRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_decompose__service__pb2.PredictPairsResponse.FromString,
+                _registered_method=True)
         self.Recall = channel.unary_unary(
                 '/adlro.v1.DecomposeService/Recall',
                 request_serializer=adlro_dot_v1_dot_decompose__service__pb2.RecallRequest.SerializeToString,
@@ -93,6 +98,14 @@ class DecomposeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PredictPairs(self, request, context):
+        """The share of its speed that a job keeps beside another one on the same GPU. At most 10,000 predictions a call:
+        kinds x beside x gpu_models.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Recall(self, request, context):
         """The finished jobs that are most similar to this one. Jobs that ended with an error are not stored.
         """
@@ -122,6 +135,11 @@ def add_DecomposeServiceServicer_to_server(servicer, server):
                     servicer.PredictRuntime,
                     request_deserializer=adlro_dot_v1_dot_decompose__service__pb2.PredictRuntimeRequest.FromString,
                     response_serializer=adlro_dot_v1_dot_decompose__service__pb2.PredictRuntimeResponse.SerializeToString,
+            ),
+            'PredictPairs': grpc.unary_unary_rpc_method_handler(
+                    servicer.PredictPairs,
+                    request_deserializer=adlro_dot_v1_dot_decompose__service__pb2.PredictPairsRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_decompose__service__pb2.PredictPairsResponse.SerializeToString,
             ),
             'Recall': grpc.unary_unary_rpc_method_handler(
                     servicer.Recall,
@@ -237,6 +255,33 @@ class DecomposeService:
             '/adlro.v1.DecomposeService/PredictRuntime',
             adlro_dot_v1_dot_decompose__service__pb2.PredictRuntimeRequest.SerializeToString,
             adlro_dot_v1_dot_decompose__service__pb2.PredictRuntimeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PredictPairs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.DecomposeService/PredictPairs',
+            adlro_dot_v1_dot_decompose__service__pb2.PredictPairsRequest.SerializeToString,
+            adlro_dot_v1_dot_decompose__service__pb2.PredictPairsResponse.FromString,
             options,
             channel_credentials,
             insecure,

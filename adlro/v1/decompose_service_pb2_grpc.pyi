@@ -41,6 +41,10 @@ class DecomposeServiceStub:
     """The expected runtime of each job on each GPU model, its uncertainty, and past jobs as evidence. At most 100,000
     predictions a call: jobs x (gpu_models + gpu_ids).
     """
+    PredictPairs: _grpc.UnaryUnaryMultiCallable[_decompose_service_pb2.PredictPairsRequest, _decompose_service_pb2.PredictPairsResponse]
+    """The share of its speed that a job keeps beside another one on the same GPU. At most 10,000 predictions a call:
+    kinds x beside x gpu_models.
+    """
     Recall: _grpc.UnaryUnaryMultiCallable[_decompose_service_pb2.RecallRequest, _decompose_service_pb2.RecallResponse]
     """The finished jobs that are most similar to this one. Jobs that ended with an error are not stored."""
 
@@ -56,6 +60,10 @@ class DecomposeServiceAsyncStub(DecomposeServiceStub):
     PredictRuntime: _aio.UnaryUnaryMultiCallable[_decompose_service_pb2.PredictRuntimeRequest, _decompose_service_pb2.PredictRuntimeResponse]  # type: ignore[assignment]
     """The expected runtime of each job on each GPU model, its uncertainty, and past jobs as evidence. At most 100,000
     predictions a call: jobs x (gpu_models + gpu_ids).
+    """
+    PredictPairs: _aio.UnaryUnaryMultiCallable[_decompose_service_pb2.PredictPairsRequest, _decompose_service_pb2.PredictPairsResponse]  # type: ignore[assignment]
+    """The share of its speed that a job keeps beside another one on the same GPU. At most 10,000 predictions a call:
+    kinds x beside x gpu_models.
     """
     Recall: _aio.UnaryUnaryMultiCallable[_decompose_service_pb2.RecallRequest, _decompose_service_pb2.RecallResponse]  # type: ignore[assignment]
     """The finished jobs that are most similar to this one. Jobs that ended with an error are not stored."""
@@ -93,6 +101,16 @@ class DecomposeServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_decompose_service_pb2.PredictRuntimeResponse, _abc.Awaitable[_decompose_service_pb2.PredictRuntimeResponse]]:
         """The expected runtime of each job on each GPU model, its uncertainty, and past jobs as evidence. At most 100,000
         predictions a call: jobs x (gpu_models + gpu_ids).
+        """
+
+    @_abc_1.abstractmethod
+    def PredictPairs(
+        self,
+        request: _decompose_service_pb2.PredictPairsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_decompose_service_pb2.PredictPairsResponse, _abc.Awaitable[_decompose_service_pb2.PredictPairsResponse]]:
+        """The share of its speed that a job keeps beside another one on the same GPU. At most 10,000 predictions a call:
+        kinds x beside x gpu_models.
         """
 
     @_abc_1.abstractmethod

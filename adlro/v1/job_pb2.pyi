@@ -211,6 +211,38 @@ class SimulatedWork(_message.Message):
 Global___SimulatedWork: _TypeAlias = SimulatedWork  # noqa: Y015
 
 @_typing.final
+class Preemptible(_message.Message):
+    """A job that can be stopped for another one, and goes on later: its program keeps its progress (a checkpoint)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESTART_S_FIELD_NUMBER: _builtins.int
+    LOST_S_FIELD_NUMBER: _builtins.int
+    GRACE_S_FIELD_NUMBER: _builtins.int
+    restart_s: _builtins.float
+    """Seconds for which each start after a stop holds its GPUs before the work goes on."""
+    lost_s: _builtins.float
+    """Seconds of work that a stop loses: what was done since the last checkpoint."""
+    grace_s: _builtins.float
+    """Seconds between the request to stop (SIGTERM) and the end by force (SIGKILL). Not set: those of the payload."""
+    def __init__(
+        self,
+        *,
+        restart_s: _builtins.float = ...,
+        lost_s: _builtins.float = ...,
+        grace_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "grace_s", b"grace_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s", "grace_s", b"grace_s", "lost_s", b"lost_s", "restart_s", b"restart_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__grace_s: _TypeAlias = _typing.Literal["grace_s"]  # noqa: Y015
+    _WhichOneofArgType__grace_s: _TypeAlias = _typing.Literal["_grace_s", b"_grace_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__grace_s) -> _WhichOneofReturnType__grace_s | None: ...
+
+Global___Preemptible: _TypeAlias = Preemptible  # noqa: Y015
+
+@_typing.final
 class JobSpec(_message.Message):
     """A user's request."""
 
@@ -253,6 +285,8 @@ class JobSpec(_message.Message):
     PAYLOAD_FIELD_NUMBER: _builtins.int
     MAX_NODE_COUNT_FIELD_NUMBER: _builtins.int
     GPU_MODELS_FIELD_NUMBER: _builtins.int
+    PREEMPTIBLE_FIELD_NUMBER: _builtins.int
+    SHAREABLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; need not be unique."""
     user: _builtins.str
@@ -272,11 +306,15 @@ class JobSpec(_message.Message):
     gpu_count: _builtins.int
     """GPUs, all of one model. They start together and end together. 0: 1."""
     time_limit_s: _builtins.float
-    """The cluster ends the job (FAILED) after this runtime, seconds. Optional."""
+    """The cluster ends the job (FAILED) after this runtime, seconds. It counts each attempt: one that goes on after a stop
+    has all of it again, its restart included. Optional.
+    """
     begin_time_s: _builtins.float
     """The earliest start, in cluster time; the completion time counts from it. Optional."""
     max_node_count: _builtins.int
     """The most nodes that its GPUs may be on. 0: any number."""
+    shareable: _builtins.bool
+    """It may share its GPU with one other job that may as well. Only jobs of one GPU."""
     @_builtins.property
     def expected_runtime(self) -> Global___ExpectedRuntime:
         """The user's own estimate; decompose corrects it by finished jobs. Optional."""
@@ -296,6 +334,10 @@ class JobSpec(_message.Message):
     @_builtins.property
     def gpu_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The GPU models that it may run on. Empty: any."""
+
+    @_builtins.property
+    def preemptible(self) -> Global___Preemptible:
+        """It may be stopped for another job, and goes on later. Not set: it is never stopped."""
 
     def __init__(
         self,
@@ -317,10 +359,12 @@ class JobSpec(_message.Message):
         payload: _payload_pb2.Payload | None = ...,
         max_node_count: _builtins.int = ...,
         gpu_models: _abc.Iterable[_builtins.str] | None = ...,
+        preemptible: Global___Preemptible | None = ...,
+        shareable: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "begin_time_s", b"begin_time_s", "expected_runtime", b"expected_runtime", "payload", b"payload", "priority", b"priority", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "begin_time_s", b"begin_time_s", "expected_runtime", b"expected_runtime", "payload", b"payload", "preemptible", b"preemptible", "priority", b"priority", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "application", b"application", "begin_time_s", b"begin_time_s", "cpu_cores", b"cpu_cores", "expected_runtime", b"expected_runtime", "gpu_count", b"gpu_count", "gpu_memory_mib", b"gpu_memory_mib", "gpu_models", b"gpu_models", "job_type", b"job_type", "labels", b"labels", "max_node_count", b"max_node_count", "memory_mib", b"memory_mib", "name", b"name", "payload", b"payload", "priority", b"priority", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "application", b"application", "begin_time_s", b"begin_time_s", "cpu_cores", b"cpu_cores", "expected_runtime", b"expected_runtime", "gpu_count", b"gpu_count", "gpu_memory_mib", b"gpu_memory_mib", "gpu_models", b"gpu_models", "job_type", b"job_type", "labels", b"labels", "max_node_count", b"max_node_count", "memory_mib", b"memory_mib", "name", b"name", "payload", b"payload", "preemptible", b"preemptible", "priority", b"priority", "shareable", b"shareable", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__begin_time_s: _TypeAlias = _typing.Literal["begin_time_s"]  # noqa: Y015
     _WhichOneofArgType__begin_time_s: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s"]  # noqa: Y015
@@ -424,6 +468,30 @@ class JobReservation(_message.Message):
 Global___JobReservation: _TypeAlias = JobReservation  # noqa: Y015
 
 @_typing.final
+class AttemptRef(_message.Message):
+    """An attempt of a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    attempt: _builtins.int
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptRef: _TypeAlias = AttemptRef  # noqa: Y015
+
+@_typing.final
 class JobAttempt(_message.Message):
     """One try to run a job."""
 
@@ -439,6 +507,8 @@ class JobAttempt(_message.Message):
     PLACEMENT_FIELD_NUMBER: _builtins.int
     RUN_S_FIELD_NUMBER: _builtins.int
     EXIT_FIELD_NUMBER: _builtins.int
+    PREEMPTED_FIELD_NUMBER: _builtins.int
+    PREEMPTS_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     """1, 2, ..."""
     gpu_id: _builtins.str
@@ -448,13 +518,15 @@ class JobAttempt(_message.Message):
     end_s: _builtins.float
     """Cluster time; not set while it has not ended."""
     outcome: _builtins.str
-    """How it ended: "succeeded", "failed: ...", "lost: ...", "stopped"."""
+    """How it ended: "succeeded", "failed: ...", "lost: ...", "stopped", "preempted: ..."."""
     excused: _builtins.bool
     """A restart of the cluster's service lost the attempt: it does not count against the limit of lost
     attempts of a job.
     """
     run_s: _builtins.float
     """Cluster time at which its program began to run, where the cluster reports that; its runtime counts from here."""
+    preempted: _builtins.bool
+    """It was stopped for another job, and does not count against the limit of lost attempts of a job."""
     @_builtins.property
     def placement(self) -> _placement_pb2.Placement:
         """gpu_id is its first GPU."""
@@ -462,6 +534,10 @@ class JobAttempt(_message.Message):
     @_builtins.property
     def exit(self) -> _payload_pb2.ExitStatus:
         """How its program ended, on a real cluster."""
+
+    @_builtins.property
+    def preempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRef]:
+        """The attempts of other jobs that are stopped to make room for this one."""
 
     def __init__(
         self,
@@ -476,10 +552,12 @@ class JobAttempt(_message.Message):
         placement: _placement_pb2.Placement | None = ...,
         run_s: _builtins.float | None = ...,
         exit: _payload_pb2.ExitStatus | None = ...,
+        preempted: _builtins.bool = ...,
+        preempts: _abc.Iterable[Global___AttemptRef] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_run_s", b"_run_s", "_start_s", b"_start_s", "end_s", b"end_s", "exit", b"exit", "placement", b"placement", "run_s", b"run_s", "start_s", b"start_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_run_s", b"_run_s", "_start_s", b"_start_s", "attempt", b"attempt", "end_s", b"end_s", "excused", b"excused", "exit", b"exit", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "outcome", b"outcome", "placement", b"placement", "run_s", b"run_s", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_run_s", b"_run_s", "_start_s", b"_start_s", "attempt", b"attempt", "end_s", b"end_s", "excused", b"excused", "exit", b"exit", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "outcome", b"outcome", "placement", b"placement", "preempted", b"preempted", "preempts", b"preempts", "run_s", b"run_s", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_s: _TypeAlias = _typing.Literal["end_s"]  # noqa: Y015
     _WhichOneofArgType__end_s: _TypeAlias = _typing.Literal["_end_s", b"_end_s"]  # noqa: Y015
@@ -523,6 +601,7 @@ class Job(_message.Message):
     RESERVATION_FIELD_NUMBER: _builtins.int
     RESERVED_FOR_JOB_ID_FIELD_NUMBER: _builtins.int
     RESERVED_UNTIL_S_FIELD_NUMBER: _builtins.int
+    REMAINING_RATIO_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Given by ingest, such as "job-17"."""
     state: Global___JobState.ValueType
@@ -554,6 +633,10 @@ class Job(_message.Message):
     reserved_for_job_id: _builtins.str
     """With PENDING_REASON_RESERVED: the job for which GPUs are kept free, and the cluster time until about which."""
     reserved_until_s: _builtins.float
+    remaining_ratio: _builtins.float
+    """The share of its work that was still to be done at the begin of the present attempt, or is now while it waits.
+    Not set: all of it.
+    """
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -594,13 +677,16 @@ class Job(_message.Message):
         reservation: Global___JobReservation | None = ...,
         reserved_for_job_id: _builtins.str = ...,
         reserved_until_s: _builtins.float | None = ...,
+        remaining_ratio: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_reserved_until_s", b"_reserved_until_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "end_s", b"end_s", "normalized", b"normalized", "placement", b"placement", "reservation", b"reservation", "reserved_until_s", b"reserved_until_s", "spec", b"spec", "start_s", b"start_s", "submit_s", b"submit_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_remaining_ratio", b"_remaining_ratio", "_reserved_until_s", b"_reserved_until_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "end_s", b"end_s", "normalized", b"normalized", "placement", b"placement", "remaining_ratio", b"remaining_ratio", "reservation", b"reservation", "reserved_until_s", b"reserved_until_s", "spec", b"spec", "start_s", b"start_s", "submit_s", b"submit_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_reserved_until_s", b"_reserved_until_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "attempt_count", b"attempt_count", "attempts", b"attempts", "cancel_requested", b"cancel_requested", "created_unix_s", b"created_unix_s", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "message", b"message", "normalized", b"normalized", "pending_reason", b"pending_reason", "placement", b"placement", "reservation", b"reservation", "reserved_for_job_id", b"reserved_for_job_id", "reserved_until_s", b"reserved_until_s", "revision", b"revision", "spec", b"spec", "start_s", b"start_s", "state", b"state", "submit_s", b"submit_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_remaining_ratio", b"_remaining_ratio", "_reserved_until_s", b"_reserved_until_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "attempt_count", b"attempt_count", "attempts", b"attempts", "cancel_requested", b"cancel_requested", "created_unix_s", b"created_unix_s", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "message", b"message", "normalized", b"normalized", "pending_reason", b"pending_reason", "placement", b"placement", "remaining_ratio", b"remaining_ratio", "reservation", b"reservation", "reserved_for_job_id", b"reserved_for_job_id", "reserved_until_s", b"reserved_until_s", "revision", b"revision", "spec", b"spec", "start_s", b"start_s", "state", b"state", "submit_s", b"submit_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_s: _TypeAlias = _typing.Literal["end_s"]  # noqa: Y015
     _WhichOneofArgType__end_s: _TypeAlias = _typing.Literal["_end_s", b"_end_s"]  # noqa: Y015
+    _WhichOneofReturnType__remaining_ratio: _TypeAlias = _typing.Literal["remaining_ratio"]  # noqa: Y015
+    _WhichOneofArgType__remaining_ratio: _TypeAlias = _typing.Literal["_remaining_ratio", b"_remaining_ratio"]  # noqa: Y015
     _WhichOneofReturnType__reserved_until_s: _TypeAlias = _typing.Literal["reserved_until_s"]  # noqa: Y015
     _WhichOneofArgType__reserved_until_s: _TypeAlias = _typing.Literal["_reserved_until_s", b"_reserved_until_s"]  # noqa: Y015
     _WhichOneofReturnType__start_s: _TypeAlias = _typing.Literal["start_s"]  # noqa: Y015
@@ -609,6 +695,8 @@ class Job(_message.Message):
     _WhichOneofArgType__submit_s: _TypeAlias = _typing.Literal["_submit_s", b"_submit_s"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_s) -> _WhichOneofReturnType__end_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__remaining_ratio) -> _WhichOneofReturnType__remaining_ratio | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reserved_until_s) -> _WhichOneofReturnType__reserved_until_s | None: ...
     @_typing.overload

@@ -569,6 +569,7 @@ class Decision(_message.Message):
     DECIDING_POLICY_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
     RESERVATION_FIELD_NUMBER: _builtins.int
+    PREEMPTS_FIELD_NUMBER: _builtins.int
     decision_id: _builtins.str
     """Such as "d-17"; empty in the explanation of a job that is not placed."""
     job_id: _builtins.str
@@ -614,6 +615,10 @@ class Decision(_message.Message):
     def reservation(self) -> _job_pb2.JobReservation:
         """GPUs that were kept free for a job after this decision. Not set: none."""
 
+    @_builtins.property
+    def preempts(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.AttemptRef]:
+        """The attempts of other jobs that are stopped to make room."""
+
     def __init__(
         self,
         *,
@@ -637,10 +642,11 @@ class Decision(_message.Message):
         deciding_policy: _builtins.str = ...,
         placement: _placement_pb2.Placement | None = ...,
         reservation: _job_pb2.JobReservation | None = ...,
+        preempts: _abc.Iterable[_job_pb2.AttemptRef] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "hold_score", b"hold_score", "placement", b"placement", "reservation", b"reservation", "runner_up", b"runner_up", "shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "attempt", b"attempt", "basis", b"basis", "basis_text", b"basis_text", "candidates", b"candidates", "deciding_policy", b"deciding_policy", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "hold_score", b"hold_score", "job_id", b"job_id", "masked", b"masked", "placement", b"placement", "policy", b"policy", "policy_version", b"policy_version", "queue_length", b"queue_length", "reservation", b"reservation", "runner_up", b"runner_up", "shadow", b"shadow", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "attempt", b"attempt", "basis", b"basis", "basis_text", b"basis_text", "candidates", b"candidates", "deciding_policy", b"deciding_policy", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "hold_score", b"hold_score", "job_id", b"job_id", "masked", b"masked", "placement", b"placement", "policy", b"policy", "policy_version", b"policy_version", "preempts", b"preempts", "queue_length", b"queue_length", "reservation", b"reservation", "runner_up", b"runner_up", "shadow", b"shadow", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__hold_score: _TypeAlias = _typing.Literal["hold_score"]  # noqa: Y015
     _WhichOneofArgType__hold_score: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score"]  # noqa: Y015

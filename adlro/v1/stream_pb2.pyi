@@ -5,9 +5,12 @@ Messages in Redis: each is serialised in the field "m" of a stream's entry, or a
 
 from adlro.v1 import job_pb2 as _job_pb2
 from adlro.v1 import placement_pb2 as _placement_pb2
+from adlro.v1 import sharing_pb2 as _sharing_pb2
 from adlro.v1 import telemetry_pb2 as _telemetry_pb2
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -73,6 +76,64 @@ class JobStreamEntry(_message.Message):
 Global___JobStreamEntry: _TypeAlias = JobStreamEntry  # noqa: Y015
 
 @_typing.final
+class NeighbourTime(_message.Message):
+    """Part of an attempt's time that its job spent beside another job on its GPU."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEIGHBOUR_FIELD_NUMBER: _builtins.int
+    TIME_S_FIELD_NUMBER: _builtins.int
+    time_s: _builtins.float
+    @_builtins.property
+    def neighbour(self) -> _sharing_pb2.ApplicationSize: ...
+    def __init__(
+        self,
+        *,
+        neighbour: _sharing_pb2.ApplicationSize | None = ...,
+        time_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["neighbour", b"neighbour"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["neighbour", b"neighbour", "time_s", b"time_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NeighbourTime: _TypeAlias = NeighbourTime  # noqa: Y015
+
+@_typing.final
+class StoppedRun(_message.Message):
+    """An earlier attempt of a job: it was stopped for another job, and the next one went on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_MODEL_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
+    RUNTIME_S_FIELD_NUMBER: _builtins.int
+    NEIGHBOURS_FIELD_NUMBER: _builtins.int
+    gpu_model: _builtins.str
+    spread: _builtins.bool
+    """As in OutcomeStreamEntry."""
+    runtime_s: _builtins.float
+    """How long its program ran."""
+    @_builtins.property
+    def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[Global___NeighbourTime]: ...
+    def __init__(
+        self,
+        *,
+        gpu_model: _builtins.str = ...,
+        spread: _builtins.bool = ...,
+        runtime_s: _builtins.float = ...,
+        neighbours: _abc.Iterable[Global___NeighbourTime] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_model", b"gpu_model", "neighbours", b"neighbours", "runtime_s", b"runtime_s", "spread", b"spread"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoppedRun: _TypeAlias = StoppedRun  # noqa: Y015
+
+@_typing.final
 class OutcomeStreamEntry(_message.Message):
     """An entry of the stream adlro:outcomes: a job that ended by itself, to learn from."""
 
@@ -89,10 +150,13 @@ class OutcomeStreamEntry(_message.Message):
     FORMAT_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
+    STOPPED_RUNS_FIELD_NUMBER: _builtins.int
+    NEIGHBOURS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     gpu_id: _builtins.str
     gpu_model: _builtins.str
     runtime_s: _builtins.float
+    """Of its last attempt: all of its work, unless there are stopped_runs."""
     end_s: _builtins.float
     """Cluster time."""
     succeeded: _builtins.bool
@@ -108,6 +172,14 @@ class OutcomeStreamEntry(_message.Message):
     def placement(self) -> _placement_pb2.Placement:
         """gpu_id is its first GPU."""
 
+    @_builtins.property
+    def stopped_runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoppedRun]:
+        """Its earlier attempts that were stopped, in order; the next one went on after a restart. None: it was never stopped."""
+
+    @_builtins.property
+    def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[Global___NeighbourTime]:
+        """Of its last attempt; the rest of runtime_s it was alone."""
+
     def __init__(
         self,
         *,
@@ -122,10 +194,12 @@ class OutcomeStreamEntry(_message.Message):
         format: _builtins.int = ...,
         placement: _placement_pb2.Placement | None = ...,
         spread: _builtins.bool = ...,
+        stopped_runs: _abc.Iterable[Global___StoppedRun] | None = ...,
+        neighbours: _abc.Iterable[Global___NeighbourTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "placement", b"placement", "runtime_s", b"runtime_s", "spec", b"spec", "spread", b"spread", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "neighbours", b"neighbours", "placement", b"placement", "runtime_s", b"runtime_s", "spec", b"spec", "spread", b"spread", "stopped_runs", b"stopped_runs", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -175,6 +249,10 @@ class AttemptRecord(_message.Message):
     NOTE_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
+    PREEMPTS_FIELD_NUMBER: _builtins.int
+    REMAINING_RATIO_FIELD_NUMBER: _builtins.int
+    RESUMES_FIELD_NUMBER: _builtins.int
+    PREEMPT_ASKED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     attempt: _builtins.int
     gpu_id: _builtins.str
@@ -192,6 +270,11 @@ class AttemptRecord(_message.Message):
     """A note that the cluster's driver gets back after a restart."""
     format: _builtins.int
     """As in OutcomeStreamEntry."""
+    remaining_ratio: _builtins.float
+    """As in LaunchJobRequest."""
+    resumes: _builtins.bool
+    preempt_asked: _builtins.bool
+    """Its stop was requested for another job: it ends as PREEMPTED."""
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec:
         """Not set: the attempt has ended."""
@@ -199,6 +282,10 @@ class AttemptRecord(_message.Message):
     @_builtins.property
     def placement(self) -> _placement_pb2.Placement:
         """gpu_id is its first GPU."""
+
+    @_builtins.property
+    def preempts(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.AttemptRef]:
+        """Attempts of other jobs that it waits for: they are stopped to make room for it."""
 
     def __init__(
         self,
@@ -215,11 +302,17 @@ class AttemptRecord(_message.Message):
         note: _builtins.str = ...,
         format: _builtins.int = ...,
         placement: _placement_pb2.Placement | None = ...,
+        preempts: _abc.Iterable[_job_pb2.AttemptRef] | None = ...,
+        remaining_ratio: _builtins.float | None = ...,
+        resumes: _builtins.bool = ...,
+        preempt_asked: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_remaining_ratio", b"_remaining_ratio", "placement", b"placement", "remaining_ratio", b"remaining_ratio", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "end_revision", b"end_revision", "format", b"format", "gpu_id", b"gpu_id", "job_id", b"job_id", "note", b"note", "placement", b"placement", "runs", b"runs", "spec", b"spec", "start_revision", b"start_revision", "start_s", b"start_s", "stop_asked", b"stop_asked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining_ratio", b"_remaining_ratio", "attempt", b"attempt", "end_revision", b"end_revision", "format", b"format", "gpu_id", b"gpu_id", "job_id", b"job_id", "note", b"note", "placement", b"placement", "preempt_asked", b"preempt_asked", "preempts", b"preempts", "remaining_ratio", b"remaining_ratio", "resumes", b"resumes", "runs", b"runs", "spec", b"spec", "start_revision", b"start_revision", "start_s", b"start_s", "stop_asked", b"stop_asked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__remaining_ratio: _TypeAlias = _typing.Literal["remaining_ratio"]  # noqa: Y015
+    _WhichOneofArgType__remaining_ratio: _TypeAlias = _typing.Literal["_remaining_ratio", b"_remaining_ratio"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__remaining_ratio) -> _WhichOneofReturnType__remaining_ratio | None: ...
 
 Global___AttemptRecord: _TypeAlias = AttemptRecord  # noqa: Y015

@@ -24,6 +24,8 @@ from adlro.wire.decisions import (
 )
 from adlro.wire.formats import FORMAT, check_format
 from adlro.wire.jobs import (
+    attempt_ref_from_proto,
+    attempt_ref_to_proto,
     job_from_proto,
     job_to_proto,
     spec_from_proto,
@@ -36,6 +38,14 @@ from adlro.wire.matrices import (
     cluster_state_to_proto,
     telemetry_from_proto,
     variable_to_proto,
+)
+from adlro.wire.outcomes import (
+    application_size_from_proto,
+    application_size_to_proto,
+    neighbour_time_from_proto,
+    neighbour_time_to_proto,
+    stopped_run_from_proto,
+    stopped_run_to_proto,
 )
 from adlro.wire.payloads import (
     chunk_from_proto,
@@ -67,6 +77,10 @@ from adlro.wire.watching import (
 __all__ = [
     "FORMAT",
     "SpreadColumns",
+    "application_size_from_proto",
+    "application_size_to_proto",
+    "attempt_ref_from_proto",
+    "attempt_ref_to_proto",
     "batch_from_proto",
     "batch_to_proto",
     "block_from_proto",
@@ -94,6 +108,8 @@ __all__ = [
     "job_from_proto",
     "job_to_proto",
     "launch_placement",
+    "neighbour_time_from_proto",
+    "neighbour_time_to_proto",
     "payload_from_proto",
     "payload_to_proto",
     "placement_from_proto",
@@ -109,6 +125,8 @@ __all__ = [
     "spec_to_proto",
     "status_from_proto",
     "status_to_proto",
+    "stopped_run_from_proto",
+    "stopped_run_to_proto",
     "submitted_from_proto",
     "submitted_to_proto",
     "telemetry_from_proto",

@@ -7,6 +7,7 @@ other.
 from __future__ import annotations
 
 from adlro.records.jobs import (
+    AttemptRef,
     ExpectedRuntime,
     Job,
     JobAttempt,
@@ -16,6 +17,7 @@ from adlro.records.jobs import (
     JobType,
     NormalizedJob,
     PendingReason,
+    Preemptible,
     SimulatedWork,
 )
 from adlro.v1 import job_pb2
@@ -30,6 +32,9 @@ _JOB_STATES = {int(each): each for each in JobState}
 _PENDING_REASONS = {int(each): each for each in PendingReason}
 
 _RESERVATION = Translation(JobReservation, job_pb2.JobReservation)
+_PREEMPTIBLE = Translation(Preemptible, job_pb2.Preemptible)
+_ATTEMPT_REF = Translation(AttemptRef, job_pb2.AttemptRef)
+attempt_ref_to_proto, attempt_ref_from_proto = _ATTEMPT_REF.to_proto, _ATTEMPT_REF.from_proto
 
 DEFAULT_PRIORITY = 0.5
 DEFAULT_MEMORY_MIB_PER_CORE = 4096
@@ -63,6 +68,8 @@ def spec_from_proto(message: job_pb2.JobSpec) -> JobSpec:
         payload=payload_from_proto(message.payload) if message.HasField("payload") else None,
         max_node_count=message.max_node_count,
         gpu_models=tuple(models) if (models := message.gpu_models) else (),
+        preemptible=_PREEMPTIBLE.from_proto(message.preemptible) if message.HasField("preemptible") else None,
+        shareable=message.shareable,
     )
 
 
@@ -84,6 +91,8 @@ def spec_to_proto(spec: JobSpec) -> job_pb2.JobSpec:
         payload=None if spec.payload is None else payload_to_proto(spec.payload),
         max_node_count=spec.max_node_count,
         gpu_models=spec.gpu_models,
+        preemptible=None if spec.preemptible is None else _PREEMPTIBLE.to_proto(spec.preemptible),
+        shareable=spec.shareable,
     )
     if spec.expected_runtime is not None:
         message.expected_runtime.gpu_model = spec.expected_runtime.gpu_model
@@ -121,6 +130,8 @@ def job_from_proto(message: job_pb2.Job) -> Job:
                 excused=each.excused,
                 run_s=each.run_s if each.HasField("run_s") else None,
                 exit=exit_from_proto(each.exit) if each.HasField("exit") else None,
+                preempted=each.preempted,
+                preempts=tuple(map(attempt_ref_from_proto, preempts)) if (preempts := each.preempts) else (),
             )
             for each in attempts
         )
@@ -138,6 +149,7 @@ def job_from_proto(message: job_pb2.Job) -> Job:
         reservation=_RESERVATION.from_proto(message.reservation) if message.HasField("reservation") else None,
         reserved_for_job_id=message.reserved_for_job_id,
         reserved_until_s=message.reserved_until_s if message.HasField("reserved_until_s") else None,
+        remaining_ratio=message.remaining_ratio if message.HasField("remaining_ratio") else 1.0,
     )
 
 
@@ -170,6 +182,8 @@ def job_to_proto(job: Job) -> job_pb2.Job:
                 excused=each.excused,
                 run_s=each.run_s,
                 exit=None if each.exit is None else exit_to_proto(each.exit),
+                preempted=each.preempted,
+                preempts=[attempt_ref_to_proto(ref) for ref in each.preempts],
             )
             for each in job.attempts
         ],
@@ -185,4 +199,5 @@ def job_to_proto(job: Job) -> job_pb2.Job:
         reservation=None if job.reservation is None else _RESERVATION.to_proto(job.reservation),
         reserved_for_job_id=job.reserved_for_job_id,
         reserved_until_s=job.reserved_until_s,
+        remaining_ratio=None if job.remaining_ratio == 1.0 else job.remaining_ratio,
     )

@@ -40,6 +40,7 @@ def predictions_to_proto(
     basis: PredictionBasis,
     novelty: float,
     spread: SpreadColumns | None = None,
+    restart: tuple[float, float, float] | None = None,
 ) -> decompose_service_pb2.JobPrediction:
     """The message of a job's predictions on several GPU models, from their columns.
 
@@ -52,6 +53,7 @@ def predictions_to_proto(
         basis: of all.
         novelty: of all.
         spread: None: a job of one GPU.
+        restart: the median, low and high seconds of its restarts; None: it is not preemptible.
     """
     message = decompose_service_pb2.JobPrediction(
         predictions=[
@@ -70,4 +72,6 @@ def predictions_to_proto(
     if spread is not None:
         for each, speed, low, high in zip(message.predictions, *spread, strict=True):
             each.spread_speed, each.spread_low_s, each.spread_high_s = speed, low, high
+    if restart is not None:
+        message.restart_s, message.restart_low_s, message.restart_high_s = restart
     return message

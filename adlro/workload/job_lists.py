@@ -18,23 +18,10 @@ from adlro.errors import InvalidInput
 from adlro.hardware.speeds import REFERENCE_GPU_MODEL
 from adlro.numeric.draws import standard_normal
 from adlro.numeric.exact import exp
-from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, Preemptible, SimulatedWork
 from adlro.workload.scenario import Group, Scenario, user_name
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Preemptible:
-    """A job that can be stopped and go on later.
-
-    Attributes:
-        restart_s: cost of each start after a stop: so long it holds all its GPUs before it goes on.
-        lost_s: progress that it loses at a stop.
-    """
-
-    restart_s: float
-    lost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +58,7 @@ class WorkloadJob:
     shareable: bool = False
 
     def spec(self, name: str) -> JobSpec:
-        """The spec to submit: it begins at `submit_s`, and a simulated cluster runs `work_s`.
-
-        `preemptible` and `shareable` are not in it: no spec can state them yet.
-        """
+        """The spec to submit: it begins at `submit_s`, and a simulated cluster runs `work_s`."""
         expected = self.expected_runtime_s
         return JobSpec(
             name=name,
@@ -91,6 +75,8 @@ class WorkloadJob:
             simulated_work=SimulatedWork(self.work_s),
             max_node_count=self.max_node_count,
             gpu_models=self.gpu_models,
+            preemptible=self.preemptible,
+            shareable=self.shareable,
         )
 
 

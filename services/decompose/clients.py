@@ -19,7 +19,15 @@ from adlro.records.matrices import TelemetryBlock
 from adlro.services.decompose.outcomes.outcome_memory import DEFAULT_CLUSTER, FinishedJob
 from adlro.store.keys import CLUSTERS, CURRENT_CLUSTER, telemetry_latest_key
 from adlro.v1 import cluster_pb2, stream_pb2, telemetry_pb2
-from adlro.wire import block_from_proto, check_format, cluster_from_proto, placement_from_proto, spec_from_proto
+from adlro.wire import (
+    block_from_proto,
+    check_format,
+    cluster_from_proto,
+    neighbour_time_from_proto,
+    placement_from_proto,
+    spec_from_proto,
+    stopped_run_from_proto,
+)
 
 CALL_TIMEOUT_S = 2.0
 
@@ -157,6 +165,8 @@ def decode_outcome(body: bytes) -> FinishedJob | None:
         cluster=entry.cluster or DEFAULT_CLUSTER,
         gpu_ids=placement.gpu_ids if len(placement.gpus) > 1 else (),
         spread=entry.spread and entry.spec.gpu_count > 1,
+        stopped_runs=tuple(map(stopped_run_from_proto, entry.stopped_runs)),
+        neighbours=tuple(map(neighbour_time_from_proto, entry.neighbours)),
     )
 
 

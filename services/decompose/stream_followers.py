@@ -26,8 +26,7 @@ from adlro.services.decompose.clients import (
 )
 from adlro.services.decompose.clusters.gpu_matrix import GpuMatrices, GpuMatrix
 from adlro.services.decompose.metrics import DecomposeMetrics
-from adlro.services.decompose.outcomes.outcome_memory import DEFAULT_CLUSTER
-from adlro.services.decompose.runtimes.predictor import Predictor
+from adlro.services.decompose.outcomes.outcome_memory import DEFAULT_CLUSTER, FinishedJob
 from adlro.store.keys import OUTCOMES, telemetry_key
 
 START = "0-0"
@@ -63,6 +62,16 @@ class StreamSource(Protocol):
 
     async def latest_blocks(self, cluster: str) -> list[bytes]:
         """The latest block of each source of a cluster's telemetry, serialised."""
+
+
+class Learner(Protocol):
+    """Learns from outcomes; `learning.Learning` is one."""
+
+    def learn(self, job: FinishedJob) -> bool:
+        """Learns from a finished job. Returns whether it was new."""
+
+    def start_over(self) -> None:
+        """Forgets all finished jobs."""
 
 
 class StreamFollower:
@@ -190,14 +199,14 @@ class FollowedStreams:
 
     Args:
         reader: reads from Redis.
-        predictor: learns from outcomes.
+        learner: learns from outcomes.
         clusters: folds descriptions and telemetry.
         poll_s: seconds between reads of descriptions, unless a read is requested earlier.
         telemetry_tail_count: entries of a telemetry stream folded at start, beside the latest block of each source.
         metrics: counters.
         log: a structlog logger.
         on_state: called with the pending streams (see `waiting_for`) after they may have changed.
-        outcomes_after: the last outcome that the predictor has learned already.
+        outcomes_after: the last outcome that has been learned already.
         keep_outcomes: keeps the learned jobs if the stream of outcomes vanished or began anew: a file has them too.
         learned: awaited after each learned outcome, before the next.
     """
@@ -205,7 +214,7 @@ class FollowedStreams:
     def __init__(
         self,
         reader: StreamSource,
-        predictor: Predictor,
+        learner: Learner,
         clusters: GpuMatrices,
         *,
         poll_s: float,
@@ -220,7 +229,7 @@ class FollowedStreams:
         self._reader = reader
         self._outcomes_after = outcomes_after
         self._keep_outcomes = keep_outcomes
-        self._predictor = predictor
+        self._learner = learner
         self._clusters = clusters
         self._poll_s = poll_s
         self._tail_count = telemetry_tail_count
@@ -396,7 +405,7 @@ class FollowedStreams:
         for entry in entries:
             try:
                 job = decode_outcome(entry.payload)
-                result = "failed" if job is None else "learned" if self._predictor.learn(job) else "left_out"
+                result = "failed" if job is None else "learned" if self._learner.learn(job) else "left_out"
             except UNLEARNABLE as error:  # BadEntry is a ValueError
                 self._bad_entry(OUTCOMES, entry.entry_id, error)
                 continue
@@ -409,7 +418,7 @@ class FollowedStreams:
             self._log.warning("the stream of outcomes began anew; the content of the memory file is kept")
             return
         self._log.warning("the stream of outcomes began anew; jobs learned from the old stream are dropped")
-        self._predictor.start_over()
+        self._learner.start_over()
 
     def _bad_entry(self, stream: str, entry_id: str, error: Exception) -> None:
         self._metrics.bad_entries.inc()

@@ -90,15 +90,14 @@ def _too_many(spec: JobSpec, view: ClusterView) -> list[FieldViolation]:
         held = ", ".join(f"{sum(counts)} of {model}" for model, counts in sorted(on_nodes.items()))
         path = "job.gpu_count"
         text = (
-            f"{path}: asks for {spec.gpu_count} GPUs of one model, each with "
-            f"{_each(spec)}; of such {where} holds at most {held}"
+            f"{path}: asks for {spec.gpu_count} GPUs of one model, each with {_each(spec)}; {where} has at most {held}"
         )
         return [FieldViolation(path, text)]
     if 0 < spec.max_node_count < min(enough):
         path = "job.max_node_count"
         text = (
             f"{path}: {spec.gpu_count} GPUs of one model, each with {_each(spec)}, "
-            f"take at least {min(enough)} nodes of {where}"
+            f"take at least {min(enough)} nodes of {where}; allow {min(enough)}, or ask for fewer GPUs"
         )
         return [FieldViolation(path, text)]
     return []
@@ -107,7 +106,8 @@ def _too_many(spec: JobSpec, view: ClusterView) -> list[FieldViolation]:
 def _each(spec: JobSpec) -> str:
     """What a job asks for with each GPU."""
     wanted = (spec.cpu_cores, spec.memory_mib, spec.gpu_memory_mib)
-    return " and ".join(need.what.format(amount) for need, amount in zip(_NEEDS, wanted, strict=True) if amount)
+    told = [need.what.format(amount) for need, amount in zip(_NEEDS, wanted, strict=True) if amount]
+    return " and ".join("1 CPU core" if each == "1 CPU cores" else each for each in told)
 
 
 def _misfits(spec: JobSpec, view: ClusterView) -> list[FieldViolation]:

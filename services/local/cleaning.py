@@ -1,7 +1,8 @@
-"""Deletes ended attempts with their logs: those that are too old, and the oldest where there are too many."""
+"""Deletes ended attempts with their logs, and jobs' directories: the too old ones, and the oldest of too many."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ import structlog
 from adlro.clusterside.driver import Side
 from adlro.errors import AdlroError, NotFound
 from adlro.services.local.gates import Gates
+from adlro.services.local.job_dirs import JobDirs
 from adlro.services.local.known import Known
 from adlro.services.local.runners import Runner
 
@@ -18,7 +20,13 @@ _DAY_S = 86_400.0
 
 
 async def clean(
-    known: Known, runners: Mapping[str, Runner], gates: Gates, side: Side, keep_days: float, attempts_kept: int
+    known: Known,
+    runners: Mapping[str, Runner],
+    gates: Gates,
+    job_dirs: JobDirs,
+    side: Side,
+    keep_days: float,
+    attempts_kept: int,
 ) -> None:
     """Deletes what is due, and whose end is acknowledged.
 
@@ -26,10 +34,24 @@ async def clean(
         known: the attempts.
         runners: by kind, what has their folders.
         gates: of attempts of several programs.
+        job_dirs: the directories of jobs.
         side: which ends are acknowledged.
         keep_days: after its end.
         attempts_kept: the newest ones.
     """
+    await _clean_attempts(known, runners, gates, job_dirs, side, keep_days, attempts_kept)
+    await asyncio.to_thread(job_dirs.remove_old, keep_days * _DAY_S, {each.job_dir for each in known.all()})
+
+
+async def _clean_attempts(
+    known: Known,
+    runners: Mapping[str, Runner],
+    gates: Gates,
+    job_dirs: JobDirs,
+    side: Side,
+    keep_days: float,
+    attempts_kept: int,
+) -> None:
     oldest_s = time.time() - keep_days * _DAY_S
     ended = sorted(known.ended_at.items(), key=lambda each: each[1][0])
     too_many = len(ended) - attempts_kept
@@ -49,3 +71,5 @@ async def clean(
         del known.ended_at[name]
         if note.program_count > 1 and not any(each.attempt_name == note.attempt_name for each in known.all_ended()):
             gates.remove(note.attempt_name)
+        if note.job_dir and note.final and all(each.job_dir != note.job_dir for each in known.all()):
+            await asyncio.to_thread(job_dirs.remove, note.job_dir)

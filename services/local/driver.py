@@ -44,6 +44,7 @@ from adlro.services.local.gates import Gates
 from adlro.services.local.given import Launches
 from adlro.services.local.gpus import GpuIds, Slot, cluster_of, pretended_slots, real_slots
 from adlro.services.local.health import GpuHealth
+from adlro.services.local.job_dirs import JobDirs
 from adlro.services.local.known import Known
 from adlro.services.local.logs import Logs
 from adlro.services.local.notes import (
@@ -81,7 +82,7 @@ class LocalDriver(RealDriver):
         InvalidInput: a setting does not fit this machine; its message names the setting.
     """
 
-    capabilities = Capabilities(stop=True, logs=True, gangs=True)
+    capabilities = Capabilities(stop=True, logs=True, gangs=True, preemption=True)
     # The supervisor of each attempt does, also while this process is away.
     enforces_limits = False
 
@@ -111,6 +112,7 @@ class LocalDriver(RealDriver):
         self._strays: Strays
         self._logs: Logs
         self._gates: Gates
+        self._job_dirs: JobDirs
         self._ports = Ports()
         self._programs: Programs
         self._orders: Orders
@@ -157,11 +159,13 @@ class LocalDriver(RealDriver):
         if containers is not None:
             self._runners[CONTAINER] = containers
         self._look_for_engine()
+        self._job_dirs = JobDirs(folder / "jobs")
         self._launches = Launches(
             self._slots,
             self._missing,
             choice.driver.enforced,
             self._users,
+            self._job_dirs,
             settings.secrets_dir,
             settings.processes_of_job,
             settings.container_network,
@@ -295,6 +299,7 @@ class LocalDriver(RealDriver):
                         self._known,
                         self._runners,
                         self._gates,
+                        self._job_dirs,
                         self.side,
                         self._settings.log_keep_days,
                         self._settings.attempts_kept,
@@ -349,7 +354,7 @@ class LocalDriver(RealDriver):
     async def end(self, attempt: Attempt) -> None:
         """See RealDriver."""
         notes = self._known.get(attempt.job_id, attempt.attempt)
-        stops = [self._runners[each.kind].stop(each.name) for each in notes]
+        stops = [self._runners[each.kind].stop(each.name, grace_s=attempt.grace_s) for each in notes]
         told = await asyncio.gather(*stops, return_exceptions=True)
         errors = [each for each in told if isinstance(each, BaseException)]
         if notes and all(isinstance(each, NotFound) for each in errors) and len(errors) == len(notes):
@@ -365,7 +370,7 @@ class LocalDriver(RealDriver):
             return False
         self._ports.keep(notes[0].attempt_name, notes[0].port)
         if attempt.stop_asked:
-            await self._programs.stop(notes)  # before anybody begins it
+            await self._programs.stop(notes, grace_s=attempt.grace_s)  # before anybody begins it
         elif len(notes) < notes[0].program_count:
             notes = await self._orders.complete(attempt, notes)
         self._watch(attempt, notes)
@@ -383,7 +388,7 @@ class LocalDriver(RealDriver):
 
     async def _tell_end(self, attempt: Attempt, notes: Sequence[Note]) -> None:
         time_limit_s = None if attempt.spec is None else attempt.spec.time_limit_s
-        ends = await self._programs.ended(notes)
+        ends = await self._programs.ended(notes, lambda: attempt.grace_s)
         self._ports.give_back(notes[0].attempt_name)
         end = decisive(ends)
         status, view = end.told, end.view
@@ -392,12 +397,22 @@ class LocalDriver(RealDriver):
             return
         if any(each.view is not None and has_run(each.view) for each in ends):
             self.runs(attempt)
-        kind, message = end_of(status, by_node=view.by_node, stop_asked=attempt.stop_asked, time_limit_s=time_limit_s)
+        kind, message = end_of(
+            status,
+            by_node=view.by_node,
+            stop_asked=attempt.stop_asked,
+            preempt_asked=attempt.preempt_asked,
+            time_limit_s=time_limit_s,
+        )
         failure = next(filter(None, map(self._health.failure, attempt.placement.gpu_ids)), "")
         if kind is EventKind.FAILED and failure and status.reason in (EndReason.EXITED, EndReason.SIGNALLED):
             status = replace(status, reason=EndReason.GPU_FAILED, detail=f"{failure}; its program: {status.text}")
             kind, message = EventKind.LOST, status.text
-        self.ended(attempt, kind, message, status)
+        if kind not in (EventKind.PREEMPTED, EventKind.LOST):
+            for note in self._known.get(*notes[0].key):
+                self._known.change(note, replace(note, final=True))
+        # Whoever supervises it has noted whether it ended before it was asked to.
+        self.ended(attempt, kind, message, status, by_itself=status.reason is not EndReason.STOPPED)
 
     def _is_over(self, note: Note, view: AttemptView | None = None) -> None:
         self._known.ended_at[note.name] = view.ended.unix_s if view is not None and view.ended else time.time(), note

@@ -64,7 +64,12 @@ def decisive(ends: Sequence[ProgramEnd]) -> ProgramEnd:
 
 
 def end_of(
-    status: ExitStatus, *, by_node: bool = False, stop_asked: bool = False, time_limit_s: float | None = None
+    status: ExitStatus,
+    *,
+    by_node: bool = False,
+    stop_asked: bool = False,
+    preempt_asked: bool = False,
+    time_limit_s: float | None = None,
 ) -> tuple[EventKind, str]:
     """The event of an attempt's end, and its message.
 
@@ -72,14 +77,17 @@ def end_of(
         status: how the attempt ended.
         by_node: where it was not started: the node could not start it; else the job is wrong.
         stop_asked: somebody asked for its stop by StopJob.
+        preempt_asked: that was for another job.
         time_limit_s: of the job.
 
     Returns:
-        FINISHED; FAILED: the job's own fault; STOPPED; LOST: not the job's fault, so it may run again.
+        FINISHED; FAILED: the job's own fault; STOPPED; PREEMPTED; LOST: not the job's fault, so it may run again.
     """
     if status.succeeded:
         return EventKind.FINISHED, ""
     if status.reason is EndReason.STOPPED:
+        if preempt_asked:
+            return EventKind.PREEMPTED, ""
         if stop_asked:
             return EventKind.STOPPED, "stopped"
         return EventKind.LOST, status.detail or status.text  # by this service, for reasons of its own

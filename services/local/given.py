@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adlro.attempt.drivers import ALL_LIMITS
-from adlro.attempt.records import Launch, Limits
+from adlro.attempt.records import JOB_DIR_INSIDE, Launch, Limits
 from adlro.attempt.users import UnixUsers
 from adlro.clusterside.attempts import Attempt
 from adlro.devices.records import Vendor
@@ -16,6 +16,7 @@ from adlro.errors import InvalidInput
 from adlro.records.jobs import JobSpec
 from adlro.records.payloads import LaunchStyle, Payload
 from adlro.services.local.gpus import Slot
+from adlro.services.local.job_dirs import JobDirs
 from adlro.services.local.notes import CONTAINER, PROCESS
 
 # All nodes are this machine.
@@ -71,6 +72,7 @@ class Launches:
         missing: why this machine can't run attempts of a kind now; it may change.
         enforced: the limits that hold for processes.
         users: the Unix users.
+        job_dirs: the directories of jobs.
         secrets_dir: of the files with secrets; empty: there are none.
         most_processes: of one program, threads included; 0: no limit.
         container_network: that containers are in.
@@ -82,6 +84,7 @@ class Launches:
         missing: Mapping[str, str],
         enforced: Collection[str],
         users: UnixUsers,
+        job_dirs: JobDirs,
         secrets_dir: str,
         most_processes: int = 0,
         container_network: str = "bridge",
@@ -90,6 +93,7 @@ class Launches:
         self._missing = missing
         self._enforced = enforced
         self._users = users
+        self._job_dirs = job_dirs
         self._secrets_dir = secrets_dir
         self._most_processes = most_processes or None
         self._container_network = container_network
@@ -103,7 +107,7 @@ class Launches:
         """
         return programs_of(attempt.placement.gpu_ids, self._node_of, _payload_of(attempt).launch_style)
 
-    def launches_of(self, attempt: Attempt, names: Sequence[str], port: int, gate: str) -> list[Launch]:
+    def launches_of(self, attempt: Attempt, names: Sequence[str], port: int, gate: str, job_dir: str) -> list[Launch]:
         """What its node gives each program of an attempt, by rank.
 
         Args:
@@ -111,9 +115,11 @@ class Launches:
             names: of the programs' folders.
             port: at which they meet.
             gate: for which they wait before they begin; not used where there is one program.
+            job_dir: the name of the job's directory, which is made.
 
         Raises:
             InvalidInput: the job can't run here.
+            Unavailable, OSError: it can't now.
         """
         programs = self.programs_of(attempt)
         kind = kind_of(attempt)
@@ -128,16 +134,20 @@ class Launches:
             )
         by_name = kind == CONTAINER and not alone and self._container_network != "host"
         address = names[0] if by_name else _MASTER_ADDRESS
+        assert attempt.spec is not None
+        path = self._job_dirs.make(job_dir, self._users.unix_user(attempt.spec.user))
         return [
             replace(
-                self._launch_of(attempt, kind, each, _ranks(attempt, programs, rank, address, port)),
+                self._launch_of(attempt, kind, each, _ranks(attempt, programs, rank, address, port), path),
                 gate="" if alone else gate,
                 network_name=names[rank] if by_name else "",
             )
             for rank, each in enumerate(programs)
         ]
 
-    def _launch_of(self, attempt: Attempt, kind: str, program: Program, ranks: Mapping[str, str]) -> Launch:
+    def _launch_of(
+        self, attempt: Attempt, kind: str, program: Program, ranks: Mapping[str, str], job_dir: str
+    ) -> Launch:
         spec, payload = attempt.spec, _payload_of(attempt)
         assert spec is not None
         if kind in self._missing:
@@ -153,6 +163,8 @@ class Launches:
             "ADLRO_ATTEMPT": str(attempt.attempt),
             "ADLRO_GPU_IDS": ",".join(program.node_gpu_ids),
             "ADLRO_NODE": slots[0].node_id,
+            "ADLRO_JOB_DIR": JOB_DIR_INSIDE if kind == CONTAINER else job_dir,
+            **({"ADLRO_RESUMED": "1"} if attempt.resumes else {}),
             **visible_environment(devices, {each.device.vendor for each in self._slots.values()}),
             # Unlike the others, these are the user's where the job sets them.
             **{name: value for name, value in ranks.items() if name not in payload.environment},
@@ -169,6 +181,7 @@ class Launches:
             device_files=tuple(
                 path for each in devices if each.vendor is Vendor.AMD for path in dict.fromkeys(each.device_files)
             ),
+            job_dir=job_dir,
         )
 
     def _limits(self, spec: JobSpec, kind: str, device_files: Sequence[str], gpu_count: int) -> Limits:

@@ -43,6 +43,10 @@ class Known:
         """The notes of all programs that have ended."""
         return [note for _, note in self.ended_at.values()]
 
+    def all(self) -> list[Note]:
+        """The notes of all programs of this incarnation, and of those of others that have ended."""
+        return [*(note for notes in self._notes_of.values() for note in notes.values()), *self.all_ended()]
+
     def put(self, note: Note) -> None:
         """Adds a program whose note is stored."""
         self._notes_of.setdefault(note.key, {})[note.rank] = note
@@ -60,6 +64,8 @@ class Known:
         """Replaces a note. One that can't be written is written at the next start."""
         self._take_out(old)
         self.put(new)
+        if old.name in self.ended_at:
+            self.ended_at[old.name] = self.ended_at[old.name][0], new
         try:
             self._notes.write(new)
         except OSError as error:

@@ -43,6 +43,8 @@ class Note:
         rank: of the program among those of its attempt.
         program_count: of the attempt.
         port: at which the programs of the attempt meet; 0: not known any more.
+        job_dir: the name of the job's directory; empty: it has none.
+        final: the job has ended with this attempt, so nobody needs its directory any more.
     """
 
     name: str
@@ -58,6 +60,8 @@ class Note:
     rank: int = 0
     program_count: int = 1
     port: int = 0
+    job_dir: str = ""
+    final: bool = False
 
     @property
     def attempt_name(self) -> str:

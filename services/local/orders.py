@@ -20,6 +20,7 @@ from adlro.records.payloads import EndReason
 from adlro.services.local.found import FoundAttempt
 from adlro.services.local.gates import Gates
 from adlro.services.local.given import Launches, kind_of
+from adlro.services.local.job_dirs import job_dir_name
 from adlro.services.local.known import Known
 from adlro.services.local.notes import Note, name_of, rank_names
 from adlro.services.local.ports import Ports
@@ -78,13 +79,14 @@ class Orders:
 
         Raises:
             InvalidInput: the job can't run here.
-            Unavailable: it can't now.
+            Unavailable, OSError: it can't now.
         """
         name = self.name(attempt)
         self._launches.programs_of(attempt)  # a job that has none needs no port
         notes = self._new_notes(attempt, port or self._ports.take(name))
         gate = str(self._gates.path(name))
-        return notes, self._launches.launches_of(attempt, [each.name for each in notes], notes[0].port, gate)
+        names = [each.name for each in notes]
+        return notes, self._launches.launches_of(attempt, names, notes[0].port, gate, notes[0].job_dir)
 
     async def write_down(
         self, notes: Sequence[Note], launches: Sequence[Launch], there: Sequence[Note] = ()
@@ -168,6 +170,7 @@ class Orders:
         assert spec is not None
         programs, kind = self._launches.programs_of(attempt), kind_of(attempt)
         names = rank_names(name_of(attempt.job_id, attempt.attempt, incarnation), len(programs))
+        job_dir = job_dir_name(attempt, incarnation)
         return [
             Note(
                 names[rank],
@@ -182,6 +185,7 @@ class Orders:
                 rank=rank,
                 program_count=len(programs),
                 port=port,
+                job_dir=job_dir,
             )
             for rank, program in enumerate(programs)
         ]

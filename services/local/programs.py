@@ -58,11 +58,12 @@ class Programs:
         begun = await asyncio.gather(*(self._until(each, "begun") for each in notes))
         return all(view is not None and has_run(view) for view in begun)
 
-    async def ended(self, notes: Sequence[Note]) -> list[ProgramEnd]:
+    async def ended(self, notes: Sequence[Note], grace_s: Callable[[], float | None]) -> list[ProgramEnd]:
         """Returns the ends of an attempt's programs when nothing of them runs any more.
 
         Args:
             notes: of all of its programs that there are. The first one that does not succeed ends the others.
+            grace_s: that these have; None: the payload's.
         """
         ends: list[ProgramEnd] = []
         tasks = {asyncio.create_task(self._end_of(each), name=f"end of {each.name}"): each for each in notes}
@@ -75,18 +76,26 @@ class Programs:
                     del tasks[task]
                 if tasks and not ending and not all(each.succeeded for each in ends):
                     ending = True
-                    await self._end_peers(tasks, ends)
+                    await self._end_peers(tasks, ends, grace_s())
         finally:
             for task in tasks:
                 task.cancel()
         return ends
 
-    async def stop(self, notes: Sequence[Note], reason: EndReason = EndReason.STOPPED, detail: str = "") -> None:
+    async def stop(
+        self,
+        notes: Sequence[Note],
+        reason: EndReason = EndReason.STOPPED,
+        detail: str = "",
+        grace_s: float | None = None,
+    ) -> None:
         """Has the stop of programs written down, however long the disk does not take it."""
-        stops = (partial(self._runners[each.kind].stop, each.name, reason, detail) for each in notes)
+        stops = (partial(self._runners[each.kind].stop, each.name, reason, detail, grace_s) for each in notes)
         await asyncio.gather(*map(until_done, stops))
 
-    async def _end_peers(self, tasks: Mapping[asyncio.Task[ProgramEnd], Note], ends: Sequence[ProgramEnd]) -> None:
+    async def _end_peers(
+        self, tasks: Mapping[asyncio.Task[ProgramEnd], Note], ends: Sequence[ProgramEnd], grace_s: float | None
+    ) -> None:
         # The connections of a program that goes with its supervisor break, and its peers fail before its own end is
         # told. Once its stop was written down, nobody could say any more that it was lost.
         alone = [task for task, note in tasks.items() if await self._is_unsupervised(note)]
@@ -95,7 +104,8 @@ class Programs:
         known = [*ends, *(task.result() for task in tasks if task.done())]
         first = decisive(known).told
         why = "its folder is gone" if first is None else first.text
-        await self.stop([note for task, note in tasks.items() if not task.done()], detail=f"{PEER_ENDED}{why}")
+        left = [note for task, note in tasks.items() if not task.done()]
+        await self.stop(left, detail=f"{PEER_ENDED}{why}", grace_s=grace_s)
 
     async def _is_unsupervised(self, note: Note) -> bool:
         if note.kind != PROCESS:  # containers have no supervisor of ours

@@ -31,7 +31,9 @@ class Runner(Protocol):
     async def start(self, name: str, launch: Launch) -> AttemptView:
         """Starts an attempt, once."""
 
-    async def stop(self, name: str, reason: EndReason = EndReason.STOPPED, detail: str = "") -> None:
+    async def stop(
+        self, name: str, reason: EndReason = EndReason.STOPPED, detail: str = "", grace_s: float | None = None
+    ) -> None:
         """Asks for an attempt's end."""
 
     async def prepared(self, name: str) -> AttemptView:

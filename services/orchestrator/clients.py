@@ -11,7 +11,7 @@ from typing import TypeVar
 import grpc
 import numpy as np
 
-from adlro.errors import DeadlineExceeded
+from adlro.errors import DeadlineExceeded, InternalError
 from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import from_rpc_error, readable
@@ -19,20 +19,31 @@ from adlro.numeric.exact import log
 from adlro.numeric.normal import quantile
 from adlro.placement import Placement
 from adlro.records.events import AttemptState, Clock, ClusterDescription, EventBatch
-from adlro.records.jobs import JobSpec
+from adlro.records.jobs import AttemptRef, JobSpec
+from adlro.records.outcomes import ApplicationSize
 from adlro.records.specifications import for_predictions
-from adlro.services.orchestrator.ports import Launched, Predicted
+from adlro.services.orchestrator.ports import Launched, Predicted, PredictedPairs
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,
     decompose_service_pb2,
     decompose_service_pb2_grpc,
 )
-from adlro.wire import batch_from_proto, clock_from_proto, description_from_proto, placement_to_proto, spec_to_proto
+from adlro.wire import (
+    application_size_to_proto,
+    attempt_ref_to_proto,
+    batch_from_proto,
+    clock_from_proto,
+    description_from_proto,
+    placement_to_proto,
+    spec_to_proto,
+)
 
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 10.0
+# Pairs in one call to decompose: half a second of a core.
+PAIRS_AT_A_TIME = 2000
 # A service of an older version reports no state, one of a newer version perhaps a state unknown here.
 _ATTEMPT_STATES = frozenset(int(state) for state in AttemptState)
 
@@ -66,9 +77,19 @@ class ClusterClient:
         return description_from_proto(await _answer(self._stub.DescribeCluster(request, timeout=CALL_TIMEOUT_S)))
 
     async def launch(
-        self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
+        self,
+        job_id: str,
+        attempt: int,
+        spec: JobSpec,
+        placement: Placement,
+        token: int,
+        incarnation: str,
+        *,
+        preempts: Sequence[AttemptRef] = (),
+        remaining_ratio: float = 1.0,
+        resumes: bool = False,
     ) -> Launched:
-        """Launches an attempt; safe to repeat."""
+        """See ClusterPort."""
         request = cluster_service_pb2.LaunchJobRequest(
             job_id=job_id,
             attempt=attempt,
@@ -77,6 +98,9 @@ class ClusterClient:
             placement=placement_to_proto(placement),
             fencing_token=token,
             incarnation=incarnation,
+            preempts=map(attempt_ref_to_proto, preempts),
+            remaining_ratio=None if remaining_ratio == 1.0 else remaining_ratio,
+            resumes=resumes,
         )
         answer = await _answer(self._stub.LaunchJob(request, timeout=CALL_TIMEOUT_S))
         state = int(answer.state)
@@ -167,7 +191,35 @@ class DecomposeClient:
                     for row in answer.predictions
                 ]
             )
-        return Predicted(median_s, answer.prediction_revision, answer.memory_revision, spread, spread_speed)
+        restart_s = None
+        if any(spec.preemptible is not None for spec in specs):
+            restart_s = np.array(
+                [row.restart_s if row.HasField("restart_s") else math.nan for row in answer.predictions]
+            )
+        return Predicted(median_s, answer.prediction_revision, answer.memory_revision, spread, spread_speed, restart_s)
+
+    async def pairs(self, kinds: Sequence[ApplicationSize], gpu_models: Sequence[str]) -> PredictedPairs:
+        """The kept shares of F kinds of jobs beside each other on K GPU models; in several calls for many.
+
+        Raises:
+            adlro.errors.AdlroError: decompose does not answer, or not in time, or answers what can't be.
+        """
+        shape = len(kinds), len(kinds), len(gpu_models)
+        kept, std, revision = np.ones(shape), np.zeros(shape), 0
+        beside = [application_size_to_proto(each) for each in kinds]
+        at_a_time = max(1, PAIRS_AT_A_TIME // max(1, len(kinds) * len(gpu_models)))
+        for start in range(0, len(kinds), at_a_time):
+            request = decompose_service_pb2.PredictPairsRequest(
+                kinds=beside[start : start + at_a_time], beside=beside, gpu_models=gpu_models
+            )
+            answer = await self._asked(self._stub.PredictPairs, request)
+            rows = len(request.kinds), *shape[1:]
+            found = np.array(answer.kept_share), np.array(answer.std)
+            if any(each.size != math.prod(rows) or not np.isfinite(each).all() or (each < 0).any() for each in found):
+                raise InternalError("decompose answered with invalid kept shares")
+            kept[start : start + at_a_time], std[start : start + at_a_time] = (each.reshape(rows) for each in found)
+            revision = answer.revision
+        return PredictedPairs(np.minimum(kept, 1.0), std, revision)
 
     async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
         """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its model.

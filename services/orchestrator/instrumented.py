@@ -13,8 +13,8 @@ import redis.asyncio as aioredis
 from adlro.errors import AdlroError, DeadlineExceeded, Stale, Unavailable
 from adlro.placement import Placement
 from adlro.records.events import Clock, ClusterDescription, EventBatch
-from adlro.records.jobs import Job, JobSpec, JobState
-from adlro.services.orchestrator.ledger.transitions import launching_message
+from adlro.records.jobs import AttemptRef, Job, JobSpec, JobState
+from adlro.services.orchestrator.ledger.transitions import launching_message, preempted_message
 from adlro.services.orchestrator.metrics import OrchestratorMetrics
 from adlro.services.orchestrator.ports import REFUSED_TOKEN, ClusterPort, Launched
 from adlro.store import Cursor, JobStore, Move, Unreadable
@@ -43,6 +43,9 @@ class InstrumentedStore(JobStore):
 
     def _count(self, job: Job) -> None:
         metrics, job_type = self._metrics, job.spec.job_type.label
+        last = job.attempts[-1] if job.attempts else None
+        if last is not None and last.preempted and job.message == preempted_message(job):  # written once per attempt
+            metrics.preempted.labels(last.gpu_model).inc()
         if job.state.final:
             metrics.ended.labels(job_type, job.state.name.lower()).inc()
             if job.state is JobState.SUCCEEDED and job.end_s is not None and job.submit_s is not None:
@@ -50,9 +53,9 @@ class InstrumentedStore(JobStore):
         elif job.state is JobState.RUNNING:  # written once per attempt
             if len(job.attempts) == 1 and job.start_s is not None and job.submit_s is not None:
                 metrics.waiting_s.labels(job_type).observe(job.start_s - job.submit_s)
-        elif job.message == launching_message(job.placement):  # written once per attempt
+        elif last is not None and job.message == launching_message(job.placement, last.preempts):  # likewise
             metrics.placements.labels(job.gpu_model).inc()
-            if job.attempt_count > 1:
+            if job.attempt_count > 1 and not job.attempts[-2].preempted:
                 metrics.repeated_placements.inc()
 
 
@@ -73,13 +76,33 @@ class InstrumentedCluster:
         return await self._cluster.describe()
 
     async def launch(
-        self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
+        self,
+        job_id: str,
+        attempt: int,
+        spec: JobSpec,
+        placement: Placement,
+        token: int,
+        incarnation: str,
+        *,
+        preempts: Sequence[AttemptRef] = (),
+        remaining_ratio: float = 1.0,
+        resumes: bool = False,
     ) -> Launched:
         """See ClusterPort."""
         began_s = time.perf_counter()
         result = "accepted"
         try:
-            return await self._cluster.launch(job_id, attempt, spec, placement, token, incarnation)
+            return await self._cluster.launch(
+                job_id,
+                attempt,
+                spec,
+                placement,
+                token,
+                incarnation,
+                preempts=preempts,
+                remaining_ratio=remaining_ratio,
+                resumes=resumes,
+            )
         except AdlroError as error:
             if error.reason in REFUSED_TOKEN:
                 result = "stale_token"

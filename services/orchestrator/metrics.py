@@ -56,6 +56,10 @@ class OrchestratorMetrics:
         self.repeated_placements = Counter(
             "adlro_orchestrator_repeated_placements", "those of jobs whose attempt before was lost", registry=registry
         )
+        self.preempted = Counter(
+            "adlro_orchestrator_preempted", "attempts that were stopped for another job", ["gpu_model"],
+            registry=registry,
+        )  # fmt: skip
         self.launches = Counter(
             "adlro_orchestrator_launches",
             "launches asked of the cluster: accepted, refused, stale_token, unanswered",

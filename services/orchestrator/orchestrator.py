@@ -25,7 +25,8 @@ from adlro.services.orchestrator.explain.explanations import explain_waiting
 from adlro.services.orchestrator.explain.reservations import held_reservation
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger import transitions
-from adlro.services.orchestrator.ledger.ledger import Ledger, Phase
+from adlro.services.orchestrator.ledger.entry import Phase
+from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.metrics import GpuReading, OrchestratorMetrics, View
 from adlro.services.orchestrator.ports import ClusterPort, RuntimePredictor
 from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
@@ -57,6 +58,7 @@ class Orchestrator:
         lease: the lease of the acting instance.
         choices: the policy settings.
         max_attempts: lost attempts after which a job fails.
+        min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
         decisions_kept: size of the decision log.
         metrics: counters of this process.
         log: a structlog logger.
@@ -75,6 +77,7 @@ class Orchestrator:
         decisions_kept: int,
         metrics: OrchestratorMetrics,
         log: structlog.typing.FilteringBoundLogger,
+        min_run_s: float | None = None,
     ) -> None:
         self._redis: Any = redis
         self._store = store
@@ -82,6 +85,7 @@ class Orchestrator:
         self._predictions = ExpectedRuntimes(predictor, self._on_prediction_fallback)
         self._lease = lease
         self._max_attempts = max_attempts
+        self._min_run_s = min_run_s
         self._metrics = metrics
         self._log = log
         self._session: Session | None = None
@@ -181,6 +185,7 @@ class Orchestrator:
             self._max_attempts,
             self._log,
             self._metrics.observe_decision,
+            self._min_run_s,
         )
         self._session = session
         self.acting.guard.begin_session()

@@ -7,11 +7,14 @@ from typing import NamedTuple, Protocol
 
 from adlro.placement import Placement
 from adlro.records.events import AttemptState, Clock, ClusterDescription, EventBatch
-from adlro.records.jobs import JobSpec
+from adlro.records.jobs import AttemptRef, JobSpec
+from adlro.records.outcomes import ApplicationSize
 from adlro.state.observation import Floats
 
 # Reasons of a cluster's refusal of a token that is not the newest lease's.
 REFUSED_TOKEN = frozenset(("STALE_FENCING_TOKEN", "UNKNOWN_FENCING_TOKEN"))
+# Reasons of its refusal to stop other jobs for a launch: one of them has ended, can't be stopped, or none ever can.
+REFUSED_STOPS = frozenset(("NOT_RUNNING", "NOT_PREEMPTIBLE", "NO_PREEMPTION"))
 
 
 class Launched(NamedTuple):
@@ -33,9 +36,31 @@ class ClusterPort(Protocol):
         """The cluster's description and its running attempts."""
 
     async def launch(
-        self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
+        self,
+        job_id: str,
+        attempt: int,
+        spec: JobSpec,
+        placement: Placement,
+        token: int,
+        incarnation: str,
+        *,
+        preempts: Sequence[AttemptRef] = (),
+        remaining_ratio: float = 1.0,
+        resumes: bool = False,
     ) -> Launched:
-        """Launches an attempt; safe to repeat."""
+        """Launches an attempt; safe to repeat.
+
+        Args:
+            job_id: the job.
+            attempt: its number.
+            spec: the job's request.
+            placement: its GPUs.
+            token: the fencing token.
+            incarnation: the cluster's.
+            preempts: attempts of other jobs that are stopped to make room: all, or none and no launch.
+            remaining_ratio: the share of the job's work that is still to be done.
+            resumes: an earlier attempt was preempted.
+        """
 
     async def stop(self, job_id: str, attempt: int, token: int, incarnation: str) -> bool:
         """Stops an attempt; safe to repeat. False: it is not open, or its stop is already requested."""
@@ -63,6 +88,8 @@ class Predicted(NamedTuple):
         spread: (J,) uncertainty of each job: standard deviation of ln(runtime / median); None: not reported.
         spread_speed: (J, M) speed of a job of several GPUs on more nodes than it needs, as a share of that on few; nan:
             not reported; None: of no job.
+        restart_s: (J,) seconds that each start of a job after a stop takes before its work goes on; nan: not reported;
+            None: of no job.
     """
 
     median_s: Floats
@@ -70,6 +97,33 @@ class Predicted(NamedTuple):
     memory_revision: int = 0
     spread: Floats | None = None
     spread_speed: Floats | None = None
+    restart_s: Floats | None = None
+
+
+class PredictedPairs(NamedTuple):
+    """Kept shares of F kinds of jobs beside each other, on K GPU models.
+
+    Attributes:
+        kept: (F, F, K) [kind, the kind beside it, model]: the expected share of its speed that a job keeps, 0..1; 0:
+            the two can't run together.
+        std: (F, F, K) its standard deviation.
+        revision: after a change of this number, repeated requests may give other predictions.
+    """
+
+    kept: Floats
+    std: Floats
+    revision: int
+
+
+class PairPredictor(Protocol):
+    """Predicts what jobs that share a GPU keep of their speeds."""
+
+    async def pairs(self, kinds: Sequence[ApplicationSize], gpu_models: Sequence[str]) -> PredictedPairs:
+        """The kept shares of kinds of jobs beside each other.
+
+        Raises:
+            adlro.errors.AdlroError: there is no answer.
+        """
 
 
 class RuntimePredictor(Protocol):

@@ -21,7 +21,7 @@ from adlro.services.orchestrator.deciding.policy_selection import Choices
 from adlro.services.orchestrator.explain import waits
 from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
 from adlro.services.orchestrator.lease import RENEWALS, Lease
-from adlro.services.orchestrator.ledger import ledger
+from adlro.services.orchestrator.ledger import warm as warm_ledger
 from adlro.services.orchestrator.metrics import OrchestratorMetrics, show_view
 from adlro.services.orchestrator.orchestrator import Orchestrator
 from adlro.services.orchestrator.settings import OrchestratorSettings
@@ -85,6 +85,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
                 wait_ratio=settings.wait_ratio,
             ),
             max_attempts=settings.max_attempts,
+            min_run_s=settings.preemption_min_run_s if settings.preemption == "on" else None,
             decisions_kept=settings.decisions_kept,
             metrics=metrics,
             log=context.log,
@@ -172,5 +173,5 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
 
 def warm() -> None:
     """Compiles the code for decisions, or loads it from numba's cache; image builds call it."""
-    waits.warm(ledger.warm())
+    waits.warm(warm_ledger.warm())
     checkpoint.warm()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -29,6 +29,11 @@ class OrchestratorSettings(ServiceSettings):
     # A job whose wait reaches this multiple of its own best expected duration and of a typical one in the queue goes
     # first under any policy; 0: no limit. Empty: each policy's own ratio (20 for the learned one, none for others).
     wait_ratio: float | None = Field(default=None, ge=0, le=1e9)
+    # on: a policy that stops jobs may stop those whose users allow it (preemptible), to start others; off: none is ever
+    # stopped.
+    preemption: Literal["off", "on"] = "off"
+    # A job is not stopped before its program has run so many seconds of cluster time since its last start.
+    preemption_min_run_s: float = Field(default=60.0, ge=0, le=31_536_000)
     lease_s: float = Field(default=3.0, ge=0.5, le=60)
     max_attempts: int = Field(default=5, ge=1, le=1000)
     # Without an answer from decompose in this time, declared runtimes and the speed table are used.

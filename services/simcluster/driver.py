@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from adlro.clusterside.attempts import Attempt
-from adlro.clusterside.driver import Driver, Side
+from adlro.clusterside.driver import Driver, Side, for_whom
 from adlro.clusterside.kept import Kept
 from adlro.clusterside.timers import OneTimer, Timers
 from adlro.errors import Conflict
 from adlro.records.events import Capabilities, Clock, ClockMode, ClusterEvent, EventKind, RunningJob
 from adlro.services.simcluster.clock import ClusterClock, clock_scale
 from adlro.sim.gpu_metrics import MetricsSample
-from adlro.sim.simulator import ClusterSimulator, Moment
+from adlro.sim.runs import EarlierRun, Moment
+from adlro.sim.simulator import ClusterSimulator
 
 # Seconds of wall time by which the ceiling of a REAL or SCALED clock is ahead of it.
 CEILING_AHEAD_S = 1.0
@@ -39,7 +40,7 @@ class SimulatedCluster(Driver):
         clock: the initial clock.
     """
 
-    capabilities = Capabilities(virtual_clock=True, gpu_availability=True, stop=True, gangs=True)
+    capabilities = Capabilities(virtual_clock=True, gpu_availability=True, stop=True, gangs=True, preemption=True)
 
     def __init__(self, simulator: ClusterSimulator, clock: Clock) -> None:
         self.cluster = simulator.cluster
@@ -61,12 +62,28 @@ class SimulatedCluster(Driver):
 
     def launch(self, attempt: Attempt) -> None:
         """Starts it now."""
+        self.preempt(attempt, ())
+
+    def preempt(self, attempt: Attempt, victims: Sequence[Attempt]) -> None:
+        """Stops the others and starts it, all at this instant."""
         assert attempt.spec is not None
+        events = self.simulator.launch(
+            attempt.job_id,
+            attempt.attempt,
+            attempt.spec,
+            attempt.placement,
+            share=attempt.remaining_ratio,
+            resumes=attempt.resumes,
+            stops=[each.job_id for each in victims],
+        )
         attempt.note = repr(self.simulator.moment.after_origin_s)
-        self.side.emit([self.simulator.launch(attempt.job_id, attempt.attempt, attempt.spec, attempt.placement)])
+        self.side.emit(events)
 
     def stop(self, attempt: Attempt) -> None:
         """Ends it now."""
+        if attempt.preempt_asked:
+            self.side.emit([self.simulator.preempt(attempt.job_id, for_whom(None))])
+            return
         event = self.simulator.stop(attempt.job_id)
         assert event is not None
         self.side.emit([event])
@@ -115,10 +132,12 @@ class SimulatedCluster(Driver):
             origin_s, time_s, after_origin_s = map(float, kept.note.split())
             known = {gpu.gpu_id for _, gpu in self.cluster.gpus()}
             runs = [
-                (
+                EarlierRun(
                     RunningJob(each.job_id, each.attempt, each.placement, each.start_s),
                     each.spec,
                     Moment(each.start_s, float(each.note)),
+                    each.remaining_ratio,
+                    each.resumes,
                 )
                 for each in kept.open_attempts
                 if each.spec is not None and known.issuperset(each.placement.gpu_ids)

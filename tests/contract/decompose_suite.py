@@ -6,7 +6,7 @@ Entries go through the messages of stream.proto, as ingest and the orchestrator 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -21,13 +21,20 @@ from adlro.kit.testing import serve, spawn_service
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec, JobType
+from adlro.records.outcomes import NeighbourTime, StoppedRun
 from adlro.services.decompose.server import DecomposeServer
 from adlro.services.decompose.settings import DecomposeSettings
 from adlro.store.keys import CLUSTERS, OUTCOMES, telemetry_key
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
 from adlro.v1 import job_pb2, stream_pb2, telemetry_pb2
-from adlro.wire import cluster_to_proto, placement_to_proto, spec_to_proto
+from adlro.wire import (
+    cluster_to_proto,
+    neighbour_time_to_proto,
+    placement_to_proto,
+    spec_to_proto,
+    stopped_run_to_proto,
+)
 
 TIMEOUT_S = 60.0
 """Bounds a hang; a busy machine takes its time."""
@@ -95,6 +102,16 @@ class Caller:
         answer: pb.PredictRuntimeResponse = await self._call("PredictRuntime", request)
         return answer
 
+    async def pairs(self, kinds, gpu_models=("v100_sxm2",), beside=()) -> pb.PredictPairsResponse:
+        """Of applications, or (application, batch size)."""
+        request = pb.PredictPairsRequest(gpu_models=gpu_models)
+        for target, names in ((request.kinds, kinds), (request.beside, beside)):
+            for name in names:
+                application, batch_size = (name, "") if isinstance(name, str) else name
+                target.add(application=application, batch_size=batch_size)
+        answer: pb.PredictPairsResponse = await self._call("PredictPairs", request)
+        return answer
+
     async def recall(self, job: JobSpec, k: int = 0) -> list[pb.Recollection]:
         return list((await self._call("Recall", pb.RecallRequest(job=spec_to_proto(job), k=k))).recollections)
 
@@ -148,7 +165,16 @@ class Store:
         await self.redis.hset(CLUSTERS, cluster.name, cluster_to_proto(cluster).SerializeToString())
 
     async def finish(
-        self, number: int, spec: JobSpec, gpu_model: str, runtime_s: float, succeeded=True, gpu_id="volta-0/0", gpus=()
+        self,
+        number: int,
+        spec: JobSpec,
+        gpu_model: str,
+        runtime_s: float,
+        succeeded=True,
+        gpu_id="volta-0/0",
+        gpus=(),
+        stopped: Sequence[StoppedRun] = (),
+        neighbours: Sequence[NeighbourTime] = (),
     ) -> None:
         # GPUs of several nodes are taken to be more nodes than needed.
         entry = stream_pb2.OutcomeStreamEntry(
@@ -161,6 +187,8 @@ class Store:
             succeeded=succeeded,
             placement=placement_to_proto(Placement.on(*gpus)),
             spread=len({each.partition("/")[0] for each in gpus}) > 1,
+            stopped_runs=map(stopped_run_to_proto, stopped),
+            neighbours=map(neighbour_time_to_proto, neighbours),
         )
         await self.redis.xadd(OUTCOMES, {"m": entry.SerializeToString()})
 

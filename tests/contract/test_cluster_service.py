@@ -23,13 +23,13 @@ from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import SpawnedService, serve, spawn_service
 from adlro.placement import Placement
 from adlro.records.events import ClockMode, ClusterDescription, ClusterEvent, EventKind
-from adlro.records.jobs import JobSpec, JobType, SimulatedWork
+from adlro.records.jobs import JobSpec, JobType, Preemptible, SimulatedWork
 from adlro.services.simcluster.server import SimclusterServer
 from adlro.services.simcluster.settings import SimclusterSettings
 from adlro.store.keys import TOKEN
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
-from adlro.v1 import placement_pb2
+from adlro.v1 import job_pb2, placement_pb2
 from adlro.wire import (
     batch_from_proto,
     description_from_proto,
@@ -108,7 +108,9 @@ class ClusterCaller:
     async def describe(self) -> ClusterDescription:
         return description_from_proto(await self.call("DescribeCluster", pb.DescribeClusterRequest()))
 
-    async def launch(self, job_id: str, gpu_id: str, *, work_s=10.0, attempt=1, token=None, placement=None, **fields):
+    async def launch(
+        self, job_id: str, gpu_id: str, *, work_s=10.0, attempt=1, token=None, placement=None, more=None, **fields
+    ):
         spec = JobSpec("job", "ada", JobType.SIMULATION, simulated_work=SimulatedWork(work_s), **fields)
         return await self.call(
             "LaunchJob",
@@ -119,12 +121,13 @@ class ClusterCaller:
                 gpu_id=gpu_id,
                 placement=placement_to_proto(placement) if isinstance(placement, Placement) else placement,
                 fencing_token=self.token if token is None else token,
+                **(more or {}),
             ),
         )
 
-    async def stop(self, job_id: str, *, attempt=0, token=None) -> bool:
+    async def stop(self, job_id: str, *, attempt=0, token=None, preempt=False) -> bool:
         request = pb.StopJobRequest(
-            job_id=job_id, attempt=attempt, fencing_token=self.token if token is None else token
+            job_id=job_id, attempt=attempt, fencing_token=self.token if token is None else token, preempt=preempt
         )
         answer: pb.StopJobResponse = await self.call("StopJob", request)
         return answer.stopped
@@ -556,6 +559,51 @@ async def test_a_gang_is_launched_told_and_lost_as_a_whole(simulated):
         assert (error.reason, error.message) == ("GPU_LOST", f"GPU {second} is lost")
         assert not (await simulated.launch("b", first)).existing, "the other GPU is free"
         await simulated.call("SetGpuAvailability", pb.SetGpuAvailabilityRequest(gpu_id=second, available=True))
+
+
+async def test_a_launch_stops_others_in_one_moment_and_they_go_on_with_what_is_left(simulated):
+    description = await simulated.describe()
+    first, second, *_ = gpu_ids(description)
+    await simulated.set_clock(mode=1, paused=False)
+    costs = Preemptible(restart_s=1000.0)
+    async with simulated.watch((await simulated.describe()).revision) as watch:
+        await simulated.launch("a", first, work_s=100.0, preemptible=costs)
+        await simulated.launch("stays", second, work_s=100.0)
+        refs = [job_pb2.AttemptRef(job_id="a", attempt=1)]
+        error = await refused(simulated.launch("b", second, more={"preempts": refs}))
+        assert (error.reason, error.message) == ("GPU_BUSY", f"GPU {second} runs stays")
+        stays = [*refs, job_pb2.AttemptRef(job_id="stays", attempt=1)]
+        error = await refused(simulated.launch("b", second, more={"preempts": stays}))
+        assert (error.reason, error.field) == ("NOT_PREEMPTIBLE", "preempts")
+        assert "attempt 1 of stays" in error.message
+        error = await refused(simulated.stop("stays", preempt=True))
+        assert (error.reason, error.field) == ("NOT_PREEMPTIBLE", "preempt")
+        answer = await simulated.launch("b", first, more={"preempts": refs})
+        assert (answer.existing, answer.state) == (False, pb.ATTEMPT_STATE_STARTED)
+        (*_, stopped, started) = await watch.until(EventKind.PREEMPTED)
+        assert (stopped.kind, stopped.job_id, stopped.message) == (EventKind.PREEMPTED, "a", "for b")
+        assert (started.kind, started.job_id, started.time_s) == (EventKind.STARTED, "b", stopped.time_s)
+        assert 0.0 < stopped.remaining_ratio <= 1.0
+        assert (await simulated.launch("b", first, more={"preempts": refs})).existing
+        await simulated.stop("b")
+        resumed = {"remaining_ratio": stopped.remaining_ratio, "resumes": True}
+        assert not (await simulated.launch("a", first, attempt=2, preemptible=costs, more=resumed)).existing
+        error = await refused(simulated.stop("a", preempt=True))
+        assert error.reason == "NOT_PREEMPTIBLE"
+        assert "a starts or restores until" in error.message
+
+
+async def test_a_preemption_with_a_broken_field_is_named(unchanged):
+    description = await unchanged.describe()
+    for more, field in (
+        ({"preempts": [job_pb2.AttemptRef(job_id="a")]}, "preempts[0].attempt"),
+        ({"preempts": [job_pb2.AttemptRef(attempt=1)]}, "preempts[0].job_id"),
+        ({"remaining_ratio": 0.0}, "remaining_ratio"),
+        ({"remaining_ratio": 1.5}, "remaining_ratio"),
+    ):
+        error = await refused(unchanged.launch("b", gpu_ids(description)[0], more=more))
+        assert isinstance(error, InvalidInput)
+        assert field in [each.field for each in error.violations]
 
 
 async def test_the_clock_is_set_and_told(simulated):

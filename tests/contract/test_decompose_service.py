@@ -17,7 +17,8 @@ import pytest
 from adlro.errors import AdlroError, InvalidInput, NotFound
 from adlro.kit.testing import spawn_service
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.jobs import ExpectedRuntime, JobType
+from adlro.records.jobs import ExpectedRuntime, JobType, Preemptible
+from adlro.records.outcomes import ApplicationSize, NeighbourTime, StoppedRun
 from adlro.records.payloads import process_payload
 from adlro.services.decompose.clusters.cluster_memory import ClusterMemory, GpuRecordCode
 from adlro.services.decompose.hypervectors.codebook import Codebook
@@ -249,6 +250,78 @@ async def test_jobs_of_several_gpus_are_predicted_packed_and_spread(caller: Call
     assert volta.spread_speed == pytest.approx(0.4, rel=0.15)
     assert volta.spread_low_s < 100.0 < volta.spread_high_s
     assert {(each.gpu_count, each.spread) for each in volta.evidence} == {(4, True), (4, False)}
+
+
+async def test_restarts_are_as_stated_until_stopped_jobs_say_otherwise(caller: Caller, store: Store):
+    stops, never, unstated = spec(preemptible=Preemptible(20.0)), spec(), spec(preemptible=Preemptible())
+    [stated, none, typical] = (await caller.predict([stops, never, unstated])).predictions
+    assert stated.restart_s == 20.0
+    assert stated.restart_low_s < 20.0 < stated.restart_high_s
+    assert not any(none.HasField(name) for name in ("restart_s", "restart_low_s", "restart_high_s"))
+    assert typical.restart_s == pytest.approx(30.0)
+    for number in range(20):
+        await store.finish(number, stops, "v100_sxm2", 100.0 + number % 3)
+    for number in range(20, 26):  # 100 s of work, and 60 s for each of two restarts
+        runs = (StoppedRun("v100_sxm2", 30.0), StoppedRun("v100_sxm2", 110.0))
+        await store.finish(number, stops, "v100_sxm2", 80.0, stopped=runs)
+    await learned(caller, 26)
+    [learnt] = (await caller.predict([stops])).predictions
+    assert learnt.restart_s == pytest.approx(60.0, rel=0.1)
+    assert 40.0 < learnt.restart_low_s < learnt.restart_s < learnt.restart_high_s < 80.0
+    assert learnt.predictions[0].median_s == pytest.approx(100.0, rel=0.1)  # not 80
+
+
+async def test_pairs_are_learned_from_jobs_that_shared_a_gpu(caller: Caller, store: Store):
+    before = await caller.pairs(["tealeaf", ("bert", "32")])
+    assert list(before.kept_share) == [0.6] * 4
+    assert min(before.std) > 0.15
+    for number in range(12):
+        await store.finish(number, spec(), "v100_sxm2", 100.0 + number % 3)
+    beside = NeighbourTime(ApplicationSize("bert", "32"), 240.0)
+    for number in range(12, 18):
+        await store.finish(number, spec(), "v100_sxm2", 250.0, neighbours=[beside])
+    await learned(caller, 18)
+    after = await caller.pairs(["tealeaf", ("bert", "32"), "zoe"], ["v100_sxm2", "rtx_2080_ti"])
+    assert after.revision > before.revision
+    kept = np.array(after.kept_share).reshape(3, 3, 2)
+    assert kept[0, 1, 0] == pytest.approx(91 / 240, abs=0.05)
+    assert np.array(after.std).reshape(3, 3, 2)[0, 1, 0] < 0.1
+    assert kept[0, 1, 0] < kept[0, 1, 1] < kept[2, 2, 1] < 0.65  # on another model something, of others little
+    rows = await caller.pairs(["tealeaf"], ["rtx_2080_ti"], beside=["zoe", ("bert", "32")])
+    assert list(rows.kept_share) == pytest.approx([kept[0, 2, 1], kept[0, 1, 1]])
+    [job] = (await caller.predict([spec()])).predictions
+    assert job.predictions[0].median_s == pytest.approx(100.0, rel=0.1)  # not 250
+
+
+async def test_gavels_pairs_are_known_from_the_start(caller: Caller):
+    names = ["ResNet-18 (batch size 16)", "ResNet-18 (batch size 256)"]
+    answer = await caller.pairs(names, ["v100_sxm2", "rtx_2080_ti"])
+    kept = np.array(answer.kept_share).reshape(2, 2, 2)
+    assert kept[0, 1, 0] == pytest.approx(0.7559, abs=0.04)
+    assert kept[0, 1, 1] == 0.6
+
+
+async def test_requests_for_pairs_that_cannot_be_are_refused_by_their_field(caller: Caller):
+    many = [f"a{number}" for number in range(101)]
+    for kinds, models, beside, field in (
+        ([], ["v100_sxm2"], [], "kinds"),
+        (["a"] * 1001, ["v100_sxm2"], ["a"], "kinds"),
+        (["a"], ["v100_sxm2"], ["a"] * 1001, "beside"),
+        (["a"], [], [], "gpu_models"),
+        (["a"], ["v100_sxm2"] * 65, [], "gpu_models"),
+        (["a", "b\0"], ["v100_sxm2"], [], "kinds[1].application"),
+        ([("a", "x" * 256)], ["v100_sxm2"], [], "kinds[0].batch_size"),
+        (["a"], ["v100_sxm2"], ["b" * 129], "beside[0].application"),
+        (["a"], ["v100_sxm2", "no_such_gpu"], [], "gpu_models[1]"),
+        (many, ["v100_sxm2"], [], "kinds"),  # 10,201 pairs
+    ):
+        with pytest.raises(AdlroError) as caught:
+            await caller.pairs(kinds, models, beside)
+        if caught.value.reason == "CLUSTERS_NOT_READ":
+            continue
+        assert isinstance(caught.value, InvalidInput)
+        assert field in caught.value.message
+    assert len((await caller.pairs(many[:100], ["v100_sxm2"])).std) == 10_000
 
 
 async def test_recall_gives_the_most_similar_finished_jobs(caller: Caller, store: Store):

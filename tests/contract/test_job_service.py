@@ -23,7 +23,7 @@ from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import ROOT, SpawnedService, spawn_service
 from adlro.placement import Placement
-from adlro.records.jobs import JobAttempt, JobReservation, JobState, PendingReason
+from adlro.records.jobs import AttemptRef, JobAttempt, JobReservation, JobState, PendingReason
 from adlro.services.ingest.pages import encode
 from adlro.store import JobStore, Move
 from adlro.store.keys import EVENTS
@@ -131,6 +131,25 @@ async def test_a_job_of_several_gpus_tells_what_it_accepts_where_it_runs_and_wha
     assert runs.reservation is None
 
 
+async def test_a_job_says_whether_it_can_be_stopped_and_shared_and_tells_of_its_stops(ingest, redis_url):
+    await ingest.describe()
+    stops = job_pb2.Preemptible(restart_s=60.0, lost_s=600.0, grace_s=0.0)
+    spec = (await ingest.submit_full(job(preemptible=stops, shareable=True))).job.spec
+    assert (spec.preemptible, spec.shareable) == (stops, True)
+    assert spec.preemptible.HasField("grace_s"), "no grace is not the payload's grace"
+    free = (await ingest.submit(job(preemptible=job_pb2.Preemptible()))).spec
+    assert free.HasField("preemptible"), "a stop costs nothing, but may happen"
+    assert not (await ingest.submit(job())).spec.HasField("preemptible")
+    on = Placement.on("volta-0/0")
+    stopped = JobAttempt(1, on, "v100_sxm2", 3.0, 9.0, "preempted: for job-2", preempted=True)
+    await move(redis_url, "job-1", attempts=(stopped,), remaining_ratio=0.4)
+    told = job_from_proto(await ingest.get("job-1"))
+    assert (told.attempts, told.remaining_ratio, told.resumes) == ((stopped,), 0.4, True)
+    instead = JobAttempt(1, on, "v100_sxm2", 9.0, preempts=(AttemptRef("job-1", 1),))
+    await move(redis_url, "job-2", state=JobState.RUNNING, placement=on, attempts=(instead,))
+    assert job_from_proto(await ingest.get("job-2")).attempts == (instead,)
+
+
 BAD_JOBS: dict[str, tuple[dict[str, Any], str, str]] = {
     "priority 1.5": ({"priority": 1.5}, "job.priority", "1"),
     "priority NaN": ({"priority": math.nan}, "job.priority", "finite"),
@@ -155,6 +174,14 @@ BAD_JOBS: dict[str, tuple[dict[str, Any], str, str]] = {
     "accepted model unknown": ({"gpu_models": ["v1000"]}, "job.gpu_models[0]", "v100_sxm2"),
     "accepted model not there": ({"gpu_models": ["t4"]}, "job.gpu_models", "v100_sxm2"),
     "accepted model twice": ({"gpu_models": ["t4", "t4"]}, "job.gpu_models", "unique"),
+    "shares several GPUs": ({"gpu_count": 2, "shareable": True}, "job.shareable", "ask for one GPU"),
+    "restart negative": (
+        {"preemptible": job_pb2.Preemptible(restart_s=-1)},
+        "job.preemptible.restart_s",
+        "greater than or equal to 0",
+    ),
+    "lost work without end": ({"preemptible": job_pb2.Preemptible(lost_s=math.inf)}, "job.preemptible.lost_s", ""),
+    "grace of a day": ({"preemptible": job_pb2.Preemptible(grace_s=86_400)}, "job.preemptible.grace_s", "3600"),
     "time limit infinite": ({"time_limit_s": math.inf}, "job.time_limit_s", ""),
     "runtime zero": (
         {"expected_runtime": job_pb2.ExpectedRuntime(gpu_model="t4", runtime_s=0)},

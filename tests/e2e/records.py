@@ -23,12 +23,13 @@ class Hold:
 
 
 def holds(jobs: Iterable[Job]) -> list[Hold]:
-    """Every attempt that ran, in the order of start."""
+    """Every attempt that ran, once for each of its GPUs, in the order of start."""
     found = [
-        Hold(job, attempt.gpu_id, attempt.start_s, attempt.end_s)
+        Hold(job, gpu_id, attempt.start_s, attempt.end_s)
         for job in jobs
         for attempt in job.attempts
         if attempt.start_s is not None and attempt.end_s is not None
+        for gpu_id in attempt.placement.gpu_ids
     ]
     return sorted(found, key=lambda hold: (hold.start_s, hold.end_s))
 
@@ -39,6 +40,11 @@ def check_placements(jobs: Sequence[Job], cluster: Cluster) -> None:
     gpu_of = {gpu.gpu_id: gpu for _, gpu in cluster.gpus()}
     free_from: dict[str, float] = {}
     changes: dict[str, list[tuple[float, int, int, int]]] = defaultdict(list)
+    for job in jobs:
+        for attempt in job.attempts:
+            gpu_ids = attempt.placement.gpu_ids
+            assert len(set(gpu_ids)) == job.spec.gpu_count, f"{job.job_id} asked for other GPUs than {gpu_ids}"
+            assert {gpu_of[each].gpu_model for each in gpu_ids if each in gpu_of} <= {attempt.gpu_model}
     for hold in holds(jobs):
         spec, name = hold.job.spec, hold.job.job_id
         assert hold.gpu_id in gpu_of, f"{name} ran on {hold.gpu_id}, which is no GPU of the cluster"

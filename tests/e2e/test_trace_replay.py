@@ -115,7 +115,7 @@ def read_speeds(shared_data: Path) -> dict[tuple[str, str], float]:
 def test_every_job_ended_well_and_the_report_says_so(replayed: Replayed) -> None:
     report = replayed.report
     assert report["jobs"] == {
-        "total": JOBS, "succeeded": JOBS, "failed": 0, "cancelled": 0, "several_attempts": 0,
+        "total": JOBS, "succeeded": JOBS, "failed": 0, "cancelled": 0, "several_attempts": 0, "stops": 0,
     }  # fmt: skip
     assert len(replayed.queue) == JOBS
     assert {row["state"] for row in replayed.queue} == {"succeeded"}

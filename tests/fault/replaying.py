@@ -90,7 +90,7 @@ def check(done: Replayed, count: int) -> None:
     assert [row["job_id"] for row in done.rows] == list(done.jobs)
     several = sum(job.attempt_count > 1 for job in done.jobs.values())
     assert done.report["jobs"] == {
-        "total": count, "succeeded": count, "failed": 0, "cancelled": 0, "several_attempts": several,
+        "total": count, "succeeded": count, "failed": 0, "cancelled": 0, "several_attempts": several, "stops": 0,
     }  # fmt: skip
     verdict.check_changes(done.watched)
     verdict.check_attempts(done.jobs.values())

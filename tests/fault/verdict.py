@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from adlro.client import AsyncClient
-from adlro.records.events import ClusterEvent, EventKind
+from adlro.records.events import ENDS, ClusterEvent, EventKind
 from adlro.records.jobs import Job, JobState, PendingReason
 from tests.fault.followers import ClusterFollower, JobFollower
 
-ENDS = frozenset((EventKind.FINISHED, EventKind.FAILED, EventKind.STOPPED, EventKind.LOST))
 # A pending job runs, goes on waiting, or is cancelled; a running one ends, or waits again after it was lost.
 NEXT_STATES = {
     JobState.PENDING: {JobState.PENDING, JobState.RUNNING, JobState.CANCELLED, JobState.FAILED},
@@ -62,7 +61,7 @@ def check_attempts(jobs: Iterable[Job]) -> None:
         assert (last.start_s, last.end_s) == (job.start_s, job.end_s)
         over_s = 0.0
         for attempt in lost:
-            assert attempt.outcome.startswith(("lost:", "refused")), attempt
+            assert attempt.outcome.startswith(("lost:", "refused", "preempted")), attempt
             assert attempt.end_s is not None
             begin_s = attempt.end_s if attempt.start_s is None else attempt.start_s
             assert over_s <= begin_s <= attempt.end_s, attempt

@@ -22,10 +22,39 @@ def shares(oracle: Oracle) -> list[Choice]:
     ]
 
 
-def draw_stop(oracle: Oracle, draw: random.Random) -> Choice | None:
+def on_pairs(oracle: Oracle) -> list[tuple[int, int]]:
+    """Each waiting job of one GPU, and each GPU that two share."""
+    jobs = [job for job in oracle.waiting if oracle.jobs[job].gpu_count == 1]
+    return [(job, gpu) for job in jobs for gpu, here in enumerate(oracle.on_gpu) if len(here) == 2]
+
+
+def needs_second(oracle: Oracle, job: int, gpu: int) -> bool:
+    """Whether a job would not fit on a GPU that two share if only the first of them gave back what it holds."""
+    (cores, memory_mib), first = oracle.free(oracle.gpus[gpu].node), oracle.jobs[oracle.on_gpu[gpu][0].job]
+    wants = oracle.jobs[job]
+    return wants.cores > cores + first.cores or wants.memory_mib > memory_mib + first.memory_mib
+
+
+def draw_illegal_share(oracle: Oracle, draw: random.Random) -> Choice | None:
+    """A start of a shareable job of one GPU where others run, which must be refused; None: not found."""
+    jobs = [job for job in oracle.waiting if oracle.jobs[job].gpu_count == 1 and oracle.jobs[job].shareable]
+    busy = [gpu for gpu, here in enumerate(oracle.on_gpu) if here]
+    found = [Choice(job, (gpu,)) for job in jobs for gpu in busy if not is_legal(oracle, job, (gpu,))]
+    # Mostly beside one that shares too.
+    near = [each for each in found if oracle.jobs[oracle.on_gpu[each.gpus[0]][0].job].shareable]
+    return draw.choice(near or found) if found else None
+
+
+def draw_stop(oracle: Oracle, draw: random.Random, moves: bool) -> Choice | None:
     """A start of a waiting job, or a move of a running one, on GPUs drawn among those that are free or can be freed."""
+    if draw.random() < 0.3:
+        pairs = [(job, gpu) for job, gpu in on_pairs(oracle) if is_legal_stop(oracle, job, (gpu,))]
+        if pairs:
+            # Where there is one, a job that needs what the second of the two holds.
+            job, gpu = draw.choice([pair for pair in pairs if needs_second(oracle, *pair)] or pairs)
+            return Choice(job, (gpu,), stop=True)
     movable = [job for job, attempt in oracle.running.items() if oracle.may_stop(attempt)]
-    jobs = oracle.waiting + movable
+    jobs = oracle.waiting + (movable if moves else [])
     if not jobs:
         return None
     job = draw.choice(jobs)
@@ -62,6 +91,37 @@ def becomes_legal(oracle: Oracle, job: int, gpus: tuple[int, ...]) -> bool:
         if here * wants.cores > cores or here * wants.memory_mib > memory_mib:
             return False
     return True
+
+
+def is_legal_stop(oracle: Oracle, job: int, gpus: tuple[int, ...]) -> bool:
+    """Whether a waiting job can start on these GPUs now if whoever holds them is stopped."""
+    model = oracle.gpus[gpus[0]].model
+    return (
+        len(set(gpus)) == oracle.jobs[job].gpu_count
+        and set(gpus) <= set(able_gpus(oracle, job, model))
+        and all(oracle.speed[gpu] > 0.0 and all(map(oracle.may_stop, oracle.on_gpu[gpu])) for gpu in gpus)
+        and becomes_legal(oracle, job, gpus)
+    )
+
+
+def draw_illegal_stop(oracle: Oracle, draw: random.Random) -> Choice | None:
+    """A start of a waiting job that stops whoever is there, and must be refused; None: not found."""
+    if draw.random() < 0.3:
+        pairs = [(job, gpu) for job, gpu in on_pairs(oracle) if not is_legal_stop(oracle, job, (gpu,))]
+        if pairs:
+            job, gpu = draw.choice(pairs)
+            return Choice(job, (gpu,), stop=True)
+    job = draw.choice(oracle.waiting)
+    count = max(1, oracle.jobs[job].gpu_count + draw.choice((0, 0, 0, 0, 1, -1)))
+    among = list(range(len(oracle.gpus)))
+    if draw.random() < 0.8:  # one of the other figures alone is wrong
+        among = able_gpus(oracle, job, draw.choice(models(oracle)))
+    if draw.random() < 0.5:
+        among = [gpu for gpu in among if all(map(oracle.may_stop, oracle.on_gpu[gpu]))]
+    if len(among) < count:
+        return None
+    gpus = tuple(sorted(draw.sample(among, count)))
+    return None if is_legal_stop(oracle, job, gpus) else Choice(job, gpus, stop=True)
 
 
 def draw_set(oracle: Oracle, draw: random.Random) -> Choice | None:
@@ -111,20 +171,32 @@ def any_set(seed: int, hold_share: float = 0.2, off_table_share: float = 0.2, re
     return rule
 
 
-def anything(seed: int, hold_share: float = 0.2, stop_share: float = 0.2) -> Rule:
-    """Starts, shares, stops and moves at random; at one instant no more than a few stops."""
+def anything(seed: int, hold_share: float = 0.2, stop_share: float = 0.2, *, moves: bool = True) -> Rule:
+    """Starts, shares, stops and moves at random; at one instant no more than a few stops.
+
+    Args:
+        moves: also of running jobs to other GPUs, without another job.
+    """
     draw = random.Random(seed)
     stops: dict[float, int] = {}
 
     def rule(oracle: Oracle) -> Choice:
+        wrong = draw.choice((draw_illegal_stop, draw_illegal_stop, draw_illegal_share, draw_illegal))
+        illegal = wrong(oracle, draw) if oracle.waiting else None
+        return replace(choice(oracle), illegal=illegal)
+
+    def choice(oracle: Oracle) -> Choice:
         if draw.random() < (hold_share if oracle.hold_allowed else hold_share / 50):
             return HOLD
         if draw.random() < stop_share and stops.get(oracle.now_s, 0) < 3:
-            stop = draw_stop(oracle, draw)
+            stop = draw_stop(oracle, draw, moves)
             if stop is not None:
                 stops[oracle.now_s] = stops.get(oracle.now_s, 0) + 1
                 return stop
-        found = [Choice(each.job, each.gpus) for each in fitting(oracle)] + shares(oracle)
+        beside = shares(oracle)
+        if beside and draw.random() < 0.5:
+            return draw.choice(beside)
+        found = [Choice(each.job, each.gpus) for each in fitting(oracle)] + beside
         return draw.choice(found) if found else HOLD
 
     return rule

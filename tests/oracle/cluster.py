@@ -13,7 +13,7 @@ The formulas, each with its order of operations, since results are compared as e
       end_s       = t + (cost_s + share * full_s / speed)
 
   and a scheduler, which knows restart_s and the share but not the start cost, nor speeds,
-  expects t + (restart_s if ever stopped else 0.0 + share * expected full_s / its kept share).
+  expects t + (restart_s if ever stopped else 0.0 + share * expected full_s / the share that it is expected to keep).
 - *A change of its speed* from `before` to another, `after`, at `t` (a GPU's change, a partner that comes or goes) moves
   all that is to come, a start that is still under way included:
 
@@ -21,8 +21,9 @@ The formulas, each with its order of operations, since results are compared as e
       work_from_s = t + (work_from_s - t) * (before / after)   where it is after t
 
   If end_s <= t then, it ends at once. A partner's coming or going moves what the scheduler expects too, by the ratio of
-  the kept shares; nobody is told of a GPU's speed.
-- *A stop* at `t` >= work_from_s (never before: it starts or restores) of a job that is preemptible. What is left, in
+  the shares that it is expected to keep; nobody is told of a GPU's speed.
+- *A stop* at `t` >= work_from_s (never before: it starts or restores) of a job that is preemptible, and whose attempt
+  is min_run_s old (a setting, 0 where nothing else is said). What is left, in
   seconds on these GPUs at speed 1, is (end_s - t) * speed, and lost_s of it must be done again, though never more than
   the attempt has done:
 
@@ -67,6 +68,7 @@ class Attempt:
     share: float
     speed: float
     kept: float
+    told: float
 
 
 class Oracle:
@@ -74,11 +76,23 @@ class Oracle:
 
     Args:
         instance: the cluster and the jobs.
-        asks_always: the rule is asked after each instant, also where nothing fits: rules that stop and move jobs.
+        asks_always: the rule is asked after each instant, also where nothing fits: rules that move jobs.
+        asks_stops: where nothing fits, the rule is asked too if a job waits and one runs that is preemptible.
+        asks_shares: where nothing fits, the rule is asked too if a job waits and a GPU has one alone that may share it.
+        min_run_s: nobody is stopped before its attempt is as old.
     """
 
-    def __init__(self, instance: Instance, *, asks_always: bool = False) -> None:
-        self.instance, self.asks_always = instance, asks_always
+    def __init__(
+        self,
+        instance: Instance,
+        *,
+        asks_always: bool = False,
+        asks_stops: bool = False,
+        asks_shares: bool = False,
+        min_run_s: float = 0.0,
+    ) -> None:
+        self.instance, self.asks_always, self.asks_stops = instance, asks_always, asks_stops
+        self.asks_shares, self.min_run_s = asks_shares, min_run_s
         self.nodes, self.gpus, self.jobs = instance.nodes, instance.gpus, instance.jobs
         assert all(a.submit_s <= b.submit_s for a, b in zip(self.jobs, self.jobs[1:], strict=False))
         self.now_s = self.last_event_s = 0.0
@@ -159,7 +173,7 @@ class Oracle:
     def decide(self, rule: Rule) -> None:
         while self.held_until_s == -math.inf:
             fitting = tuple(placements.fitting(self))
-            if not fitting and not (self.asks_always and (self.waiting or self.running)):
+            if not fitting and not self.asks():
                 return
             choice = rule(self)
             self.outcome.decisions.append(self.decision(fitting, choice))
@@ -171,6 +185,16 @@ class Oracle:
             else:
                 self.act(choice)
 
+    def asks(self) -> bool:
+        """Whether the rule is asked where nothing fits."""
+        if self.asks_always and (self.waiting or self.running):
+            return True
+        if self.asks_stops and self.waiting and any(self.jobs[job].preemptible for job in self.running):
+            return True
+        alone = [self.jobs[here[0].job] for here in self.on_gpu if len(here) == 1]
+        is_open = any(job.shareable and job.gpu_count == 1 for job in alone)
+        return bool(self.asks_shares and self.waiting and is_open)
+
     def decision(self, fitting: tuple[Placement, ...], choice: Choice) -> Decision:
         return Decision(
             time_s=self.now_s,
@@ -178,8 +202,11 @@ class Oracle:
             expected_s=tuple(self.expected_s(each) for each in fitting),
             remaining_s=tuple(self.remaining_s(gpu) for gpu in range(len(self.gpus))),
             runs=tuple(here[0].job if here else NOBODY for here in self.on_gpu),
+            mates=tuple(here[1].job if len(here) == 2 else NOBODY for here in self.on_gpu),
             free=tuple(self.free(node) for node in range(len(self.nodes))),
             service_s={user: self.service_s(user) for user in {job.user for job in self.jobs}},
+            stoppable=tuple(bool(here) and all(map(self.may_stop, here)) for here in self.on_gpu),
+            attained_s=tuple(self.attained_s(job) for job in range(len(self.jobs))),
             hold_allowed=self.hold_allowed,
             reserved=self.reserved,
             choice=choice,
@@ -210,15 +237,16 @@ class Oracle:
         restart_s = job.restart_s if self.stops[number] else 0.0
         cost_s = self.instance.start_cost_s + restart_s
         share, full_s = self.share[number], job.full_s(model, spread)
-        attempt = Attempt(number, gpus, self.now_s, self.now_s + cost_s, math.inf, math.inf, full_s, share, 1.0, 1.0)
+        inf, work_from_s = math.inf, self.now_s + cost_s
+        attempt = Attempt(number, gpus, self.now_s, work_from_s, inf, inf, full_s, share, 1.0, 1.0, 1.0)
         for gpu in gpus:
             self.on_gpu[gpu].append(attempt)
         self.running[number] = attempt
         self.waiting.remove(number)
-        attempt.kept = self.kept(attempt)
+        attempt.kept, attempt.told = self.kept(attempt), self.kept(attempt, expected=True)
         attempt.speed = min(self.speed[gpu] for gpu in gpus) * attempt.kept
         attempt.end_s = self.now_s + (cost_s + share * full_s / attempt.speed)
-        expected_s = share * job.full_s(model, spread, expected=True) / attempt.kept
+        expected_s = share * job.full_s(model, spread, expected=True) / attempt.told
         attempt.expected_end_s = self.now_s + (restart_s + expected_s)
         self.renew_speeds()
         if self.reserved == number:
@@ -227,7 +255,8 @@ class Oracle:
         self.outcome.start_s[number], self.outcome.gpus[number] = self.now_s, gpus
 
     def may_stop(self, attempt: Attempt) -> bool:
-        return self.jobs[attempt.job].preemptible and self.now_s >= attempt.work_from_s
+        works = self.now_s >= attempt.work_from_s
+        return self.jobs[attempt.job].preemptible and works and self.now_s - attempt.start_s >= self.min_run_s
 
     def stop(self, attempt: Attempt) -> None:
         assert self.may_stop(attempt), f"job {attempt.job} can't be stopped"
@@ -254,11 +283,12 @@ class Oracle:
             slowest = min(self.speed[gpu] for gpu in attempt.gpus)
             if slowest == 0.0:
                 continue  # it is about to be lost
-            kept_before, attempt.kept = attempt.kept, self.kept(attempt)
+            attempt.kept = self.kept(attempt)
+            told_before, attempt.told = attempt.told, self.kept(attempt, expected=True)
             before, attempt.speed = attempt.speed, slowest * attempt.kept
-            if kept_before != attempt.kept:
+            if told_before != attempt.told:
                 left_s = attempt.expected_end_s - self.now_s
-                attempt.expected_end_s = self.now_s + left_s * (kept_before / attempt.kept)
+                attempt.expected_end_s = self.now_s + left_s * (told_before / attempt.told)
             if before != attempt.speed:
                 ratio = before / attempt.speed
                 attempt.end_s = self.now_s + (attempt.end_s - self.now_s) * ratio
@@ -271,13 +301,14 @@ class Oracle:
     def hold_allowed(self) -> bool:
         return bool(self.running) or self.submitted < len(self.jobs)
 
-    def kept(self, attempt: Attempt) -> float:
-        """The share of its speed that a job keeps beside its partner."""
+    def kept(self, attempt: Attempt, expected: bool = False) -> float:
+        """The share of its speed that a job keeps, or is expected to keep, beside its partner."""
         others = [other for other in self.on_gpu[attempt.gpus[0]] if other is not attempt]
         if not others:
             return 1.0
         model = self.gpus[attempt.gpus[0]].model
-        return self.instance.kept[self.jobs[attempt.job].family, self.jobs[others[0].job].family, model]
+        table = (self.instance.expected_kept if expected else {}) or self.instance.kept
+        return table[self.jobs[attempt.job].family, self.jobs[others[0].job].family, model]
 
     def idle(self, gpu: int) -> bool:
         return self.speed[gpu] > 0.0 and not self.on_gpu[gpu]
@@ -312,6 +343,12 @@ class Oracle:
         ended = [(run.job, len(run.gpus), run.end_s - run.start_s) for run in self.outcome.runs]
         runs = [(job, len(attempt.gpus), self.now_s - attempt.start_s) for job, attempt in self.running.items()]
         return math.fsum(count * took_s for job, count, took_s in ended + runs if self.jobs[job].user == user)
+
+    def attained_s(self, job: int) -> float:
+        """GPU time of a job so far, in all its attempts."""
+        ended = [len(run.gpus) * (run.end_s - run.start_s) for run in self.outcome.runs if run.job == job]
+        attempts = [attempt for attempt in self.running.values() if attempt.job == job]
+        return math.fsum(ended + [len(each.gpus) * (self.now_s - each.start_s) for each in attempts])
 
     def expected_s(self, placement: Placement) -> float:
         """What the scheduler expects of a start on a placement now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 from tests.oracle.records import Change, Gpu, Instance, Job, Node
 
@@ -71,7 +72,7 @@ def draw_instance(
     # Early changes too: where an end is more than twice as late, the time until then is rounded.
     times = sorted(time_s(draw.choice((span_s + 25.0, 4.0))) for _ in range(draw.choice((0, 0, 5, 10, 20))))
     speeds = draw.choice(((0.0, 0.0, 1.0, 1.0, 0.5, 2.0, 0.3), (1.0, 2.0, 0.5, 0.3)))
-    return Instance(
+    instance = Instance(
         nodes=nodes,
         gpus=gpus,
         jobs=tuple(jobs),
@@ -85,6 +86,9 @@ def draw_instance(
             if draw.random() < 0.9
         },
     )
+    if not (shares and wrong):
+        return instance
+    return replace(instance, expected_kept={pair: draw.choice((0.4, 0.8, 1.0)) for pair in instance.kept})
 
 
 def draw_machines(draw: random.Random, plain: bool) -> tuple[tuple[Node, ...], tuple[Gpu, ...]]:

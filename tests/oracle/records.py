@@ -84,6 +84,7 @@ class Instance:
 
     Attributes:
         kept: (family, the partner's family, model): the share of its speed that a job keeps beside that partner.
+        expected_kept: what a rule is told of the same pairs; the same if empty.
     """
 
     nodes: tuple[Node, ...]
@@ -92,6 +93,7 @@ class Instance:
     changes: tuple[Change, ...] = ()
     start_cost_s: float = 0.0
     kept: Mapping[tuple[int, int, int], float] = field(default_factory=dict)
+    expected_kept: Mapping[tuple[int, int, int], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,11 @@ class Decision:
 
     Attributes:
         fitting, expected_s: the sets, and the expected duration on each.
-        remaining_s, runs: of each GPU, until it is idle; the job on it (the first one), or NOBODY.
+        remaining_s, runs, mates: of each GPU, until it is idle; the (first) job on it, and the second, or NOBODY.
         free: of each node, cores and memory.
         service_s: of each user, GPU time so far.
+        stoppable: of each GPU, whether all that runs there may be stopped.
+        attained_s: of each job, GPU time so far.
         illegal: a start that must be refused now, or None.
     """
 
@@ -158,8 +162,11 @@ class Decision:
     expected_s: tuple[float, ...]
     remaining_s: tuple[float, ...]
     runs: tuple[int, ...]
+    mates: tuple[int, ...]
     free: tuple[tuple[int, int], ...]
     service_s: dict[int, float]
+    stoppable: tuple[bool, ...]
+    attained_s: tuple[float, ...]
     hold_allowed: bool
     reserved: int
     choice: Choice

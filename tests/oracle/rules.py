@@ -150,7 +150,8 @@ class HoldGang:
             gpus = None if holds(oracle, job, model) is None else packed(room_now(oracle, job, model), 1, 1)
             if gpus is not None:
                 found.append(Placement(job, tuple(gpus), model, False))
-        return found
+        # On a tie the lower-numbered GPU, whatever its model.
+        return sorted(found, key=lambda placement: placement.gpus)
 
     def costs(self, oracle: Oracle, job: int) -> list[tuple[Placement, float]]:
         options = self.options(oracle, job)

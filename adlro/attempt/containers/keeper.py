@@ -35,6 +35,7 @@ from adlro.attempt.given import NotStartedError, secrets_of, user_of
 from adlro.attempt.journal import Journal, now
 from adlro.attempt.linux import boot_id, boottime_s
 from adlro.attempt.log_files import read_log
+from adlro.attempt.records import JOB_DIR_INSIDE
 
 _log = structlog.get_logger()
 _Result = TypeVar("_Result")
@@ -257,7 +258,8 @@ class Keeper:
                 user=(user_id, group_id),
                 groups=sorted({*groups, *_owners(intent["device_files"])} - {group_id}),
                 environment=environment,
-                mounts=mounts,
+                # Of the node's own, in a folder of the service's: nobody can exchange it.
+                mounts=[*mounts, *_job_dir(intent)],
                 network=around.network,
                 cdi=cdi_knows(self._cdi_folders(), intent["gpu_uuids"]),
             )
@@ -405,9 +407,9 @@ class Keeper:
         """Does what a stop or the time limit asks for: SIGTERM, and SIGKILL after the grace."""
         intent, limit_s, present_s = self._intent, self._intent["time_limit_s"], boottime_s()
         if self._ending is None:
-            stop = self._stop()
+            stop, grace_s = self._stop(), intent["stop_grace_s"]
             if stop is not None:
-                reason, detail = stop["reason"], stop["detail"]
+                reason, detail, grace_s = stop["reason"], stop["detail"], stop.get("grace_s", grace_s)
             elif limit_s is not None and present_s >= began_s + limit_s:
                 reason, detail = names.TIME_LIMIT, _TIME_OVER
             else:
@@ -424,7 +426,7 @@ class Keeper:
                 asked_s = present_s
             else:
                 asked_s = min(asked["at"]["boottime_s"], present_s)
-            self._ending = _Ending(reason, detail, asked_s + intent["stop_grace_s"])
+            self._ending = _Ending(reason, detail, asked_s + grace_s)
         if present_s >= self._ending.kill_s:
             self._tolerant(self._engine.signal, container, signal.SIGKILL)
             if present_s > self._ending.kill_s + _STUCK_S and not self._journal.has(names.STUCK):
@@ -617,6 +619,12 @@ def lost_with_engine(
     if engine_began_s - _ENGINE_DOWN_S <= end_s <= engine_began_s + _ENGINE_UP_S:
         return True
     return end_s < engine_began_s and state.code in _ENGINE_CODES
+
+
+def _job_dir(intent: Record) -> list[Record]:
+    """The mount of the job's directory, where the node has one for it."""
+    source = intent.get("job_dir")
+    return [{"source": source, "target": JOB_DIR_INSIDE, "writable": True}] if source else []
 
 
 def _owners(paths: list[str]) -> set[int]:

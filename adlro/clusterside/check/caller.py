@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,12 +20,19 @@ from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
 from adlro.placement import Placement
 from adlro.records.events import ENDS, Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
-from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
+from adlro.records.jobs import AttemptRef, ExpectedRuntime, JobSpec, JobType, SimulatedWork
 from adlro.records.payloads import process_payload
 from adlro.store.keys import TOKEN
 from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
-from adlro.wire import batch_from_proto, clock_from_proto, description_from_proto, placement_to_proto, spec_to_proto
+from adlro.wire import (
+    attempt_ref_to_proto,
+    batch_from_proto,
+    clock_from_proto,
+    description_from_proto,
+    placement_to_proto,
+    spec_to_proto,
+)
 
 # Declared runtimes, cluster seconds: of a job that is to end, and of one that is to run until it is stopped.
 SHORT_S, LONG_S = 0.3, 120.0
@@ -187,12 +194,15 @@ class ServiceCaller:
         attempt: int = 1,
         token: int | None = None,
         incarnation: str = "",
+        preempts: Sequence[AttemptRef] = (),
+        resumes: bool = False,
         **fields: Any,
     ) -> pb.LaunchJobResponse:
         """Launches an attempt whose declared runtime, in both forms that a job can declare it, is `runtime_s`.
 
         Seconds are those of a REAL clock; where it runs scaled, so many more. On a cluster that runs programs it sleeps
-        for as long. `where`: a GPU's id, as older orchestrators name it, or all of a placement.
+        for as long. `where`: a GPU's id, as older orchestrators name it, or all of a placement. `preempts`: attempts
+        that are stopped to make room.
         """
         placement = where if isinstance(where, Placement) else None
         gpu_id = where.gpu_id if isinstance(where, Placement) else where
@@ -217,19 +227,30 @@ class ServiceCaller:
             placement=None if placement is None else placement_to_proto(placement),
             fencing_token=self.token if token is None else token,
             incarnation=incarnation,
+            preempts=map(attempt_ref_to_proto, preempts),
+            resumes=resumes,
         )
         answer: pb.LaunchJobResponse = await self.call("LaunchJob", request)
         if answer.state == pb.ATTEMPT_STATE_ACCEPTED:
             self._accepted.append(request)
         return answer
 
-    async def stop(self, job_id: str, *, attempt: int = 0, token: int | None = None, incarnation: str = "") -> bool:
-        """Has an attempt ended."""
+    async def stop(
+        self,
+        job_id: str,
+        *,
+        attempt: int = 0,
+        token: int | None = None,
+        incarnation: str = "",
+        preempt: bool = False,
+    ) -> bool:
+        """Has an attempt ended; with `preempt` as one that goes on later."""
         request = pb.StopJobRequest(
             job_id=job_id,
             attempt=attempt,
             fencing_token=self.token if token is None else token,
             incarnation=incarnation,
+            preempt=preempt,
         )
         return bool((await self.call("StopJob", request)).stopped)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from adlro.decide.policies.base import Policy
 from adlro.decide.policies.conservative_backfill import ConservativeBackfill
 from adlro.decide.policies.dqn import Dqn
+from adlro.decide.policies.drain_gang import DrainGang
 from adlro.decide.policies.easy_backfill import EasyBackfill
 from adlro.decide.policies.fcfs import Fcfs
 from adlro.decide.policies.fcfs_fastest import FcfsFastest
@@ -13,12 +14,15 @@ from adlro.decide.policies.hold_gang import HoldGang
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedyFixed
 from adlro.decide.policies.hungarian import Hungarian
 from adlro.decide.policies.las import Las
+from adlro.decide.policies.las_preemptive import LasPreemptive
 from adlro.decide.policies.max_min import MaxMin
 from adlro.decide.policies.mct import Mct
 from adlro.decide.policies.min_min import MinMin
 from adlro.decide.policies.random import Random
+from adlro.decide.policies.share_pairs import SharePairs
 from adlro.decide.policies.shortest_area import ShortestArea
 from adlro.decide.policies.sjf import Sjf
+from adlro.decide.policies.srtf import Srtf
 from adlro.decide.policies.static import Static
 from adlro.decide.policies.sufferage import Sufferage
 from adlro.decide.policies.wspt import Wspt
@@ -43,6 +47,10 @@ _ALL: tuple[type[Policy], ...] = (
     HoldGreedy,
     HoldGreedyFixed,
     HoldGang,
+    DrainGang,
+    Srtf,
+    LasPreemptive,
+    SharePairs,
     Dqn,
 )
 

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from adlro.decide.policies.bounded_wait import DEFAULT_RATIO, bound
+from adlro.decide.policies.bounded_wait import DEFAULT_RATIO, Busy, bound, spared
 from adlro.decide.winner import actions, winners
 from adlro.records.decisions import DecisionBasis
 from adlro.state.candidate_table import gpus_of_job
 from adlro.state.gangs import gpus_of
 from adlro.state.observation import HOLD, Bools, CandidateTable, Floats, Ints, Observation
+
+
+class BusyStart(NamedTuple):
+    """A start on GPUs of which some are busy, which are in no table of candidates.
+
+    Attributes:
+        job: the job's place in the observation.
+        gpus: its GPUs, in ascending order.
+        stops: True: every job that holds one of them is stopped, on all its GPUs; False: the job shares the GPU.
+    """
+
+    job: int
+    gpus: tuple[int, ...]
+    stops: bool
 
 
 @dataclass(slots=True)
@@ -29,6 +43,7 @@ class Judgement:
         gpu: (C,) the GPU of each row's group that the policy chooses, if it is not always the lowest; the score holds
             for that GPU alone. For a set its first GPU.
         reserve: (N,) place of the job that GPUs are kept free for from now on, -1: none; None: as before.
+        busy: by cluster, a start on busy GPUs; it goes before all rows of the table.
     """
 
     scores: Floats
@@ -38,6 +53,7 @@ class Judgement:
     notes: dict[int, str] = field(default_factory=dict)
     gpu: Ints | None = None
     reserve: Ints | None = None
+    busy: dict[int, BusyStart] = field(default_factory=dict)
 
     def basis_of(self, n: int) -> DecisionBasis:
         """The basis of a cluster's decision."""
@@ -84,6 +100,8 @@ class Policy:
     Attributes:
         guarded: in service its decisions have a deadline, as for a learned policy of any size.
         one_cluster: it remembers the observations of one cluster, and decides for no other.
+        preempts: it may stop jobs that can be stopped: it is asked also where nothing fits while one runs.
+        shares: it may start a job on a GPU that another has: it is asked also where nothing fits while one is open.
         version: the version of the weights of a learned policy.
         wait_ratio: bounds every job's wait (policies/bounded_wait.py); the same for all; inf: no bound but the policy's
             own.
@@ -93,6 +111,8 @@ class Policy:
     description: ClassVar[str]
     guarded: ClassVar[bool] = False
     one_cluster: ClassVar[bool] = False
+    preempts: ClassVar[bool] = False
+    shares: ClassVar[bool] = False
     version: str = ""
     wait_ratio: float = DEFAULT_RATIO
 
@@ -116,12 +136,19 @@ class Policy:
     def judge(self, observation: Observation) -> Judgement:
         """The preferences, changed so that no job waits for ever.
 
-        Overdue jobs go first. If a hold is not allowed (no job runs or will arrive) and the policy refuses all pairs
-        that fit, as when it waits for lost GPUs, the first job in order of submission that fits on some GPU gets minus
-        its expected durations as scores.
+        Overdue jobs go first, and are not stopped; nor is what has started at this instant. If a hold is not allowed
+        (no job runs or will arrive) and the policy refuses all pairs that fit, as when it waits for lost GPUs, the
+        first job in order of submission that fits on some GPU gets minus its expected durations as scores.
         """
+        if self.preempts:
+            observation = spared(observation, self.wait_ratio)
         judgement = self.weigh(observation)
-        for n in np.flatnonzero(bound(observation, judgement.scores, self.wait_ratio)).tolist():
+        busy: dict[int, Busy] = dict(judgement.busy)
+        bounded = bound(observation, judgement.scores, self.wait_ratio, busy, may_stop=self.preempts)
+        for n in np.flatnonzero(bounded).tolist():
+            judgement.busy.pop(n, None)
+            if n in busy:
+                judgement.busy[n] = BusyStart(*busy[n])
             if not judgement.basis_of(n).fallback:
                 judgement.basis[n] = DecisionBasis.OVERDUE
         if not observation.hold_allowed.all():
@@ -147,8 +174,25 @@ class Policy:
 
     @staticmethod
     def choose(observation: Observation, judgement: Judgement) -> Ints:
-        """(N, 1 + W) the actions of a judgement."""
-        return actions(observation.table, winners(observation.table, judgement.scores), judgement.gpu)
+        """(N, 1 + W) the actions of a judgement; `stopping` says which of them stop the jobs on their GPUs."""
+        chosen = actions(observation.table, winners(observation.table, judgement.scores), judgement.gpu)
+        width = max((len(start.gpus) for start in judgement.busy.values()), default=0)
+        if width > chosen.shape[1] - 1:
+            chosen = np.pad(chosen, ((0, 0), (0, width + 1 - chosen.shape[1])), constant_values=-1)
+        for n, start in judgement.busy.items():
+            chosen[n] = -1
+            chosen[n, 0], chosen[n, 1 : 1 + len(start.gpus)] = start.job, start.gpus
+        return chosen
+
+    @staticmethod
+    def stopping(observation: Observation, judgement: Judgement) -> Bools | None:
+        """(N,) which actions stop the jobs on their GPUs; None: none does."""
+        if not judgement.busy:
+            return None
+        stops = np.zeros(len(observation.table.first), dtype=np.bool_)
+        for n, start in judgement.busy.items():
+            stops[n] = start.stops
+        return stops
 
 
 def lowest_gpu(observation: Observation) -> Floats:

@@ -26,6 +26,12 @@ overdue job that does not fit counts as if it ran, and the first of these reserv
 
 So the jobs on these nodes end, and it fits.
 
+Under a policy that stops jobs (`preempts`), an overdue job that does not fit may also stop running ones that can be
+stopped and were submitted later than it, whatever their remaining time, as few as needed (adlro/decide/stop_rule.py;
+the node where they hold the fewest GPUs, on its fastest model). A running job is overdue as a waiting one is, with the
+greater of the times that it has run and is expected to run on as `best`, and is not stopped (`spared`). Nor is one
+that has started at this instant: so at one instant a job is stopped at most once, and decisions come to an end.
+
 Under any policy, load and mix, with D the longest actual or expected duration of any job where it starts (of a job of
 several GPUs also on a spread set):
 
@@ -43,18 +49,44 @@ starts every 2 D, and jobs submitted later come after it. How many nodes are res
 for, does not matter. A hold may last beyond that moment, by at most the time since the last event (`hold_until_s`), or
 `HOLD_LIMIT_S`; and a loss of GPUs meanwhile restarts the bound.
 
+With jobs that are stopped the same holds of their last start, where D is the longest actual or expected duration of any
+attempt, what it does again and its restart included; in the service a stop takes its grace time besides:
+
+    A job starts for the last time no later than 3 ratio D after its submission, plus 2 (k + 1) D, where k is the number
+    of jobs submitted no later than it that then wait.
+
+Proof: from 3 ratio D after its submission on, it, those k and the running jobs submitted no later are overdue, waiting
+or not: the running ones are not stopped, so none of them ever waits again (after a loss it does), and each start of one
+of the k + 1 is its last. The rest is as above: nothing starts on reserved nodes, by stopping neither, and no attempt
+takes longer than D. A job that was stopped keeps its place in the order and its time of submission, so what it has
+waited and run before counts. Before it is overdue it may be stopped, and run again, any number of times.
+
+Where two jobs may share a GPU (policies/share_pairs.py), the pairs of a policy that lets them count as more rows of the
+table: an overdue job may go beside another one, and nobody starts beside a job on the reserved nodes, so that its end
+does not move away. D is then the longest duration beside any partner that a job may have, and the time of a node's last
+start is that of the last of all jobs that run there.
+
 The limit reads only the observation, so it is the same in the simulator and in service.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from numpy.typing import NDArray
 
+from adlro.decide.looked import as_type
 from adlro.decide.present import gives_when_empty, kinds_that_hold
+from adlro.decide.reservation import job_outlook
+from adlro.decide.stop_rule import Wish, search_stop
+from adlro.decide.stops import fill_stops, room_for_stops
 from adlro.decide.winner import winner
 from adlro.state.gangs import NEVER
 from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation
+
+Busy = tuple[int, tuple[int, ...], bool]
+"""A start on busy GPUs: the job's place, its GPUs, and whether the jobs there are stopped."""
 
 DEFAULT_RATIO = 20.0
 """Measured by `benchmarks/bounded_wait.py`: far above the values that change mean completion times of finite lists by
@@ -74,40 +106,83 @@ def overdue(observation: Observation, ratio: float) -> Bools:
     if not len(clusters):
         return late
     waiting, submit_s = observation.job_waiting[clusters], observation.job_submit_s[clusters]
-    duration_s = np.where(waiting[:, :, None], observation.kind_duration_s[clusters], np.inf)  # (n, J, S)
-    best_s = duration_s.min(axis=2)
+    best_s, typical_s = _best_and_typical_s(observation, clusters)
     can: Bools = waiting & kinds_that_hold(observation, clusters).any(axis=2)
-    able = np.isfinite(best_s)
-    count = able.sum(axis=1, keepdims=True)
-    median_s = np.take_along_axis(np.sort(best_s, axis=1), np.maximum(count - 1, 0) // 2, axis=1)
-    typical_s = np.minimum(best_s, OUTLIER * median_s).sum(axis=1, keepdims=True, where=able) / np.maximum(count, 1)
-    limit_s = ratio * (np.where(able, best_s, 0.0) + typical_s + _age_s(observation)[clusters, None])
+    its_s = np.where(np.isfinite(best_s), best_s, 0.0)
+    limit_s = ratio * (its_s + typical_s[:, None] + _age_s(observation)[clusters, None])
     late[clusters] = can & (observation.time_s[clusters, None] - submit_s > limit_s)
     return late
 
 
-def bound(observation: Observation, scores: Floats, ratio: float) -> Bools:
-    """Changes scores so that overdue jobs go first.
+def spared(observation: Observation, ratio: float) -> Observation:
+    """The same observation, in which running jobs that are overdue, or have started just now, can't be stopped.
+
+    Args:
+        ratio: the limit's ratio; inf: no job is ever overdue.
+    """
+    preemption = observation.preemption
+    if preemption is None:
+        return observation
+    may = preemption.gpu_stoppable & (observation.gpu_elapsed_s > 0.0)
+    if ratio < np.inf:
+        left_s = np.where(np.isfinite(observation.gpu_remaining_s), observation.gpu_remaining_s, 0.0)
+        its_s = np.maximum(observation.gpu_elapsed_s, left_s) + _age_s(observation)[:, None]
+        since_s = observation.time_s[:, None] - observation.gpu_submit_s
+        clusters = np.flatnonzero((may & (since_s > ratio * its_s)).any(axis=1))
+        if len(clusters):
+            _, typical_s = _best_and_typical_s(observation, clusters)
+            may[clusters] &= since_s[clusters] <= ratio * (its_s[clusters] + typical_s[:, None])
+    return dataclasses.replace(observation, preemption=preemption._replace(gpu_stoppable=may))
+
+
+def bound(
+    observation: Observation,
+    scores: Floats,
+    ratio: float,
+    busy: dict[int, Busy] | None = None,
+    *,
+    may_stop: bool = False,
+) -> Bools:
+    """Changes scores, and starts on busy GPUs, so that overdue jobs go first.
 
     Args:
         scores: (C,) the policy's scores of the candidates, changed in place; -inf: the policy refuses the row.
         ratio: the limit's ratio; inf: no job is ever overdue.
+        busy: by cluster, the policy's start on busy GPUs, which goes before all rows; changed in place.
+        may_stop: whether overdue jobs may stop running ones.
 
     Returns:
-        (N,) whether another row, or none, is the best now.
+        (N,) whether another row or start, or none, is the best now.
     """
     table = observation.table
     changed = np.zeros(len(table.first), dtype=np.bool_)
-    if not scores.size or ratio == np.inf:
+    if ratio == np.inf or not (scores.size or busy or may_stop):
         return changed
+    starts = {} if busy is None else busy
     late = overdue(observation, ratio)
     for n in np.flatnonzero(late.any(axis=1)).tolist():
         its = scores[table.rows(n)]  # a view
-        before = winner(its)
+        before, start_before = winner(its), starts.get(n)
         chosen = int(table.job[table.rows(n)][before]) if before != HOLD else len(late[n])
-        _bound_one(observation, n, np.flatnonzero(late[n]), chosen, scores)
-        changed[n] = winner(its) != before
+        if start_before is not None:
+            chosen = start_before[0]
+        _bound_one(observation, n, np.flatnonzero(late[n]), chosen, scores, starts, may_stop)
+        start = starts.get(n)
+        changed[n] = start != start_before or (start is None and winner(its) != before)
     return changed
+
+
+def _best_and_typical_s(observation: Observation, clusters: Ints) -> tuple[Floats, Floats]:
+    """(n, J) `best` of the waiting jobs of some clusters, inf where none waits; (n,) `typical`."""
+    waiting = observation.job_waiting[clusters]
+    best_s = np.where(waiting[:, :, None], observation.kind_duration_s[clusters], np.inf).min(axis=2, initial=np.inf)
+    able = np.isfinite(best_s)
+    count = able.sum(axis=1, keepdims=True)
+    if not best_s.shape[1]:
+        return best_s, np.zeros(len(clusters))
+    median_s = np.take_along_axis(np.sort(best_s, axis=1), np.maximum(count - 1, 0) // 2, axis=1)
+    typical_s = np.minimum(best_s, OUTLIER * median_s).sum(axis=1, where=able) / np.maximum(count[:, 0], 1)
+    return best_s, typical_s
 
 
 def _perhaps_overdue(observation: Observation, ratio: float) -> Ints:
@@ -125,8 +200,16 @@ def _age_s(observation: Observation) -> Floats:
     return age_s
 
 
-def _bound_one(observation: Observation, n: int, late: NDArray[np.intp], chosen: int, scores: Floats) -> None:
-    """Changes the scores of the rows of one cluster with overdue jobs.
+def _bound_one(
+    observation: Observation,
+    n: int,
+    late: NDArray[np.intp],
+    chosen: int,
+    scores: Floats,
+    busy: dict[int, Busy],
+    may_stop: bool,
+) -> None:
+    """Changes the scores of the rows of one cluster with overdue jobs, and its start on busy GPUs.
 
     Args:
         late: places of the overdue jobs in the queue.
@@ -141,7 +224,7 @@ def _bound_one(observation: Observation, n: int, late: NDArray[np.intp], chosen:
         submit_s = observation.job_submit_s[n, job]
         if before + np.searchsorted(running_submit_s, submit_s, side="right") >= share:
             break  # nor may any later one
-        if chosen <= job:
+        if chosen <= job and not (n in busy and kept[list(busy[n][1])].any()):
             break  # the policy starts a job that is as old
         rows = slice(table.first[n, job], table.first[n, job + 1])
         is_open = ~_any_of(kept, table.gpus[rows])
@@ -151,6 +234,12 @@ def _bound_one(observation: Observation, n: int, late: NDArray[np.intp], chosen:
                 wanted = np.where(is_open, -table.duration_s[rows], -np.inf)
             scores[table.rows(n)] = -np.inf
             scores[rows] = wanted
+            busy.pop(n, None)
+            return
+        gpus = _freed_for(observation, n, int(job), kept) if may_stop else ()
+        if gpus:
+            scores[table.rows(n)] = -np.inf
+            busy[n] = int(job), gpus, True
             return
         gpu_count = 1 if observation.gangs is None else int(observation.gangs.gpu_count[n, job])
         if before == 0:
@@ -163,6 +252,37 @@ def _bound_one(observation: Observation, n: int, late: NDArray[np.intp], chosen:
         before += gpu_count
     rows = table.rows(n)
     scores[rows][_any_of(kept, table.gpus[rows])] = -np.inf
+    if n in busy and kept[list(busy[n][1])].any():
+        del busy[n]
+
+
+def _freed_for(observation: Observation, n: int, job: int, kept: Bools) -> tuple[int, ...]:
+    """The GPUs that an overdue job gets by stopping jobs that were submitted later; none: there are not enough.
+
+    Args:
+        kept: (G,) GPUs of the nodes on which it may not start.
+    """
+    preemption = observation.preemption
+    if preemption is None or not preemption.gpu_stoppable[n].any():
+        return ()
+    outlook, nodes, duration_s, _, figures = job_outlook(observation, n, job)
+    gpu_count, _, cores, memory_mib, gpu_memory_mib = figures
+    idle, kind = as_type(observation.gpu_idle[n], np.bool_), as_type(observation.gpu_kind[n], np.int64)
+    stops = room_for_stops(outlook, idle, kind, len(nodes))
+    run, may = as_type(preemption.gpu_run[n], np.int64), as_type(preemption.gpu_stoppable[n], np.bool_)
+    _, which, count = np.unique(run, return_inverse=True, return_counts=True)
+    later_s = observation.gpu_submit_s[n] - observation.job_submit_s[n, job]
+    none = np.zeros(len(run))
+    fill_stops(run, may, later_s, none, count[which].astype(np.float64), none, stops)
+    stops.closed[observation.gpu_node[n, kept]] = True
+    found, its_s = np.zeros(gpu_count, dtype=np.int64), as_type(observation.kind_duration_s[n, job], np.float64)
+    for model in np.argsort(duration_s, kind="stable").tolist():
+        if not np.isfinite(duration_s[model]) or nodes[model] == NEVER:
+            continue
+        wish = Wish(model, gpu_count, int(nodes[model]), cores, memory_mib, gpu_memory_mib, its_s, 0.0)
+        if search_stop(1.0, stops, wish, found) < np.inf:
+            return tuple(found.tolist())
+    return ()
 
 
 def _any_of(kept: Bools, gpus: Ints) -> Bools:

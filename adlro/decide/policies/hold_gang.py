@@ -7,10 +7,11 @@ import math
 
 import numpy as np
 
-from adlro.decide.gang_rule import GangRule, score_cluster, surroundings_of
+from adlro.decide.gang_rule import GangRule, surroundings_of
+from adlro.decide.gang_scores import score_cluster
 from adlro.decide.looked import as_type, looked_at
 from adlro.decide.policies.base import Judgement, Policy
-from adlro.decide.policies.hold_greedy import HoldGreedyFixed
+from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedyFixed
 from adlro.decide.reservation import outlook_of
 from adlro.errors import InvalidInput
 from adlro.state.gangs import Outlook
@@ -19,7 +20,7 @@ from adlro.state.observation import Bools, Floats, Gangs, Observation
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HoldGangSettings:
-    """The weights of a candidate's cost, and the limits of what is accepted.
+    """The weights of a candidate's cost, the limits of what is accepted, and for whom GPUs are kept free.
 
     Attributes:
         alpha: weight of the slowdown against the job's fastest GPU model.
@@ -30,6 +31,9 @@ class HoldGangSettings:
         ageing: weight of the time waited.
         frag: weight of the unused share of an empty node that the start breaks.
         rho: a job that fits nowhere gets a reservation once it has waited longer than this many times its duration.
+        drain: a job that fits nowhere has GPUs drained for it while its wait and duration are expected to be less than
+            this many times the shortest duration of what could start now; 0: never.
+        haste: weight of that wait.
     """
 
     alpha: float
@@ -40,6 +44,8 @@ class HoldGangSettings:
     ageing: float
     frag: float
     rho: float
+    drain: float = 0.0
+    haste: float = 1.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -84,7 +90,7 @@ class HoldGang(Policy):
 
     def __init__(self, settings: HoldGangSettings | None = None) -> None:
         self.settings = settings or ONE_SETTING
-        self._single = HoldGreedyFixed()
+        self._single: HoldGreedy = HoldGreedyFixed()
 
     def weigh(self, observation: Observation) -> Judgement:
         """Minus the cost; -inf for what is refused; and the job that GPUs are kept free for."""

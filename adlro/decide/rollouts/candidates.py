@@ -14,8 +14,8 @@ from adlro.decide.rollouts.rule import Base, hold_greedy, like_the_one_before, s
 from adlro.numeric.compiled import compiled
 from adlro.sim.course import Course
 from adlro.sim.kernel import hold_is_allowed
+from adlro.state.cluster_arrays import Hardware, Machines
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import Hardware, Machines
 from adlro.state.observation import HOLD, Floats, Ints
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from adlro.decide.rollouts.candidates import Candidates, find_candidates
 from adlro.decide.rollouts.rule import Base, hold_greedy
 from adlro.numeric.compiled import compiled, compiled_part
-from adlro.sim import fork, kernel
+from adlro.sim import fork, kernel, starts
 from adlro.sim.course import DECISION, DONE, JOBS_S, Course, GpuChanges
+from adlro.state.cluster_arrays import Hardware, Machines
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import Hardware, Machines
 
 CERTAIN_RATIO = 1e-9
 """A cost counts as lower only by more than this share of it: sums of floats differ in their last digits."""
@@ -35,7 +35,7 @@ def carry_out(
     if job < 0:
         kernel.hold(hardware, machines, jobs, course, n)
     else:
-        kernel.start(hardware, machines, jobs, course, n, job, gpu)
+        starts.start(hardware, machines, jobs, course, n, job, gpu)
     kernel.advance(hardware, machines, jobs, changes, course, n)
 
 

@@ -15,9 +15,20 @@ from adlro.errors import InvalidInput
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.numeric.draws import standard_exponentials
 from adlro.sim import fork
-from adlro.sim.course import DECISION, FUTURE, NOT_HOLDING, RUNNING, WAITING, Course, GpuChanges
+from adlro.sim.course import (
+    DECISION,
+    FUTURE,
+    NOT_HOLDING,
+    RUNNING,
+    WAITING,
+    Course,
+    GpuChanges,
+    restart_s,
+    share_left,
+)
+from adlro.state.cluster_arrays import IDLE, Hardware, Machines
 from adlro.state.job_arrays import JobArrays, empty_job_arrays
-from adlro.state.machines import IDLE, Hardware, Machines, remaining_s
+from adlro.state.machines import count_nodes, left_of, remaining_s
 from adlro.state.observation import Floats
 
 
@@ -105,6 +116,14 @@ def copy_job(jobs: JobArrays, number: int, job: int, duration_s: Floats, list_: 
     list_.priority[0, place] = jobs.priority[number, job]
 
 
+@compiled_part
+def _leave(list_: JobArrays, place: int, restart: float, share: float) -> None:
+    """Leaves of a job at a place of list 0 what is left of it: nothing of an imagined list is stopped."""
+    for model in range(list_.duration_s.shape[2]):
+        list_.duration_s[0, place, model] = left_of(restart, share, list_.duration_s[0, place, model])
+        list_.expected_s[0, place, model] = left_of(restart, share, list_.expected_s[0, place, model])
+
+
 @compiled
 def copy_now(
     machines: Machines, jobs: JobArrays, course: Course, n: int, duration_s: Floats, imagination: Imagination
@@ -126,6 +145,7 @@ def copy_now(
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
         copy_job(jobs, number, job, duration_s, list_, known)
+        _leave(list_, known, restart_s(jobs, course, n, job), share_left(course, n, job))
         list_.submit_s[0, known] = jobs.submit_s[number, job]
         target.job_state[0, known] = WAITING
         target.waiting[0, i] = known
@@ -160,6 +180,7 @@ def imagine_now(machines: Machines, jobs: JobArrays, course: Course, n: int, ima
         end_s = time_s + remaining_s(time_s, started_s, expected_end_s)
         state.gpu_end_s[0, gpu] = end_s
         state.gpu_expected_end_s[0, gpu] = end_s
+    count_nodes(imagination.hardware, state, 0)
 
 
 @compiled

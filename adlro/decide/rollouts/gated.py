@@ -26,8 +26,8 @@ from adlro.decide.rollouts.futures import (
 from adlro.decide.rollouts.rule import Base, base_policy
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.sim.course import Course, place_in_order
+from adlro.state.cluster_arrays import Hardware, Machines
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import Hardware, Machines
 from adlro.state.observation import Floats
 
 

@@ -21,8 +21,9 @@ from adlro.decide.rollouts.rule import DECISION_WORK, base_policy
 from adlro.sim import fork
 from adlro.sim.batch import change_arrays
 from adlro.sim.course import DECISION, NOT_HOLDING, RUNNING, WAITING
+from adlro.state.cluster_arrays import IDLE, Hardware
 from adlro.state.job_arrays import JobArrays, empty_job_arrays
-from adlro.state.machines import IDLE, Hardware
+from adlro.state.machines import count_nodes
 from adlro.state.observation import HOLD, Floats, Ints, Observation
 
 FEWEST_SEEN = 16
@@ -229,6 +230,7 @@ class _Room:
         machines.running_count[0] = known
         machines.cores_free[0] = observation.node_cores_free[0]
         machines.memory_free_mib[0] = observation.node_memory_free_mib[0]
+        count_nodes(self.hardware, machines, 0)
         course.job_state[0, :known] = RUNNING
         jobs.priority[0, :known] = 0.0
         count = len(waiting)
@@ -285,6 +287,7 @@ def _hardware(observation: Observation) -> Hardware:
         node_cores=cores[None],
         node_memory_mib=node_memory_mib[None],
         node_first_gpu=first[None].astype(np.int64),
+        node_model=np.full((1, nodes), -1),
         shape_count=np.array([gpus]),
         shape=np.stack([number, memory_mib, cores[node], node_memory_mib[node]], axis=1)[None].astype(np.int64),
     )

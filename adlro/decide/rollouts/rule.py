@@ -24,8 +24,8 @@ from adlro.numeric.compiled import compiled_part
 from adlro.sim.course import Course
 from adlro.sim.kernel import hold_is_allowed
 from adlro.state.candidate_table import find_kinds
+from adlro.state.cluster_arrays import IDLE, Hardware, Machines
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import IDLE, Hardware, Machines
 from adlro.state.machines import remaining_s as run_remaining_s
 from adlro.state.observation import HOLD, Bools, Floats, Ints
 from adlro.state.room import has_room

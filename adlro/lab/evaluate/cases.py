@@ -30,7 +30,8 @@ from adlro.workload.capacity import offered_load, scenario_on, stretched
 from adlro.workload.demand import demand_warnings, find_unplaceable
 from adlro.workload.estimates import claimed_spread, expected_s, expected_spread_speeds
 from adlro.workload.job_lists import WorkloadJob, draw_jobs
-from adlro.workload.scenario import Scenario, load_scenario
+from adlro.workload.pairs import PairTable, pair_table
+from adlro.workload.scenario import SCENARIO_NAMES, Scenario, load_cluster, load_scenario
 from adlro.workload.traces import TRACE_FORMATS, format_of, read_trace
 
 _JOBS, _NOISE, _PLACE = range(3)
@@ -54,6 +55,7 @@ class Case:
         lists: their number.
         seed: seed of all lists.
         runtime: the policies' knowledge of runtimes.
+        pairs: their knowledge of two jobs that share a GPU.
         trace: the jobs of a trace, at its own times; None: lists are drawn.
         factors: factors of submission times of a trace's lists, so that each offers the load.
     """
@@ -67,6 +69,7 @@ class Case:
     runtime: str
     trace: tuple[WorkloadJob, ...] | None = None
     factors: tuple[float, ...] | None = None
+    pairs: str = "true"
 
     @property
     def name(self) -> str:
@@ -87,7 +90,7 @@ class Case:
     def digest(self) -> str:
         """A digest of all inputs of its lists; without their number, except for a trace's only list."""
         of_trace = (self.trace, self.factors is not None, self.lists == 1) if self.trace is not None else None
-        parts = (self.scenario, vars(self.speeds), self.load, self.jobs, self.seed, self.runtime, of_trace)
+        parts = (self.scenario, vars(self.speeds), self.load, self.jobs, self.seed, self.runtime, self.pairs, of_trace)
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     @property
@@ -154,7 +157,18 @@ class Case:
             row = (i, slice(0, len(jobs)))
             packed.expected_spread[row] = claimed_spread(jobs, packed.duration_s[row], expected[i])
             packed.expected_spread_speed[row] = expected_spread_speeds(jobs, models, self._known_runtime)
+            packed.family[row] = self.true_pairs.families([job.application for job in jobs])
         return packed
+
+    @functools.cached_property
+    def true_pairs(self) -> PairTable:
+        """The shares of their speeds that two jobs on a GPU keep."""
+        return pair_table(self.cluster.gpu_models)
+
+    @functools.cached_property
+    def expected_pairs(self) -> PairTable:
+        """The same as policies expect them."""
+        return pair_table(self.cluster.gpu_models, self.pairs)
 
     def _seeds(self, number: int, stream: int) -> np.random.SeedSequence:
         return np.random.SeedSequence(self.seed, spawn_key=(number, stream))
@@ -171,7 +185,7 @@ def build_cases(request: Request) -> tuple[list[Case], list[str]]:
     notes: list[str] = []
     cluster: tuple[Cluster, SpeedTable] | None = None
     if request.cluster is not None:
-        cluster = read_cluster_file(request.cluster)
+        cluster = _named_cluster(request.cluster)
     for name in request.scenarios:
         if name == TRACE:
             assert request.trace is not None
@@ -184,6 +198,16 @@ def build_cases(request: Request) -> tuple[list[Case], list[str]]:
     if len(set(request.wait_ratios.values())) > 1:
         notes.append(f"the policies have {request.wait_limit}; --wait-ratio gives all of them the same")
     return cases, notes
+
+
+def _named_cluster(name: str) -> tuple[Cluster, SpeedTable]:
+    """Cluster and speeds of a file, or of a scenario; a file of that name counts first."""
+    if Path(name).is_file():
+        return read_cluster_file(name)
+    if name not in SCENARIO_NAMES:
+        known = ", ".join(SCENARIO_NAMES)
+        raise InvalidInput(f"cluster: {name}: cannot be read: it is neither a file nor one of {known}", field="cluster")
+    return load_cluster(name), SHIPPED
 
 
 def _drawn_cases(
@@ -213,6 +237,7 @@ def _drawn_cases(
             lists=request.lists or DEFAULT_LISTS,
             seed=request.seed,
             runtime=request.runtime,
+            pairs=request.pairs,
         )
         for load in loads
     ]
@@ -254,7 +279,9 @@ def _trace_cases(request: Request, cluster: tuple[Cluster, SpeedTable] | None, n
         lists = 1
         if request.lists not in (None, 1):
             notes.append(f"{path}: all {len(jobs)} jobs make one list; --seeds {request.lists} needs --jobs below that")
-    as_it_is = Case(scenario, speeds, None, count, lists, request.seed, request.runtime, trace=tuple(jobs))
+    as_it_is = Case(
+        scenario, speeds, None, count, lists, request.seed, request.runtime, trace=tuple(jobs), pairs=request.pairs
+    )
     offered = _offered_loads(as_it_is)
     if request.loads is None:
         return [_at_its_own_times(as_it_is, offered, path, notes)]

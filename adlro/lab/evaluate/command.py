@@ -111,13 +111,24 @@ def run(
         ),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A cluster in TOML, instead of the scenario's.")
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Another cluster than the scenario's: that of a scenario, such as gangs_64, or a TOML file.",
+        ),
     ] = None,
     runtime: Annotated[
         str,
         typer.Option(
             help="Runtime information of policies: true, noise:SIGMA, group, type, none, or learned: a decompose that "
             "starts with an empty memory and learns from the list's own ended jobs."
+        ),
+    ] = "true",
+    pairs: Annotated[
+        str,
+        typer.Option(
+            help="What policies know of two jobs that share a GPU: true, each pair; family, the mean of the other "
+            "pairs of the two families; application, row and column means; mean, one for each GPU model."
         ),
     ] = "true",
     decompose: Annotated[
@@ -171,6 +182,7 @@ def run(
         multi_gpu=multi_gpu,
         cluster=cluster,
         runtime=runtime,
+        pairs=pairs,
         decompose=decompose,
         redis_url=redis_url,
         weights=_weights(weights),

@@ -244,6 +244,7 @@ def _meta(evaluation: Evaluation) -> dict[str, Any]:
         },
         "seed": request.seed,
         "runtime": request.runtime,
+        "pairs": request.pairs,
         "wait_ratio": request.wait_ratio,
         "wait_ratios": request.wait_ratios,
         "wait_limit": request.wait_limit,

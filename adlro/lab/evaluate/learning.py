@@ -18,7 +18,15 @@ import numpy as np
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.errors import AdlroError, InternalError
 from adlro.records.cluster import Cluster
-from adlro.records.events import Clock, ClockMode, ClusterDescription, ClusterEvent, EventBatch, EventKind
+from adlro.records.events import (
+    Capabilities,
+    Clock,
+    ClockMode,
+    ClusterDescription,
+    ClusterEvent,
+    EventBatch,
+    EventKind,
+)
 from adlro.records.jobs import Job, JobSpec
 from adlro.services.orchestrator.ports import RuntimePredictor
 from adlro.services.orchestrator.runtimes.predictions import NEVER, Expected, ExpectedRuntimes
@@ -76,9 +84,9 @@ async def simulate_learned(
         AdlroError: decompose does not answer, or does not learn. There is no fallback: figures of a run with other
             expectations for a while would be wrong.
     """
-    simulator = BatchSimulator(cluster, arrays)
-    specs = specs_of(jobs)
     policy = act if isinstance(act, Policy) else _Evaluated(act)
+    simulator = BatchSimulator(cluster, arrays, preempts=policy.preempts)
+    specs = specs_of(jobs)
     course = _Course(cluster, specs, await decompose.begin(cluster, specs), policy, simulator, decompose)
     await course.submit()
     while len(simulator.active):
@@ -135,9 +143,10 @@ class _Course:
         self._simulator, self._decompose = simulator, decompose
         self._predictions = ExpectedRuntimes(decompose, _fail)
         clock = Clock(ClockMode.VIRTUAL, 0.0, False, _BEFORE_S)
-        description = ClusterDescription(cluster, (), (), clock, _INCARNATION, 0, 1)
+        can = Capabilities(virtual_clock=True, gangs=True, preemption=True)
+        description = ClusterDescription(cluster, (), (), clock, _INCARNATION, 0, 1, capabilities=can)
         self._core = Core(
-            reconcile.begin(description, None, _BEFORE_S, (), 1, {}),
+            reconcile.begin(description, None, _BEFORE_S, (), 1, {}, 0.0 if policy.preempts else None),
             0,
             _INCARNATION,
             1,
@@ -151,8 +160,9 @@ class _Course:
         self._queue: list[int] = []  # numbers of the jobs in the simulator's queue, in its order
         self._joined = 0
         self._runs: Bools = np.zeros(len(specs), dtype=np.bool_)
-        # Number, GPUs and time of starts without an event so far.
-        self._started: list[tuple[int, tuple[int, ...], float]] = []
+        self._attempts: Ints = np.zeros(len(specs), dtype=np.int64)
+        # Starts and stops of the last round, which the core has not heard of.
+        self._news: list[ClusterEvent] = []
         self._records: dict[str, list[Move]] = {}  # of jobs that have not ended
         self._launches: list[effects.Launch] = []
         self._revision = 0
@@ -176,8 +186,7 @@ class _Course:
         now_s, before = self._now_s, self._decisions
         outcome = self._simulator.outcome()
         end_s, gpu, gpus = (each[0, : len(self._specs)] for each in (outcome.end_s, outcome.gpu, outcome.gpus))
-        events = [self._event(EventKind.STARTED, *started) for started in self._started]
-        self._started.clear()
+        events, self._news = self._news, []
         ended = np.flatnonzero(self._runs & (end_s <= now_s))
         for number in ended[np.lexsort((gpu[ended], end_s[ended]))].tolist():
             self._runs[number] = False
@@ -188,8 +197,8 @@ class _Course:
         # The simulator ends a hold by the same rule.
         self._core.step(inputs.AskAgain(), 0.0)
         await self._give(EventBatch(_INCARNATION, tuple(events), Clock(ClockMode.VIRTUAL, 0.0, False, now_s)))
-        launches, self._launches = self._launches, []
-        for order in launches:
+        while self._launches:  # an answer may lead to another launch
+            order = self._launches.pop(0)
             await self._give(inputs.LaunchAnswered(order.job_id, order.attempt, inputs.Accepted(0)))
         if before == self._decisions:
             raise InternalError(f"nothing was decided at {now_s:.10g} s, where the simulator says that something could")
@@ -205,19 +214,29 @@ class _Course:
 
     def _event(self, kind: EventKind, number: int, gpus: tuple[int, ...], time_s: float) -> ClusterEvent:
         self._revision += 1
-        placement = self._core.ledger.layout.placement(gpus)
-        return ClusterEvent(self._revision, kind, time_s, self._job_ids[number], 1, placement)
+        placement, attempt = self._core.ledger.layout.placement(gpus), int(self._attempts[number])
+        return ClusterEvent(self._revision, kind, time_s, self._job_ids[number], attempt, placement)
 
     def _carry_out(self, decided: effects.Decided) -> None:
         self._decisions += 1
-        place, gpus = decided.action
+        (place, gpus), now_s, victims = decided.action, self._now_s, []
         if decided.made is not None:
-            number = self._number[decided.made.job_id]
-            place = bisect.bisect_left(self._queue, number)
-            del self._queue[place]
-            self._started.append((number, gpus, self._now_s))
+            victims = [(self._number[ref.job_id], ref) for ref in decided.made.preempts]
+            place = bisect.bisect_left(self._queue, self._number[decided.made.job_id])
+        where = {number: self._core.ledger.entries[ref.job_id].gpus for number, ref in victims}
+        self._simulator.act(np.array([[place, *(gpus or (HOLD,))]]), stops=np.array([bool(victims)]))
+        for number, ref in victims:
+            self._runs[number] = False
+            event = self._event(EventKind.PREEMPTED, number, where[number], now_s)
+            share = float(self._simulator.share_left[0, number])
+            self._news.append(dataclasses.replace(event, attempt=ref.attempt, remaining_ratio=share))
+        if decided.made is not None:
+            number = self._queue.pop(place)
             self._runs[number] = True
-        self._simulator.act(np.array([[place, *(gpus or (HOLD,))]]))
+            self._attempts[number] += 1
+            self._news.append(self._event(EventKind.STARTED, number, gpus, now_s))
+        for number, _ in victims:
+            bisect.insort(self._queue, number)
 
     async def _give(self, given: inputs.Event | inputs.Answer | None) -> None:
         while given is not None:

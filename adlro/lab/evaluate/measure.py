@@ -9,8 +9,9 @@ Definitions, for a list of J jobs with submission s, start t of the last attempt
 - best = the job's shortest true duration on any GPU of the cluster that can hold it
 - bounded slowdown = max(1, JCT / max(best, 10 s)): D. G. Feitelson, "Metrics for Parallel Job Scheduling and Their
   Convergence", JSSPP 2001, with its threshold of 10 s
-- busy utilization = GPU time of all attempts / (GPUs x makespan); useful utilization = sum(best) / (GPUs x makespan):
-  what part of the GPU time a cluster would need that ran every job where it is fastest
+- busy utilization = GPU time of all attempts / (GPUs x makespan), that of two on one GPU counted once; useful
+  utilization = sum(best) / (GPUs x makespan): what part of the GPU time a cluster would need that ran every job where
+  it is fastest, and alone
 - fairness = Jain's index (sum x)^2 / (n sum x^2) over the users' mean bounded slowdowns x; 1: all users alike (R. Jain,
   D. Chiu, W. Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC-TR-301, 1984)
 
@@ -138,6 +139,9 @@ def figures_of(
         makespan_s = float(end_s.max() - submit_s[0])
         slowdown = np.maximum(1.0, jct_s / np.maximum(best_s[number, here], SLOWDOWN_BOUND_S))
         gpu_time_s = gpus * makespan_s
+        runs = _runs(outcome, number)
+        if jobs.shareable[number].any():
+            busy_s[number] -= _cut_shared(runs)
         metrics[number] = (
             jct_s.mean(),
             *np.percentile(jct_s, (95, 99)),
@@ -152,7 +156,7 @@ def figures_of(
             jct_s[len(jct_s) // 2 :].mean(),
         )
         jct_counts += np.histogram(np.clip(jct_s, JCT_EDGES_S[0], JCT_EDGES_S[-1]), JCT_EDGES_S)[0]
-        gpu_busy += _busy_shares(_runs(outcome, number), float(submit_s[0]), makespan_s, gpus)
+        gpu_busy += _busy_shares(runs, float(submit_s[0]), makespan_s, gpus)
     if basis_counts is None:
         basis_counts = np.zeros((lists, len(BASES)), dtype=np.int64)
     return Figures(metrics, stuck, jct_counts, gpu_busy, _gantt(outcome), basis_counts)
@@ -184,6 +188,18 @@ def _runs(outcome: BatchOutcome, number: int) -> Floats:
     """(R, 4) GPU, start, end, completed of a list's attempts."""
     runs = [(run.gpu, run.start_s, run.end_s, run.completed) for run in outcome.runs(number)]
     return np.array(runs, dtype=np.float64).reshape(-1, 4)
+
+
+def _cut_shared(runs: Floats) -> float:
+    """Lets runs on a GPU begin where those that began before have ended; returns by how much they were cut."""
+    cut_s, busy_until_s = 0.0, dict[float, float]()
+    for row in np.argsort(runs[:, 1], kind="stable").tolist():
+        gpu, start_s, end_s, _ = runs[row].tolist()
+        begin_s = min(max(start_s, busy_until_s.get(gpu, start_s)), end_s)
+        runs[row, 1] = begin_s
+        cut_s += begin_s - start_s
+        busy_until_s[gpu] = max(busy_until_s.get(gpu, end_s), end_s)
+    return cut_s
 
 
 def _busy_shares(runs: Floats, begin_s: float, makespan_s: float, gpus: int) -> Floats:

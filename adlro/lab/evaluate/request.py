@@ -13,6 +13,7 @@ from adlro.errors import InvalidInput
 from adlro.kit.addresses import split_address
 from adlro.lab.evaluate.hyperscore import EQUAL, Weights
 from adlro.workload.estimates import parse_runtime
+from adlro.workload.pairs import PAIR_KINDS
 from adlro.workload.scenario import SCENARIO_NAMES
 from adlro.workload.traces import MULTI_GPU, TRACE_FORMATS
 
@@ -45,8 +46,9 @@ class Request:
         seed: seed of lists, noise and bootstrap.
         trace, trace_format: a job list file; None: no trace, or the format by the file's name.
         multi_gpu: what becomes of a trace's jobs of several GPUs, one of `MULTI_GPU`; None: the format's own way.
-        cluster: a TOML file in place of the scenario's cluster.
+        cluster: a TOML file, or the name of a scenario, whose cluster is taken in place of the scenario's own.
         runtime: the policies' knowledge of runtimes, one of `adlro.workload.estimates`, or "learned".
+        pairs: their knowledge of two jobs that share a GPU, one of `adlro.workload.pairs.PAIR_KINDS`.
         decompose, redis_url: address and store of a running decompose for "learned"; None: an own one.
         weights: weights of HyperScore.
         wait_ratio: ratio of the limit on waits (policies/bounded_wait.py) of every policy, also own ones, 0 for none;
@@ -68,6 +70,7 @@ class Request:
     multi_gpu: str | None = None
     cluster: str | None = None
     runtime: str = "true"
+    pairs: str = "true"
     decompose: str | None = None
     redis_url: str | None = None
     weights: Weights = EQUAL
@@ -116,6 +119,7 @@ class Request:
             if self.trace is None:
                 raise InvalidInput("multi_gpu: is about a trace's jobs; name one with --trace", field="multi_gpu")
             require_known(self.multi_gpu, MULTI_GPU, "multi_gpu", "way with jobs of several GPUs")
+        require_known(self.pairs, PAIR_KINDS, "pairs", "knowledge of pairs")
         self._check_runtime()
 
     def _check_runtime(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.records.decisions import DecisionBasis
-from adlro.state.observation import Ints, Observation
+from adlro.state.observation import Bools, Ints, Observation
 
 BASES = tuple(DecisionBasis)
 """Columns of counts."""
@@ -39,17 +39,23 @@ class Tally:
         self._policy = policy
         self._says = type(policy).act is Policy.act and type(policy).scores is Policy.scores
 
-    def act(self, observation: Observation, lists: Ints) -> tuple[Ints, Ints | None]:
-        """(A, 1 + W) the policy's actions, as `Policy.act` has them, and (A,) reservations, as `Judgement` has them.
+    @property
+    def preempts(self) -> bool:
+        """Whether the policy may stop jobs; one with its own `act` does not."""
+        return self._says and self._policy.preempts
+
+    def act(self, observation: Observation, lists: Ints) -> tuple[Ints, Ints | None, Bools | None]:
+        """What `BatchSimulator.act` takes: the policy's actions, whom GPUs are kept free for, and what is stopped.
 
         Args:
             observation: the observation of A lists.
             lists: (A,) the numbers of these lists; none twice.
         """
         if not self._says:
-            return self._policy.act(observation), None
+            return self._policy.act(observation), None, None
         judgement = self.judge(observation, lists)
-        return self._policy.choose(observation, judgement), judgement.reserve
+        actions = self._policy.choose(observation, judgement)
+        return actions, judgement.reserve, self._policy.stopping(observation, judgement)
 
     def judge(self, observation: Observation, lists: Ints) -> Judgement:
         """The policy's judgement; its bases are counted. The arguments are those of `act`."""
@@ -64,7 +70,7 @@ class Tally:
         """The policy, or its actions if it has only these, for the one list of a tally with N = 1."""
         the_list = np.zeros(1, dtype=np.int64)
         if self._says:
-            return _Counted(self, the_list)
+            return (_CountedStops if self.preempts else _Counted)(self, the_list)
         return lambda observation: self.act(observation, the_list)[0]
 
 
@@ -85,3 +91,9 @@ class _Counted(Policy):
     def judge(self, observation: Observation) -> Judgement:
         """The policy's judgement."""
         return self._tally.judge(observation, self._lists)
+
+
+class _CountedStops(_Counted):
+    """The same of a policy that may stop jobs."""
+
+    preempts = True

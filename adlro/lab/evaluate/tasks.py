@@ -90,9 +90,10 @@ class Setup:
         """
         case = self.cases[task.case]
         arrays = self.arrays(task.case, task.first, task.last)
-        tally = Tally(self.policy(task.policy, case), task.last - task.first)
+        policy = self.policy(task.policy, case)
+        tally = Tally(policy, task.last - task.first)
         try:
-            outcome = self._simulated(task, arrays, tally)
+            outcome = self._simulated(task, arrays, tally, policy)
             return figures_of(
                 case.cluster, outcome, policy=task.policy, first_list=task.first, basis_counts=tally.counts
             )
@@ -103,11 +104,11 @@ class Setup:
         except InternalError as error:
             raise InternalError(f"{case.text}, seed {case.seed}: {error.message}") from error
 
-    def _simulated(self, task: Task, arrays: JobArrays, tally: Tally) -> BatchOutcome:
+    def _simulated(self, task: Task, arrays: JobArrays, tally: Tally, policy: Policy) -> BatchOutcome:
         case = self.cases[task.case]
         # The reference uses no runtimes, so none must be learned for it.
         if not case.is_learned or task.policy == REFERENCE:
-            simulator = BatchSimulator(case.cluster, arrays)
+            simulator = simulator_for(case, arrays, policy)
             while len(simulator.active):
                 simulator.act(*tally.act(simulator.observe(), simulator.active))
             return simulator.outcome()
@@ -151,6 +152,20 @@ class Setup:
             "decompose": self.decompose,
             "wait_ratio": self.wait_ratio,
         }
+
+
+def simulator_for(case: Case, arrays: JobArrays, policy: Policy) -> BatchSimulator:
+    """The simulator of lists of a case, which asks as the policy wants; GPUs are shared where it shares them."""
+    if not policy.shares:
+        return BatchSimulator(case.cluster, arrays, preempts=policy.preempts)
+    return BatchSimulator(
+        case.cluster,
+        arrays,
+        preempts=policy.preempts,
+        shares=True,
+        kept=case.true_pairs.kept,
+        expected_kept=case.expected_pairs.kept,
+    )
 
 
 def cut(cases: Sequence[Case], names: Sequence[str]) -> list[Task]:

@@ -33,8 +33,8 @@ from adlro.sim import kernel
 from adlro.sim.batch import change_arrays
 from adlro.sim.course import DECISION, Course, new_course
 from adlro.sim.decision_points import decision_points
+from adlro.state.cluster_arrays import IDLE, Hardware, Machines, empty_machines, hardware_of
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import IDLE, Hardware, Machines, empty_machines, hardware_of
 from adlro.state.observation import HOLD, Ints, Observation
 from adlro.state.scene import Scene, whole_queue
 
@@ -247,7 +247,8 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
             kept = np.flatnonzero(sampled.played > 1)
             records.append(_record(machines, jobs, course, chosen[kept], _rows(sampled, kept)))
             _explore(rng, sampling, sampled, at, rows, gpus)
-        wrong = kernel.act_all(hardware, machines, jobs, changes, course, active, rows, gpus[:, None])
+        stops = np.zeros(0, dtype=np.bool_)
+        wrong = kernel.act_all(hardware, machines, jobs, changes, course, active, rows, gpus[:, None], stops)
         if wrong >= 0:
             raise ValueError(f"{world.text}: job {rows[wrong]} of the queue cannot start on GPU {gpus[wrong]}")
     if not records:

@@ -24,8 +24,8 @@ from adlro.decide.rollouts.futures import Imagination, copy_job, copy_now
 from adlro.decide.rollouts.rule import Base
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.sim.course import FUTURE, PRIORITY_S, Course, place_in_order
+from adlro.state.cluster_arrays import Hardware, Machines
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import Hardware, Machines
 from adlro.state.observation import HOLD, Floats, Ints
 
 

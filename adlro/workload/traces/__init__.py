@@ -1,4 +1,4 @@
-"""Job lists read from files: the lists of the scenario `paper`, and traces in four formats, also gzipped.
+"""Job lists read from files: the project's own lists (`paper`), and traces in four formats, also gzipped.
 
 Each reader returns the jobs in the order of submission, and notes about the conversion. Fields that a trace lacks are
 drawn from a scenario's distributions with a seed. Invalid input is an InvalidInput that names file, line and field.
@@ -6,16 +6,19 @@ drawn from a scenario's distributions with a seed. Invalid input is an InvalidIn
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
 
 from adlro.errors import InvalidInput
 from adlro.records.cluster import Cluster
+from adlro.workload.demand import node_kinds
 from adlro.workload.job_lists import WorkloadJob
 from adlro.workload.scenario import Scenario
 from adlro.workload.traces.alibaba import ALIBABA_COLUMNS, read_alibaba
-from adlro.workload.traces.complete import MULTI_GPU, TraceNotes, require_multi_gpu
+from adlro.workload.traces.complete import MULTI_GPU, TEXTS, TraceNotes, is_too_large, require_multi_gpu
 from adlro.workload.traces.gavel import GAVEL_COLUMNS, read_gavel
-from adlro.workload.traces.paper import PAPER_COLUMNS, read_paper_csv
+from adlro.workload.traces.paper import PAPER_COLUMNS, PAPER_OPTIONAL_COLUMNS, read_paper_csv, write_paper_csv
 from adlro.workload.traces.philly import PHILLY_COLUMNS, read_philly
 from adlro.workload.traces.rows import read_text
 from adlro.workload.traces.swf import SWF_FIELDS, read_swf
@@ -25,6 +28,7 @@ __all__ = [
     "GAVEL_COLUMNS",
     "MULTI_GPU",
     "PAPER_COLUMNS",
+    "PAPER_OPTIONAL_COLUMNS",
     "PHILLY_COLUMNS",
     "SWF_FIELDS",
     "TRACE_FORMATS",
@@ -36,6 +40,7 @@ __all__ = [
     "read_philly",
     "read_swf",
     "read_trace",
+    "write_paper_csv",
 ]
 
 _READERS = {"swf": read_swf, "philly": read_philly, "alibaba": read_alibaba, "gavel": read_gavel}
@@ -89,8 +94,7 @@ def read_trace(
         limit: only the first jobs by submission, up to this number.
         scenario: source of the drawn fields; if left out, `gavel` for that format and `paper` for others.
         multi_gpu: what becomes of jobs of several GPUs, one of `MULTI_GPU`: "gang", they keep them, or "one", they get
-            one. None: "gang" for traces of GPUs, "one" for SWF, whose processors are those of CPU machines. Without
-            effect on the format `paper`, whose jobs have one each.
+            one. None: "gang", but "one" for SWF, whose processors are those of CPU machines.
         cluster: where the jobs are to run; jobs of more GPUs than it can give are left out. None: all are taken.
 
     Raises:
@@ -102,8 +106,7 @@ def read_trace(
     if multi_gpu is not None:
         require_multi_gpu(multi_gpu)
     if trace_format == "paper":
-        jobs = read_paper_csv(path)
-        return jobs[:limit], TraceNotes(str(path), "paper", len(jobs[:limit]), len(jobs[:limit]), len(jobs))
+        return _own_list(path, limit, multi_gpu or "gang", cluster)
     if trace_format not in _READERS:
         raise InvalidInput(
             f"trace_format: must be one of {', '.join(TRACE_FORMATS)}, not '{trace_format}'", field="trace_format"
@@ -115,4 +118,32 @@ def read_trace(
         scenario=scenario,
         multi_gpu=multi_gpu or ("one" if trace_format == "swf" else "gang"),
         cluster=cluster,
+    )
+
+
+def _own_list(
+    path: str | Path, limit: int | None, multi_gpu: str, cluster: Cluster | None
+) -> tuple[list[WorkloadJob], TraceNotes]:
+    """A list of the project's own form: nothing is drawn, and times are as they stand there."""
+    found = read_paper_csv(path)
+    several = sum(job.gpu_count > 1 for job in found[:limit])
+    if multi_gpu == "one":
+        found = [replace(job, gpu_count=1, max_node_count=0) for job in found]
+    kinds = None if cluster is None else node_kinds(cluster)
+    fits = [kinds is None or not is_too_large(job, kinds) for job in found]
+    jobs = list(itertools.compress(found, fits))
+    if not jobs:
+        raise InvalidInput(f"{path}: holds no job that can run: {len(found)} {TEXTS['too_large']}", field="path")
+    taken = jobs[:limit]
+    lines = [job.source_line or 0 for job, fit in zip(found, fits, strict=True) if not fit]
+    lines = [line for line in lines if len(taken) == len(jobs) or line < (taken[-1].source_line or 0)]
+    counts = {"several_gpus": several} if multi_gpu == "one" else {}
+    return taken, TraceNotes(
+        path=str(path),
+        trace_format="paper",
+        lines=len(taken) + len(lines),
+        jobs=len(taken),
+        jobs_in_file=len(jobs),
+        counts={key: count for key, count in {**counts, "too_large": len(lines)}.items() if count},
+        first_lines={"too_large": lines[0]} if lines else {},
     )

@@ -170,7 +170,7 @@ def complete(
         if len(jobs) == limit:
             break
         filled, capped = _filled(job, taken[0].submit_s if taken else job.submit_s, scenario, rng, share)
-        if kinds is not None and _is_too_large(filled, kinds):
+        if kinds is not None and is_too_large(filled, kinds):
             too_large.append(job)
             continue
         if capped:
@@ -214,7 +214,7 @@ def require_multi_gpu(multi_gpu: str) -> None:
         raise InvalidInput(f"multi_gpu: must be {' or '.join(MULTI_GPU)}, not '{multi_gpu}'", field="multi_gpu")
 
 
-def _is_too_large(job: WorkloadJob, kinds: Mapping[NodeKind, int]) -> bool:
+def is_too_large(job: WorkloadJob, kinds: Mapping[NodeKind, int]) -> bool:
     """Whether a cluster could hold the job with one GPU, but never with all of them."""
     if job.gpu_count == 1 or holding_models(kinds, job):
         return False

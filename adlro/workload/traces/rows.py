@@ -52,6 +52,10 @@ class Row:
         """The field's text, possibly empty."""
         return self._values[self._numbers[field]].strip()
 
+    def given(self, field: str) -> bool:
+        """Whether the file has the column, and the line something there."""
+        return field in self._numbers and bool(self.text(field))
+
     def number(
         self, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
     ) -> float:
@@ -136,8 +140,13 @@ class InOrder:
         self._last = time_s
 
 
-def csv_rows(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The lines of a CSV file with exactly these columns, in any order; blank lines are skipped.
+def csv_rows(path: str | Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Row]:
+    """The lines of a CSV file with these columns, in any order; blank lines are skipped.
+
+    Args:
+        path: the file.
+        columns: what it must have.
+        optional: what it may have beside them (`Row.given`); nothing else is allowed.
 
     Raises:
         InvalidInput: no such file, unreadable, not UTF-8, a missing, unknown or repeated column, a line with too many
@@ -147,7 +156,7 @@ def csv_rows(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
-        _check_header(path, header, columns)
+        _check_header(path, header, columns, optional)
         numbers = {name: i for i, name in enumerate(header)}
         for values in reader:
             if len(values) != len(header):
@@ -188,17 +197,19 @@ def read_text(path: str | Path, *, lenient: bool = False) -> str:
         ) from None
 
 
-def _check_header(path: str | Path, header: Sequence[str], columns: Sequence[str]) -> None:
+def _check_header(path: str | Path, header: Sequence[str], columns: Sequence[str], optional: Sequence[str]) -> None:
     wanted = ",".join(columns)
     if not any(header):
         raise InvalidInput(f"{path}: line 1: {columns[0]}: no header, but {wanted} is expected", field=columns[0])
     problems = [
         *((name, "is missing") for name in columns if name not in header),
-        *((name, "is unknown") for name in header if name not in columns),
+        *((name, "is unknown") for name in header if name not in (*columns, *optional)),
         *((name, "is given twice") for i, name in enumerate(header) if name in header[:i]),
     ]
     if problems:
         name, problem = problems[0]
+        more = f" (and may have {','.join(optional)})" if optional else ""
         raise InvalidInput(
-            f"{path}: line 1: header must be {wanted}, not {','.join(header)}: {name}: the column {problem}", field=name
+            f"{path}: line 1: header must be {wanted}{more}, not {','.join(header)}: {name}: the column {problem}",
+            field=name,
         )

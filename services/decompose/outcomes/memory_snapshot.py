@@ -1,7 +1,8 @@
 """The memory of finished jobs as a file: written as a whole or not at all, read only if complete and of this version.
 
     {"format": "adlro-outcomes", "version": 2, "vocabulary": "1", "cursor": ..., "bytes": ..., "blake2b": ...}
-    <zlib: JSON of {"vocabularies": {name: {value: number}}, "jobs": [...]}>
+    <zlib: JSON of {"vocabularies": {name: {value: number}}, "jobs": [...], "restarts": [...],
+                    "pairs": [...]}>
 
 The file has the last folded position in the stream of outcomes, so that a process continues from there. Every type is
 checked before its use (pydantic, strict), so that no content of a file can end the service.
@@ -21,7 +22,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -30,11 +31,13 @@ from pydantic import AllowInfNan, Field, TypeAdapter, ValidationError
 from adlro.errors import InvalidInput
 from adlro.records.jobs import JobSpec
 from adlro.services.decompose.outcomes.outcome_memory import DEFAULT_CLUSTER, FinishedJob
+from adlro.services.decompose.outcomes.restart_costs import ObservedRestart
 from adlro.services.decompose.variables.variables import VOCABULARY_VERSION
 
 FORMAT, VERSION = "adlro-outcomes", 2
 READABLE_VERSIONS = (1, 2)
-"""Version 1 had lists of values as vocabularies, and jobs without their clusters."""
+"""Version 1 had lists of values as vocabularies, and jobs without their clusters. Files of version 2 may lack restarts
+and pairs; releases without these ignore them, so that one can go back to such a release with its file."""
 MOST_CONTENT_BYTES = 2**30
 """Limit of the decompressed size in bytes; a million jobs need about this."""
 ANOTHER_VERSION = "ANOTHER_VERSION"
@@ -62,9 +65,38 @@ class _PlainJob:
 
 
 @dataclass(frozen=True, slots=True)
+class _PlainRestart:
+    user: str
+    application: str
+    restart_s: _Figure
+    std_s: _Figure
+    stated_s: _Figure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPair:
+    """A pair that shared a GPU: the kept share of the first of two kinds of jobs, and its standard deviation.
+
+    size, beside_size: log2; None: not stated.
+    """
+
+    gpu_model: str
+    name: str
+    family: str
+    beside_name: str
+    beside_family: str
+    kept_share: _Figure
+    std: _Figure
+    size: _Figure | None = None
+    beside_size: _Figure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Content:
     vocabularies: dict[str, _Vocabulary]
     jobs: list[_PlainJob]
+    restarts: list[_PlainRestart] = field(default_factory=list)
+    pairs: list[KeptPair] = field(default_factory=list)
 
 
 _CONTENT = TypeAdapter(_Content)
@@ -83,11 +115,21 @@ class WrittenSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
-    """A file's content: finished jobs, oldest first; the growing vocabularies; the id of the last folded entry."""
+    """A file's content.
+
+    Attributes:
+        jobs: finished jobs, oldest first.
+        vocabularies: those that grow.
+        cursor: the id of the last folded entry.
+        restarts: observed restart times, in the order in which to learn them.
+        pairs: in the order in which to learn them.
+    """
 
     jobs: Sequence[FinishedJob]
     vocabularies: Mapping[str, Sequence[str] | Mapping[str, int]]
     cursor: str
+    restarts: Sequence[ObservedRestart] = ()
+    pairs: Sequence[KeptPair] = ()
 
 
 def save(path: Path, snapshot: MemorySnapshot) -> WrittenSnapshot:
@@ -167,7 +209,12 @@ def _reach(cursor: object) -> tuple[int, int]:
 
 
 def _write(path: Path, snapshot: MemorySnapshot) -> int:
-    content = {"vocabularies": dict(snapshot.vocabularies), "jobs": [_plain(job) for job in snapshot.jobs]}
+    content = {
+        "vocabularies": dict(snapshot.vocabularies),
+        "jobs": [_plain(job) for job in snapshot.jobs],
+        "restarts": [dataclasses.asdict(each) for each in snapshot.restarts],
+        "pairs": [dataclasses.asdict(each) for each in snapshot.pairs],
+    }
     body = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), level=1)
     header = {
         "format": FORMAT,
@@ -217,7 +264,16 @@ def load(path: Path) -> MemorySnapshot:
         raise _unreadable(path, f"is damaged: {where and where + ': '}{first['msg']}", "DAMAGED") from error
     except zlib.error as error:
         raise _unreadable(path, f"is damaged: {error}", "DAMAGED") from error
-    return MemorySnapshot([_job(each) for each in content.jobs], content.vocabularies, header["cursor"])
+    return MemorySnapshot(
+        [_job(each) for each in content.jobs],
+        content.vocabularies,
+        header["cursor"],
+        [
+            ObservedRestart(each.user, each.application, each.restart_s, each.std_s, each.stated_s)
+            for each in content.restarts
+        ],
+        content.pairs,
+    )
 
 
 def put_aside(path: Path) -> Path:
@@ -277,7 +333,7 @@ def _job(plain: _PlainJob) -> FinishedJob:
 
 
 _SPEC_DEFAULTS: dict[str, Any] = {
-    field.name: {} if field.name == "labels" else field.default
-    for field in dataclasses.fields(JobSpec)
-    if field.default is not dataclasses.MISSING or field.name == "labels"
+    each.name: {} if each.name == "labels" else each.default
+    for each in dataclasses.fields(JobSpec)
+    if each.default is not dataclasses.MISSING or each.name == "labels"
 }

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.records.jobs import JobSpec
+from adlro.records.outcomes import NeighbourTime, StoppedRun
 from adlro.records.predictions import Evidence, Recollection
 from adlro.services.decompose.hypervectors.algebra import WORD_BITS
 from adlro.services.decompose.hypervectors.codebook import Codebook, default_codebook
@@ -67,6 +68,8 @@ class FinishedJob:
         gpu_id: its first GPU; empty: not known.
         gpu_ids: all of them, of a job of several.
         spread: its GPUs were on more nodes than could hold them in the empty cluster.
+        stopped_runs, neighbours: its earlier attempts, and who shared its GPU; runtime_s is then that of its last
+            attempt. The memory has only jobs without: `learning` makes them as if they had run at once and alone.
     """
 
     job_id: str
@@ -78,6 +81,8 @@ class FinishedJob:
     cluster: str = DEFAULT_CLUSTER
     gpu_ids: tuple[str, ...] = ()
     spread: bool = False
+    stopped_runs: tuple[StoppedRun, ...] = ()
+    neighbours: tuple[NeighbourTime, ...] = ()
 
     @property
     def gpu(self) -> GpuKey:

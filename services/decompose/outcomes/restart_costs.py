@@ -8,11 +8,14 @@ so that a user's jobs of an application say most about the next one, those of ot
 applications little. Jobs without a statement have `DEFAULT_RESTART_S` in its place, and factors of their own. Each b
 has a value on a grid, so that the sums over the others are exact, and an observation may have any error, also one
 larger than the restart itself: then it says that the restart is not much longer.
+
+While all observed restarts are what their jobs stated, to the last digits, statements are returned as they are.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -32,8 +35,11 @@ JOB_LOG_STD = 0.2
 """Of a single restart about those of its user and application."""
 GROUP_LIMIT = 4096
 """Largest number of (user, application); the one learned from longest ago is dropped."""
+NEWEST = 32
+"""Observations of each (user, application) that count, so that a restart may change."""
 INTERVAL = (0.1, 0.5, 0.9)
 _GRID = np.linspace(-5.0, 5.0, 201)
+_EXACT = 1e-6  # error of a restart that counts as none: what rounding leaves of differences of times
 _FREEDOM = 4.0  # of Student's distribution: a restart that hung for minutes is an outlier
 
 
@@ -98,11 +104,11 @@ def observed_restart(
 
 @dataclass(slots=True)
 class _User:
-    """log_likelihood: of b(user, application), by its observations. up: the same of b(application)."""
+    """log_likelihood: of b(user, application), by its newest observations. up: the same of b(application)."""
 
+    observed: deque[ObservedRestart] = field(default_factory=lambda: deque(maxlen=NEWEST))
     log_likelihood: Floats = field(default_factory=lambda: np.zeros(len(_GRID)))
     up: Floats = field(default_factory=lambda: np.zeros(len(_GRID)))
-    count: int = 0
 
 
 @dataclass(slots=True)
@@ -122,13 +128,22 @@ class _Factors:
         self._applications: dict[str, _Application] = {}
         self._total = np.zeros(len(_GRID))
 
-    def learn(self, user: str, application: str, log_likelihood: Floats) -> None:
+    def learn(self, observed: ObservedRestart) -> None:
         """Adds an observation."""
-        of_application = self._applications.setdefault(application, _Application())
-        of_user = of_application.users.setdefault(user, _User())
-        of_user.log_likelihood = of_user.log_likelihood + log_likelihood
-        of_user.count += 1
-        self._pass_up(application, of_application, of_user, _spread(of_user.log_likelihood, USER_LOG_STD))
+        of_application = self._applications.setdefault(observed.application, _Application())
+        of_user = of_application.users.setdefault(observed.user, _User())
+        full = len(of_user.observed) == NEWEST
+        of_user.observed.append(observed)
+        if full:  # summed anew, without the oldest
+            of_user.log_likelihood = np.sum([_log_likelihood(each) for each in of_user.observed], axis=0)
+        else:
+            of_user.log_likelihood = of_user.log_likelihood + _log_likelihood(observed)
+        up = _spread(of_user.log_likelihood, USER_LOG_STD)
+        self._pass_up(observed.application, of_application, of_user, up)
+
+    def observed(self, user: str, application: str) -> Sequence[ObservedRestart]:
+        """A user's observations of an application, oldest first."""
+        return self._applications[application].users[user].observed
 
     def drop(self, user: str, application: str) -> None:
         """Forgets a user's jobs of an application."""
@@ -146,7 +161,7 @@ class _Factors:
         down = _spread(of_all, APPLICATION_LOG_STD) + of_application.total - of_user.up
         log_p = _spread(down, USER_LOG_STD) + of_user.log_likelihood
         weights = np.exp(log_p - log_p.max())
-        return weights / weights.sum(), of_user.count
+        return weights / weights.sum(), len(of_user.observed)
 
     def _pass_up(self, name: str, of_application: _Application, of_user: _User, up: Floats) -> None:
         of_application.total = of_application.total + (up - of_user.up)
@@ -173,6 +188,10 @@ class RestartCosts:
         """Forgets all restarts."""
         self._factors = {True: _Factors(STATED_LOG_STD), False: _Factors(NOT_STATED_LOG_STD)}
         self._seen: dict[tuple[bool, str, str], None] = {}  # the one learned from last at the end
+        self._as_stated = True
+        self._known: dict[
+            tuple[bool, str, str], RestartPrediction
+        ] = {}  # for a base of 1 s, since the last observation
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -194,11 +213,10 @@ class RestartCosts:
             oldest = next(iter(self._seen))
             del self._seen[oldest]
             self._factors[oldest[0]].drop(*oldest[1:])
-        expected_s = base_s * np.exp(_GRID)
-        scale = np.hypot(observed.std_s, JOB_LOG_STD * expected_s)
-        z = (observed.restart_s - expected_s) / scale
-        log_likelihood = -0.5 * (_FREEDOM + 1.0) * np.log1p(z**2 / _FREEDOM) - np.log(scale)
-        self._factors[stated].learn(observed.user, observed.application, log_likelihood - log_likelihood.max())
+        self._factors[stated].learn(observed)
+        if stated and not math.isclose(observed.restart_s, base_s, rel_tol=_EXACT, abs_tol=_EXACT):
+            self._as_stated = False
+        self._known.clear()
 
     def predict(self, user: str, application: str, stated_s: float | None = None) -> RestartPrediction:
         """The restart time of a job.
@@ -211,12 +229,42 @@ class RestartCosts:
             ValueError: the statement is not above 0, or not finite.
         """
         base_s = _base_s(stated_s)
-        weights, count = self._factors[stated_s is not None].posterior(user, application)
+        key = stated_s is not None, user, application
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= self._limit:
+                self._known.clear()
+            known = self._known[key] = self._predict(*key)
+        median_s, low_s, high_s = (each * base_s for each in known[:3])
+        if stated_s is not None and self._as_stated:
+            median_s, low_s, high_s = stated_s, min(low_s, stated_s), max(high_s, stated_s)
+        return RestartPrediction(median_s, low_s, high_s, known.restart_count)
+
+    def _predict(self, stated: bool, user: str, application: str) -> RestartPrediction:
+        weights, count = self._factors[stated].posterior(user, application)
         # Another job differs from those of its user and application by itself.
         weights = np.exp(_spread(np.log(np.maximum(weights, 1e-300)), JOB_LOG_STD))
         below = np.cumsum(weights / weights.sum()) - 0.5 * weights / weights.sum()
-        low, median, high = np.exp(np.interp(INTERVAL, below, _GRID)) * base_s
-        return RestartPrediction(float(median), float(low), float(high), count)
+        low, median, high = np.exp(np.interp(INTERVAL, below, _GRID)).tolist()
+        return RestartPrediction(median, low, high, count)
+
+    def observations(self) -> list[ObservedRestart]:
+        """All observations that count; learned in this order they give the same memory."""
+        return [
+            each
+            for stated, user, application in self._seen
+            for each in self._factors[stated].observed(user, application)
+        ]
+
+
+def _log_likelihood(observed: ObservedRestart) -> Floats:
+    """Of b(user, application)."""
+    expected_s = _base_s(observed.stated_s) * np.exp(_GRID)
+    scale = np.hypot(observed.std_s, JOB_LOG_STD * expected_s)
+    z = (observed.restart_s - expected_s) / scale
+    log_likelihood = -0.5 * (_FREEDOM + 1.0) * np.log1p(z**2 / _FREEDOM) - np.log(scale)
+    relative: Floats = log_likelihood - log_likelihood.max()
+    return relative
 
 
 def _base_s(stated_s: float | None) -> float:

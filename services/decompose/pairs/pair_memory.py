@@ -108,10 +108,10 @@ class PairMemory:
         """Learns from a run; runs of the same pair are averaged by their precision.
 
         Raises:
-            ValueError: the kept share is not in 0..1, or its standard deviation is not above 0.
+            ValueError: the kept share is not finite, or its standard deviation is not above 0.
         """
-        if not (0.0 <= run.kept_share <= 1.0 and 0.0 < run.std < math.inf):
-            raise ValueError(f"a kept share is in 0..1, and its standard deviation above 0: {run}")
+        if not (math.isfinite(run.kept_share) and 0.0 < run.std < math.inf):
+            raise ValueError(f"a kept share is finite, and its standard deviation above 0: {run}")
         key = PairKey(run.gpu_model, run.kind, run.beside)
         before = self._kept.pop(key, _Kept(0.0, 0.0))
         precision = min(run.std**-2, MOST_PRECISION)
@@ -121,6 +121,23 @@ class PairMemory:
         if len(self._kept) > self._limit:
             del self._kept[next(iter(self._kept))]
         self.revision += 1
+
+    def __contains__(self, pair: object) -> bool:
+        return pair in self._kept
+
+    def pairs(self) -> list[PairKey]:
+        """All pairs."""
+        return list(self._kept)
+
+    def copy(self) -> PairMemory:
+        """A copy, which another thread may use."""
+        other = PairMemory(self._limit)
+        other._kept, other.revision = dict(self._kept), self.revision
+        return other
+
+    def runs(self) -> list[SharedRun]:
+        """One run for each pair that gives the same memory, if they are learned in this order."""
+        return [SharedRun(*key, kept.mean, kept.precision**-0.5) for key, kept in self._kept.items()]
 
     def clear(self) -> None:
         """Forgets all runs; the revision still grows."""

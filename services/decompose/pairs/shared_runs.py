@@ -6,20 +6,20 @@ Plain records only. A kept share is 1 where the other job costs nothing and 0.4 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from adlro.hardware.shared_speeds import family_and_size
 from adlro.records.jobs import JobSpec
+from adlro.records.outcomes import ApplicationSize
 
-SIZE_LABEL = "batch_size"
-"""The label that tells two sizes of one application apart."""
 LEAST_SHARED = 0.05
 """Share of a job's runtime that it must have spent beside the other job: a shorter time says too little."""
 LEAST_STD = 0.005
 """Least standard deviation of an observed kept share."""
-_SIZED = re.compile(r"(?P<family>.+?) \([^()0-9]*(?P<size>[0-9]+(?:\.[0-9]+)?)[^()0-9]*\)")
+MOST_STD = 0.5
+"""Greatest one: a job that is as uncertain says nothing."""
 
 
 class SharingKind(NamedTuple):
@@ -38,7 +38,12 @@ class SharingKind(NamedTuple):
     @classmethod
     def of(cls, spec: JobSpec) -> SharingKind:
         """The kind of a job: by its application, and the size in its name or its label."""
-        return cls.named(spec.application, spec.labels.get(SIZE_LABEL, ""))
+        return cls.of_size(ApplicationSize.of(spec))
+
+    @classmethod
+    def of_size(cls, application: ApplicationSize) -> SharingKind:
+        """The kind of an application's jobs of one size."""
+        return cls.named(application.application, application.batch_size)
 
     @classmethod
     def named(cls, application: str, size_label: str = "") -> SharingKind:
@@ -48,9 +53,9 @@ class SharingKind(NamedTuple):
             application: a size in its last parentheses, as in "LM (batch size 10)", is its size.
             size_label: the size of jobs whose application does not have it in its name; empty: not stated.
         """
-        sized = _SIZED.fullmatch(application)
-        if sized is not None:
-            return cls(application, sized["family"], _log2(sized["size"]))
+        family, size_in_name = family_and_size(application)
+        if size_in_name:
+            return cls(application, family, _log2(size_in_name))
         size = _log2(size_label)
         return cls(application if math.isnan(size) else f"{application}/{size:g}", application, size)
 
@@ -63,7 +68,7 @@ class SharedRun:
         gpu_model: of the GPU.
         kind: of the job.
         beside: of the other job.
-        kept_share: in 0..1.
+        kept_share: outside 0..1 by its error alone.
         std: standard deviation of its error.
     """
 
@@ -92,7 +97,7 @@ def observed_run(
     """What a finished job says of the neighbour with which it spent most time.
 
     The job's work is the sum over its neighbours of time x kept share. Of the neighbours but one the kept share is the
-    predicted one.
+    predicted one. The result is not limited to 0..1, as the mean of limited ones would be biased.
 
     Args:
         gpu_model: of the GPU.
@@ -103,10 +108,11 @@ def observed_run(
         predicted: the predicted kept share of the job beside each neighbour.
 
     Returns:
-        None: it had no neighbour for long enough.
+        None: it had no neighbour for long enough, or its runtime alone is too uncertain.
     """
     by_neighbour: dict[SharingKind, float] = {}
-    rest_s = alone_s
+    # A job that is shorter than predicted seems to keep more, in proportion: this makes the mean right.
+    rest_s = alone_s * math.exp(-0.5 * alone_log_std**2)
     for each in times:
         if each.beside is None:
             rest_s -= each.time_s
@@ -118,8 +124,11 @@ def observed_run(
     if most_s < LEAST_SHARED * sum(each.time_s for each in times):
         return None
     rest_s -= sum(predicted(other) * time_s for other, time_s in by_neighbour.items() if other != beside)
-    std = max(LEAST_STD, alone_log_std * alone_s / most_s)
-    return SharedRun(gpu_model, kind, beside, min(1.0, max(0.0, rest_s / most_s)), std)
+    # By the shares of its time and what was predicted, not by the times themselves: standard deviations that depend on
+    # the job's own error would make weighted means wrong.
+    at_work = sum(each.time_s * (1.0 if each.beside is None else predicted(each.beside)) for each in times)
+    std = max(LEAST_STD, alone_log_std * at_work / most_s)
+    return SharedRun(gpu_model, kind, beside, rest_s / most_s, std) if std <= MOST_STD else None
 
 
 def _log2(text: str) -> float:

@@ -44,6 +44,7 @@ from adlro.services.decompose.runtimes.interval_coverage import (
 from adlro.services.decompose.runtimes.predictor import (
     INTERVAL_COVERAGE,
     PRIOR_LOG_SIGMA,
+    Expectation,
     Predictions,
     evidence,
     require_known,
@@ -70,6 +71,8 @@ NOVEL = 0.95
 """Novelty from which a job is flagged."""
 RANK_FROM = 20
 """Number of configurations from which novelty is a rank among them; with fewer it is the unexplained share itself."""
+EXACT_FROM = 20
+"""Number of exact declarations from which further ones are believed to be exact within LEAST_SPREAD."""
 LISTED_FROM = 4
 """Number of an application's finished jobs on a GPU model from which the speed table's uncertainty no longer counts."""
 NOTED_LIMIT = 16_384
@@ -294,6 +297,17 @@ class LearnedPredictor:
         if self._refits_itself and self.due:
             self._refit_itself()
         return self._predict(jobs, gpu_models)
+
+    def expect(self, job: JobSpec, gpu_models: Sequence[str]) -> Expectation:
+        """What a job that has finished was expected to take on each model; see `Predictor.expect`."""
+        sigmas = [math.sqrt(self._speed(job, model)[1]) for model in gpu_models]
+        found = Expectation.of(self._predict([job], gpu_models), sigmas)
+        if not self.all_exact or self._declared_s(job) is None:
+            return found
+        # Intervals of exact declarations narrow slowly: a finished job may rest on all that was exact so far.
+        narrow = self._window.declared_count >= EXACT_FROM
+        log_std = np.minimum(found.log_std, LEAST_SPREAD) if narrow else found.log_std
+        return found._replace(exact=True, log_std=log_std)
 
     def evidence(
         self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()

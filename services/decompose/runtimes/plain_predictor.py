@@ -29,6 +29,7 @@ from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, Outcom
 from adlro.services.decompose.runtimes.predictor import (
     INTERVAL_COVERAGE,
     PRIOR_LOG_SIGMA,
+    Expectation,
     Predictions,
     SpreadPredictions,
     evidence,
@@ -95,6 +96,14 @@ class PlainPredictor:
     def predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
         """Predicts each job on each model; see `Predictor.predict`."""
         require_known(gpu_models, self._speeds, self._cluster_gpu_models())
+        return self._predict(jobs, gpu_models)
+
+    def expect(self, job: JobSpec, gpu_models: Sequence[str]) -> Expectation:
+        """What a job that has finished was expected to take on each model; see `Predictor.expect`."""
+        sigmas = [self._speeds.of(job, model).log_sigma for model in gpu_models]
+        return Expectation.of(self._predict([job], gpu_models), sigmas)
+
+    def _predict(self, jobs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predictions:
         estimates = [self._estimate(job) for job in jobs]
         # Jobs of an application have the same speeds: one look-up for all.
         kinds = {(job.application, job.job_type): job for job in jobs}

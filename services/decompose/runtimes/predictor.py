@@ -62,6 +62,36 @@ class Predictions:
     spread: SpreadPredictions | None = None
 
 
+class Expectation(NamedTuple):
+    """What a finished job was expected to take on M GPU models; M each.
+
+    packed_s, spread_s: the median runtime on as few nodes as can hold its GPUs, and on more.
+    log_std: standard deviation of the logarithm of packed_s.
+    speed_log_std: the same of the model's speed relative to others, as long as no finished jobs tell it.
+    spread_log_std: the same of spread_s / packed_s.
+    exact: the job's runtime was declared, and all declarations so far were exact.
+    """
+
+    packed_s: NDArray[np.float64]
+    spread_s: NDArray[np.float64]
+    log_std: NDArray[np.float64]
+    speed_log_std: NDArray[np.float64]
+    spread_log_std: NDArray[np.float64]
+    exact: bool = False
+
+    @classmethod
+    def of(cls, predictions: Predictions, speed_log_std: Sequence[float]) -> Expectation:
+        """From the predictions of one job."""
+        median_s, low_s, high_s = (each[0] for each in (predictions.median_s, predictions.low_s, predictions.high_s))
+        log_std = np.log(high_s / low_s) / (2 * _Z)
+        spread_s, spread_log_std = median_s, np.zeros(len(median_s))
+        if predictions.spread is not None:
+            spread_s = median_s / predictions.spread.speed[0]
+            of_both = np.log(predictions.spread.high_s[0] / predictions.spread.low_s[0]) / (2 * _Z)
+            spread_log_std = np.sqrt(np.clip(of_both**2 - log_std**2, 0.0, None))
+        return cls(median_s, spread_s, log_std, np.array(speed_log_std), spread_log_std)
+
+
 class Predictor(Protocol):
     """Learns from finished jobs and predicts. The service uses one of several."""
 
@@ -86,6 +116,9 @@ class Predictor(Protocol):
             InvalidInput: a GPU model is unknown; names it and the known ones.
             Unavailable: a GPU model may be known, but the clusters' descriptions are not read yet.
         """
+
+    def expect(self, job: JobSpec, gpu_models: Sequence[str]) -> Expectation:
+        """What a job that has finished was expected to take on each model, known or not."""
 
     def evidence(
         self, jobs: Sequence[JobSpec], gpu_models: Sequence[str], k: int, job_ids: Sequence[str] = ()

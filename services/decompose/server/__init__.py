@@ -22,16 +22,21 @@ from adlro.services.decompose.clients import RedisReader
 from adlro.services.decompose.clusters.cluster_bundle import ClusterBundle
 from adlro.services.decompose.clusters.gpu_figures import GpuFigures, show_gpu_figures
 from adlro.services.decompose.clusters.gpu_matrix import GpuMatrices, GpuMatrixSnapshot
+from adlro.services.decompose.learning import Learning
 from adlro.services.decompose.memory_file import MemoryFile
 from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
 from adlro.services.decompose.outcomes.outcome_memory import GpuKey, OutcomeMemory
+from adlro.services.decompose.outcomes.restart_costs import RestartCosts
+from adlro.services.decompose.pairs.pair_fits import PairFits, with_shipped
+from adlro.services.decompose.pairs.pair_memory import PairKey, PairMemory
+from adlro.services.decompose.pairs.shipped_pairs import chip_of
 from adlro.services.decompose.runtimes.background_refits import BackgroundRefits
 from adlro.services.decompose.runtimes.coverage_figures import CoverageFigures, show_coverage
 from adlro.services.decompose.runtimes.drift import DriftDetectors
 from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
 from adlro.services.decompose.runtimes.plain_predictor import PlainPredictor
-from adlro.services.decompose.runtimes.predictor import Predictor
+from adlro.services.decompose.runtimes.predictor import Predictor, require_known
 from adlro.services.decompose.server import messages
 from adlro.services.decompose.settings import DecomposeSettings
 from adlro.services.decompose.stream_followers import START, FollowedStreams
@@ -55,6 +60,9 @@ DEFAULT_WATCH_INTERVAL_S = 0.1
 # Items of work before other calls run: a few milliseconds each.
 _JOBS_AT_A_TIME, _JOBS_WITH_EVIDENCE_AT_A_TIME, _RECORDS_AT_A_TIME = 250, 8, 500
 _PREDICTIONS_AT_A_TIME, _PREDICTIONS_WITH_EVIDENCE_AT_A_TIME = 1000, 24
+_PAIRS_AT_A_TIME = 1000
+PAIRS_LIMIT = 10_000
+"""Limit of one call's pairs: seconds of one core."""
 PREDICTION_LIMIT = 100_000
 """Limit of one call's predictions, jobs x (models + GPUs): their message is some 10 MB."""
 
@@ -83,6 +91,9 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             self._predictor = self._learned = LearnedPredictor(
                 self._memory, self._variables, speeds, self._clusters.gpu_models, self._drift, refits_itself=False
             )
+        self._speeds = speeds
+        self._pairs = PairFits(PairMemory())
+        self._learning = Learning(self._predictor, speeds, RestartCosts(), self._pairs)
         self._states: dict[str, tuple[GpuMatrixSnapshot, int, pb.ClusterState]] = {}
         self._bundles: dict[str, ClusterBundle] = {}
         self._memory_file: MemoryFile | None = None
@@ -107,12 +118,13 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         self._metrics.mix_drift.set_function(OnLoop(lambda: self._drift.mix.state().score))
         show_gpu_figures(OnLoop(self._gpu_figures), context.registry)
         show_coverage(OnLoop(self._coverage_figures), context.registry)
+        self._pairs.report_to(self._metrics, self._log)
         if self._learned is not None:
             self._refits = BackgroundRefits(self._learned, self._metrics, self._log)
         outcomes_after = START
         if settings.memory_path is not None:
             self._memory_file = MemoryFile(
-                settings.memory_path, self._memory, self._variables, self._predictor, self._metrics, self._log
+                settings.memory_path, self._memory, self._variables, self._learning, self._metrics, self._log
             )
             refitted = None if self._refits is None else self._refits.for_learning
             outcomes_after = await self._memory_file.load(refitted)
@@ -120,7 +132,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         self._reader = RedisReader(redis, connect_blocking(settings.redis_url))
         self._followers = FollowedStreams(
             self._reader,
-            self._predictor,
+            self._learning,
             self._clusters,
             poll_s=settings.descriptions_poll_s,
             telemetry_tail_count=settings.telemetry_tail_count,
@@ -147,6 +159,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         await asyncio.wait([self._life], timeout=1.0)
         if self._refits is not None:
             await self._refits.stop()
+        await self._pairs.stop()
         await self._reader.close()
         if self._memory_file is not None:
             await self._memory_file.save(self._followers.outcomes_cursor)
@@ -255,7 +268,7 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
             if not (exact and all(job.HasField("expected_runtime") for job in request.jobs)):
                 await self._refits.for_question(self._settings.refit_patience_s)
         response = pb.PredictRuntimeResponse(
-            memory_revision=self._predictor.revision, prediction_revision=self._predictor.prediction_revision
+            memory_revision=self._learning.revision, prediction_revision=self._predictor.prediction_revision
         )
         step = min(_JOBS_AT_A_TIME, _PREDICTIONS_AT_A_TIME // width)
         if request.max_evidence:
@@ -277,11 +290,22 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 predictions.basis,
                 predictions.novelty.tolist(),
                 messages.spread_columns(jobs, predictions.spread),
+                map(self._learning.restart, jobs),
                 strict=True,
             )
-            for medians, lows, highs, basis, novelty, spread in rows:
+            for medians, lows, highs, basis, novelty, spread, restart in rows:
                 response.predictions.append(
-                    predictions_to_proto(models, medians, lows, highs, predictions.coverage, basis, novelty, spread)
+                    predictions_to_proto(
+                        models,
+                        medians,
+                        lows,
+                        highs,
+                        predictions.coverage,
+                        basis,
+                        novelty,
+                        spread,
+                        None if restart is None else restart[:3],
+                    )
                 )
                 if gpus:
                     messages.add_gpus(response.predictions[-1], gpus)
@@ -292,6 +316,34 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                     # Predictions of single GPUs, which follow, have the same evidence as those of their models.
                     for prediction, of_model in zip(response.predictions[number].predictions, of_job, strict=False):
                         prediction.evidence.extend(evidence_to_proto(each.evidence()) for each in of_model)
+        return response
+
+    async def PredictPairs(self, request: pb.PredictPairsRequest, context: Context) -> pb.PredictPairsResponse:
+        """Predicts the kept shares of kinds of jobs beside others, on GPU models."""
+        beside = request.beside or request.kinds
+        count = len(request.kinds) * len(beside) * len(request.gpu_models)
+        if count > PAIRS_LIMIT:
+            raise InvalidInput(
+                f"kinds: {len(request.kinds)} kinds beside {len(beside)} on {len(request.gpu_models)} models are "
+                f"{count} pairs, more than {PAIRS_LIMIT}; name fewer kinds at a time, each beside all of `beside`",
+                field="kinds",
+                reason="TOO_MANY_PAIRS",
+            )
+        require_known(request.gpu_models, self._speeds, self._clusters.gpu_models())
+        await self._pairs.for_question(self._settings.refit_patience_s)
+        response = pb.PredictPairsResponse(revision=self._pairs.revision)
+        pairs = [
+            PairKey(chip_of(model), kind, other)
+            for kind in map(messages.sharing_kind, request.kinds)
+            for other in map(messages.sharing_kind, beside)
+            for model in request.gpu_models
+        ]
+        fit, seen = self._pairs.present(), self._pairs.seen()
+        for start in range(0, count, _PAIRS_AT_A_TIME):
+            # A third of a millisecond each, so in a thread.
+            found = await asyncio.to_thread(with_shipped, fit, seen, pairs[start : start + _PAIRS_AT_A_TIME])
+            response.kept_share.extend(found.mean.tolist())
+            response.std.extend(found.std.tolist())
         return response
 
     async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:

@@ -9,9 +9,11 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from adlro.errors import FieldViolation, InvalidInput
 from adlro.records.jobs import JobSpec
+from adlro.services.decompose.pairs.shared_runs import SharingKind
 from adlro.services.decompose.runtimes.predictor import SpreadPredictions
 from adlro.v1 import decompose_service_pb2 as pb
-from adlro.wire import SpreadColumns
+from adlro.v1 import sharing_pb2
+from adlro.wire import SpreadColumns, application_size_from_proto
 
 
 def add_gpus(prediction: pb.JobPrediction, gpus: Sequence[tuple[str, int, float]]) -> None:
@@ -32,6 +34,11 @@ def spread_columns(jobs: Sequence[JobSpec], spread: SpreadPredictions | None) ->
         return [None] * len(jobs)
     columns = zip(*(each.tolist() for each in spread), strict=True)
     return [SpreadColumns(*each) if job.gpu_count > 1 else None for job, each in zip(jobs, columns, strict=True)]
+
+
+def sharing_kind(message: sharing_pb2.ApplicationSize) -> SharingKind:
+    """The kind of jobs that a message names."""
+    return SharingKind.of_size(application_size_from_proto(message))
 
 
 def refuse_unknown_fields(request: pb.DecomposeRequest) -> None:

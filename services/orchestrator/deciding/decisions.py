@@ -14,11 +14,12 @@ from adlro.decide.policies.hold_gang import HoldGang
 from adlro.errors import NotFound
 from adlro.placement import Placement
 from adlro.records.decisions import Candidate, Decision, DecisionBasis, MaskedCandidate, RunnerUp, ShadowDecision
-from adlro.records.jobs import JobReservation, JobSpec
+from adlro.records.jobs import AttemptRef, JobReservation, JobSpec
 from adlro.services.orchestrator.deciding.sets import ScoredSet, scored_sets, why_no_set
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
+from adlro.services.orchestrator.ledger.entry import Entry
+from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
-from adlro.services.orchestrator.ledger.transitions import in_words
+from adlro.services.orchestrator.ledger.transitions import in_words, jobs_in_words
 from adlro.state.observation import Floats, Observation
 
 FALLBACK = HoldGang.name
@@ -48,6 +49,8 @@ class Made:
         durations_s: (G,) expected durations.
         sets: of a job of several GPUs, the sets that it could have.
         reservation: GPUs that are kept free for a job after the decision; None: none.
+        preempts: attempts of other jobs that are stopped to make room. The policy gives the GPUs no score then; minus
+            the expected duration stands for it.
         occupancy: the occupancy before the placement.
     """
 
@@ -73,6 +76,7 @@ class Made:
     shadow: ShadowDecision | None = None
     sets: tuple[ScoredSet, ...] = ()
     reservation: JobReservation | None = None
+    preempts: tuple[AttemptRef, ...] = ()
 
     @classmethod
     def now(cls, decision_id: str, entry: Entry, policy: Policy, ledger: Ledger, time_s: float) -> Made:
@@ -126,14 +130,34 @@ class Made:
         attempt: int,
         runner_up: RunnerUp | None,
         decision_us: float,
+        busy_set: ScoredSet | None = None,
+        preempts: tuple[AttemptRef, ...] = (),
     ) -> Made:
-        """A copy with a judgement's scores and values, and the chosen GPUs."""
+        """A copy with a judgement's scores and values, and the chosen GPUs.
+
+        Args:
+            busy_set: the chosen GPUs, where some are busy; `preempts`: the attempts of jobs that are stopped for that.
+        """
         layout = self.occupancy.layout
         basis = judgement.basis_of(0)
         who = FALLBACK if basis.fallback else WAIT_LIMIT if basis is DecisionBasis.OVERDUE else self.policy
         made = self.judged(
-            judgement, observation, place, chosen=gpus, attempt=attempt, decision_us=decision_us, runner_up=runner_up
+            judgement,
+            observation,
+            place,
+            chosen=gpus,
+            attempt=attempt,
+            decision_us=decision_us,
+            runner_up=runner_up,
+            preempts=preempts,
         )
+        if busy_set is not None:
+            if len(gpus) == 1:
+                scores = made.scores.copy()
+                scores[gpus[0]] = busy_set.score
+                made = replace(made, scores=scores)
+            else:
+                made = replace(made, sets=(busy_set, *made.sets))
         duration_s = made.chosen_set.duration_s if made.chosen_set is not None else float(self.durations_s[gpus[0]])
         spread = (
             f", spread over {made.chosen_set.node_count} nodes" if made.chosen_set and made.chosen_set.spread else ""
@@ -142,6 +166,8 @@ class Made:
             f"{who} starts {self.job_id} on {in_words(layout.placement(gpus))} ({layout.model_of(gpus[0])}){spread}, "
             f"where {duration_s:.4g} s are expected"
         )
+        if preempts:
+            summary += f", once {jobs_in_words(preempts)} stopped"
         return replace(made, summary=summary)
 
     @property
@@ -176,6 +202,7 @@ class Made:
             shadow=self.shadow,
             deciding_policy=self._decider,
             reservation=self.reservation,
+            preempts=self.preempts,
         )
 
     def _candidate_sets(self) -> tuple[tuple[Candidate, ...], tuple[MaskedCandidate, ...]]:
@@ -206,7 +233,8 @@ class Made:
         masked: list[MaskedCandidate] = []
         for gpu, gpu_id in enumerate(layout.gpu_ids):
             model = layout.model_of(gpu)
-            reason = self.occupancy.mask_reason(self.spec, gpu, self.time_s)
+            stops = gpu == chosen and bool(self.preempts)
+            reason = "" if stops else self.occupancy.mask_reason(self.spec, gpu, self.time_s)
             score = float(self.scores[gpu] if self.values is None else self.values[gpu])
             if gpu == chosen and not np.isfinite(score):
                 # The job went first for its age, and the network has not scored it.
@@ -234,10 +262,17 @@ class Made:
         if self._overdue_first(gpu):
             return "a job that has waited too long goes first" if not self.chosen else f"{WAIT_LIMIT} excludes it now"
         if self.values is None and not np.isnan(self.scores[gpu]):
-            return f"{self._decider} rejects this GPU for the job now"
+            return f"{self._decider} rejects this GPU for the job now{self._kept_free(gpu)}"
         if self.values is None or np.isfinite(self.values).any():
             return "equals another idle GPU of its node, which stands for both"
         return "the job is outside the policy's window of waiting jobs"
+
+    def _kept_free(self, gpu: int) -> str:
+        """For whom GPUs of its node are kept free, after what the policy decided; empty: for nobody else."""
+        layout, held = self.occupancy.layout, self.reservation
+        if held is None or held.job_id == self.job_id or layout.node_ids[layout.gpu_node[gpu]] not in held.node_ids:
+            return ""
+        return f"; GPUs of its node are kept free for {held.job_id}"
 
     def _basis_text(self) -> str:
         match self.basis:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import structlog
 
-from adlro.decide.policies.base import Judgement, Policy
+from adlro.decide.policies.base import BusyStart, Judgement, Policy
 from adlro.decide.policies.dqn import CHECKPOINT_MISSING, Dqn
 from adlro.decide.policies.hold_gang import HoldGang
 from adlro.errors import AdlroError
@@ -239,9 +239,15 @@ def _reason_of(error: AdlroError) -> DecisionBasis:
 
 
 def _sound(observation: Observation, judgement: Judgement) -> bool:
-    """Whether the scores have the right shape, each is finite or -inf, and the reservation is for a waiting job."""
+    """Whether the judgement can be carried out.
+
+    The scores have the right shape, and each is finite or -inf; the reservation is for a waiting job; what is to be
+    stopped may be.
+    """
     scores = judgement.scores
     if scores.shape != observation.table.job.shape:
+        return False
+    if judgement.busy and not (judgement.busy.keys() == {0} and may_stop_for(observation, judgement.busy[0])):
         return False
     reserve = judgement.reserve
     if reserve is not None and not (reserve.shape == (1,) and _may_reserve(observation, int(reserve[0]))):
@@ -257,3 +263,36 @@ def _is_reserved(observation: Observation) -> bool:
 def _may_reserve(observation: Observation, place: int) -> bool:
     waiting = observation.job_waiting[0]
     return place == HOLD or (0 <= place < len(waiting) and bool(waiting[place]))
+
+
+def may_stop_for(observation: Observation, start: BusyStart) -> bool:
+    """Whether a waiting job can start on GPUs of one cluster once the jobs there are stopped, and these may be.
+
+    A second job beside the first, on a shared GPU, is no start of this service.
+    """
+    job, gpus, stops = start.job, list(start.gpus), observation.preemption
+    waiting, idle = observation.job_waiting[0], observation.gpu_idle[0]
+    if stops is None or not start.stops or not 0 <= job < len(waiting) or not waiting[job]:
+        return False
+    count = 1 if observation.gangs is None else int(observation.gangs.gpu_count[0, job])
+    if len(set(gpus)) != count or len(gpus) != count or not all(0 <= gpu < len(idle) for gpu in gpus):
+        return False
+    busy = [gpu for gpu in gpus if not idle[gpu]]
+    ended = np.isin(stops.gpu_run[0], stops.gpu_run[0, busy]) & ~idle
+    node, most_nodes = observation.gpu_node[0, gpus], 0
+    if observation.gangs is not None:
+        most_nodes = int(observation.gangs.max_nodes[0, job])
+    if (
+        not stops.gpu_stoppable[0, busy].all()
+        or len(set(observation.gpu_model[0, gpus].tolist())) != 1
+        or not np.isfinite(observation.kind_duration_s[0, job, observation.gpu_kind[0, gpus]]).all()
+        or (most_nodes and len(set(node.tolist())) > most_nodes)
+    ):
+        return False
+    for each in set(node.tolist()):
+        here, needed = ended & (observation.gpu_node[0] == each), int(np.count_nonzero(node == each))
+        cores = observation.node_cores_free[0, each] + observation.gpu_cores_held[0, here].sum()
+        memory_mib = observation.node_memory_free_mib[0, each] + observation.gpu_memory_held_mib[0, here].sum()
+        if cores < needed * observation.job_cores[0, job] or memory_mib < needed * observation.job_memory_mib[0, job]:
+            return False
+    return True

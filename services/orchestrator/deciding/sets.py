@@ -78,7 +78,8 @@ def why_no_set(spec: JobSpec, occupancy: Occupancy, model: int) -> str:
         most = f" on at most {in_nodes(spec.max_node_count)}" if spec.max_node_count else ""
         return f"the cluster can never give it {spec.gpu_count} of these GPUs{most}, with {with_each(spec)}"
     able = given_by_nodes(spec, occupancy, model, occupancy.usable & occupancy.idle)
-    free = f"{sum(able)} are free, on {in_nodes(len(able))}" if able else "none is free"
+    count = sum(able)
+    free = f"{count} {'is' if count == 1 else 'are'} free, on {in_nodes(len(able))}" if able else "none is free"
     if len(able) > 1:
         free += f", at most {max(able)} on one"
     most_nodes = min(spec.max_node_count or spec.gpu_count, spec.gpu_count)

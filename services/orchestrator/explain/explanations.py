@@ -11,7 +11,8 @@ from adlro.placement import NOWHERE
 from adlro.records.decisions import Decision, RunnerUp
 from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.explain.reservations import held_reservation
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
+from adlro.services.orchestrator.ledger.entry import Entry, Phase
+from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.state.observation import HOLD, CandidateTable, Observation
 
 

@@ -12,8 +12,10 @@ from adlro.placement import fewest_nodes
 from adlro.records.jobs import JobReservation, JobSpec, PendingReason
 from adlro.services.orchestrator.deciding.sets import given_by_nodes, in_nodes, with_each
 from adlro.services.orchestrator.explain.reservations import as_told, in_record
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
+from adlro.services.orchestrator.ledger.entry import Entry
+from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy, shape_of
+from adlro.services.orchestrator.ledger.transitions import left_in_words
 from adlro.state.gangs import NEVER
 from adlro.state.observation import Bools, Observation
 
@@ -85,7 +87,8 @@ def waits(
             wait = Wait(PendingReason.GANG_NODES, f"waits for {needs(spec)}; {_packed_on(spec, occupancy)}")
         if entry.job.attempts:
             last = entry.job.attempts[-1]
-            wait = wait._replace(text=f"{wait.text} (attempt {len(entry.job.attempts)} {last.outcome})")
+            left = f"; {left_in_words(entry.job)}" if entry.job.resumes else ""
+            wait = wait._replace(text=f"{wait.text} (attempt {len(entry.job.attempts)} {last.outcome}{left})")
         out.append(wait)
     return Waits(out, reservation)
 
@@ -151,7 +154,7 @@ class _UsableSets:
 
 
 def warm(ledger: Ledger) -> None:
-    """Compiles the code for a reservation, or loads it from numba's cache: see `ledger.warm`."""
+    """Compiles the code for a reservation, or loads it from numba's cache: see `ledger.warm.warm`."""
     waits(ledger, ledger.queued(), 1.0, "")
 
 

@@ -6,9 +6,10 @@ from collections import Counter
 
 import numpy as np
 
-from adlro.records.jobs import JobState, PendingReason
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
-from adlro.state.machines import IDLE
+from adlro.records.jobs import AttemptRef, JobState, PendingReason
+from adlro.services.orchestrator.ledger.entry import Entry, Phase
+from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.state.cluster_arrays import IDLE
 
 
 def check_ledger(ledger: Ledger) -> None:
@@ -28,6 +29,7 @@ def _check_entry(ledger: Ledger, entry: Entry) -> None:
     job, where = entry.job, f"{entry.job.job_id}, {entry.phase.value}"
     assert not job.state.final, f"{where}: its record is final"
     assert (entry.row >= 0) == (entry.phase is Phase.QUEUED), f"{where}: row {entry.row} of the queue"
+    _check_stops(entry, where)
     if entry.phase is not Phase.PLACED:
         assert not entry.gpus, f"{where}: holds GPUs {entry.gpus}"
         assert job.state is JobState.PENDING, f"{where}: {job.state.name} by its record"
@@ -45,9 +47,32 @@ def _check_entry(ledger: Ledger, entry: Entry) -> None:
         assert len({int(ledger.layout.gpu_model[gpu]) for gpu in entry.gpus}) == 1, f"{where}: models differ on {held}"
 
 
+def _check_stops(entry: Entry, where: str) -> None:
+    preemptor = entry.preemptor
+    if entry.phase is not Phase.PLACED:
+        parts = (entry.victims, entry.ceded, entry.stopped_for, preemptor)
+        assert not any(parts), f"{where}: part of a preemption"
+    assert len(set(map(id, entry.victims))) == len(entry.victims), f"{where}: waits twice for one job"
+    for victim in entry.victims:
+        assert victim.preemptor is entry, f"{where}: waits for {victim.job.job_id}, which is not stopped for it"
+        assert victim.job.spec.preemptible is not None, f"{where}: {victim.job.job_id} can't be stopped"
+        ref = AttemptRef(victim.job.job_id, victim.job.attempt_count)
+        assert ref in entry.job.attempts[-1].preempts, f"{where}: its record does not say that {ref} is stopped for it"
+    if entry.victims:
+        assert entry.job.state is JobState.PENDING, f"{where}: runs, and others have not ended"
+    if preemptor is None:
+        assert not entry.ceded, f"{where}: has ceded GPUs to nobody"
+        return
+    assert entry in preemptor.victims, f"{where}: {preemptor.job.job_id} does not wait for it"
+    assert entry.stopped_for == preemptor.job.job_id, f"{where}: stopped for {entry.stopped_for}"
+    assert set(entry.ceded) == set(entry.gpus) & set(preemptor.gpus), f"{where}: has ceded {entry.ceded}"
+
+
 def _check_occupancy(ledger: Ledger) -> None:
     layout, occupancy = ledger.layout, ledger.occupancy
-    placed = [(entry, gpu) for entry in ledger.entries.values() for gpu in entry.gpus]
+    placed = [(entry, gpu) for entry in ledger.entries.values() for gpu in entry.held]
+    preemptible = {entry.job.job_id for entry, _ in placed if entry.job.spec.preemptible is not None}
+    assert preemptible <= ledger._preemptible.keys(), "a job that runs is not among those that may be stopped"
     held = Counter(gpu for _, gpu in placed)
     assert max(held.values(), default=1) == 1, f"a GPU is held by several: {held}"
     assert [holder != "" for holder in occupancy.holder] == [gpu in held for gpu in range(len(layout.gpu_ids))]
@@ -56,14 +81,16 @@ def _check_occupancy(ledger: Ledger) -> None:
         spec = entry.job.spec
         node = layout.gpu_node[gpu]
         assert occupancy.holder[gpu] == entry.job.job_id, f"{occupancy.holder[gpu]} holds {layout.gpu_ids[gpu]}"
-        assert (occupancy.run[gpu], occupancy.gang[gpu]) == (entry.gpus[0], len(entry.gpus))
-        assert occupancy.expected_end_s[gpu] == occupancy.expected_end_s[entry.gpus[0]], "its GPUs end at other times"
-        assert ledger._since_s[gpu] == ledger._since_s[entry.gpus[0]], "its GPUs began at other times"
-        assert occupancy.cores_held[gpu] == spec.cpu_cores
-        assert occupancy.memory_held_mib[gpu] == spec.memory_mib
+        there = [spec, *(victim.job.spec for victim in entry.victims if gpu in victim.ceded)]
+        assert len(there) <= 2, "two jobs are stopped on one GPU"
+        assert (occupancy.run[gpu], occupancy.gang[gpu]) == (entry.held[0], len(entry.held))
+        assert occupancy.expected_end_s[gpu] == entry.expected_end_s, "its GPUs end at other times"
+        assert ledger._since_s[gpu] == entry.since_s, "its GPUs began at other times"
+        assert occupancy.cores_held[gpu] == max(each.cpu_cores for each in there)
+        assert occupancy.memory_held_mib[gpu] == max(each.memory_mib for each in there)
         assert ledger._holder_user[gpu] == ledger.user_service.number_of(spec.user)
-        cores[node] -= spec.cpu_cores
-        memory_mib[node] -= spec.memory_mib
+        cores[node] -= occupancy.cores_held[gpu]
+        memory_mib[node] -= occupancy.memory_held_mib[gpu]
     assert np.array_equal(cores, occupancy.cores_free), "free cores and what is held do not add up"
     assert np.array_equal(memory_mib, occupancy.memory_free_mib), "free memory and what is held do not add up"
     assert np.count_nonzero(ledger._holder_user >= 0) == len(placed)
@@ -85,6 +112,9 @@ def _check_queue(ledger: Ledger) -> None:
     for entry in waiting:
         row, spec = entry.row, entry.job.spec
         assert columns.submit_s[0, row] == (entry.job.submit_s or 0.0)
+        assert ledger._columns.remaining_ratio[0, row] == entry.job.remaining_ratio
+        assert ledger._columns.restart_s[0, row] == entry.restart_s
+        assert ledger._columns.stopped[0, row] == entry.job.resumes
         assert np.array_equal(columns.expected_s[0, row], entry.expected_s)
         assert (columns.expected_spread_speed[0, row] == entry.spread_speed).all()
         assert (columns.gpu_count[0, row], columns.max_nodes[0, row]) == (spec.gpu_count, spec.max_node_count)

@@ -6,74 +6,24 @@ Telemetry lags, so the ledger doesn't use it. No gRPC, no Redis, no clock: calle
 from __future__ import annotations
 
 import bisect
-import dataclasses
-import enum
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from adlro.decide.policies.hold_gang import HoldGang
-from adlro.decide.policies.hold_greedy import HoldGreedy
 from adlro.hardware.gang_speeds import spread_speeds
-from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.jobs import Job, JobSpec, JobState, JobType
+from adlro.records.cluster import Cluster
+from adlro.records.jobs import Job, JobSpec, JobState
+from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
+from adlro.services.orchestrator.ledger.preempting import StopRules, attained_s, gpu_figures, share_left
 from adlro.services.orchestrator.ledger.queue_columns import QueueColumns
+from adlro.services.orchestrator.ledger.reflecting import reflected
 from adlro.services.orchestrator.ledger.user_service import UserService
-from adlro.state.candidate_table import with_new_table
 from adlro.state.gangs import NEVER
-from adlro.state.observation import Floats, Gangs, Ints, Observation
-from adlro.state.scene import whole_queue
-from adlro.store import sequence_of
-
-
-class Phase(enum.Enum):
-    """An entry's phase in the orchestrator's own bookkeeping."""
-
-    ARRIVING = "arriving"  # known, but the cluster time of its arrival is not yet
-    BEGIN = "begin"  # its begin time is in the future
-    PAUSED = "paused"  # its launch was refused, and the next one is due later
-    QUEUED = "queued"
-    PLACED = "placed"  # being launched, or running
-    GONE = "gone"  # final
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A job that is not final. `version` is the version of its newest record, written or about to be written."""
-
-    job: Job
-    version: int
-    expected_s: Floats  # (K,) expected duration on each of the cluster's GPU models
-    phase: Phase = Phase.ARRIVING
-    row: int = -1
-    gpus: tuple[int, ...] = ()  # in ascending order
-    spread: float = 0.0  # uncertainty of expected_s: standard deviation of ln(true / expected)
-    spread_speed: Floats | float = 1.0  # (K,) expected speed on a spread set of GPUs, relative to a packed one
-    generation: int = 0  # of the predictions (`ExpectedRuntimes.generation`) in expected_s
-    arrived_s: float = 0.0  # cluster time at which it was taken up, for a job without a future begin time
-
-    @property
-    def gpu_count(self) -> int:
-        """Number of GPUs that the job asks for."""
-        return self.job.spec.gpu_count
-
-    def is_placed(self, attempt: int) -> bool:
-        """Whether the attempt is the job's newest, and has not ended."""
-        return self.phase is Phase.PLACED and self.job.attempt_count == attempt
-
-    def is_open(self, attempt: int) -> bool:
-        """Whether the attempt is neither known to run nor known to have ended."""
-        return self.is_placed(attempt) and self.job.state is JobState.PENDING
-
-    @property
-    def order(self) -> tuple[float, int]:
-        """Position in the queue: by submission (or begin) time, then by number."""
-        return (self.job.submit_s or 0.0, sequence_of(self.job.job_id))
+from adlro.state.machines import time_left_s
+from adlro.state.observation import Floats, Ints, Observation
+from adlro.state.scene import Stops, whole_queue
 
 
 class Ledger:
@@ -83,10 +33,15 @@ class Ledger:
         cluster: the cluster; GPUs are numbered in its order.
         drained: ids of the drained nodes; a mapping gives the reasons.
         user_service_s: by user, the GPU seconds of ended attempts so far.
+        min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
     """
 
     def __init__(
-        self, cluster: Cluster, drained: Iterable[str] = (), user_service_s: Mapping[str, float] | None = None
+        self,
+        cluster: Cluster,
+        drained: Iterable[str] = (),
+        user_service_s: Mapping[str, float] | None = None,
+        min_run_s: float | None = None,
     ) -> None:
         self.layout = Layout(cluster)
         self.occupancy = Occupancy.empty(self.layout)
@@ -107,6 +62,8 @@ class Ledger:
         self._holder_user: Ints = np.full(len(self.layout.gpu_ids), -1, dtype=np.int64)
         self._since_s: Floats = np.zeros(len(self.layout.gpu_ids))
         self._holder_submit_s: Floats = np.zeros(len(self.layout.gpu_ids))
+        self.stop_rules = StopRules(min_run_s)
+        self._preemptible: dict[str, Entry] = {}  # of the placed jobs
         self.set_drained(drained)
 
     # ---- jobs
@@ -119,6 +76,7 @@ class Ledger:
         spread: float = 0.0,
         generation: int = 0,
         spread_speed: Floats | None = None,
+        restart_s: float = 0.0,
     ) -> Entry:
         """Adds a job that is not final.
 
@@ -128,13 +86,21 @@ class Ledger:
             spread: uncertainty of expected_s: standard deviation of ln(true / expected).
             generation: generation of these predictions.
             spread_speed: (K,) expected speed on a spread set, relative to a packed one; None: that of the speed table.
+            restart_s: expected seconds of each start after a stop until the work of a preemptible job goes on.
         """
-        entry = Entry(job, version, expected_s, spread=spread, generation=generation)
+        entry = Entry(job, version, expected_s, spread=spread, generation=generation, restart_cost_s=restart_s)
         entry.spread_speed = self._spread_speed(job.spec, spread_speed)
         self.entries[job.job_id] = entry
         return entry
 
-    def expect(self, entry: Entry, expected_s: Floats, spread: float = 0.0, spread_speed: Floats | None = None) -> bool:
+    def expect(
+        self,
+        entry: Entry,
+        expected_s: Floats,
+        spread: float = 0.0,
+        spread_speed: Floats | None = None,
+        restart_s: float = 0.0,
+    ) -> bool:
         """Sets the expectations of a job that is not placed; the arguments are those of `enter`.
 
         Returns:
@@ -145,6 +111,9 @@ class Ledger:
             same = np.array_equal(speed, entry.spread_speed)
         else:
             speed, same = 1.0, True
+        if restart_s != entry.restart_cost_s:
+            entry.restart_cost_s = restart_s
+            same = same and not entry.job.resumes
         if same and spread == entry.spread and np.array_equal(expected_s, entry.expected_s):
             return False
         entry.expected_s, entry.spread, entry.spread_speed = expected_s, spread, speed
@@ -152,6 +121,7 @@ class Ledger:
             self._columns.jobs.expected_s[0, entry.row] = expected_s
             self._columns.jobs.expected_spread[0, entry.row] = spread
             self._columns.jobs.expected_spread_speed[0, entry.row] = speed
+            self._columns.restart_s[0, entry.row] = entry.restart_s
             self.changes += 1
         return True
 
@@ -164,7 +134,7 @@ class Ledger:
         return speeds
 
     def durations_s(self, entry: Entry) -> Floats:
-        """(G,) a job's expected duration on each GPU; inf if the GPU can never hold the job.
+        """(G,) expected duration of what is left of a job on each GPU; inf if the GPU can never hold the job.
 
         For a job of several GPUs: on a packed set whose slowest GPU this one is.
         """
@@ -172,14 +142,23 @@ class Ledger:
         able = self.layout.can_ever_hold(spec)
         if spec.gpu_count > 1:
             able &= self.layout.packed_nodes(spec)[self.layout.gpu_model] != NEVER
-        return np.where(able, entry.expected_s[self.layout.gpu_model] / self.occupancy.speed, np.inf)
+        whole_s = entry.expected_s[self.layout.gpu_model] / self.occupancy.speed
+        return np.where(able, time_left_s(entry.restart_s, entry.job.remaining_ratio, whole_s), np.inf)
 
     def can_ever_start(self, entry: Entry) -> bool:
         """Whether some set of GPUs, with all nodes empty and no GPU lost, can hold the job."""
         return bool(np.isfinite(self.durations_s(entry)).any())
 
     def duration_on_s(self, entry: Entry, gpus: Sequence[int]) -> float:
-        """A job's expected duration on a set of GPUs of one model: equal to that in a candidate table, to the bit."""
+        """Expected duration of what is left of a job on a set of GPUs of one model.
+
+        Equal to that in a candidate table, to the bit.
+        """
+        whole_s = self.whole_duration_s(entry, gpus)
+        return float(time_left_s(entry.restart_s, entry.job.remaining_ratio, whole_s))
+
+    def whole_duration_s(self, entry: Entry, gpus: Sequence[int]) -> float:
+        """Expected duration of all of a job's work, without a restart, on a set of GPUs of one model."""
         model = self.layout.gpu_model[gpus[0]]
         if len(gpus) == 1:
             return float(entry.expected_s[model] / self.occupancy.speed[gpus[0]])
@@ -203,6 +182,9 @@ class Ledger:
         entry.row = self._columns.add(
             entry.job.spec, entry.job.submit_s or 0.0, user, entry.expected_s, entry.spread, entry.spread_speed
         )
+        if entry.job.attempts:
+            had_s = attained_s(entry.job)
+            self._columns.go_on(entry.row, entry.job.resumes, entry.job.remaining_ratio, entry.restart_s, had_s)
         place, at = entry.order, len(self._places)
         if self._places and place < self._places[-1]:  # rare, and never while a session loads
             at = bisect.bisect_left(self._places, place)
@@ -210,22 +192,44 @@ class Ledger:
         self._places.insert(at, place)
         self._rows.insert(at, entry.row)
 
-    def place(self, entry: Entry, gpus: Sequence[int], time_s: float) -> None:
+    def place(self, entry: Entry, gpus: Sequence[int], time_s: float, preempts: Sequence[Entry] = ()) -> None:
         """Places a job: it holds the GPUs, cores and memory, and leaves the queue if it was there.
 
         Args:
             gpus: all of one model.
+            preempts: the jobs that are stopped to make room; each holds one of these GPUs at least. It keeps its others
+                until it ends, and all its cores and memory: the job holds what it needs beyond these. Where it needs
+                more, less than nothing may be free on a node until then.
         """
         gpus = tuple(sorted(gpus))
         duration_s = self.duration_on_s(entry, gpus)
-        self.occupancy.take(gpus, entry.job.job_id, entry.job.spec, time_s + duration_s)
+        for victim in preempts:
+            self._let_go(victim)
+            victim.ceded = tuple(gpu for gpu in victim.gpus if gpu in gpus)
+            victim.preemptor, victim.stopped_for = entry, entry.job.job_id
+            self._hold(victim)
+        entry.since_s, entry.expected_end_s = time_s, time_s + duration_s
+        entry.gpus, entry.victims = gpus, list(preempts)
+        self._hold(entry)
         self._leave_queue(entry)
-        entry.phase, entry.gpus = Phase.PLACED, gpus
-        user = self.user_service.number_of(entry.job.spec.user)
-        for gpu in gpus:
+        entry.phase = Phase.PLACED
+        if entry.job.spec.preemptible is not None:
+            self._preemptible[entry.job.job_id] = entry
+
+    def _hold(self, entry: Entry) -> None:
+        """Gives a placed job what it holds."""
+        held, user = entry.held, self.user_service.number_of(entry.job.spec.user)
+        more = {gpu: victim.job.spec for victim in entry.victims for gpu in victim.ceded}
+        self.occupancy.take(held, entry.job.job_id, entry.job.spec, entry.expected_end_s, more)
+        for gpu in held:
             self._holder_user[gpu] = user
-            self._since_s[gpu] = time_s
+            self._since_s[gpu] = entry.since_s
             self._holder_submit_s[gpu] = entry.job.submit_s or 0.0
+
+    def _let_go(self, entry: Entry) -> None:
+        self.occupancy.give_back(entry.held)
+        for gpu in entry.held:
+            self._holder_user[gpu] = -1
 
     def place_elsewhere(self, entry: Entry) -> None:
         """Marks a job as placed on a GPU that the cluster no longer has: it holds nothing here."""
@@ -234,20 +238,44 @@ class Ledger:
 
     def runs_since(self, entry: Entry, start_s: float) -> None:
         """Sets the start of a placed job, as reported by the cluster."""
-        for gpu in entry.gpus:
+        entry.since_s = start_s
+        for gpu in entry.held:
             self._since_s[gpu] = start_s
 
     def program_runs(self, entry: Entry, run_s: float) -> None:
         """The program of a placed job runs since `run_s`: its expected duration counts from there."""
         if entry.gpus:
-            self.occupancy.expected_end_s[list(entry.gpus)] = run_s + self.duration_on_s(entry, entry.gpus)
+            entry.expected_end_s = run_s + self.duration_on_s(entry, entry.gpus)
+            self.occupancy.expected_end_s[list(entry.held)] = entry.expected_end_s
 
-    def release(self, entry: Entry) -> None:
-        """Releases the resources of a placed job; the entry stays."""
-        self.occupancy.give_back(entry.gpus, entry.job.spec)
-        for gpu in entry.gpus:
-            self._holder_user[gpu] = -1
-        entry.gpus = ()
+    def share_left(self, entry: Entry, time_s: float) -> float:
+        """The share of its work that a placed job has left if it stops now, by what is expected."""
+        if not entry.gpus:  # they have left the cluster
+            return entry.job.remaining_ratio
+        return share_left(entry, time_s, self.whole_duration_s(entry, entry.gpus))
+
+    def release(self, entry: Entry, *, stops_asked: bool = True) -> None:
+        """Releases the resources of a placed job; the entry stays.
+
+        Jobs that were to be stopped for it, and have not ended, have their GPUs again.
+
+        Args:
+            stops_asked: the cluster stops them nevertheless, or may; False: it does not.
+        """
+        self._let_go(entry)
+        preemptor, victims = entry.preemptor, entry.victims
+        entry.gpus, entry.ceded, entry.victims, entry.preemptor, entry.stopped_for = (), (), [], None, ""
+        self._preemptible.pop(entry.job.job_id, None)
+        if preemptor is not None:
+            self._let_go(preemptor)
+            preemptor.victims.remove(entry)
+            self._hold(preemptor)
+        for victim in victims:
+            self._let_go(victim)
+            victim.ceded, victim.preemptor = (), None
+            if not stops_asked:
+                victim.stopped_for = ""
+            self._hold(victim)
 
     def forget(self, entry: Entry) -> None:
         """Removes a final job."""
@@ -335,6 +363,22 @@ class Ledger:
         """Whether there is a waiting job and an idle GPU; cheap."""
         return bool(self._waiting) and bool(np.any(self.occupancy.usable & self.occupancy.idle))
 
+    def can_stop_something(self, time_s: float) -> bool:
+        """Whether there is a waiting job, and one runs that may be stopped for another, now or later; cheap.
+
+        What was placed just now runs at once. What was placed before, and has not started, is in trouble: its end may
+        never come, and would never end a hold.
+        """
+        if not self._waiting or self.stop_rules.min_run_s is None:
+            return False
+        placed = self._preemptible.values()
+        return any(entry.job.state is JobState.RUNNING or entry.since_s == time_s for entry in placed)
+
+    def holders(self, gpus: Sequence[int]) -> list[Entry]:
+        """The jobs that hold these GPUs, in the order of their lowest GPUs."""
+        held = {self.occupancy.holder[gpu] for gpu in gpus} - {""}
+        return sorted((self.entries[job_id] for job_id in held), key=lambda entry: entry.gpus)
+
     @property
     def hold_allowed(self) -> bool:
         """Whether a job runs, or is known to join the queue later: its event will end a hold.
@@ -368,82 +412,47 @@ class Ledger:
             gpu_models=self.layout.gpu_models,
             gpu_gang=self.occupancy.gang[None],
             reserved=reserved,
+            stops=self._stops(time_s, rows),
         )
+
+    def _stops(self, time_s: float, rows: Ints) -> Stops | None:
+        """What concerns jobs that may be stopped, and have been, for some rows of the queue; None: there are none."""
+        columns, on = self._columns, self.stop_rules.min_run_s is not None and bool(self._preemptible)
+        if not on and not columns.stopped[0, rows].any():
+            return None
+        figures = gpu_figures(
+            self.stop_rules,
+            self._preemptible.values(),
+            np.where(self.occupancy.idle, 0.0, self.occupancy.gang * (time_s - self._since_s)),
+            time_s,
+        )
+        return Stops(
+            row_share=columns.remaining_ratio[:, rows],
+            row_restart_s=columns.restart_s[:, rows],
+            row_attained_s=columns.attained_s[:, rows],
+            gpu_stoppable=(figures.stoppable & self.occupancy.usable)[None],
+            gpu_restart_s=figures.restart_s[None],
+            gpu_attained_s=figures.attained_s[None],
+        )
+
+    def observe_after(
+        self, observation: Observation, queue: list[Entry], job: int, gpus: Sequence[int]
+    ) -> tuple[Observation, list[Entry]]:
+        """The observation after a placement of a job of another one, and the jobs of its rows.
+
+        The arguments are those of `reflect`, and the jobs of the rows before.
+        """
+        if observation.preemption is not None or self._preemptible:
+            return self.observe(float(observation.time_s[0])), self.queued()
+        return self.reflect(observation, job, gpus), queue
 
     def reflect(self, observation: Observation, job: int, gpus: Sequence[int]) -> Observation:
         """The observation of this ledger after a placement of the observation's job; the job stays as padding.
+
+        No job may be stopped, or has been: these figures are not brought up to date.
 
         Args:
             job: its place in the observation.
             gpus: those on which it was placed at the time of the observation.
         """
-        time_s, placed = float(observation.time_s[0]), list(gpus)
-        # Equal to a new observation to the last bit: ties depend on it.
-        remaining_s = self.occupancy.expected_end_s[placed] - time_s
-        return with_new_table(
-            dataclasses.replace(
-                observation,
-                job_waiting=_with(observation.job_waiting, job, False),
-                gpu_idle=_with(observation.gpu_idle, placed, False),
-                gpu_remaining_s=_with(observation.gpu_remaining_s, placed, remaining_s),
-                gpu_submit_s=_with(observation.gpu_submit_s, placed, observation.job_submit_s[0, job]),
-                gpu_cores_held=_with(observation.gpu_cores_held, placed, observation.job_cores[0, job]),
-                gpu_memory_held_mib=_with(observation.gpu_memory_held_mib, placed, observation.job_memory_mib[0, job]),
-                node_cores_free=self.occupancy.cores_free[None].copy(),
-                node_memory_free_mib=self.occupancy.memory_free_mib[None].copy(),
-                hold_allowed=np.ones(1, dtype=np.bool_),
-                gangs=self._gangs_after(observation.gangs, job),
-            )
-        )
-
-    def _gangs_after(self, gangs: Gangs | None, job: int) -> Gangs | None:
-        """What an observation says of jobs of several GPUs, after the placement of its job."""
-        if gangs is None:
-            return None
-        gpu_count = _with(gangs.gpu_count, job, 1)
-        if self.reserved is None and not ((gpu_count > 1).any() or (self.occupancy.gang > 1).any()):
-            return None
-        ended = gangs.reserved[0] == job
-        return Gangs(
-            gpu_count=gpu_count,
-            max_nodes=_with(gangs.max_nodes, job, 0),
-            nodes=_with(gangs.nodes, job, 0),
-            spread_speed=_with(gangs.spread_speed, job, 1.0),
-            gpu_run=self.occupancy.run[None].copy(),
-            reserved=np.full(1, -1, dtype=np.int64) if ended else gangs.reserved,
-        )
-
-
-def _with(column: NDArray[Any], place: int | list[int], value: Any) -> NDArray[Any]:
-    """(1, ...) a copy of a column of an observation, with the values at one or several places replaced."""
-    changed = column.copy()
-    changed[0, place] = value
-    return changed
-
-
-def warm() -> Ledger:
-    """Compiles the code for decisions, or loads it from numba's cache, so that no decision waits for a compilation.
-
-    Returns:
-        A ledger with a running job of several GPUs and a queue with another, which has a reservation.
-    """
-    gpus = tuple(Gpu(str(number), "any", 1) for number in range(4))
-    ledger = Ledger(Cluster("warm", (Node("node", 1, 1, gpus),)))
-    entries = []
-    for number, gpu_count in enumerate((2, 4, 2, 1), start=1):
-        spec = JobSpec("warm", "warm", JobType.SIMULATION, gpu_count=gpu_count, cpu_cores=0, memory_mib=0)
-        job = Job(f"job-{number}", spec, submit_s=0.0)
-        entries.append(ledger.enter(job, 0, np.ones(1)))
-    # The compiled policies; the acting policy may change at any time.
-    policies = (HoldGreedy(), HoldGang())
-    for entry in (entries[-1], *entries[:-1]):
-        ledger.enqueue(entry)
-        for policy in policies:
-            policy.judge(ledger.observe(0.0))
-    seen = ledger.observe(0.0)
-    ledger.place(entries[0], (0, 1), 0.0)
-    ledger.reflect(seen, 0, (0, 1))
-    ledger.reserve(entries[1], 0.0)
-    for policy in policies:
-        policy.judge(ledger.observe(100.0))
-    return ledger
+        return reflected(observation, self.occupancy, job, gpus, reserves=self.reserved is not None)

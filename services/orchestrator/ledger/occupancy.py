@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from adlro.placement import Placement, Resource, shortage
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobSpec
+from adlro.state.cluster_arrays import IDLE, hardware_of
 from adlro.state.gangs import fill_packed_nodes
-from adlro.state.machines import IDLE, hardware_of
 from adlro.state.observation import Bools, Floats, Ints
 from adlro.state.room import room
 from adlro.state.scene import Scene
@@ -161,8 +161,23 @@ class Occupancy:
             self.lost_reasons,
         )
 
-    def take(self, gpus: Sequence[int], job_id: str, spec: JobSpec, expected_end_s: float) -> None:
+    def take(
+        self,
+        gpus: Sequence[int],
+        job_id: str,
+        spec: JobSpec,
+        expected_end_s: float,
+        more: Mapping[int, JobSpec] | None = None,
+    ) -> None:
         """Gives GPUs to a job, and with each GPU cores and memory of its node.
+
+        Args:
+            gpus: that no job holds.
+            job_id: the job.
+            spec: its requirements.
+            expected_end_s: cluster time of its expected end.
+            more: by GPU, the requirements of the job whose end it waits for there: until then both are held, at most
+                what the greater of them needs.
 
         Raises:
             AssertionError: a job holds one of the GPUs; nothing has changed.
@@ -176,22 +191,23 @@ class Occupancy:
             self.run[gpu] = gpus[0]
             self.gang[gpu] = len(gpus)
             self.expected_end_s[gpu] = expected_end_s
-            self.cores_held[gpu] = spec.cpu_cores
-            self.memory_held_mib[gpu] = spec.memory_mib
-            self.cores_free[self.layout.gpu_node[gpu]] -= spec.cpu_cores
-            self.memory_free_mib[self.layout.gpu_node[gpu]] -= spec.memory_mib
+            before = more.get(gpu, spec) if more else spec
+            self.cores_held[gpu] = max(spec.cpu_cores, before.cpu_cores)
+            self.memory_held_mib[gpu] = max(spec.memory_mib, before.memory_mib)
+            self.cores_free[self.layout.gpu_node[gpu]] -= self.cores_held[gpu]
+            self.memory_free_mib[self.layout.gpu_node[gpu]] -= self.memory_held_mib[gpu]
 
-    def give_back(self, gpus: Sequence[int], spec: JobSpec) -> None:
-        """Releases the GPUs, cores and memory of a job."""
+    def give_back(self, gpus: Sequence[int]) -> None:
+        """Releases GPUs, and the cores and memory that are held with them."""
         for gpu in gpus:
+            self.cores_free[self.layout.gpu_node[gpu]] += self.cores_held[gpu]
+            self.memory_free_mib[self.layout.gpu_node[gpu]] += self.memory_held_mib[gpu]
             self.holder[gpu] = ""
             self.idle[gpu] = True
             self.run[gpu] = IDLE
             self.gang[gpu] = 0
             self.cores_held[gpu] = 0
             self.memory_held_mib[gpu] = 0
-            self.cores_free[self.layout.gpu_node[gpu]] += spec.cpu_cores
-            self.memory_free_mib[self.layout.gpu_node[gpu]] += spec.memory_mib
 
     @property
     def usable(self) -> Bools:
@@ -223,6 +239,8 @@ class Occupancy:
         layout = self.layout
         node = int(layout.gpu_node[gpu])
         node_id = layout.node_ids[node]
+        if not spec.accepts(layout.model_of(gpu)):
+            return "the job does not accept this model"
         if self.lost[gpu]:
             reason = self.lost_reasons.get(layout.gpu_ids[gpu])
             return "the GPU is lost" + (f": {reason}" if reason else "")

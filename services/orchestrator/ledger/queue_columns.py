@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from adlro.records.jobs import JobSpec
 from adlro.state.job_arrays import JobArrays, empty_job_arrays
-from adlro.state.observation import Floats
+from adlro.state.observation import Bools, Floats
 
 FIRST_SIZE = 256
 
@@ -17,10 +19,16 @@ class QueueColumns:
 
     Attributes:
         jobs: one list (L = 1), its rows in no order.
+        stopped: (1, J) whether it was stopped for another job.
+        remaining_ratio: (1, J) share of its work that a job has left.
+        restart_s: (1, J) seconds that its next start takes before its work goes on; 0: it was never stopped.
+        attained_s: (1, J) GPU time that it has had.
     """
 
     def __init__(self, models: int) -> None:
         self.jobs: JobArrays = empty_job_arrays(1, FIRST_SIZE, models)
+        self.stopped: Bools = np.zeros((1, FIRST_SIZE), dtype=np.bool_)
+        self.remaining_ratio, self.restart_s, self.attained_s = np.zeros((3, 1, FIRST_SIZE))
         self._free = list(range(FIRST_SIZE - 1, -1, -1))
 
     def add(
@@ -59,7 +67,15 @@ class QueueColumns:
         jobs.job_type[0, row] = int(spec.job_type)
         jobs.priority[0, row] = spec.priority
         jobs.user[0, row] = user
+        self.go_on(row, False, 1.0, 0.0, 0.0)
         return row
+
+    def go_on(self, row: int, stopped: bool, remaining_ratio: float, restart_s: float, attained_s: float) -> None:
+        """Sets what a job has had and has left, after attempts of it."""
+        self.stopped[0, row] = stopped
+        self.remaining_ratio[0, row] = remaining_ratio
+        self.restart_s[0, row] = restart_s
+        self.attained_s[0, row] = attained_s
 
     def remove(self, row: int) -> None:
         """Frees a row."""
@@ -71,4 +87,6 @@ class QueueColumns:
         self.jobs = empty_job_arrays(1, 2 * rows, models)
         for column, before in zip(self.jobs[1:], old[1:], strict=True):
             column[:, :rows] = before
+        for name in ("stopped", "remaining_ratio", "restart_s", "attained_s"):
+            setattr(self, name, np.pad(getattr(self, name), ((0, 0), (0, rows))))
         self._free = list(range(2 * rows - 1, rows - 1, -1))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from adlro.records.jobs import Job, JobState
 from adlro.records.payloads import ExitStatus
 from adlro.services.orchestrator.ledger import transitions
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
+from adlro.services.orchestrator.ledger.entry import Entry, Phase
+from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.ledger.outcomes import stopped_runs
 from adlro.store import Move, Outcome
 
 
@@ -39,12 +41,25 @@ class RecordChanges:
         # Of several GPUs that have left the cluster nobody knows whether they were on more nodes than needed.
         if learn and runtime_s is not None and (entry.gpus or job.spec.gpu_count == 1):
             spread = bool(entry.gpus) and self.ledger.is_spread(job.spec, entry.gpus)
-            outcome = Outcome(runtime_s, job.state is JobState.SUCCEEDED, self.ledger.layout.cluster.name, spread)
+            outcome = Outcome(
+                runtime_s,
+                job.state is JobState.SUCCEEDED,
+                self.ledger.layout.cluster.name,
+                spread,
+                stopped_runs(self.ledger, job),
+            )
         self.record(entry, job, outcome)
         self.ledger.forget(entry)
 
     def lose(
-        self, entry: Entry, why: str, time_s: float, *, excused: bool = False, exit_status: ExitStatus | None = None
+        self,
+        entry: Entry,
+        why: str,
+        time_s: float,
+        *,
+        excused: bool = False,
+        exit_status: ExitStatus | None = None,
+        stops_asked: bool = True,
     ) -> None:
         """Loses the job's attempt: the job waits again, or fails.
 
@@ -54,11 +69,44 @@ class RecordChanges:
             time_s: cluster time of the loss.
             excused: the attempt does not count.
             exit_status: how its program ended, where that is known.
+            stops_asked: as for `Ledger.release`.
         """
         job = transitions.lost(entry.job, time_s, why, self._max_attempts, excused=excused, exit_status=exit_status)
-        self._put_back(entry, job)
+        self._put_back(entry, job, stops_asked=stops_asked)
 
-    def refuse(self, entry: Entry, why: str, time_s: float, retry_s: float, *, final: bool = False) -> bool:
+    def preempt(
+        self,
+        entry: Entry,
+        time_s: float,
+        why: str,
+        remaining_ratio: float | None,
+        exit_status: ExitStatus | None = None,
+    ) -> None:
+        """The job's attempt was stopped for another job: the job waits again, at its place.
+
+        Args:
+            entry: the job's entry.
+            time_s: cluster time of the end.
+            why: for whom, for people; empty: the cluster does not say.
+            remaining_ratio: the share of its work that is left; None: the cluster does not know it.
+            exit_status: how its program ended, where that is known.
+        """
+        if remaining_ratio is None:
+            remaining_ratio = self.ledger.share_left(entry, time_s)
+        why = why or (f"for {entry.stopped_for}" if entry.stopped_for else "")
+        self._put_back(entry, transitions.preempted(entry.job, time_s, why, remaining_ratio, exit_status))
+
+    def refuse(
+        self,
+        entry: Entry,
+        why: str,
+        time_s: float,
+        retry_s: float,
+        *,
+        final: bool = False,
+        excused: bool = False,
+        stops_asked: bool = False,
+    ) -> bool:
         """The cluster refused the job's attempt: the job waits until `retry_s`, or fails.
 
         Args:
@@ -67,13 +115,17 @@ class RecordChanges:
             time_s: cluster time of the refusal.
             retry_s: cluster time of the next attempt.
             final: the cluster would refuse another attempt as well.
+            excused: the attempt does not count.
+            stops_asked: the cluster stops the jobs that were to make room nevertheless.
 
         Returns:
             Whether the job is in no queue, and joins it at `retry_s`.
         """
-        job = transitions.refused(entry.job, time_s, why, self._max_attempts, retry_s=retry_s, final=final)
+        job = transitions.refused(
+            entry.job, time_s, why, self._max_attempts, retry_s=retry_s, final=final, excused=excused
+        )
         paused = retry_s > time_s and not job.state.final
-        self._put_back(entry, job, paused=paused)
+        self._put_back(entry, job, paused=paused, stops_asked=stops_asked)
         return paused
 
     def take_moves(self) -> list[Move]:
@@ -86,9 +138,9 @@ class RecordChanges:
         user_service_s = self.ledger.user_service.add(job.spec.user, took_s) if took_s else None
         self.moves.append(Move(job, version, outcome, user_service_s))
 
-    def _put_back(self, entry: Entry, job: Job, *, paused: bool = False) -> None:
+    def _put_back(self, entry: Entry, job: Job, *, paused: bool = False, stops_asked: bool = True) -> None:
         self.record(entry, job)
-        self.ledger.release(entry)
+        self.ledger.release(entry, stops_asked=stops_asked)
         if job.state.final:
             self.ledger.forget(entry)
         elif paused:

@@ -6,15 +6,18 @@ They move an end before the attempt's start to that start: the time of a loss th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from adlro.placement import NOWHERE, Placement
-from adlro.records.jobs import Job, JobAttempt, JobReservation, JobState, PendingReason
+from adlro.records.jobs import AttemptRef, Job, JobAttempt, JobReservation, JobState, PendingReason
 from adlro.records.payloads import ExitStatus
 
 _REFUSED = "refused by the cluster: "
 _GIVEN_UP = "given up: "
-_GPUS_NAMED = 8  # at most, in a message
+_GPUS_NAMED = 8  # at most, in a message,
+_JOBS_NAMED = 4  # and so many jobs
+_PREEMPTED = "preempted"
 _RUNS_ON = "its end was asked for, but this cluster can't end what runs: it ends by itself"
 
 
@@ -56,9 +59,23 @@ def waiting(
     )
 
 
-def launching_message(placement: Placement) -> str:
-    """The message of a job whose launch is requested and not answered."""
+def launching_message(placement: Placement, preempts: Sequence[AttemptRef] = ()) -> str:
+    """The message of a job whose launch is requested and not answered.
+
+    Args:
+        preempts: the attempts of other jobs that it waits for: they are stopped to make room.
+    """
+    if preempts:
+        return f"waits until {jobs_in_words(preempts)} stopped, then starts on {in_words(placement)}"
     return f"being launched on {in_words(placement)}"
+
+
+def jobs_in_words(preempts: Sequence[AttemptRef]) -> str:
+    """Jobs that are stopped, with the verb: `job-3 has`, `job-3 and job-4 have`."""
+    names = [ref.job_id for ref in preempts[:_JOBS_NAMED]]
+    if len(preempts) > _JOBS_NAMED:
+        return f"{', '.join(names)} and {len(preempts) - _JOBS_NAMED} more have"
+    return f"{names[0]} has" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} have"
 
 
 def in_words(placement: Placement) -> str:
@@ -69,11 +86,15 @@ def in_words(placement: Placement) -> str:
     return f"{count} GPUs ({', '.join(placement.gpu_ids[: _GPUS_NAMED - 1])}, ...)"
 
 
-def launching(job: Job, placement: Placement, gpu_model: str) -> Job:
-    """Its placement is chosen and the attempt recorded, before the call to the cluster."""
-    attempt = JobAttempt(job.attempt_count + 1, placement, gpu_model)
+def launching(job: Job, placement: Placement, gpu_model: str, preempts: tuple[AttemptRef, ...] = ()) -> Job:
+    """Its placement is chosen and the attempt recorded, before the call to the cluster.
+
+    Args:
+        preempts: the attempts of other jobs that are stopped to make room.
+    """
+    attempt = JobAttempt(job.attempt_count + 1, placement, gpu_model, preempts=preempts)
     return replace(
-        waiting(job, PendingReason.LAUNCHING, launching_message(placement)),
+        waiting(job, PendingReason.LAUNCHING, launching_message(placement, preempts)),
         placement=placement,
         gpu_model=gpu_model,
         attempts=(*job.attempts, attempt),
@@ -88,7 +109,7 @@ def unanswered(job: Job, why: str, *, given_up: bool = False) -> Job:
         why: the reason, for people.
         given_up: the attempt will be stopped. The attempt's outcome says so until its end replaces it.
     """
-    told = replace(job, message=f"{launching_message(job.placement)}: {why}")
+    told = replace(job, message=f"{launching_message(job.placement, job.attempts[-1].preempts)}: {why}")
     return _with_last_attempt(told, outcome=f"{_GIVEN_UP}{why}") if given_up else told
 
 
@@ -118,6 +139,46 @@ def program_runs(job: Job, run_s: float) -> Job:
     last = job.attempts[-1]
     run_s = max(run_s, job.start_s or run_s)
     return replace(job, attempts=(*job.attempts[:-1], replace(last, run_s=run_s)))
+
+
+def waits_for(job: Job, preempts: Sequence[AttemptRef]) -> Job:
+    """It is accepted, and starts once these attempts of other jobs have ended; none: it is to start now."""
+    return replace(job, message=launching_message(job.placement, preempts))
+
+
+def being_stopped(job: Job, for_job_id: str) -> Job:
+    """It runs, and its stop is asked for: another job has its GPUs then."""
+    return replace(job, message=f"being stopped for {for_job_id}")
+
+
+def preempted(job: Job, end_s: float, why: str, remaining_ratio: float, exit_status: ExitStatus | None = None) -> Job:
+    """Its attempt was stopped for another job: the job waits, and goes on later with what is left of its work.
+
+    Args:
+        job: the job with the attempt.
+        end_s: cluster time of the end.
+        why: such as "for job-12"; empty: not known.
+        remaining_ratio: the share of its work that is left.
+        exit_status: how its program ended, where that is known.
+    """
+    outcome = f"{_PREEMPTED}: {why}" if why else _PREEMPTED
+    ended = _with_last_attempt(job, end_s=end_s, outcome=outcome, exit_status=exit_status, preempted=True)
+    ended = replace(ended, remaining_ratio=remaining_ratio)
+    if job.cancel_requested:
+        return _final(ended, JobState.CANCELLED, "cancelled on request")
+    return _for_another(ended, preempted_message(ended))
+
+
+def preempted_message(job: Job) -> str:
+    """The message of a job whose last attempt was just stopped for another job."""
+    why = job.attempts[-1].outcome.removeprefix(_PREEMPTED).removeprefix(": ")
+    return f"stopped{f' {why}' if why else ''}; goes on later with {left_in_words(job)}"
+
+
+def left_in_words(job: Job) -> str:
+    """What is left of a job, for people: `40 % of its work left`."""
+    percent = 100.0 * job.remaining_ratio
+    return f"{percent:.0f} % of its work left" if percent >= 1.0 else "less than 1 % of its work left"
 
 
 def succeeded(job: Job, end_s: float, exit_status: ExitStatus | None = None) -> Job:
@@ -178,17 +239,22 @@ def lost(
     if job.cancel_requested:
         return _final(ended, JobState.CANCELLED, "cancelled on request")
     excused_count = sum(each.excused for each in ended.attempts)
-    counted = ended.attempt_count - excused_count
+    counted = ended.attempt_count - excused_count - sum(each.preempted for each in ended.attempts)
     if counted >= max_attempts and not excused:
         message = f"attempt {counted} of at most {max_attempts} was lost: {why}"
         if excused_count:
             message += f" (those lost to restarts of the cluster, {excused_count}, are not counted)"
         return _final(ended, JobState.FAILED, message)
+    return _for_another(ended, f"attempt {job.attempt_count} was lost ({why}); waits for another one")
+
+
+def _for_another(ended: Job, message: str) -> Job:
+    """The job waits for another attempt."""
     return replace(
         ended,
         state=JobState.PENDING,
         pending_reason=PendingReason.RESOURCES,
-        message=f"attempt {job.attempt_count} was lost ({why}); waits for another one",
+        message=message,
         start_s=None,
         placement=NOWHERE,
         gpu_model="",
@@ -201,7 +267,14 @@ def forgotten(job: Job, placement: Placement, gpu_model: str, start_s: float, en
 
 
 def refused(
-    job: Job, end_s: float, why: str, max_attempts: int, *, retry_s: float | None = None, final: bool = False
+    job: Job,
+    end_s: float,
+    why: str,
+    max_attempts: int,
+    *,
+    retry_s: float | None = None,
+    final: bool = False,
+    excused: bool = False,
 ) -> Job:
     """The cluster refused the attempt: the job waits for another one, or fails after its last one.
 
@@ -212,8 +285,9 @@ def refused(
         max_attempts: lost attempts after which the job fails.
         retry_s: cluster time of the next attempt; None: as soon as possible.
         final: the job itself is the reason: the cluster would refuse another attempt as well.
+        excused: other jobs are the reason: the attempt does not count.
     """
-    next_job = lost(job, end_s, f"{_REFUSED}{why}", max_attempts)
+    next_job = lost(job, end_s, f"{_REFUSED}{why}", max_attempts, excused=excused)
     if next_job.state is not JobState.PENDING:
         return next_job
     if final:
@@ -272,6 +346,7 @@ def _with_last_attempt(
     end_s: float | None = None,
     outcome: str = "",
     excused: bool = False,
+    preempted: bool = False,
     exit_status: ExitStatus | None = None,
 ) -> Job:
     last = job.attempts[-1]
@@ -281,6 +356,7 @@ def _with_last_attempt(
         end_s=None if end_s is None else _not_before_last_attempt(job, end_s),
         outcome=outcome,
         excused=excused,
+        preempted=preempted,
         exit=exit_status,
     )
     return replace(job, attempts=(*job.attempts[:-1], last))

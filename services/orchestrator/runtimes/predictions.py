@@ -39,12 +39,14 @@ class Expected(NamedTuple):
         generation: generation of these predictions (`ExpectedRuntimes.generation`); NEVER: not predicted yet.
         spread_speed: (M,) speed of a job of several GPUs on more nodes than it needs, as a share of that on few; None:
             that of the speed table.
+        restart_s: seconds that each start of a preemptible job after a stop takes before its work goes on.
     """
 
     durations_s: Floats
     spread: float
     generation: int
     spread_speed: Floats | None = None
+    restart_s: float = 0.0
 
 
 class Standing(NamedTuple):
@@ -138,7 +140,8 @@ class ExpectedRuntimes:
 
     async def _asked(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
         try:
-            median_s, revision, _, spread, spread_speed = await self._predictor.predict(specs, gpu_models)
+            answer = await self._predictor.predict(specs, gpu_models)
+            median_s, revision, _, spread, spread_speed, restart_s = answer
             spread = np.zeros(len(specs)) if spread is None else spread
             if median_s.shape != (len(specs), len(gpu_models)) or not (np.isfinite(median_s) & (median_s > 0)).all():
                 raise InternalError("decompose answered with invalid runtimes")
@@ -148,6 +151,10 @@ class ExpectedRuntimes:
                 spread_speed.shape != median_s.shape or ((spread_speed <= 0) | (spread_speed > 1)).any()
             ):
                 raise InternalError("decompose answered with invalid speeds of spread jobs")
+            if restart_s is not None and (
+                restart_s.shape != (len(specs),) or (np.isinf(restart_s) | (restart_s < 0)).any()
+            ):
+                raise InternalError("decompose answered with invalid restart times")
         except AdlroError:
             self._revision = None  # its next answer is newer than the fallback
             raise
@@ -163,6 +170,7 @@ class ExpectedRuntimes:
                 0.0 if is_as_declared(spec, float(row[0]), gpu_models[0]) else float(unsure),
                 self.generation,
                 None if spread_speed is None else _as_reported(spread_speed[number]),
+                _restart_s(spec, math.nan if restart_s is None else float(restart_s[number])),
             )
             for number, (spec, row, unsure) in enumerate(zip(specs, median_s, spread, strict=True))
         ]
@@ -176,6 +184,7 @@ def declared(spec: JobSpec, gpu_models: Sequence[str], generation: int = NEVER) 
         accepted_s(spec, durations_s, gpu_models),
         PRIOR_SPREAD if spec.expected_runtime is None else 0.0,
         generation,
+        restart_s=_restart_s(spec, math.nan),
     )
 
 
@@ -184,6 +193,13 @@ def accepted_s(spec: JobSpec, durations_s: Floats, gpu_models: Sequence[str]) ->
     if not spec.gpu_models:
         return durations_s
     return np.where([spec.accepts(model) for model in gpu_models], durations_s, np.inf)
+
+
+def _restart_s(spec: JobSpec, reported_s: float) -> float:
+    """A job's restart time as reported; where it is not (nan), what the job states."""
+    if spec.preemptible is None:
+        return 0.0
+    return spec.preemptible.restart_s if math.isnan(reported_s) else reported_s
 
 
 def _as_reported(spread_speed: Floats) -> Floats | None:

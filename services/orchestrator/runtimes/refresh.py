@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from adlro.records.jobs import JobSpec
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
+from adlro.services.orchestrator.ledger.entry import Entry
+from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.runtimes.predictions import CHUNK, Expected, Standing, is_as_declared
 
 # Outside virtual time, the queue's expectations are updated at most this often, in seconds; if more of them are old
@@ -154,9 +155,11 @@ class RuntimeRefresh:
             return None
         self._ended_since = 0
         changed = False
-        for entry, (row, spread, generation, spread_speed) in zip(entries, answer.expected, strict=True):
-            entry.generation = generation
-            changed = ledger.expect(entry, row, spread, spread_speed) or changed
+        for entry, found in zip(entries, answer.expected, strict=True):
+            entry.generation = found.generation
+            changed = (
+                ledger.expect(entry, found.durations_s, found.spread, found.spread_speed, found.restart_s) or changed
+            )
         return changed
 
 

@@ -15,7 +15,7 @@ from adlro.errors import (
     Unauthenticated,
     Unsupported,
 )
-from adlro.services.orchestrator.ports import REFUSED_TOKEN, ClusterPort
+from adlro.services.orchestrator.ports import REFUSED_STOPS, REFUSED_TOKEN, ClusterPort
 from adlro.services.orchestrator.session.core.effects import Launch
 from adlro.services.orchestrator.session.core.inputs import Accepted, CannotEnd, Refused, Unanswered
 
@@ -40,7 +40,17 @@ async def launch(cluster: ClusterPort, order: Launch, token: int, incarnation: s
         Stale: the lease is not the newest, or the cluster has another incarnation.
     """
     try:
-        launched = await cluster.launch(order.job_id, order.attempt, order.spec, order.placement, token, incarnation)
+        launched = await cluster.launch(
+            order.job_id,
+            order.attempt,
+            order.spec,
+            order.placement,
+            token,
+            incarnation,
+            preempts=order.preempts,
+            remaining_ratio=order.remaining_ratio,
+            resumes=order.resumes,
+        )
     except AdlroError as error:
         return answer_to_launch(error)
     return Accepted(*launched)
@@ -58,7 +68,9 @@ def answer_to_launch(error: AdlroError) -> Refused | Unanswered:
         return Unanswered(error.message)
     if error.reason in REFUSED_TOKEN:
         raise Stale(str(error)) from error
-    return Refused(error.message, isinstance(error, InvalidInput | Unsupported), error.retry_after_s or 0.0)
+    others = error.reason in REFUSED_STOPS
+    final = isinstance(error, InvalidInput | Unsupported) and not others
+    return Refused(error.message, final, error.retry_after_s or 0.0, others)
 
 
 async def stop(

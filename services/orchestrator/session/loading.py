@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from adlro.records.events import ClusterDescription
 from adlro.records.jobs import Job, JobSpec
 from adlro.services.orchestrator.runtimes.predictions import Expected, ExpectedRuntimes, declared
-from adlro.services.orchestrator.session.reconcile import Reconciled, begin, is_launched, newest_time_s, take
+from adlro.services.orchestrator.session.reconcile import Reconciled, begin, is_launched, newest_time_s, settle, take
 from adlro.store import Cursor, JobStore, sequence_of
 
 # Waiting jobs, from the head of the queue, that decompose predicts before the session acts.
@@ -52,6 +52,7 @@ async def load(
     description: ClusterDescription,
     drained: Iterable[str],
     max_attempts: int,
+    min_run_s: float | None = None,
 ) -> Loaded:
     """Reads every record that is not final, and reconciles it with the cluster.
 
@@ -61,9 +62,10 @@ async def load(
         description: the cluster's state.
         drained: ids of the drained nodes.
         max_attempts: lost attempts after which a job fails.
+        min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
     """
     with _without_collections():
-        return await _load(store, predictions, description, drained, max_attempts)
+        return await _load(store, predictions, description, drained, max_attempts, min_run_s)
 
 
 @contextlib.contextmanager
@@ -87,6 +89,7 @@ async def _load(
     description: ClusterDescription,
     drained: Iterable[str],
     max_attempts: int,
+    min_run_s: float | None = None,
 ) -> Loaded:
     # Read before the records: the session follows changes that come while it reads them.
     job_revision = await store.revision()
@@ -99,7 +102,7 @@ async def _load(
         questions.put_nowait([])
     answers = iter(asking.result())
     known_s = max((newest_time_s(job) for _, job, _ in read.records), default=0.0)
-    found = begin(description, cursor, known_s, drained, max_attempts, user_service_s)
+    found = begin(description, cursor, known_s, drained, max_attempts, user_service_s, min_run_s)
     generation = predictions.generation
     for number, (version, job, said) in enumerate(read.records, start=1):
         if not number % RECONCILED_AT_ONCE:
@@ -107,6 +110,7 @@ async def _load(
         expected = next(answers) if said is None else said
         generation = min(generation, expected.generation)
         take(found, version, job, expected)
+    settle(found)
     return Loaded(
         found=found,
         cursor=cursor,

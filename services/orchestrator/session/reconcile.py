@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adlro.records.events import ClusterDescription, RunningJob
 from adlro.records.jobs import Job, JobState, PendingReason
 from adlro.services.orchestrator.ledger import transitions
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
+from adlro.services.orchestrator.ledger.entry import Entry
+from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.record_changes import RecordChanges
 from adlro.services.orchestrator.runtimes.predictions import Expected
 from adlro.store import Cursor
@@ -31,6 +32,7 @@ class Reconciled:
             reported why.
         begins: jobs whose begin time is in the future.
         arriving: jobs that no session has taken up: (record, version, expected).
+        preempting: launched jobs for which others were stopped; `settle` places them, by job.
         reserved_job_id, reserved_since_s: the job that GPUs are kept free for, if it still waits; empty: none.
     """
 
@@ -44,6 +46,7 @@ class Reconciled:
     vanished: list[tuple[Entry, int]] = field(default_factory=list)
     begins: list[Entry] = field(default_factory=list)
     arriving: list[tuple[Job, int, Expected]] = field(default_factory=list)
+    preempting: dict[str, tuple[Entry, RunningJob | None]] = field(default_factory=dict)
     reserved_job_id: str = ""
     reserved_since_s: float = 0.0
 
@@ -55,8 +58,11 @@ def begin(
     drained: Iterable[str],
     max_attempts: int,
     user_service_s: Mapping[str, float],
+    min_run_s: float | None = None,
 ) -> Reconciled:
-    """A ledger of the cluster without jobs; the caller then calls `take` for each record that is not final, in order.
+    """A ledger of the cluster without jobs.
+
+    The caller then calls `take` for each record that is not final, in order, and `settle` after the last.
 
     Args:
         description: the cluster's state.
@@ -65,9 +71,13 @@ def begin(
         drained: ids of the drained nodes.
         max_attempts: lost attempts after which a job fails.
         user_service_s: by user, the GPU seconds of ended attempts so far.
+        min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
     """
+    can = description.capabilities
+    if can is None or not can.preemption:
+        min_run_s = None
     reasons = {each.gpu_id: each.reason for each in description.gpu_conditions}
-    record_changes = RecordChanges(Ledger(description.cluster, drained, user_service_s), max_attempts)
+    record_changes = RecordChanges(Ledger(description.cluster, drained, user_service_s, min_run_s), max_attempts)
     record_changes.ledger.set_lost({each: reasons.get(each, "") for each in description.lost_gpu_ids}, True)
     runs = {(each.job_id, each.attempt): each for each in description.running}
     same = (
@@ -129,7 +139,11 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
         return
     entry = ledger.enter(job, version, *expected)
     if launched:
-        _reconcile_launched(found, entry, runs.pop((job.job_id, job.attempt_count), None))
+        running = runs.pop((job.job_id, job.attempt_count), None)
+        if job.attempts[-1].preempts:
+            found.preempting[job.job_id] = (entry, running)
+        else:
+            _reconcile_launched(found, entry, running)
     elif job.submit_s is not None and job.submit_s > found.now_s:
         found.begins.append(entry)
     else:
@@ -138,7 +152,31 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
             ledger.reserve(entry, found.reserved_since_s)
 
 
-def _reconcile_launched(found: Reconciled, entry: Entry, running: RunningJob | None) -> None:
+def settle(found: Reconciled) -> None:
+    """Places the jobs for which others were stopped: some of these others may not have ended."""
+    for job_id in list(found.preempting):
+        _settle(found, job_id)
+
+
+def _settle(found: Reconciled, job_id: str) -> None:
+    pair = found.preempting.pop(job_id, None)
+    if pair is None:
+        return
+    entry, running = pair
+    entries, victims = found.record_changes.ledger.entries, []
+    for ref in entry.job.attempts[-1].preempts:
+        before = found.preempting.get(ref.job_id)
+        if before is not None and before[0].job.attempt_count == ref.attempt:
+            _settle(found, ref.job_id)  # others were stopped for it, and now it is
+        victim = entries.get(ref.job_id)
+        if victim is not None and victim.is_placed(ref.attempt) and victim.gpus and victim.preemptor is None:
+            victims.append(victim)
+    _reconcile_launched(found, entry, running, victims)
+
+
+def _reconcile_launched(
+    found: Reconciled, entry: Entry, running: RunningJob | None, victims: Sequence[Entry] = ()
+) -> None:
     job, record_changes = entry.job, found.record_changes
     gpu_number = record_changes.ledger.layout.gpu_number
     left = [gpu_id for gpu_id in job.placement.gpu_ids if gpu_id not in gpu_number]
@@ -151,7 +189,7 @@ def _reconcile_launched(found: Reconciled, entry: Entry, running: RunningJob | N
         record_changes.lose(entry, f"{left[0]} is no longer part of the cluster", found.now_s, excused=True)
         return
     gpus = [gpu_number[gpu_id] for gpu_id in job.placement.gpu_ids]
-    record_changes.ledger.place(entry, gpus, job.start_s or found.now_s)
+    record_changes.ledger.place(entry, gpus, job.start_s or found.now_s, victims)
     if (run_s := job.attempts[-1].run_s) is not None:
         record_changes.ledger.program_runs(entry, run_s)
     if found.same:
@@ -161,7 +199,8 @@ def _reconcile_launched(found: Reconciled, entry: Entry, running: RunningJob | N
         elif running is None:
             found.vanished.append((entry, job.attempt_count))
     elif running is None:
-        record_changes.lose(entry, "the cluster was restarted", found.now_s, excused=True)  # not the job's failure
+        # Not the job's failure; nobody is stopped for it.
+        record_changes.lose(entry, "the cluster was restarted", found.now_s, excused=True, stops_asked=False)
     elif job.state is JobState.PENDING:
         record_changes.record(entry, transitions.started(job, running.start_s))
         record_changes.ledger.runs_since(entry, running.start_s)

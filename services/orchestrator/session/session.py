@@ -51,6 +51,7 @@ class Session:
         max_attempts: lost attempts after which a job fails.
         log: a structlog logger.
         on_decision: called with each policy call's duration in seconds.
+        min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Session:
         max_attempts: int,
         log: structlog.typing.FilteringBoundLogger,
         on_decision: Callable[[float], None] = lambda _: None,
+        min_run_s: float | None = None,
     ) -> None:
         self.acting = acting
         self.token = token
@@ -73,6 +75,7 @@ class Session:
         self._cluster = cluster
         self._predictions = predictions
         self._max_attempts = max_attempts
+        self._min_run_s = min_run_s
         self._log = log
         self._on_decision = on_decision
         self._policy = acting.policy  # the policy that the core knows
@@ -114,7 +117,9 @@ class Session:
         """
         description = await self._cluster.describe()
         await self._refuse_spent_token(description)
-        loaded = await load(self._store, self._predictions, description, self.acting.drained, self._max_attempts)
+        loaded = await load(
+            self._store, self._predictions, description, self.acting.drained, self._max_attempts, self._min_run_s
+        )
         self.unreadable_count = loaded.unreadable_count
         clock = description.clock if loaded.found.same else await self._catch_up(description, loaded.found.now_s)
         self.acting.note_clock(clock)

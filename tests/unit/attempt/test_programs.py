@@ -101,6 +101,17 @@ async def test_a_program_that_ignores_sigterm_is_killed_when_its_grace_is_over(n
     assert (end.reason, end.signal) == (EndReason.STOPPED, 9)
 
 
+async def test_a_stop_may_bring_a_grace_of_its_own_and_the_first_stop_counts(node: Node):
+    await node.attempts.start("a.1", node.launch("trap '' TERM; echo up; while :; do sleep 0.1; done", grace_s=60.0))
+    await until(lambda: "up" in node.stdout())
+    began = time.monotonic()
+    await node.attempts.stop("a.1", grace_s=0.5)
+    await node.attempts.stop("a.1", grace_s=60.0)
+    end = await node.ended()
+    assert 0.5 <= time.monotonic() - began < 30.0
+    assert (end.reason, end.signal) == (EndReason.STOPPED, 9)
+
+
 async def test_an_attempt_that_is_stopped_before_its_supervisor_begins_never_runs(node: Node):
     waits = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(0.5)"]
     broken = node.service(command=waits)

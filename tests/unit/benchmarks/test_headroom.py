@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adlro.state.cluster_arrays import hardware_of
 from adlro.state.job_arrays import pack_jobs
-from adlro.state.machines import hardware_of
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
 from benchmarks.annealing import Problem, anneal, problem_of, schedule_of, total_jct_s

@@ -16,7 +16,7 @@ from adlro.lab.evaluate.document import build_document
 from adlro.lab.evaluate.request import parse_loads, parse_policies, parse_scenarios
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.sim.batch import simulate
-from adlro.state.job_arrays import JobArrays
+from adlro.state.job_arrays import JobArrays, empty_job_arrays
 from benchmarks import evaluation_tables, paper_claims, paper_figures, paper_tables
 from benchmarks.evaluation_runs import BOUND, Runs
 from benchmarks.paper_claims import METHOD, MINUTE_H, SECOND_H, Row
@@ -48,21 +48,15 @@ def one_node(gpus: int, cores: int) -> Cluster:
 def job_list(submit_s: list[float], work_s: list[float], cores: list[int]) -> JobArrays:
     count = len(submit_s)
     ones = np.ones((1, count), dtype=np.int64)
-    return JobArrays(
+    return empty_job_arrays(1, count, 1)._replace(
         job_count=np.array([count]),
         submit_s=np.array([submit_s]),
         duration_s=np.array([work_s])[:, :, None],
         expected_s=np.array([work_s])[:, :, None],
-        expected_spread=np.zeros((1, count)),
-        gpu_count=ones,
-        max_nodes=np.zeros_like(ones),
-        spread_speed=np.ones((1, count, 1)),
-        expected_spread_speed=np.ones((1, count, 1)),
         job_type=ones,
         cores=np.array([cores]),
         memory_mib=ones,
         gpu_memory_mib=ones,
-        user=ones,
         priority=np.ones((1, count)),
     )
 

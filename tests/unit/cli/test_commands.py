@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 
 from adlro.cli import shell
 from adlro.cli.app import app
+from adlro.cli.option_types import policy_names
 from adlro.client import transport
+from adlro.decide.policies import POLICIES
 from adlro.errors import FieldViolation, InternalError, InvalidInput, Unavailable
 from adlro.placement import Placement
 from adlro.records.events import Capabilities, ClockMode
@@ -512,3 +514,9 @@ def test_why_a_node_is_drained_is_shown(suite: FakeSuite, adlro: Run) -> None:
     assert json.loads(adlro("gpus", "-o", "json").stdout)["gpus"][2]["drain_reason"] == "a fan [red]"
     told = json.loads(adlro("status", "-o", "json").stdout)
     assert told["orchestrator"]["drain_reasons"] == {"turing-0": "a fan [red]"}
+
+
+def test_policies_are_completed_by_the_shell() -> None:
+    assert policy_names("hold_g") == ["hold_greedy", "hold_greedy_fixed", "hold_gang"]
+    assert policy_names("nothing") == []
+    assert list(POLICIES) == policy_names("")

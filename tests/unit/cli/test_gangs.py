@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,12 +12,15 @@ from typing import Any
 import grpc
 import pytest
 
-from adlro.cli.gpus import gpu_views
+from adlro.cli.describe import _print_facts
+from adlro.cli.gpus import gpu_table, gpu_views
 from adlro.cli.places import at_of, needs_text, placement_text, reservation_text
+from adlro.cli.render import job_table, why_text
 from adlro.cli.report import placements
 from adlro.placement import NOWHERE, GpuShare, Placement
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import Job, JobAttempt, JobReservation, JobSpec, JobState, JobType, PendingReason
+from adlro.terminal import PlainConsole
 from tests.unit.client import fake_suite
 from tests.unit.client.fake_suite import FakeSuite
 
@@ -104,6 +108,29 @@ def test_queue_shows_counts_reservations_and_who_waits_for_them(suite: FakeSuite
     assert (document[0]["gpu_id"], len(document[0]["placement"]["gpus"])) == ("volta-0/0", 4)
 
 
+def test_on_a_narrow_screen_usual_reasons_are_short() -> None:
+    waits = {"pending_reason": PendingReason.GANG_NODES, "message": "waits for 4 GPUs, and many more words"}
+    jobs = [
+        Job("job-1", GANG, reservation=HELD, **waits),  # type: ignore[arg-type]  # fields of a job
+        Job("job-2", GANG, pending_reason=PendingReason.LAUNCH_REFUSED, message="the node is full"),
+        Job("job-3", SPEC, pending_reason=PendingReason.RESERVED, message="m", reserved_for_job_id="job-1"),
+        Job("job-4", SPEC, JobState.RUNNING, placement=FOUR),
+    ]
+    console = PlainConsole(width=80, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(job_table(jobs, None, console.width))
+    text = captured.get()
+    assert "many more words" not in text
+    assert len(text.splitlines()) <= 12
+    told = " ".join(text.split())
+    assert "gang_nodes" in told
+    assert "reserved: for job-1" in told
+    wide = " ".join(why_text(job) for job in jobs)
+    assert "many more words" in wide
+    assert why_text(jobs[1], short=True) == "launch_refused: the node is full", "no usual reason"
+    assert why_text(jobs[0], short=True).startswith("gang_nodes: reserved from about")
+
+
 def test_queue_of_one_gpu_jobs_is_as_it_was(suite: FakeSuite, adlro: Run) -> None:
     suite.add(SPEC)
     assert "GPUS" not in adlro("queue").stdout
@@ -126,6 +153,20 @@ def test_describe_shows_placement_by_node_and_reservation(suite: FakeSuite, adlr
         "reserved 4 v100_sxm2 on volta-0, volta-1 from about 11m 40s of cluster time; 3 other GPUs of these nodes are "
         "for anybody; held since 40.0 s of cluster time"
     ) in text
+
+
+def test_a_long_value_goes_on_below_its_begin() -> None:
+    console = PlainConsole(width=60)
+    with console.capture() as captured:
+        _print_facts(
+            console, [("why", "gang_nodes: " + "waits for many GPUs " * 5), ("user", "[bold]ada[/]"), ("no", "")]
+        )
+    first, second, third, last = captured.get().splitlines()
+    assert first.startswith("  why         gang_nodes: waits for")
+    assert second.startswith(" " * 14 + "GPUs waits")
+    assert third.startswith(" " * 14)
+    assert last == "  user        ada"
+    assert max(map(len, captured.get().splitlines())) <= 60
 
 
 def test_a_decision_on_several_gpus_names_them(suite: FakeSuite, adlro: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,3 +202,19 @@ def test_every_gpu_of_a_gang_is_busy_and_counts() -> None:
     assert (views["volta-0/0"], views["volta-0/1"]) == ("job-1", "job-1")
     (row,) = placements([gang])
     assert (row["gpu_id"], row["gpu_ids"]) == ("volta-0/0", ["volta-0/0", "volta-0/1"])
+
+
+def test_two_jobs_that_share_a_gpu_are_both_shown() -> None:
+    half = Placement((GpuShare("volta-0/0", 0.5),))
+    jobs = [Job(f"job-{number}", SPEC, JobState.RUNNING, placement=half) for number in (1, 2)]
+    views = {each.gpu_id: each for each in gpu_views(fake_suite.CLUSTER, jobs, None)}
+    assert (views["volta-0/0"].job_id, views["volta-0/0"].partner_job_id) == ("job-1", "job-2")
+    assert (views["volta-0/1"].state, views["volta-0/1"].partner_job_id) == ("idle", "")
+    console = PlainConsole(width=80)
+    with console.capture() as captured:
+        console.print(gpu_table(list(views.values()), 80))
+    assert "job-1 and job-2" in captured.get()
+    console = PlainConsole(width=120)
+    with console.capture() as captured:
+        console.print(job_table(jobs, None, 120))
+    assert captured.get().count("volta-0/0 (0.5 of it)") == 2

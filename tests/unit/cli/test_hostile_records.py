@@ -23,6 +23,7 @@ from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import GpuCondition
 from adlro.records.jobs import (
+    AttemptRef,
     ExpectedRuntime,
     Job,
     JobAttempt,
@@ -87,6 +88,9 @@ def hostile(suite: FakeSuite, monkeypatch: pytest.MonkeyPatch) -> FakeSuite:
         running, job_id=f"job-5{HOSTILE}", spec=replace(spec, gpu_count=2, gpu_models=(HOSTILE,)),
         placement=Placement.on(GPU, HOSTILE), attempts=(replace(attempt, placement=Placement.on(GPU, HOSTILE)),),
     )  # fmt: skip
+    stopped = replace(attempt, outcome=f"preempted: for {HOSTILE}", preempted=True)
+    instead = replace(attempt, attempt=2, preempts=(AttemptRef(HOSTILE, 1),))
+    gang = replace(gang, attempts=(replace(stopped, placement=gang.placement), instead))
     waits = replace(gang, job_id=f"job-6{HOSTILE}", state=JobState.PENDING, pending_reason=PendingReason.RESERVED)
     states = [
         running,
@@ -112,6 +116,7 @@ def hostile(suite: FakeSuite, monkeypatch: pytest.MonkeyPatch) -> FakeSuite:
         made.runner_up.job_id = made.runner_up.gpu_id = HOSTILE
         made.shadow.policy = made.shadow.job_id = made.shadow.gpu_id = HOSTILE
         made.reservation.CopyFrom(job_pb2.JobReservation(job_id=HOSTILE, gpu_model=HOSTILE, node_ids=[HOSTILE]))
+        made.preempts.add(job_id=HOSTILE, attempt=1)
         made.candidates[0].gpu_id = made.candidates[0].gpu_model = HOSTILE
         made.masked[0].gpu_id = made.masked[0].gpu_model = made.masked[0].reason = HOSTILE
         return made

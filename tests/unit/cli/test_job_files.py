@@ -54,6 +54,22 @@ command: [python, train.py, --epochs, 3]
     assert [each.line for each in read.options] == [2, 3, 4, 5, 6, 7, 8, 13, 14, 15]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("preemptible: {restart: 60s, lost: 10m, grace: -2m}", ["--preemptible", "--restart=60s", "--lost=10m"]),
+        ("preemptible: {}", ["--preemptible"]),
+        ("preemptible: true", ["--preemptible"]),
+        ("preemptible: no", ["--no-preemptible"]),
+        ("shareable: Yes", ["--shareable"]),
+        ("shareable: off", ["--no-shareable"]),
+    ],
+)
+def test_whether_a_job_may_be_stopped_or_share(text: str, expected: list[str]) -> None:
+    found = words(text)
+    assert found == expected + (["--preempt-grace=-2m"] if "grace" in text else [])
+
+
 def test_a_text_as_command_is_run_by_a_shell() -> None:
     assert read_job_file("command: |\n  cd data\n  sort a | uniq\n", "j").command == (
         *("/bin/sh", "-c"),
@@ -85,6 +101,16 @@ def test_values_are_the_texts_that_stand_there(value: str) -> None:
         ("command: {a: b}", "j:1: command: must be a list of the program and its arguments, or a text for"),
         ("command: []", "j:1: command: must name a program"),
         ("command:", "j:1: command: must be a list"),
+        ("preemptible:", "j:1: preemptible: must be true, false, or what a stop costs, such as {restart: 60s, lost"),
+        ("preemptible: 60s", "j:1: preemptible: must be true, false, or what a stop costs"),
+        ("preemptible: [60s]", "j:1: preemptible: must be true, false, or what a stop costs"),
+        (
+            "preemptible:\n  restrt: 60s",
+            "j:1: preemptible: line 2: there is no 'restrt'; there are restart, lost, grace",
+        ),
+        ("preemptible: {lost: [1]}", "j:1: preemptible: line 1: lost must be one value, such as 60s"),
+        ("shareable: maybe", "j:1: shareable: must be true or false"),
+        ("shareable:", "j:1: shareable: must be true or false"),
         ("a: b: c", "j:1: is no YAML: mapping values are not allowed here"),
         ("name: a\n\tcores: 4", "j:2: is no YAML: found character"),
         ("name: a\n---\nname: b", "j:2: is no YAML: but found another document"),

@@ -25,7 +25,7 @@ from adlro.client import AsyncClient
 from adlro.errors import Conflict, NotFound, Unavailable
 from adlro.placement import Placement
 from adlro.records.events import GpuCondition
-from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType
+from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType, Preemptible
 from adlro.records.payloads import Container, EndReason, ExitStatus, LogChunk, LogStream, Mount, Payload, Process
 from adlro.records.predictions import PredictionBasis
 from tests.unit.client import fake_suite
@@ -102,6 +102,39 @@ def test_files_ask_for_several_gpus(suite: FakeSuite, adlro: Run, tmp_path: Path
     assert asked == [(4, 2, both), (3, 2, both), (2, 0, ("t4",)), (8, 1, ("t4",))]
 
 
+def test_submit_says_what_a_stop_costs_and_whether_the_gpu_may_be_shared(suite: FakeSuite, adlro: Run) -> None:
+    costs = ["--preemptible", "--restart", "60s", "--lost", "10m", "--preempt-grace", "2m"]
+    for given in (costs, ["--preemptible"], ["--shareable"], ["--no-preemptible", "--restart", "1m"], []):
+        assert adlro("submit", *given, "--", "train", "--restart").exit_code == 0
+    asked = [(job.spec.preemptible, job.spec.shareable) for job in suite.jobs.values()]
+    assert asked == [
+        (Preemptible(60.0, 600.0, 120.0), False),
+        (Preemptible(), False),
+        (None, True),
+        (None, False),
+        (None, False),
+    ]
+
+
+def test_files_say_what_a_stop_costs_and_the_command_line_counts_before_them(
+    suite: FakeSuite, adlro: Run, tmp_path: Path
+) -> None:
+    stops = "preemptible: {restart: 60s, lost: 10m, grace: 2m}\n"
+    (tmp_path / "job.yaml").write_text(f"{stops}shareable: true\ncommand: [train]\n")
+    (tmp_path / "train.sh").write_text("#!/bin/sh\n#ADLRO --preemptible --restart 5s --shareable\ntrain\n")
+    file = ["--file", "job.yaml"]
+    for given in (file, [*file, "--restart", "1s", "--no-shareable"], [*file, "--no-preemptible"], ["train.sh"]):
+        result = adlro("submit", *given)
+        assert result.exit_code == 0, result.output
+    asked = [(job.spec.preemptible, job.spec.shareable) for job in suite.jobs.values()]
+    assert asked == [
+        (Preemptible(60.0, 600.0, 120.0), True),
+        (Preemptible(1.0, 600.0, 120.0), False),
+        (None, True),
+        (Preemptible(5.0), True),
+    ]
+
+
 def test_submit_sends_a_container(suite: FakeSuite, adlro: Run, tmp_path: Path) -> None:
     result = adlro(
         *["submit", "-t", "ml", "--image", "team/net:1", "--mount", "data:/data", "--mount", "/out:/out:rw"],
@@ -140,6 +173,8 @@ def test_sizes_of_the_older_options_are_mib(suite: FakeSuite, adlro: Run) -> Non
         (["--mount", "/a:/b", "--", "x"], "needs an --image"),
         (["--mount", "/a", "--image", "i"], "SRC:DST"),
         (["--mount", "/a:/b:rx", "--image", "i"], "SRC:DST"),
+        (["--restart", "60s", "--", "x"], "belongs to --preemptible: add that, or leave it out"),
+        (["--preempt-grace", "0", "-t", "ml"], "--preempt-grace"),
         (["job.yaml"], "--file job.yaml"),
         (["--file", "not-there.yaml"], "not-there.yaml"),
         ([], "needs a type"),
@@ -199,6 +234,7 @@ def test_a_job_file_is_submitted_and_the_command_line_counts_before_it(
         ("name: a\ncores: four", "job.yaml:2: Invalid value for '--cores'"),
         ("gpus: 0", "job.yaml:1: Invalid value for '--gpus'"),
         ("gpu_models: {a: b}", "job.yaml:1: gpu_models: must be one value, or a list"),
+        ("\npreemptible:\n  lost: ten", "job.yaml:2: Invalid value for '--lost': 'ten' is no duration"),
         ("time_limit: soon", "job.yaml:1: Invalid value for '--time-limit': 'soon' is no duration"),
         ("{", "job.yaml:1: is no YAML"),
     ],

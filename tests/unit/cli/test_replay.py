@@ -80,7 +80,14 @@ def test_a_replay_submits_the_list_and_reports(suite: FakeSuite, adlro: Run, pap
     assert [job.spec.expected_runtime.runtime_s for job in jobs if job.spec.expected_runtime] == [4.5, 10, 5]
     assert {job.spec.labels[LABEL] for job in jobs} == {report["replay_id"]}
     assert set(suite.requests) == {f"replay-{report['replay_id']}-{index}" for index in range(3)}
-    assert report["jobs"] == {"total": 3, "succeeded": 3, "failed": 0, "cancelled": 0, "several_attempts": 0}
+    assert report["jobs"] == {
+        "total": 3,
+        "succeeded": 3,
+        "failed": 0,
+        "cancelled": 0,
+        "several_attempts": 0,
+        "stops": 0,
+    }
     # Ends: 105, 115, 120.
     assert report["jct_s"]["mean"] == pytest.approx((4.5 + 13 + 17) / 3)
     assert report["makespan_s"] == pytest.approx(19.5)
@@ -349,7 +356,14 @@ def test_figures_of_a_report_worked_by_hand() -> None:
     assert report["by_job_type"]["simulation"]["jct_s"]["mean"] == 25
     assert report["by_job_type"]["simulation"]["jobs"] == 3
     assert report["throughput_jobs_per_h"] == pytest.approx(3 * 3600 / 50)
-    assert report["jobs"] == {"total": 4, "succeeded": 3, "failed": 0, "cancelled": 1, "several_attempts": 1}
+    assert report["jobs"] == {
+        "total": 4,
+        "succeeded": 3,
+        "failed": 0,
+        "cancelled": 1,
+        "several_attempts": 1,
+        "stops": 0,
+    }
     models = report["utilization"]["by_gpu_model"]
     assert models["v100_sxm2"]["utilization"] == pytest.approx(40 / (2 * 50))
     assert models["rtx_2080_ti"]["utilization"] == pytest.approx(35 / 50)

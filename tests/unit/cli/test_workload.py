@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from adlro.cli import workload
+from adlro.cli.app import app
+from adlro.cli.replay import TraceFormat, read_trace
+from adlro.cli.replaying import replay_specs
 from adlro.client import Clock, ClockMode
-from adlro.records.jobs import Job, JobSpec
+from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, Preemptible
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import SCENARIO_NAMES, load_scenario
 
 
 @dataclass
@@ -53,9 +61,36 @@ async def test_a_gap_shorter_than_a_look_at_the_clock_stops_nothing(
         assert suite.submitted_s[-1] == pytest.approx(asked_s, rel=0.05)
 
 
-@pytest.mark.parametrize("scenario", [each for each in workload.ScenarioChoice if each.startswith("gangs")])
-def test_jobs_of_several_gpus_are_submitted_as_such(scenario: workload.ScenarioChoice) -> None:
+@pytest.mark.parametrize("scenario", [each for each in workload.ScenarioChoice if not each.startswith("paper")])
+def test_jobs_are_submitted_with_what_the_scenario_is_about(scenario: workload.ScenarioChoice) -> None:
     jobs = workload.drawn(str(scenario), 0.5, 0)
-    drawn = [next(jobs) for _ in range(300)]
-    assert {job.gpu_count for job in drawn} == {1, 2, 4, 8}
-    assert [job.spec("j").gpu_count for job in drawn] == [job.gpu_count for job in drawn]
+    specs = [next(jobs).spec("a") for _ in range(300)]
+    assert {spec.gpu_count for spec in specs} == ({1} if scenario.startswith("shared") else {1, 2, 4, 8})
+    assert {spec.shareable for spec in specs} == {scenario.startswith("shared")}
+    costs = {20: 0.1, 60: 0.3, 240: 1.2, 600: 3.0}  # seconds by those of a job of an hour
+    hour_s = int(scenario.rpartition("_")[2][:-1]) if scenario.endswith("0s") else 60
+    stops = Preemptible(costs[hour_s]) if scenario.startswith("preemptive") else None
+    assert {spec.preemptible for spec in specs} == {stops}
+
+
+def test_the_scenarios_offered_are_those_whose_jobs_come_one_by_one() -> None:
+    others = {"batch", "surge", "diurnal", "heavy_tails", "gavel", "trace"}
+    assert {str(each) for each in workload.ScenarioChoice} == set(SCENARIO_NAMES) - others
+
+
+def test_a_list_is_written_for_replays(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.csv"
+    asked = ["workload", "--scenario", "preemptive", "--load", "0.9", "--seed", "7", "--write", str(file)]
+    written = CliRunner().invoke(app, asked)
+    assert written.exit_code == 0, written.output
+    assert "256 jobs of preemptive at load 0.9, seed 7" in written.output
+    jobs, source, notes = read_trace(file, TraceFormat.AUTO, None, 0)
+    assert jobs == draw_jobs(load_scenario("preemptive"), load=0.9, rng=np.random.default_rng(7))
+    assert (source["format"], notes) == ("paper", [])
+    specs = replay_specs(jobs)
+    assert {spec.preemptible for spec in specs} == {Preemptible(0.3)}
+    assert specs[0].expected_runtime == ExpectedRuntime("v100_sxm2", jobs[0].work_s)
+    for wrong, named in ((["--write", "jobs.txt"], "--write"), (["--write", "a.csv", "--load", "0"], "--load")):
+        refused = CliRunner().invoke(app, ["workload", *wrong])
+        assert refused.exit_code == 2
+        assert named in refused.stderr

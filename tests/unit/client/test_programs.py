@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adlro.client import AsyncClient, Client, LogStream, Mount, program_spec, transport
+from adlro.client import AsyncClient, Client, LogStream, Mount, Preemptible, program_spec, transport
 from adlro.errors import Conflict, InvalidInput, NotFound, Unavailable
 from adlro.records.jobs import Job, JobSpec, JobState, JobType
 from adlro.records.payloads import EndReason, ExitStatus
@@ -55,6 +55,17 @@ def test_several_gpus_are_asked_for(suite: FakeSuite, client: Client) -> None:
     assert (sent.gpu_count, sent.max_node_count, sent.gpu_models) == (4, 2, ("v100_sxm2", "t4"))
     assert program_spec(["x"], gpu_models="t4").gpu_models == ("t4",)
     assert program_spec(["x"]).gpu_models == ()
+
+
+def test_a_program_may_be_stopped_and_share_its_gpu(suite: FakeSuite, client: Client) -> None:
+    stops = Preemptible(restart_s=60.0, lost_s=600.0, grace_s=120.0)
+    sent = suite.jobs[client.submit(command=["train"], preemptible=stops, shareable=True).job_id].spec
+    assert (sent.preemptible, sent.shareable) == (stops, True)
+    again = suite.jobs[client.submit(JobSpec("a", "ada", JobType.SIMULATION, preemptible=stops)).job_id].spec
+    assert (again.preemptible, again.shareable) == (stops, False)
+    assert program_spec(["x"], preemptible=True).preemptible == Preemptible()
+    assert program_spec(["x"], preemptible=False).preemptible is None
+    assert program_spec(["x"]).preemptible is None
 
 
 def test_paths_are_words_of_a_command(suite: FakeSuite, client: Client) -> None:

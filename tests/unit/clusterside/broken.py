@@ -8,7 +8,7 @@ from typing import Any
 
 from adlro.errors import Conflict, InvalidInput, NotFound
 from adlro.v1 import cluster_service_pb2 as pb
-from tests.unit.clusterside.double import Double, GangDouble
+from tests.unit.clusterside.double import Double, GangDouble, PreemptingDouble
 
 BROKEN: dict[str, type[Double]] = {}
 
@@ -377,4 +377,62 @@ class RunsWhatItSaysItCanNot(GangDouble):
     async def DescribeCluster(self, request, context):
         answer = await super().DescribeCluster(request, context)
         answer.capabilities.gangs = False
+        return answer
+
+
+@breaks("stops_others_for_a_launch")
+class StartsBesideThoseThatEnd(PreemptingDouble):
+    async def LaunchJob(self, request, context):
+        answer = await super().LaunchJob(request, context)
+        if request.preempts and not answer.existing:
+            self.begin(self.waiting.pop(request.job_id)[0])
+        return answer
+
+
+@breaks("refuses_a_preemption_as_a_whole")
+class StopsThoseThatItCan(PreemptingDouble):
+    """The one that can't be stopped is noticed when others are being stopped already."""
+
+    def check_victims(self, request):
+        for each in request.preempts:
+            if each.job_id not in self.open:
+                raise Conflict(f"{each.job_id} does not run", reason="NOT_RUNNING")
+            self.check_victim(each.job_id)
+            if len(request.preempts) > 1:
+                self.ask_end(each.job_id, pb.EVENT_KIND_PREEMPTED)
+
+
+@breaks("answers_a_repeated_preemption")
+class TakesARepeatedPreemptionForAnotherOne(PreemptingDouble):
+    def answer(self, request, existing):
+        return super().answer(request, existing and not request.preempts)
+
+
+@breaks("stops_what_waits_for_others")
+class StartsWhatWasStopped(PreemptingDouble):
+    def stop_waiting(self, job_id):
+        request, _ = self.waiting[job_id]
+        self.emit(pb.EVENT_KIND_STOPPED, job_id, request.attempt, request.gpu_id)
+
+
+@breaks("ends_as_stopped_what_its_user_stops_meanwhile")
+class PreemptsWhatItsUserHasStopped(PreemptingDouble):
+    def stop_for_good(self, job_id):
+        return None
+
+
+@breaks("preempts_without_a_successor")
+class SaysStoppedForPreempted(PreemptingDouble):
+    async def StopJob(self, request, context):
+        answer = await super().StopJob(request, context)
+        if request.job_id in self.stopping:
+            self.stopping[request.job_id] = pb.EVENT_KIND_STOPPED
+        return answer
+
+
+@breaks("refuses_preemption_that_it_can_not_do")
+class PreemptsAlthoughItSaysItCanNot(PreemptingDouble):
+    async def DescribeCluster(self, request, context):
+        answer = await super().DescribeCluster(request, context)
+        answer.capabilities.preemption = False
         return answer

@@ -28,6 +28,15 @@ OF_GANGS = {
     "stops_a_gang_on_all_its_gpus",
     "loses_a_gang_with_any_of_its_gpus",
 }
+# Rules that are skipped where a cluster stops no job for another one.
+OF_PREEMPTION = {
+    "stops_others_for_a_launch",
+    "refuses_a_preemption_as_a_whole",
+    "answers_a_repeated_preemption",
+    "stops_what_waits_for_others",
+    "ends_as_stopped_what_its_user_stops_meanwhile",
+    "preempts_without_a_successor",
+}
 Key = tuple[str, int]
 GPU_MEMORY_MIB, CORES, MEMORY_MIB = 16_000, 8, 64_000
 
@@ -36,7 +45,7 @@ class Double(pb_grpc.ClusterServiceServicer):
     """A service of the kit."""
 
     name = "double"
-    gangs = False
+    gangs = preemption = False
     service_names: Sequence[str] = ("adlro.v1.ClusterService",)
 
     def __init__(self) -> None:
@@ -73,6 +82,10 @@ class Double(pb_grpc.ClusterServiceServicer):
             raise Unsupported("it runs no gangs")
         if len(self.members(request)) != request.spec.gpu_count:
             raise InvalidInput("another number of GPUs", field="placement")
+
+    def check_preemption(self, *, asked: bool) -> None:
+        if asked and not self.preemption:
+            raise Unsupported("it stops no job for another one")
 
     def emit(self, kind: int, job_id: str = "", attempt: int = 0, gpu_id: str = "") -> pb.ClusterEvent:
         request = self.attempts.get(job_id)
@@ -198,12 +211,13 @@ class Double(pb_grpc.ClusterServiceServicer):
             revision=self.next_revision() - 1,
             oldest_revision=1,
             fencing_token=self.token,
-            capabilities=pb.Capabilities(stop=True, gangs=self.gangs),
+            capabilities=pb.Capabilities(stop=True, gangs=self.gangs, preemption=self.preemption),
         )
 
     async def LaunchJob(self, request: pb.LaunchJobRequest, context: Any) -> pb.LaunchJobResponse:
         self.check_incarnation(request.incarnation)
         self.check_token(request.fencing_token)
+        self.check_preemption(asked=bool(request.preempts))
         self.check_size(request)
         if self.known(request):
             return self.answer(request, existing=True)
@@ -217,6 +231,7 @@ class Double(pb_grpc.ClusterServiceServicer):
     async def StopJob(self, request: pb.StopJobRequest, context: Any) -> pb.StopJobResponse:
         self.check_incarnation(request.incarnation)
         self.check_token(request.fencing_token)
+        self.check_preemption(asked=request.preempt)
         if request.job_id not in self.open or request.attempt not in (0, self.attempts[request.job_id].attempt):
             return pb.StopJobResponse(stopped=False)
         self.end(request.job_id, pb.EVENT_KIND_STOPPED)
@@ -305,3 +320,94 @@ class GangDouble(Double):
 
     def jobs_on(self, gpu_id: str) -> list[str]:
         return [job_id for job_id in self.open if gpu_id in self.members(self.attempts[job_id])]
+
+
+class PreemptingDouble(GangDouble):
+    """It stops jobs for others; each takes a moment to end."""
+
+    preemption = True
+    ends_after_s = 0.1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopping: dict[str, int] = {}
+        self.waiting: dict[str, tuple[pb.LaunchJobRequest, set[str]]] = {}
+
+    async def LaunchJob(self, request: pb.LaunchJobRequest, context: Any) -> pb.LaunchJobResponse:
+        if not request.preempts:
+            return await super().LaunchJob(request, context)
+        self.check_token(request.fencing_token)
+        if self.known(request):
+            return self.answer(request, existing=True)
+        self.check_victims(request)
+        self.check_gpu(request)
+        self.check_open(request)
+        before = dict(self.open)
+        victims = {each.job_id for each in request.preempts}
+        for each in victims:
+            del self.open[each]
+        try:
+            self.check_busy(request)
+            self.check_fit(request)
+        finally:
+            self.open = before
+        self.attempts[request.job_id] = request
+        self.waiting[request.job_id] = request, victims
+        for each in victims:
+            self.ask_end(each, pb.EVENT_KIND_PREEMPTED)
+        return self.answer(request, existing=False)
+
+    def check_victims(self, request: pb.LaunchJobRequest) -> None:
+        if len({each.job_id for each in request.preempts}) < len(request.preempts):
+            raise Conflict("named twice", reason="NOT_PREEMPTIBLE")
+        for each in request.preempts:
+            if each.job_id not in self.open or self.attempts[each.job_id].attempt != each.attempt:
+                raise Conflict(f"{each.job_id} does not run", reason="NOT_RUNNING")
+            self.check_victim(each.job_id)
+
+    def check_victim(self, job_id: str) -> None:
+        if not self.attempts[job_id].spec.HasField("preemptible") or job_id in self.stopping:
+            raise Conflict(f"{job_id} is not preemptible", reason="NOT_PREEMPTIBLE")
+
+    def ask_end(self, job_id: str, kind: int) -> None:
+        self.stopping[job_id] = kind
+        self.open[job_id].cancel()
+        loop = asyncio.get_running_loop()
+        self.open[job_id] = loop.call_later(self.ends_after_s, lambda: self.end(job_id, self.stopping[job_id]))
+
+    def end(self, job_id: str, kind: int) -> None:
+        super().end(job_id, kind)
+        self.stopping.pop(job_id, None)
+        for waiting, (request, victims) in list(self.waiting.items()):
+            victims.discard(job_id)
+            if not victims:
+                del self.waiting[waiting]
+                self.begin(request)
+
+    def answer(self, request: pb.LaunchJobRequest, existing: bool) -> pb.LaunchJobResponse:
+        if (request.job_id, request.attempt) in self.starts:
+            return super().answer(request, existing)
+        state = pb.ATTEMPT_STATE_ACCEPTED if request.job_id in self.waiting else pb.ATTEMPT_STATE_ENDED
+        return pb.LaunchJobResponse(existing=existing, state=state)
+
+    async def StopJob(self, request: pb.StopJobRequest, context: Any) -> pb.StopJobResponse:
+        job_id = request.job_id
+        if job_id in self.waiting:
+            self.stop_waiting(job_id)
+        elif job_id in self.stopping:
+            if request.preempt or self.stopping[job_id] == pb.EVENT_KIND_STOPPED:
+                return pb.StopJobResponse(stopped=False)
+            self.stop_for_good(job_id)
+        elif request.preempt and job_id in self.open:
+            self.check_victim(job_id)
+            self.ask_end(job_id, pb.EVENT_KIND_PREEMPTED)
+        else:
+            return await super().StopJob(request, context)
+        return pb.StopJobResponse(stopped=True)
+
+    def stop_waiting(self, job_id: str) -> None:
+        request, _ = self.waiting.pop(job_id)
+        self.emit(pb.EVENT_KIND_STOPPED, job_id, request.attempt, request.gpu_id)
+
+    def stop_for_good(self, job_id: str) -> None:
+        self.stopping[job_id] = pb.EVENT_KIND_STOPPED

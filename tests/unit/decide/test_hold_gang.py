@@ -9,12 +9,13 @@ import pytest
 
 from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang, HoldGangSettings
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
-from adlro.decide.rollouts.gang_rule import GangBase, gang_base, hold_gang
+from adlro.decide.rollouts.gang_base import GangBase, gang_base
+from adlro.decide.rollouts.gang_rule import hold_gang
 from adlro.numeric.compiled import compiled
 from adlro.sim.batch import BatchSimulator, GpuChange
 from adlro.sim.course import Course
+from adlro.state.cluster_arrays import Hardware, Machines
 from adlro.state.job_arrays import JobArrays, pack_jobs
-from adlro.state.machines import Hardware, Machines
 from adlro.state.observation import HOLD, Ints, Observation
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
@@ -69,6 +70,8 @@ def test_the_rule_on_the_simulators_arrays_chooses_what_the_policy_chooses(seed:
         rho=float(rng.choice([0.0, 0.3, 3.0])),
         theta=float(rng.choice([1.0, 1.5])),
         beta=float(rng.choice([0, 1])),
+        drain=float(rng.choice([0.0, 2.0, 8.0])),
+        haste=float(rng.choice([1.0, 4.0])),
     )
     made = BatchSimulator(there, jobs, gpu_changes=[changes])
     speeds = rng.choice([1.0, 0.7], size=made._course.known_speed.shape[1]) if seed % 3 == 0 else None
@@ -76,13 +79,13 @@ def test_the_rule_on_the_simulators_arrays_chooses_what_the_policy_chooses(seed:
 
 
 @pytest.mark.parametrize("scenario_name", ["gangs", "gangs_philly", "gangs_64"])
-@pytest.mark.parametrize("load", [0.9, 1.1])
-def test_both_choose_the_same_on_the_scenarios(scenario_name: str, load: float):
+@pytest.mark.parametrize(("load", "drain"), [(0.9, 0.0), (0.9, 2.0), (1.1, 0.0), (1.1, 2.0)])
+def test_both_choose_the_same_on_the_scenarios(scenario_name: str, load: float, drain: float):
     scenario = load_scenario(scenario_name)
     jobs = pack_jobs([draw_jobs(scenario, load=load, rng=np.random.default_rng(3), count=256)], scenario.cluster)
     changes: list[GpuChange] = [(40.0, 1, 0.0), (90.0, 1, 1.0), (100.0, 9, 0.0)]
     made = BatchSimulator(scenario.cluster, jobs, gpu_changes=[changes])
-    settings = dataclasses.replace(ONE_SETTING, rho=1.0)
+    settings = dataclasses.replace(ONE_SETTING, rho=1.0, drain=drain, haste=4.0)
     decisions, reservations = run_both(made, policy(settings))
     assert decisions > 256
     assert reservations > 0

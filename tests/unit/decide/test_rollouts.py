@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 
@@ -21,11 +22,12 @@ from adlro.decide.rollouts.futures import (
 )
 from adlro.decide.rollouts.gated import Gate, GatedRollouts
 from adlro.decide.rollouts.rule import base_policy
+from adlro.records.jobs import Preemptible
 from adlro.sim import fork
 from adlro.sim.batch import BatchSimulator, GpuChange
 from adlro.sim.course import DONE, JOBS_S, Course
+from adlro.state.cluster_arrays import Hardware, Machines
 from adlro.state.job_arrays import JobArrays, pack_jobs
-from adlro.state.machines import Hardware, Machines
 from adlro.state.observation import HOLD, Floats, Ints
 from adlro.workload.job_lists import WorkloadJob, draw_jobs
 from adlro.workload.scenario import load_scenario
@@ -225,6 +227,35 @@ def test_an_imagined_cluster_is_what_the_scheduler_believes() -> None:
     drawn_again = {tuple(row) for row in room.jobs.duration_s[0, last : last + 200]}
     assert drawn_again <= known
     assert drawn_again & {tuple(row) for row in arrived}
+
+
+@compiles
+def test_of_a_job_that_was_stopped_what_is_left_is_imagined() -> None:
+    (drawn,) = lists(1, 60, 3.0, seed=2)
+    cluster = load_scenario("paper").cluster
+    stoppable = [dataclasses.replace(job, preemptible=Preemptible(restart_s=2.5, lost_s=0.5)) for job in drawn]
+    sim = Simulator(cluster, pack_jobs([stoppable], cluster), preempts=True)
+    while sim.time_s[0] < drawn[40].submit_s:
+        sim.act(HoldGreedy(settings=FIXED).act(sim.observe()))
+    stopped = 0
+    for job, gpu in np.ndindex(int(sim.arrays()[3].waiting_count[0]), len(list(cluster.gpus()))):
+        # What fits there, and may stop what runs there, is tried out.
+        with contextlib.suppress(ValueError):
+            sim.act(np.array([[job, gpu]]), stops=np.array([True]))
+            stopped += 1
+        if stopped == 3:
+            break
+    _, machines, jobs, course = sim.arrays()
+    room = futures_room(sim, 10)
+    imagine_now(machines, jobs, course, 0, room)
+    waiting = course.waiting[0, : course.waiting_count[0]]
+    share, again = course.job_share[0, waiting], course.job_stops[0, waiting] > 0
+    assert np.count_nonzero(again) > 0
+    assert (share[again] < 1.0).any()
+    first = np.count_nonzero(machines.gpu_job[0] >= 0)
+    left_s = np.where(again, 2.5, 0.0)[:, None] + share[:, None] * jobs.expected_s[0, waiting]
+    np.testing.assert_array_equal(room.jobs.duration_s[0, first : first + len(waiting)], left_s)
+    np.testing.assert_array_equal(room.jobs.expected_s[0, first : first + len(waiting)], left_s)
 
 
 @compiles

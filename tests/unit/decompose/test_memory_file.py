@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 import math
@@ -18,11 +19,16 @@ from prometheus_client import CollectorRegistry
 
 from adlro.errors import InvalidInput
 from adlro.records.jobs import JobSpec, JobType
-from adlro.services.decompose.memory_file import MemoryFile
+from adlro.services.decompose.learning import Learning
+from adlro.services.decompose.memory_file import MemoryFile, kept_pair, run_of
 from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.outcomes.memory_snapshot import FORMAT, VERSION
 from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
 from adlro.services.decompose.outcomes.outcome_memory import FinishedJob, OutcomeMemory
+from adlro.services.decompose.outcomes.restart_costs import ObservedRestart, RestartCosts
+from adlro.services.decompose.pairs.pair_fits import PairFits
+from adlro.services.decompose.pairs.pair_memory import PairMemory
+from adlro.services.decompose.pairs.shared_runs import SharedRun, SharingKind
 from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
 from adlro.services.decompose.stream_followers import START, entry_order
 from adlro.services.decompose.variables.variables import VOCABULARY_VERSION, Variables
@@ -35,10 +41,13 @@ def file(path) -> Any:
     variables, speeds = Variables(), ModelSpeeds()
     memory = OutcomeMemory(variables, speeds)
     predictor = LearnedPredictor(memory, variables, speeds, lambda: (), refits_itself=False)
-    return cast(
+    learning = Learning(predictor, speeds, RestartCosts(), PairFits(PairMemory()))
+    made = cast(
         Any,
-        MemoryFile(path, memory, variables, predictor, DecomposeMetrics(CollectorRegistry()), structlog.get_logger()),
+        MemoryFile(path, memory, variables, learning, DecomposeMetrics(CollectorRegistry()), structlog.get_logger()),
     )
+    made._predictor = predictor
+    return made
 
 
 async def saved(path) -> None:
@@ -145,7 +154,15 @@ def content() -> dict[str, Any]:
         "label_columns": {"size": 0},
         "labels_left_out": {"run": 0},
     }
-    return {"vocabularies": vocabularies, "jobs": [job(number) for number in range(3)]}
+    restart = {"user": "ann", "application": "tealeaf", "restart_s": 40.0, "std_s": 1.0, "stated_s": 20.0}
+    pair = {"gpu_model": "v100", "name": "tealeaf", "family": "tealeaf", "beside_name": "bert", "beside_family": "bert",
+            "kept_share": 0.4, "std": 0.05, "size": None, "beside_size": None}  # fmt: skip
+    return {
+        "vocabularies": vocabularies,
+        "jobs": [job(number) for number in range(3)],
+        "restarts": [restart, {**restart, "stated_s": None}],
+        "pairs": [pair, {**pair, "beside_name": "gnn/5", "beside_family": "gnn", "beside_size": 5.0}],
+    }
 
 
 def vocabularies(**changed: object) -> dict[str, Any]:
@@ -177,12 +194,82 @@ BAD_FILES = {
         {**content(), "jobs": [job(spec={**job()["spec"], "expected_runtime": {"gpu_model": "x", "runtime_s": "9"}})]}  # type: ignore[dict-item]
     ),
     "no end, ever": sealed({**content(), "jobs": [job(end_s=math.inf)]}),
+    "restarts are a number": sealed({**content(), "restarts": 7}),
+    "a restart without end": sealed({**content(), "restarts": [{**content()["restarts"][0], "restart_s": math.inf}]}),
+    "pairs are a text": sealed({**content(), "pairs": "all"}),
+    "a size is a text": sealed({**content(), "pairs": [{**content()["pairs"][0], "size": "5"}]}),
     "a cursor that is no entry": sealed(content(), cursor="latest"),
     "a cursor that is a list": sealed(content(), cursor=["5-0"]),
     "a cursor of many digits": sealed(content(), cursor="9" * 5000),
     "a cursor beyond Redis": sealed(content(), cursor=f"{2**64}-0"),
     "a version that is a list": sealed(content(), version=[2]),
 }
+
+
+async def test_restarts_come_back_and_what_cannot_be_learned_of_them_is_left_out(tmp_path):
+    path = tmp_path / "memory"
+    writer = file(path)
+    for restart_s in (40.0, 44.0):
+        writer._learning.restarts.learn(ObservedRestart("ann", "tealeaf", restart_s, 1.0, 20.0))
+    writer._learning.restarts.learn(ObservedRestart("bob", "tealeaf", 7.0, 1.0))
+    writer._learning.learn(FinishedJob("job-1", SPEC, "v100_sxm2", 10.0, 1.0))  # a change, so that it is written
+    await writer.save("5-0")
+    reader = file(path)
+    assert await reader.load(None) == "5-0"
+    assert reader._learning.restarts.observations() == writer._learning.restarts.observations()
+    for question in (("ann", "tealeaf", 20.0), ("bob", "tealeaf", None), ("zoe", "gnmt", 5.0)):
+        assert reader._learning.restarts.predict(*question) == writer._learning.restarts.predict(*question)
+
+    wrong = [{**each, "std_s": -1.0, "stated_s": 0.0} for each in content()["restarts"]]
+    path.write_bytes(sealed({**content(), "restarts": [*wrong, *content()["restarts"]]}))
+    reader = file(path)
+    assert await reader.load(None) == "5-0"
+    assert len(reader._learning.restarts.observations()) == 2
+    assert len(reader._memory) == 3
+
+
+async def test_pairs_come_back_and_what_cannot_be_learned_of_them_is_left_out(tmp_path):
+    path = tmp_path / "memory"
+    writer = file(path)
+    resnet, bert = SharingKind.named("ResNet-18 (batch size 64)"), SharingKind.named("bert")
+    for kept in (0.5, 0.8, 1.1):
+        writer._learning.pairs.memory.learn(SharedRun("v100", resnet, bert, kept, 0.2))
+        writer._learning.pairs.memory.learn(SharedRun("k80", bert, resnet, kept / 2, 0.1))
+    writer._learning.learn(FinishedJob("job-1", SPEC, "v100_sxm2", 10.0, 1.0))  # a change, so that it is written
+    await writer.save("5-0")
+    reader = file(path)
+    assert await reader.load(None) == "5-0"
+    expected = writer._learning.pairs.memory
+    assert [run_of(kept_pair(each)) for each in expected.runs()] == expected.runs()
+    assert [each[:3] for each in map(dataclasses.astuple, reader._learning.pairs.memory.runs())] == [
+        each[:3] for each in map(dataclasses.astuple, expected.runs())
+    ]
+    found = reader._learning.pairs.memory.fit().predict(expected.pairs())
+    assert found.mean == pytest.approx(expected.fit().predict(expected.pairs()).mean)
+
+    wrong = [{**each, "std": 0.0} for each in content()["pairs"]]
+    path.write_bytes(sealed({**content(), "pairs": [*wrong, *content()["pairs"]]}))
+    reader = file(path)
+    assert await reader.load(None) == "5-0"
+    assert len(reader._learning.pairs.memory) == 2
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_file_from_before_restarts_and_pairs_were_kept_is_read(tmp_path, version):
+    path = tmp_path / "memory"
+    older = content()
+    del older["restarts"], older["pairs"]
+    path.write_bytes(sealed(older, version=version))
+    reader = file(path)
+    assert await reader.load(None) == "5-0"
+    assert (len(reader._memory), len(reader._learning.restarts), len(reader._learning.pairs.memory)) == (3, 0, 0)
+    await goes_on(reader, path)
+
+
+async def test_what_a_later_release_keeps_beside_it_is_no_obstacle(tmp_path):
+    path = tmp_path / "memory"
+    path.write_bytes(sealed({**content(), "later": [1, {"a": 2}]}))
+    assert await file(path).load(None) == "5-0"
 
 
 @pytest.mark.parametrize("name", BAD_FILES)

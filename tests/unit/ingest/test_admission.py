@@ -127,22 +127,24 @@ def test_gpus_of_one_model_on_few_enough_nodes_are_accepted(fields):
         (
             {"gpu_count": 9},
             "job.gpu_count",
-            "asks for 9 GPUs of one model, each with {}; of such {} holds at most 8 of t4, 8 of v100_sxm2",
+            "asks for 9 GPUs of one model, each with {}; {} has at most 8 of t4, 8 of v100_sxm2",
         ),
         (
             {"gpu_count": 5, "cpu_cores": 10, "gpu_models": ("v100_sxm2",)},
             "job.gpu_count",
-            "asks for 5 GPUs of one model, each with {}; of such {} holds at most 4 of v100_sxm2",
+            "asks for 5 GPUs of one model, each with {}; {} has at most 4 of v100_sxm2",
         ),
         (
             {"gpu_count": 6, "max_node_count": 1, "gpu_memory_mib": 16_000},
             "job.max_node_count",
-            "6 GPUs of one model, each with {} and 16000 MiB of GPU memory, take at least 2 nodes of {}",
+            "6 GPUs of one model, each with {} and 16000 MiB of GPU memory, take at least 2 nodes of {}; allow 2, or "
+            "ask for fewer GPUs",
         ),
     ],
 )
 def test_gpus_that_no_set_of_nodes_can_hold_are_refused_with_what_it_holds(fields, field, text):
-    each = f"{fields.get('cpu_cores', 1)} CPU cores and 4096 MiB of memory"
+    each = f"{fields['cpu_cores']} CPU cores" if "cpu_cores" in fields else "1 CPU core"
+    each += " and 4096 MiB of memory"
     (violation,) = refusals(with_(**fields), GANGS)
     assert violation.field == field
     assert violation.description == f"{field}: {text.format(each, 'cluster ' + repr('g'))}"

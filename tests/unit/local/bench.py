@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from adlro.clusterside.cluster_side import ClusterSide
 from adlro.clusterside.kept import Kept
 from adlro.clusterside.timers import LoopTimers
 from adlro.devices.records import Machine
+from adlro.errors import Conflict
 from adlro.placement import Placement
 from adlro.records.events import ENDS, ClusterEvent, EventKind
 from adlro.records.jobs import JobSpec, JobType
@@ -68,10 +70,19 @@ class Bench:
         self.driver: LocalDriver
         self.side: ClusterSide
         self._run: asyncio.Task[None] | None = None
+        self.threads: ThreadPoolExecutor
 
     async def begin(self, kept: Kept | None = None) -> None:
         self.driver = self.make_driver()
-        await self.driver.prepare()
+        async with asyncio.timeout(30.0):
+            while True:
+                try:
+                    await self.driver.prepare()
+                    break
+                except Conflict as error:  # a process that the one before was just starting has the lock until its exec
+                    if error.reason != "DATA_DIR_IN_USE":
+                        raise
+                    await asyncio.sleep(0.01)
         self.side = ClusterSide(self.driver, LoopTimers())
         if kept is not None:
             self.side.restore(kept)

@@ -535,7 +535,7 @@ async def test_gates_go_with_their_attempts(nodes):
     from adlro.services.local.cleaning import clean
 
     driver = nodes.driver
-    await clean(driver._known, driver._runners, driver._gates, nodes.side, 30.0, 0)
+    await clean(driver._known, driver._runners, driver._gates, driver._job_dirs, nodes.side, 30.0, 0)
     assert nodes.names == []
     assert list((nodes.folder / "local" / "gates").iterdir()) == []
     stale = nodes.folder / "local" / "gates" / "job-9.1.abcdef12.json"

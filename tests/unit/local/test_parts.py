@@ -53,6 +53,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="a map must belong to roo
         (ExitStatus(EndReason.NOT_STARTED, detail="why"), {}, (EventKind.FAILED, "not started: why")),
         (ExitStatus(EndReason.NOT_STARTED, detail="why"), {"by_node": True}, (EventKind.LOST, "not started: why")),
         (ExitStatus(EndReason.STOPPED), {"stop_asked": True}, (EventKind.STOPPED, "stopped")),
+        (ExitStatus(EndReason.STOPPED), {"stop_asked": True, "preempt_asked": True}, (EventKind.PREEMPTED, "")),
+        (ExitStatus(EndReason.EXITED), {"stop_asked": True, "preempt_asked": True}, (EventKind.FINISHED, "")),
         (ExitStatus(EndReason.STOPPED, detail="it was given up"), {}, (EventKind.LOST, "it was given up")),
         (ExitStatus(EndReason.GPU_FAILED, detail="Xid 79"), {}, (EventKind.LOST, "gpu failed: Xid 79")),
         (ExitStatus(EndReason.NODE_LOST, detail="down"), {"stop_asked": True}, (EventKind.LOST, "node lost: down")),

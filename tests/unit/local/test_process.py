@@ -116,7 +116,7 @@ async def test_it_keeps_every_rule(local: Local) -> None:
     # No call takes a real GPU away.
     assert set(report.skipped) == {
         *("tells_that_its_clock_was_set", "loses_a_gpu_with_its_job", "loses_a_gang_with_any_of_its_gpus"),
-        "refuses_gangs_that_it_can_not_run",
+        *("refuses_gangs_that_it_can_not_run", "refuses_preemption_that_it_can_not_do"),
     }
 
 

@@ -1,10 +1,15 @@
-"""A cluster in memory with a virtual clock, for tests of sessions: strict, and easy to break. Nothing is awaited."""
+"""A cluster in memory with a virtual clock, for tests of sessions: strict, and easy to break. Nothing is awaited.
+
+It stops jobs for others at once, or, with `grace_s`, as late as a real cluster would: then what they make room for
+waits. It knows how much of each job is done, and lets nobody count it twice.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Stale, Unavailable
 from adlro.placement import NOWHERE, Placement
@@ -12,6 +17,7 @@ from adlro.records.cluster import Cluster
 from adlro.records.events import (
     NOT_BLOCKING,
     AttemptState,
+    Capabilities,
     Clock,
     ClockMode,
     ClusterDescription,
@@ -20,7 +26,7 @@ from adlro.records.events import (
     EventKind,
     RunningJob,
 )
-from adlro.records.jobs import JobSpec
+from adlro.records.jobs import AttemptRef, JobSpec, Preemptible
 from adlro.services.orchestrator.ports import Launched
 
 
@@ -30,6 +36,39 @@ class HangsError(Exception):
 
 class UntoldError(Exception):
     """The call is carried out, and answered by the error that the cluster gives for that."""
+
+
+@dataclass
+class Course:
+    """An attempt's work: the share that is left at its start, and when it goes on."""
+
+    spec: JobSpec
+    attempt: int
+    share: float
+    resumes: bool
+    work_from_s: float = 0.0
+
+    @property
+    def costs(self) -> Preemptible:
+        return self.spec.preemptible or Preemptible()
+
+    @property
+    def takes_s(self) -> float:
+        assert self.spec.simulated_work is not None
+        return self.restart_s + self.share * self.spec.simulated_work.work_s
+
+    @property
+    def restart_s(self) -> float:
+        return self.costs.restart_s if self.resumes else 0.0
+
+
+@dataclass
+class Waiting:
+    """An accepted attempt that starts when others have ended."""
+
+    placement: Placement
+    course: Course
+    victims: set[AttemptRef]
 
 
 class ClusterModel:
@@ -52,6 +91,11 @@ class ClusterModel:
         self.deaf = 0  # so many stops are carried out, and nobody is told
         self.linger = False  # what is stopped runs on until `end_stopped`
         self.start_later = False  # launches are accepted, and started by `start_accepted`
+        self.grace_s = 0.0  # what is stopped for others ends so much later
+        self.tells_share = True  # how much is left of what was stopped for others
+        self.left: dict[str, float] = {}  # by job, the share of its work that is left, as its program kept it
+        self.told: dict[str, float] = {}  # the same, as it was told in events that cannot have been missed
+        self.preempted: list[tuple[str, int]] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -65,8 +109,12 @@ class ClusterModel:
         self.wakes: set[float] = set()
         self.token = 0
         self.lost: set[str] = set()
-        self.accepted: dict[tuple[str, int], tuple[Placement, float]] = {}
+        self.accepted: dict[tuple[str, int], tuple[Placement, float, Course]] = {}
         self.ending: dict[tuple[str, int], Placement] = {}
+        self.courses: dict[str, Course] = {}  # of what runs
+        self.waiting: dict[tuple[str, int], Waiting] = {}
+        self.ends_at_s: dict[str, float] = {}  # of what is stopped for others
+        self.told.clear()
 
     def restart(self) -> None:
         """As kill -9: everything but the configuration is gone, the clock begins at 0."""
@@ -86,10 +134,21 @@ class ClusterModel:
             self.revision,
             1,
             self.token,
+            Capabilities(virtual_clock=True, gpu_availability=True, stop=True, gangs=True, preemption=True),
         )
 
     def on_launch(
-        self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
+        self,
+        job_id: str,
+        attempt: int,
+        spec: JobSpec,
+        placement: Placement,
+        token: int,
+        incarnation: str,
+        *,
+        preempts: Sequence[AttemptRef] = (),
+        remaining_ratio: float = 1.0,
+        resumes: bool = False,
     ) -> Launched:
         self.check_not_away()
         self.check_incarnation(incarnation)
@@ -110,23 +169,41 @@ class ClusterModel:
         gone = sorted(self.lost.intersection(placement.gpu_ids))
         if gone:
             raise Conflict(f"GPU {gone[0]} is lost", reason="GPU_LOST")
-        placements = (running.placement for running, _ in self.running.values())
+        for ref in preempts:
+            self._check_victim(ref)
+        stopped = {ref.job_id for ref in preempts}
+        assert job_id not in stopped, "it would stop itself"
+        assert len(stopped) == len(preempts), "a job is to be stopped twice"
+        left = self.left.get(job_id, 1.0)
+        assert remaining_ratio >= left or not self.tells_share, f"{job_id}: what was never done counts as done"
+        assert job_id not in self.told or remaining_ratio == self.told[job_id], (
+            f"{job_id}: what it has done is forgotten"
+        )
+        placements = [running.placement for job, (running, _) in self.running.items() if job not in stopped]
+        placements += [each.placement for each in self.waiting.values()]
         busy = {gpu_id for each in placements for gpu_id in each.gpu_ids}
         assert not busy.intersection(placement.gpu_ids), f"{placement}: one of them already runs a job"
         assert len(placement.gpus) == spec.gpu_count, f"{job_id} asks for {spec.gpu_count} GPUs, not {placement}"
         assert job_id not in self.running, f"{job_id} already runs"
         assert spec.simulated_work is not None
         self.launches.append((job_id, attempt, str(placement)))
+        course = Course(spec, attempt, remaining_ratio, resumes)
+        if preempts and self.grace_s > 0.0:
+            self.known[job_id, attempt] = 0
+            self.waiting[job_id, attempt] = Waiting(placement, course, set(preempts))
+            self.ends_at_s.update(dict.fromkeys(stopped, self.clock.time_s + self.grace_s))
+            if self.unanswered.get(job_id):
+                self.unanswered[job_id] -= 1
+                raise UntoldError
+            if job_id in self.late:
+                self.go_on()
+            return Launched(0, AttemptState.ACCEPTED)
         if self.start_later:
             self.known[job_id, attempt] = 0
-            self.accepted[job_id, attempt] = (placement, spec.simulated_work.work_s)
+            self.accepted[job_id, attempt] = (placement, spec.simulated_work.work_s, course)
             return Launched(0, AttemptState.ACCEPTED)
-        start_s = self.clock.time_s
-        self.running[job_id] = (
-            RunningJob(job_id, attempt, placement, start_s),
-            start_s + spec.simulated_work.work_s,
-        )
-        self.emit((EventKind.STARTED, job_id, attempt, placement))
+        by_gpu = sorted(stopped, key=lambda each: self.running[each][0].placement.gpu_ids)
+        self.emit(*(self._preempt(each, job_id) for each in by_gpu), self._start(job_id, placement, course))
         self.known[job_id, attempt] = self.revision
         if self.unanswered.get(job_id):
             self.unanswered[job_id] -= 1
@@ -143,12 +220,16 @@ class ClusterModel:
         self.stops.append((job_id, attempt))
         runs = job_id in self.running and self.running[job_id][0].attempt == attempt
         key = (job_id, attempt)
-        if self.linger and (runs or key in self.accepted):
+        if key in self.waiting:
+            runs = True
+            self.emit((EventKind.STOPPED, job_id, attempt, self.waiting.pop(key).placement))
+        elif self.linger and (runs or key in self.accepted):
             runs = key not in self.ending
             self.ending[key] = self.running[job_id][0].placement if job_id in self.running else self.accepted[key][0]
         elif runs:
-            running, _ = self.running.pop(job_id)
+            running, _ = self._remove(job_id)
             self.emit((EventKind.STOPPED, job_id, attempt, running.placement))
+            self._start_waiting()
         if self.deaf:
             self.deaf -= 1
             raise self.error
@@ -186,9 +267,10 @@ class ClusterModel:
 
     def start_accepted(self) -> None:
         """Everything that was accepted starts, and then its program runs."""
-        for (job_id, attempt), (placement, work_s) in self.accepted.items():
+        for (job_id, attempt), (placement, work_s, course) in self.accepted.items():
             start_s = self.clock.time_s
             self.running[job_id] = (RunningJob(job_id, attempt, placement, start_s), start_s + work_s)
+            self.courses[job_id] = course
             self.emit((EventKind.STARTED, job_id, attempt, placement))
             self.known[job_id, attempt] = self.revision
             self.emit((EventKind.RUNNING, job_id, attempt, placement))
@@ -196,17 +278,19 @@ class ClusterModel:
 
     def lose_accepted(self) -> None:
         """Everything that was accepted is over without a start."""
-        for (job_id, attempt), (placement, _) in self.accepted.items():
+        for (job_id, attempt), (placement, *_) in self.accepted.items():
             self.emit((EventKind.LOST, job_id, attempt, placement))
         self.accepted.clear()
 
     def end_stopped(self) -> None:
         """What was stopped is over."""
         for (job_id, attempt), placement in self.ending.items():
-            self.running.pop(job_id, None)
+            if job_id in self.running:
+                self._remove(job_id)
             self.accepted.pop((job_id, attempt), None)
             self.emit((EventKind.STOPPED, job_id, attempt, placement))
         self.ending.clear()
+        self._start_waiting()
 
     def change(self, cluster: Cluster) -> None:
         """Nodes join or leave; what runs on those that leave is lost."""
@@ -214,7 +298,7 @@ class ClusterModel:
         gpu_ids = {gpu.gpu_id for _, gpu in cluster.gpus()}
         gone = [running for running, _ in self.running.values() if not gpu_ids.issuperset(running.placement.gpu_ids)]
         for running in gone:
-            del self.running[running.job_id]
+            self._remove(running.job_id)
         lost = [(EventKind.LOST, running.job_id, running.attempt, running.placement) for running in gone]
         self.emit(*lost, (EventKind.CLUSTER_CHANGED, "", 0, NOWHERE))
 
@@ -224,29 +308,40 @@ class ClusterModel:
         events = [(EventKind.GPU_LOST, "", 0, Placement.on(gpu_id))]
         for job_id, (running, _) in list(self.running.items()):
             if gpu_id in running.placement.gpu_ids:
-                del self.running[job_id]
+                self._remove(job_id)
                 events.append((EventKind.LOST, job_id, running.attempt, running.placement))
+        for (job_id, attempt), each in list(self.waiting.items()):
+            if gpu_id in each.placement.gpu_ids:
+                del self.waiting[job_id, attempt]
+                events.append((EventKind.LOST, job_id, attempt, each.placement))
         self.emit(*events)
+        self._start_waiting()
 
     def give_gpu_back(self, gpu_id: str) -> None:
         """A lost GPU is there again."""
         self.lost.discard(gpu_id)
         self.emit((EventKind.GPU_BACK, "", 0, Placement.on(gpu_id)))
 
-    def emit(self, *events: tuple[EventKind, str, int, Placement]) -> None:
+    def end_preempted(self) -> None:
+        """What is stopped for others is over, and they start."""
+        for job_id in list(self.ends_at_s):
+            self.emit(self._preempt(job_id))
+        self._start_waiting()
+
+    def emit(self, *events: tuple[Any, ...]) -> None:
         made = []
-        for kind, job_id, attempt, placement in events:
+        for kind, job_id, attempt, placement, *more in events:
             self.revision += 1
-            made.append(ClusterEvent(self.revision, kind, self.clock.time_s, job_id, attempt, placement))
-        if made[-1].kind not in NOT_BLOCKING:
-            self.blocking = made[-1].revision
+            event = ClusterEvent(self.revision, kind, self.clock.time_s, job_id, attempt, placement)
+            made.append(replace(event, **more[0]) if more else event)
+        self.blocking = max([self.blocking, *(each.revision for each in made if each.kind not in NOT_BLOCKING)])
         self.batches.append(EventBatch(self.incarnation, tuple(made), self.clock))
 
     def go_on(self) -> None:
         """The virtual clock: to the next moment at which something happens, once everything is acknowledged."""
         if self.clock.paused or self.blocking > self.acknowledged:
             return
-        times = [*self.wakes, *(end for _, end in self.running.values())]
+        times = [*self.wakes, *(end for _, end in self.running.values()), *self.ends_at_s.values()]
         if not times:
             return
         now_s = min(times)
@@ -254,15 +349,67 @@ class ClusterModel:
         events = []
         for job_id, (running, end_s) in list(self.running.items()):
             if end_s == now_s:
-                del self.running[job_id]
+                self._remove(job_id)
                 events.append((EventKind.FINISHED, job_id, running.attempt, running.placement))
+            elif self.ends_at_s.get(job_id, now_s + 1.0) <= now_s:
+                events.append(self._preempt(job_id))
         if now_s in self.wakes:
             self.wakes.discard(now_s)
             events.append((EventKind.WAKE_UP, "", 0, NOWHERE))
         self.emit(*events)
+        self._start_waiting()
+
+    def _check_victim(self, ref: AttemptRef) -> None:
+        if ref.job_id not in self.running or self.running[ref.job_id][0].attempt != ref.attempt:
+            raise Conflict(f"attempt {ref.attempt} of {ref.job_id} does not run", reason="NOT_RUNNING")
+        course = self.courses[ref.job_id]
+        if ref.job_id in self.ends_at_s or (ref.job_id, ref.attempt) in self.ending:
+            raise Conflict(f"{ref.job_id} is being stopped already", reason="NOT_PREEMPTIBLE")
+        if course.spec.preemptible is None or self.clock.time_s < course.work_from_s:
+            raise Conflict(f"{ref.job_id} can't be stopped now", reason="NOT_PREEMPTIBLE")
+
+    def _start(self, job_id: str, placement: Placement, course: Course) -> tuple[Any, ...]:
+        start_s = self.clock.time_s
+        course.work_from_s = start_s + course.restart_s
+        self.running[job_id] = (RunningJob(job_id, course.attempt, placement, start_s), start_s + course.takes_s)
+        self.courses[job_id] = course
+        return (EventKind.STARTED, job_id, course.attempt, placement)
+
+    def _preempt(self, job_id: str, for_job_id: str = "") -> tuple[Any, ...]:
+        course, (running, end_s) = self.courses[job_id], self.running[job_id]
+        assert course.spec.simulated_work is not None
+        left_s = end_s - self.clock.time_s + course.costs.lost_s
+        share = min(course.share, left_s / course.spec.simulated_work.work_s)
+        for_job_id = for_job_id or next(self._waits_for(job_id), "")
+        self._remove(job_id)
+        self.left[job_id] = share
+        if self.tells_share:
+            self.told[job_id] = share
+        self.preempted.append((job_id, running.attempt))
+        more = {
+            "remaining_ratio": share if self.tells_share else None,
+            "message": f"for {for_job_id}" if for_job_id else "",
+        }
+        return (EventKind.PREEMPTED, job_id, running.attempt, running.placement, more)
+
+    def _waits_for(self, job_id: str) -> Iterator[str]:
+        return (job for (job, _), each in self.waiting.items() if job_id in {ref.job_id for ref in each.victims})
+
+    def _remove(self, job_id: str) -> tuple[RunningJob, float]:
+        self.ends_at_s.pop(job_id, None)
+        self.courses.pop(job_id, None)
+        return self.running.pop(job_id)
+
+    def _start_waiting(self) -> None:
+        for (job_id, attempt), each in list(self.waiting.items()):
+            run = {AttemptRef(job, running.attempt) for job, (running, _) in self.running.items()}
+            if not each.victims & run:
+                del self.waiting[job_id, attempt]
+                self.emit(self._start(job_id, each.placement, each.course))
+                self.known[job_id, attempt] = self.revision
 
     def _state_of(self, job_id: str, attempt: int) -> AttemptState:
-        if (job_id, attempt) in self.accepted:
+        if (job_id, attempt) in self.accepted or (job_id, attempt) in self.waiting:
             return AttemptState.ACCEPTED
         running = self.running.get(job_id)
         return AttemptState.STARTED if running and running[0].attempt == attempt else AttemptState.ENDED

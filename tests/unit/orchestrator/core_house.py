@@ -11,7 +11,7 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from adlro.decide.policies import POLICIES
 from adlro.decide.policies.base import Policy
 from adlro.errors import AdlroError
 from adlro.records.cluster import Cluster
-from adlro.records.events import Clock, ClockMode, ClusterDescription
+from adlro.records.events import ClusterDescription
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, PendingReason, SimulatedWork
 from adlro.services.orchestrator.runtimes.predictions import Expected, Standing, accepted_s
 from adlro.services.orchestrator.runtimes.refresh import Predict, RuntimesPredicted
@@ -32,6 +32,7 @@ from adlro.services.orchestrator.session.core.recording import Recorded, Recordi
 from adlro.services.orchestrator.session.holding import Holding
 from tests.unit.orchestrator.cluster_model import ClusterModel, HangsError, UntoldError
 from tests.unit.orchestrator.reserving import Reserves
+from tests.unit.orchestrator.stopping import Stops, StopsFirst
 from tests.unit.orchestrator.store_model import StoreModel
 
 MANY = 1_000_000
@@ -39,8 +40,9 @@ MANY = 1_000_000
 
 
 def policy_of(name: str) -> Policy:
-    """One of the policies, or that for tests."""
-    return Reserves() if name == Reserves.name else POLICIES[name]()
+    """One of the policies, or one of those for tests."""
+    policies: dict[str, type[Policy]] = {**POLICIES, **{each.name: each for each in (Reserves, Stops, StopsFirst)}}
+    return policies[name]()
 
 
 class Declares:
@@ -53,7 +55,12 @@ class Declares:
     def expected(self, specs: Sequence[JobSpec], models: Sequence[str]) -> list[Expected]:
         runtimes = (spec.expected_runtime.runtime_s if spec.expected_runtime else 1.0 for spec in specs)
         return [
-            Expected(accepted_s(spec, np.full(len(models), runtime_s), models), 0.0, self.standing.generation)
+            Expected(
+                accepted_s(spec, np.full(len(models), runtime_s), models),
+                0.0,
+                self.standing.generation,
+                restart_s=spec.preemptible.restart_s if spec.preemptible is not None else 0.0,
+            )
             for spec, runtime_s in zip(specs, runtimes, strict=True)
         ]
 
@@ -98,6 +105,7 @@ class CoreHouse:
         self.kept_back: list[inputs.LaunchAnswered] = []  # here, until `answer_late`
         self.failures: list[Exception] = []
         self.drained: dict[str, str] = {}
+        self.min_run_s: float | None = None  # jobs may be stopped for others once they have run so long
         self.policy: Policy
         self.recorded: Recording | None = None
         self.kill_odds = self.meddle_odds = 0.0
@@ -150,10 +158,10 @@ class CoreHouse:
             self._inbox.append(inputs.CancelRequested(job_id))
 
     def pause(self) -> None:
-        self.cluster.on_set_clock(Clock(ClockMode.VIRTUAL, 0.0, True, self.cluster.clock.time_s))
+        self.cluster.on_set_clock(replace(self.cluster.clock, paused=True))
 
     def resume(self) -> None:
-        self.cluster.on_set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, self.cluster.clock.time_s))
+        self.cluster.on_set_clock(replace(self.cluster.clock, paused=False))
 
     def set_policy(self, policy: str) -> None:
         self.policy = policy_of(policy)
@@ -319,9 +327,12 @@ class CoreHouse:
         clock = description.clock
 
         def found() -> reconcile.Reconciled:
-            made = reconcile.begin(description, cursor, known_s, drained, self._max_attempts, user_service_s)
+            made = reconcile.begin(
+                description, cursor, known_s, drained, self._max_attempts, user_service_s, self.min_run_s
+            )
             for (version, job), row in zip(records, expected, strict=True):
                 reconcile.take(made, version, job, row)
+            reconcile.settle(made)
             return made
 
         first = found()
@@ -443,7 +454,16 @@ class CoreHouse:
     def _launch(self, order: effects.Launch, incarnation: str) -> inputs.Event | None:
         key = (order.job_id, order.attempt)
         try:
-            launched = self.cluster.on_launch(*key, order.spec, order.placement, self.token, incarnation)
+            launched = self.cluster.on_launch(
+                *key,
+                order.spec,
+                order.placement,
+                self.token,
+                incarnation,
+                preempts=order.preempts,
+                remaining_ratio=order.remaining_ratio,
+                resumes=order.resumes,
+            )
         except HangsError:
             return None
         except UntoldError:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from adlro.errors import Unavailable
 from adlro.placement import NOWHERE, Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClusterDescription, EventBatch, EventKind
-from adlro.records.jobs import JobSpec
+from adlro.records.jobs import AttemptRef, JobSpec
 from adlro.services.orchestrator.ports import Launched
 from tests.unit.orchestrator.cluster_model import ClusterModel, HangsError, UntoldError
 
@@ -28,7 +29,7 @@ class FakeCluster(ClusterModel):
         super().restart()
         self._news.set()
 
-    def emit(self, *events: tuple[EventKind, str, int, Placement]) -> None:
+    def emit(self, *events: tuple[Any, ...]) -> None:
         """See ClusterModel."""
         super().emit(*events)
         self._news.set()
@@ -44,11 +45,31 @@ class FakeCluster(ClusterModel):
         return self.on_describe()
 
     async def launch(
-        self, job_id: str, attempt: int, spec: JobSpec, placement: Placement, token: int, incarnation: str
+        self,
+        job_id: str,
+        attempt: int,
+        spec: JobSpec,
+        placement: Placement,
+        token: int,
+        incarnation: str,
+        *,
+        preempts: Sequence[AttemptRef] = (),
+        remaining_ratio: float = 1.0,
+        resumes: bool = False,
     ) -> Launched:
         await asyncio.sleep(0)
         try:
-            return self.on_launch(job_id, attempt, spec, placement, token, incarnation)
+            return self.on_launch(
+                job_id,
+                attempt,
+                spec,
+                placement,
+                token,
+                incarnation,
+                preempts=preempts,
+                remaining_ratio=remaining_ratio,
+                resumes=resumes,
+            )
         except HangsError:
             return await asyncio.Future()
         except UntoldError:

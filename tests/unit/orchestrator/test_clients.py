@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
-from adlro.errors import DeadlineExceeded
+from adlro.errors import DeadlineExceeded, InternalError
 from adlro.placement import Placement
 from adlro.records.events import AttemptState
-from adlro.records.jobs import JobSpec, JobType
+from adlro.records.jobs import JobSpec, JobType, Preemptible
+from adlro.records.outcomes import ApplicationSize
 from adlro.services.orchestrator.clients import ClusterClient, DecomposeClient
 from adlro.services.orchestrator.ports import Launched
 from adlro.v1 import cluster_service_pb2 as cluster_pb
@@ -35,6 +39,7 @@ class Replica(_Base):  # type: ignore[misc]  # a generated class without types
         self.number = number
         self.asked = 0
         self.stuck = False
+        self.wrong: list[float] | None = None
         self.server = grpc.aio.server()
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         pb_grpc.add_DecomposeServiceServicer_to_server(self, self.server)
@@ -43,8 +48,27 @@ class Replica(_Base):  # type: ignore[misc]  # a generated class without types
         self.asked += 1
         if self.stuck:
             await asyncio.sleep(600)
-        row = pb.JobPrediction(predictions=[pb.RuntimePrediction(gpu_model=MODELS[0], median_s=1.0)])
-        return pb.PredictRuntimeResponse(predictions=[row], prediction_revision=self.number)
+        rows = [
+            pb.JobPrediction(
+                predictions=[pb.RuntimePrediction(gpu_model=MODELS[0], median_s=1.0)],
+                restart_s=7.0 if job.HasField("preemptible") else None,
+            )
+            for job in request.jobs
+        ]
+        return pb.PredictRuntimeResponse(predictions=rows, prediction_revision=self.number)
+
+    async def PredictPairs(self, request: pb.PredictPairsRequest, context: Any) -> pb.PredictPairsResponse:
+        """A pair keeps what its names say: 12 beside 34 on the second model keeps 0.12342."""
+        self.asked += 1
+        kept = [
+            float(f"0.{one.application}{other.application}{number + 1}")
+            for one in request.kinds
+            for other in request.beside
+            for number in range(len(request.gpu_models))
+        ]
+        if self.wrong is not None:
+            kept = self.wrong
+        return pb.PredictPairsResponse(kept_share=kept, std=[0.5] * len(kept), revision=self.asked)
 
 
 @pytest.fixture
@@ -87,6 +111,30 @@ async def answered_in_time_by(client: DecomposeClient) -> int:
                 return await answered_by(client)
             except DeadlineExceeded:
                 continue
+
+
+async def test_pairs_are_asked_about_in_parts_and_come_in_order(client: DecomposeClient, replicas: list[Replica]):
+    kinds = [ApplicationSize(str(number)) for number in range(10, 60)]
+    found = await client.pairs(kinds, ["v100_sxm2", "k80"])
+    assert found.kept.shape == found.std.shape == (50, 50, 2)
+    assert (found.kept[2, 24, 1], found.kept[49, 0, 0]) == (0.12342, 0.59101)
+    assert found.revision == sum(replica.asked for replica in replicas) == 3
+    assert (await client.pairs([], ["v100_sxm2"])).kept.shape == (0, 0, 1)
+
+
+@pytest.mark.parametrize("wrong", [[], [0.5, 0.5], [math.nan], [-1.0]])
+async def test_pairs_that_cannot_be_are_no_answer(client: DecomposeClient, replicas: list[Replica], wrong: list[float]):
+    for replica in replicas:
+        replica.wrong = wrong
+    with pytest.raises(InternalError, match="invalid kept shares"):
+        await client.pairs([ApplicationSize("12")], ["v100_sxm2"])
+
+
+async def test_a_restart_is_reported_for_preemptible_jobs(client: DecomposeClient):
+    assert (await client.predict(SPECS, MODELS)).restart_s is None
+    found = await client.predict([*SPECS, replace(SPECS[0], preemptible=Preemptible(3.0))], MODELS)
+    assert found.restart_s is not None
+    assert np.array_equal(found.restart_s, [math.nan, 7.0], equal_nan=True)
 
 
 async def test_one_replica_is_asked_as_long_as_it_answers(client: DecomposeClient, replicas: list[Replica]) -> None:

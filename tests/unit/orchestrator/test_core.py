@@ -13,7 +13,7 @@ from adlro.records.cluster import Cluster
 from adlro.records.events import ClusterEvent, EventBatch, EventKind
 from adlro.records.jobs import JobState
 from adlro.records.payloads import EndReason, ExitStatus
-from adlro.services.orchestrator.ledger.ledger import Phase
+from adlro.services.orchestrator.ledger.entry import Phase
 from adlro.services.orchestrator.session.core import effects, inputs
 from adlro.services.orchestrator.session.core.launches import Moment
 from adlro.services.orchestrator.session.core.reasons import ReasonsDue

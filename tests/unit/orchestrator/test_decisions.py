@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from adlro.decide.policies.base import Judgement
 from adlro.decide.policies.sjf import Sjf
 from adlro.records.cluster import Cluster
 from adlro.records.decisions import DecisionBasis
+from adlro.records.jobs import JobReservation
 from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.deciding.sets import why_no_set
 from adlro.services.orchestrator.ledger.ledger import Ledger
@@ -74,6 +76,16 @@ def test_who_decided_is_who_takes_pairs_or_does_not(cluster: Cluster, basis: Dec
     assert {each.reason for each in found.masked} == {f"{who} rejects this GPU for the job now"}
 
 
+def test_gpus_that_are_kept_free_for_another_job_are_told(cluster: Cluster) -> None:
+    decision = made(cluster, DecisionBasis.POLICY, [NO, NO, 1.0], None)
+    held = JobReservation("job-9", 1.0, "v100_sxm2", ("volta-0",), 20.0, 0, 2)
+    found = {each.gpu_id: each.reason for each in replace(decision, reservation=held).explained().masked}
+    assert found["volta-0/0"] == ("sjf rejects this GPU for the job now; GPUs of its node are kept free for job-9")
+    assert found["turing-0/0"] == "sjf rejects this GPU for the job now"
+    own = replace(decision, reservation=replace(held, job_id="job-1")).explained()
+    assert {each.reason for each in own.masked} == {"sjf rejects this GPU for the job now"}
+
+
 @pytest.mark.parametrize("chosen", [1, -1])
 def test_of_a_group_only_the_gpu_that_its_row_takes_has_the_score(cluster: Cluster, chosen: int) -> None:
     found = made(cluster, DecisionBasis.POLICY, [1.0, NO, 0.5], None, chosen, gpu=[1, 2, 4]).explained()
@@ -98,3 +110,10 @@ def test_more_nodes_are_named_only_where_a_job_can_be_on_more(spec: dict[str, An
     ledger = Ledger(two)
     ledger.set_lost(ledger.layout.gpu_ids, True)
     assert why_no_set(job(1, **spec).spec, ledger.occupancy, 0) == says
+
+
+def test_one_gpu_that_is_free_is_one(cluster: Cluster) -> None:
+    ledger = Ledger(Cluster("c", (node("a", "v100_sxm2", 16160),)))
+    ledger.set_lost(ledger.layout.gpu_ids[1:], True)
+    count = len(ledger.layout.gpu_ids)
+    assert why_no_set(job(1, gpu_count=count).spec, ledger.occupancy, 0).endswith("; 1 is free, on 1 node")

@@ -13,7 +13,7 @@ from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import EventKind
 from adlro.records.jobs import JobState, JobType, PendingReason
-from adlro.services.orchestrator.ledger.ledger import Phase
+from adlro.services.orchestrator.ledger.entry import Phase
 from adlro.services.orchestrator.session.core.recording import differences
 from adlro.store import Cursor, Move
 from tests.unit.orchestrator.core_house import CoreHouse

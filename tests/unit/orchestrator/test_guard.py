@@ -8,12 +8,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import structlog
 
-from adlro.decide.policies.base import Judgement, Policy
+from adlro.decide.policies.base import BusyStart, Judgement, Policy
 from adlro.decide.policies.dqn import Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.decide.policies.sjf import Sjf
@@ -21,12 +22,13 @@ from adlro.records.decisions import DecisionBasis
 from adlro.services.orchestrator.deciding import guard as guard_module
 from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.deciding.decisions import DecisionLog, holds_back
-from adlro.services.orchestrator.deciding.guard import INLINE_PAIRS, Guard
+from adlro.services.orchestrator.deciding.guard import INLINE_PAIRS, Guard, may_stop_for
 from adlro.services.orchestrator.deciding.shadow import Shadow
 from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
 from adlro.state.observation import HOLD, Floats, Observation
 from tests.unit.decide.decision_points import Waiting, decision, drawn
 from tests.unit.decide.gang_points import Several, point
+from tests.unit.decide.stop_points import stop_point
 from tests.unit.orchestrator.house import NO_CHECKPOINT
 
 POINT = drawn(np.random.default_rng(2), 6)
@@ -398,3 +400,60 @@ async def test_who_waits_no_longer_leaves_the_thread_at_its_work() -> None:
     released.set()
     assert await after == 8
     worker.close()
+
+
+# ---- what a policy wants to stop
+
+
+class Wants(Policy):
+    """Wants this start on busy GPUs."""
+
+    name = "wants"
+    description = "for tests"
+    preempts = True
+
+    def __init__(self, start: BusyStart) -> None:
+        self.start = start
+
+    def judge(self, observation: Observation) -> Judgement:
+        return Judgement(np.full(len(observation.table.job), -np.inf), busy={0: self.start})
+
+
+STOPS = stop_point(
+    [Several(2, 10.0), Several(1, 10.0, cores=5)],
+    [[30.0, 40.0], [30.0, 0.0]],
+    fixed=(2,),
+    cores_free=[1, 1],
+    cores_held=[1, 1, 1, 0],
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "gpus", "stops", "sound"),
+    [
+        (0, (0, 1), True, True),
+        (0, (1, 3), True, True),  # one of them is idle
+        (0, (0, 1), False, False),  # a second job beside others
+        (0, (0, 2), True, False),  # whose job may not be stopped
+        (0, (0,), True, False),  # too few
+        (0, (0, 0), True, False),
+        (0, (0, 9), True, False),
+        (1, (0,), True, False),  # the node has too few cores
+        (7, (0,), True, False),
+        (-1, (0,), True, False),
+    ],
+)
+async def test_what_may_not_be_stopped_is_not(job: int, gpus: tuple[int, ...], stops: bool, sound: bool) -> None:
+    guard = Guard(DEADLINE_S, structlog.get_logger())
+    try:
+        found = await guard.judge(Wants(BusyStart(job, gpus, stops)), STOPS, virtual=False)
+        assert (found.basis_of(0) is DecisionBasis.POLICY) == sound
+        assert bool(found.busy) == sound
+        looked = await guard.look(Wants(BusyStart(job, gpus, stops)), STOPS)
+        assert bool(looked.busy) == sound
+    finally:
+        guard.close()
+
+
+def test_where_nothing_may_be_stopped_nothing_is() -> None:
+    assert not may_stop_for(replace(STOPS, preemption=None), BusyStart(0, (0, 1), True))

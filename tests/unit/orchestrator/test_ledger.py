@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,10 @@ from adlro.records.cluster import Cluster
 from adlro.records.jobs import PendingReason
 from adlro.services.orchestrator.explain.waits import waits
 from adlro.services.orchestrator.ledger import transitions
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase, warm
+from adlro.services.orchestrator.ledger.entry import Entry, Phase
+from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.record_changes import RecordChanges
+from adlro.services.orchestrator.ledger.warm import warm
 from adlro.state import candidate_table
 from adlro.state import scene as observe
 from adlro.state.observation import Observation
@@ -88,6 +90,8 @@ def test_every_waiting_job_has_its_reason(cluster: Cluster) -> None:
     assert mask_reason(ledger, entry, 0, 0.5) == "busy with job-10 for about 0.5 s"
     assert mask_reason(ledger, entry, 1, 0.5) == ""
     assert mask_reason(ledger, ledger.entries["job-2"], 1, 0.5) == "needs 8 cores, 7 are free on volta-0"
+    picky = replace(entry.job.spec, gpu_models=("t4",))
+    assert ledger.occupancy.mask_reason(picky, 1, 0.5) == "the job does not accept this model"
     assert "20000 MiB of GPU memory" in mask_reason(ledger, ledger.entries["job-1"], 1, 0.5)
 
 

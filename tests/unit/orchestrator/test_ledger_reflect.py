@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
+from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import JobAttempt, JobState, Preemptible
+from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.ledger.preempting import StopRules
 from adlro.state.gangs import gpus_of
 from adlro.state.observation import Gangs, Observation
-from tests.ledgers import MODELS, queue
+from tests.ledgers import MODELS, job, queue
 
 
 def held(observation: Observation) -> tuple[list[int], list[int]]:
@@ -141,3 +145,82 @@ def test_so_it_is_with_slow_lost_and_drained_gpus_and_users_who_run_jobs(seed: i
         ledger.forget(entry)
     for observation, as_it_was in kept:
         np.testing.assert_equal(dataclasses.asdict(observation), dataclasses.asdict(as_it_was))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_left_of_a_stopped_job_is_expected_alike_by_the_ledger_and_the_table(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ledger = Ledger(drawn_cluster(rng), min_run_s=0.0)
+    gpu_ids = ledger.layout.gpu_ids
+    ledger.set_speeds({gpu_id: float(rng.choice([0.5, 0.7])) for gpu_id in gpu_ids if rng.random() < 0.3})
+    before = JobAttempt(1, Placement.on(gpu_ids[0]), MODELS[0], 1.0, 7.5, "preempted: for job-9", preempted=True)
+    for number in range(12):
+        entry = ledger.enter(
+            job(
+                number,
+                gpu_count=int(rng.choice([1, 1, 2, 3])),
+                memory_mib=100,
+                application="resnet50_fp32",
+                preemptible=Preemptible(restart_s=3.3),
+            ),
+            0,
+            rng.exponential(50.0, len(ledger.layout.gpu_models)),
+            restart_s=3.3,
+        )
+        if number % 3:
+            entry.job = replace(entry.job, attempts=(before,), remaining_ratio=float(rng.uniform(0.01, 1.0)))
+        entry.job = replace(entry.job, submit_s=float(number))
+        ledger.enqueue(entry)
+    time_s = 123.456
+    for _ in range(3):
+        seen, queue = ledger.observe(time_s), ledger.queued()
+        assert seen.preemption is not None
+        table = seen.table
+        for row, place in enumerate(table.job.tolist()):
+            entry, gpus = queue[place], gpus_of(table.gpus[row])
+            assert ledger.duration_on_s(entry, gpus) == table.duration_s[row]
+        for place, entry in enumerate(queue):
+            assert seen.kind_duration_s[0, place, seen.gpu_kind[0]].tolist() == ledger.durations_s(entry).tolist()
+            assert seen.preemption.job_attained_s[0, place] == (6.5 if entry.job.attempts else 0.0)
+        if not len(table.job):
+            return
+        entry, gpus = queue[int(table.job[0])], gpus_of(table.gpus[0])
+        expected_s = float(table.duration_s[0])
+        ledger.place(entry, gpus, time_s)
+        assert entry.expected_end_s == time_s + expected_s
+        after, left = ledger.observe_after(seen, queue, int(table.job[0]), gpus)
+        np.testing.assert_equal(dataclasses.asdict(after), dataclasses.asdict(ledger.observe(time_s)))
+        assert left == ledger.queued()
+
+
+def test_who_may_be_stopped_now() -> None:
+    rules, entry = StopRules(min_run_s=60.0), Entry(job(1, preemptible=Preemptible()), 0, np.ones(1))
+    running = replace(entry.job, state=JobState.RUNNING, attempts=(JobAttempt(1, Placement.on("a"), "m", 0.0),))
+    entry.job, entry.phase, entry.gpus = running, Phase.PLACED, (0,)
+    assert [rules.may_stop(entry, time_s) for time_s in (0.0, 59.9, 60.0)] == [False, False, True]
+    # Its time counts from its program's start, where the cluster reports that.
+    entry.job = replace(running, attempts=(replace(running.attempts[0], run_s=30.0),))
+    assert [rules.may_stop(entry, time_s) for time_s in (89.9, 90.0)] == [False, True]
+    # It restores for so long, by what is expected.
+    stopped = JobAttempt(1, Placement.on("a"), "m", 0.0, 1.0, "preempted", preempted=True)
+    entry.job, entry.restart_cost_s = (
+        replace(running, attempts=(stopped, replace(running.attempts[0], attempt=2))),
+        99.0,
+    )
+    assert [rules.may_stop(entry, time_s) for time_s in (98.9, 99.0)] == [False, True]
+    others = (
+        replace(running, cancel_requested=True),
+        replace(running, spec=replace(running.spec, preemptible=None)),
+        replace(running, state=JobState.PENDING),
+        replace(running, attempts=(replace(running.attempts[0], outcome="given up: no answer"),)),
+    )
+    for each in others:
+        entry.job = each
+        assert not rules.may_stop(entry, 1000.0)
+    entry.job = replace(running, state=JobState.PENDING)
+    assert StopRules(0.0, starts_at_once=True).may_stop(entry, 0.0)
+    assert not StopRules(None, starts_at_once=True).may_stop(entry, 1000.0)
+    entry.job, entry.stopped_for = running, "job-9"
+    assert not rules.may_stop(entry, 1000.0)
+    entry.stopped_for, entry.victims = "", [entry]
+    assert not rules.may_stop(entry, 1000.0)

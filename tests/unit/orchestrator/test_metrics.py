@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import redis.asyncio as aioredis
 from prometheus_client import CollectorRegistry
 
 from adlro.errors import Conflict, InternalError, Stale, Unavailable
 from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
-from adlro.services.orchestrator.instrumented import InstrumentedCluster
+from adlro.records.jobs import AttemptRef, PendingReason, Preemptible
+from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
+from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.metrics import OrchestratorMetrics, View, show_view
 from adlro.services.orchestrator.orchestrator import gpu_views
@@ -146,3 +151,20 @@ async def test_one_that_stands_by_shows_no_gpus(house: House) -> None:
     await house.until(stands_by)
     assert house.orchestrator.view() == View("fcfs", (), 0.0, 0.0)
     assert value(house.registry, "acting") == 0
+
+
+def test_an_attempt_that_was_stopped_is_counted_once() -> None:
+    registry = CollectorRegistry()
+    store = InstrumentedStore(aioredis.Redis(), None, OrchestratorMetrics(registry))  # nothing is written
+    taken = replace(job(1, preemptible=Preemptible()), submit_s=0.0)
+    launching = transitions.launching(taken, Placement.on("a/0"), "v100_sxm2")
+    running = transitions.started(launching, 1.0)
+    stopped = transitions.preempted(running, 5.0, "for job-2", 0.5)
+    waits = transitions.waiting(stopped, PendingReason.RESOURCES, "waits for a GPU")
+    again = transitions.launching(waits, Placement.on("a/0"), "v100_sxm2", (AttemptRef("job-3", 1),))
+    told = transitions.waits_for(again, ())
+    for each in (launching, running, stopped, waits, again, told, transitions.started(told, 9.0)):
+        store._count(each)
+    assert value(registry, "preempted_total", gpu_model="v100_sxm2") == 1
+    assert value(registry, "placements_total", gpu_model="v100_sxm2") == 2
+    assert value(registry, "repeated_placements_total") == 0

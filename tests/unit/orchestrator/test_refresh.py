@@ -11,7 +11,8 @@ from adlro.errors import AdlroError, Unavailable
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
+from adlro.services.orchestrator.ledger.entry import Entry
+from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ports import Predicted
 from adlro.services.orchestrator.runtimes.predictions import CHUNK, PAUSE_RATIO, Expected, ExpectedRuntimes
 from adlro.services.orchestrator.runtimes.refresh import REFRESH_AT_ONCE, REFRESH_S, RuntimeRefresh

@@ -165,16 +165,16 @@ def test_a_refused_repetition_says_nothing_of_the_first_try(core_house: CoreHous
     core_house.pause()
     answers: list[AdlroError] = [DeadlineExceeded("no answer in 10 s"), LimitExceeded("too many calls at once")]
 
-    def meets_trouble(job_id: str, *rest: Any) -> Launched:
+    def meets_trouble(job_id: str, *rest: Any, **more: Any) -> Launched:
         if len(answers) == 2:
             cluster.start_later = True
-            launch(job_id, *rest)
+            launch(job_id, *rest, **more)
             cluster.start_later = False
         if answers:
             raise answers.pop(0)
-        return launch(job_id, *rest)
+        return launch(job_id, *rest, **more)
 
-    cluster.on_launch = meets_trouble  # type: ignore[method-assign,assignment]
+    cluster.on_launch = meets_trouble  # type: ignore[method-assign]
     core_house.submit(2.0)
     core_house.settle()
     assert "2 of 3 launches (the last was refused: too many calls at once)" in core_house.store.get("job-1").message
@@ -238,18 +238,18 @@ def untold(core_house: CoreHouse) -> None:
     cluster.linger = True
     tries = 0
 
-    def carried_out_at_last(job_id: str, *rest: Any) -> Launched:
+    def carried_out_at_last(job_id: str, *rest: Any, **more: Any) -> Launched:
         nonlocal tries
         tries += 1
         if tries == LAUNCH_TRIES:
             cluster.start_later = True  # so that no event tells of it
-            launch(job_id, *rest)
+            launch(job_id, *rest, **more)
             cluster.start_later = False
         if tries <= LAUNCH_TRIES:
             raise DeadlineExceeded("no answer in 10 s")
-        return launch(job_id, *rest)
+        return launch(job_id, *rest, **more)
 
-    cluster.on_launch = carried_out_at_last  # type: ignore[method-assign,assignment]
+    cluster.on_launch = carried_out_at_last  # type: ignore[method-assign]
     core_house.submit(2.0)
 
 
@@ -284,13 +284,13 @@ def test_one_whose_end_an_earlier_session_asked_for_is_not_taken_back_while_it_e
     core_house.kill()
     launch = cluster.on_launch
 
-    def no_answer(job_id: str, attempt: int, *rest: Any) -> Launched:
+    def no_answer(job_id: str, attempt: int, *rest: Any, **more: Any) -> Launched:
         if attempt == 1:
             raise DeadlineExceeded("no answer in 10 s")
         assert not cluster.accepted, "its first attempt has not ended yet"
-        return launch(job_id, attempt, *rest)
+        return launch(job_id, attempt, *rest, **more)
 
-    cluster.on_launch = no_answer  # type: ignore[method-assign,assignment]
+    cluster.on_launch = no_answer  # type: ignore[method-assign]
     core_house.start()
     core_house.until(lambda: len(cluster.stops) == 2)
     core_house.settle_until(END_PATIENCE_S - 1.0)
@@ -306,14 +306,14 @@ def test_one_whose_end_the_user_asked_for_holds_its_gpu_while_it_ends(core_house
     core_house.pause()
     cluster.linger = True
 
-    def carried_out_untold(job_id: str, *rest: Any) -> Launched:
+    def carried_out_untold(job_id: str, *rest: Any, **more: Any) -> Launched:
         if not cluster.accepted:
             cluster.start_later = True
-            launch(job_id, *rest)
+            launch(job_id, *rest, **more)
             core_house.cancel(job_id)
         raise DeadlineExceeded("no answer in 10 s")
 
-    cluster.on_launch = carried_out_untold  # type: ignore[method-assign,assignment]
+    cluster.on_launch = carried_out_untold  # type: ignore[method-assign]
     core_house.submit(2.0)
     core_house.settle_until(END_PATIENCE_S - 1.0)
     assert cluster.stops == [("job-1", 1)] * 2
@@ -347,13 +347,13 @@ def test_one_that_ended_without_a_start_is_what_its_event_says_if_that_comes(cor
     core_house.settle()
     news: list[int] = []
 
-    def fails_at_once(job_id: str, attempt: int, *rest: Any) -> Launched:
+    def fails_at_once(job_id: str, attempt: int, *rest: Any, **more: Any) -> Launched:
         if news:
             return Launched(0, AttemptState.ENDED)
         news.append(attempt)
         raise DeadlineExceeded("no answer in 10 s")
 
-    cluster.on_launch = fails_at_once  # type: ignore[method-assign,assignment]
+    cluster.on_launch = fails_at_once  # type: ignore[method-assign]
     core_house.submit(5.0)
     core_house.until(lambda: bool(core_house.core._launches.flights) and core_house.now >= AGAIN_S)
     cluster.on_launch = launch  # type: ignore[method-assign]
@@ -486,12 +486,12 @@ def test_the_clock_does_not_wait_for_a_stop_without_an_answer(core_house: CoreHo
     cluster.on_stop = no_answer  # type: ignore[method-assign,assignment]
     launch = cluster.on_launch
 
-    def cancelled_meanwhile(job_id: str, *rest: Any) -> Launched:
+    def cancelled_meanwhile(job_id: str, *rest: Any, **more: Any) -> Launched:
         if job_id == "job-1":
             core_house.cancel("job-1")
-        return launch(job_id, *rest)
+        return launch(job_id, *rest, **more)
 
-    cluster.on_launch = cancelled_meanwhile  # type: ignore[method-assign,assignment]
+    cluster.on_launch = cancelled_meanwhile  # type: ignore[method-assign]
     core_house.submit(1000.0)
     core_house.submit(2.0)
     core_house.until_state("job-2", JobState.SUCCEEDED)

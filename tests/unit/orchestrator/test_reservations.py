@@ -186,7 +186,7 @@ def test_the_newest_figures_stand_in_the_record_of_the_job_that_holds_it() -> No
     house.submit(400.0, gpu_count=4)
     house.core.ledger.set_speeds({})
     entry = house.core.ledger.entries["job-1"]
-    house.core.ledger.occupancy.expected_end_s[list(entry.gpus)] = 300.0
+    entry.expected_end_s = house.core.ledger.occupancy.expected_end_s[list(entry.gpus)] = 300.0
     house.settle_until(house.now + 5.0)
     held = house.store.get("job-2").reservation
     assert held is not None

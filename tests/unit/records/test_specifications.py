@@ -40,6 +40,21 @@ def test_each_field_of_a_payload_that_no_node_can_run_is_named():
     assert refused.value.message.startswith("job.payload.process.workdir: must be an absolute path")
 
 
+def test_only_a_job_of_one_gpu_shares_it():
+    assert violations(replace(SPEC, shareable=True)) == []
+    for payload in (PROGRAM, None):
+        spec = replace(SPEC, shareable=True, gpu_count=4, payload=payload, job_type=JobType.SIMULATION)
+        [violation] = violations(spec, "jobs[3]")
+        assert violation.field == "jobs[3].shareable"
+        assert violation.description == (
+            "only a job of one GPU can share it (gpu_count is 4); ask for one GPU, or leave it out"
+        )
+        with pytest.raises(InvalidInput, match=r"job\.shareable: only a job of one GPU"):
+            completed(spec)
+    both = violations(replace(SPEC, shareable=True, gpu_count=2, payload=None))
+    assert [each.field for each in both] == ["job.job_type", "job.shareable"]
+
+
 def test_predictions_get_neither_arguments_nor_environment():
     long = process_payload(["x" * 30_000])
     for payload in (PROGRAM, long, Payload(container=Container("a", ("b", "c"), "/w", (Mount("/x", "/y"),)))):

@@ -7,16 +7,17 @@ be at the same time, and must show the same sets of GPUs, with the same expected
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from adlro.decide.policies.base import Policy
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.sim.batch import BatchOutcome, BatchSimulator
+from adlro.sim.batch import BatchOutcome, BatchSimulator, Run
 from adlro.state.job_arrays import JobArrays, empty_job_arrays
-from adlro.state.observation import HOLD, Ints, Observation
+from adlro.state.observation import HOLD, Floats, Ints, Observation
 from tests.oracle.cluster import Oracle, Rule
+from tests.oracle.instances import FAMILIES
 from tests.oracle.records import KEEP, NOBODY, Choice, Decision, Instance, Job
 
 MODELS = ("v100_sxm2", "rtx_2080_ti", "radeon_vii")
@@ -49,7 +50,7 @@ def job_arrays(instances: Sequence[Instance]) -> JobArrays:
         arrays.job_count[number] = len(instance.jobs)
         for j, job in enumerate(instance.jobs):
             arrays.submit_s[number, j] = job.submit_s
-            for model in range(len(MODELS)):
+            for model in range(len(job.duration_s)):
                 arrays.duration_s[number, j, model] = job.packed_s(model, False)
                 arrays.expected_s[number, j, model] = job.packed_s(model, True)
                 arrays.spread_speed[number, j, model] = job.spreads_at(model, False)
@@ -62,11 +63,29 @@ def job_arrays(instances: Sequence[Instance]) -> JobArrays:
             arrays.job_type[number, j] = 1 + j % 3
             arrays.priority[number, j] = (number * ROWS + j + 1) / 2**24
             arrays.user[number, j] = job.user
+            arrays.preemptible[number, j] = job.preemptible
+            arrays.restart_s[number, j] = job.restart_s
+            arrays.lost_s[number, j] = job.lost_s
+            arrays.shareable[number, j] = job.shareable and job.gpu_count == 1
+            arrays.family[number, j] = job.family
     return arrays
 
 
-def simulator_of(instances: Sequence[Instance]) -> BatchSimulator:
-    """One batch; the instances have one start cost."""
+def table_of(kept: Mapping[tuple[int, int, int], float]) -> Floats:
+    """Kept shares as the simulator takes them."""
+    table = np.zeros((FAMILIES, FAMILIES, len(MODELS)))
+    for pair, share in kept.items():
+        table[pair] = share
+    return table
+
+
+def simulator_of(
+    instances: Sequence[Instance], *, asks_stops: bool = False, asks_shares: bool = False, min_run_s: float = 0.0
+) -> BatchSimulator:
+    """One batch; the instances have one start cost, and one table of pairs."""
+    kept, told = instances[0].kept, instances[0].expected_kept or instances[0].kept
+    if asks_shares:
+        assert all(each.kept == kept and (each.expected_kept or each.kept) == told for each in instances)
     assert len({instance.start_cost_s for instance in instances}) == 1
     return BatchSimulator(
         [cluster_of(instance) for instance in instances],
@@ -74,6 +93,11 @@ def simulator_of(instances: Sequence[Instance]) -> BatchSimulator:
         gpu_models=MODELS,
         gpu_changes=[[(each.time_s, each.gpu, each.speed) for each in instance.changes] for instance in instances],
         start_cost_s=instances[0].start_cost_s,
+        preempts=asks_stops,
+        shares=asks_shares,
+        kept=table_of(kept) if asks_shares else None,
+        expected_kept=table_of(told) if asks_shares else None,
+        min_run_s=min_run_s,
     )
 
 
@@ -85,6 +109,7 @@ def compare_choices(
     tries_illegal: bool = False,
     before: tuple[Sequence[Rule], int] | None = None,
     looks: Look | None = None,
+    **asked,
 ) -> BatchOutcome:
     """Lets the oracle run each instance by its rule, replays its choices, and compares each step and the outcome.
 
@@ -95,14 +120,15 @@ def compare_choices(
         tries_illegal: what the oracle says is illegal must be refused; where one cluster is active alone.
         before: other rules and a number of actions: these go before, and then each list begins anew.
         looks: looks at each decision too.
+        asked: `asks_stops`, `asks_shares` and `min_run_s` of both.
 
     Raises:
         Differs: with the list, the time, and both sides.
     """
-    oracles = ran(instances, rules)
-    simulator = simulator_of(given or instances)
+    oracles = ran(instances, rules, **asked)
+    simulator = simulator_of(given or instances, **asked)
     if before is not None:
-        replay(simulator, ran(instances, before[0]), before[1])
+        replay(simulator, ran(instances, before[0], **asked), before[1])
         every = np.arange(len(instances))
         simulator.begin(every, every)
     places = replay(simulator, oracles, tries_illegal=tries_illegal, looks=looks)
@@ -113,9 +139,9 @@ def compare_choices(
     return outcome
 
 
-def ran(instances: Sequence[Instance], rules: Sequence[Rule]) -> list[Oracle]:
+def ran(instances: Sequence[Instance], rules: Sequence[Rule], **asked) -> list[Oracle]:
     """An oracle that has run each instance by its rule."""
-    oracles = [Oracle(instance) for instance in instances]
+    oracles = [Oracle(instance, **asked) for instance in instances]
     for oracle, rule in zip(oracles, rules, strict=True):
         oracle.run(rule)
     return oracles
@@ -141,9 +167,10 @@ def replay(
     while len(simulator.active) and most != 0:
         most -= 1
         seen = simulator.observe()
-        width = max(seen.table.gpus.shape[1], 1)
+        width = max(job.gpu_count for oracle in oracles for job in oracle.jobs)
         actions = np.full((len(simulator.active), 1 + width), HOLD, dtype=np.int64)
         reserve = np.full(len(simulator.active), -1, dtype=np.int64)
+        stops = np.zeros(len(simulator.active), dtype=np.bool_)
         for n, number in enumerate(simulator.active.tolist()):
             decisions = oracles[number].outcome.decisions
             if places[number] == len(decisions):
@@ -160,10 +187,11 @@ def replay(
             if choice.job != NOBODY:
                 actions[n, 0] = row_of[choice.job]
                 actions[n, 1 : 1 + len(choice.gpus)] = choice.gpus
+                stops[n] = choice.stop
             reserved = decision.reserved if choice.reserve == KEEP else choice.reserve
             reserve[n] = HOLD if reserved == NOBODY else row_of[reserved]
         try:
-            simulator.act(actions, reserve)
+            simulator.act(actions, reserve, stops)
         except ValueError as refused:
             raise Differs(f"the simulator refuses what is legal: {refused}") from refused
     return places
@@ -172,28 +200,29 @@ def replay(
 def check_refused(simulator: BatchSimulator, row_of: dict[int, int], illegal: Choice) -> None:
     action = np.array([[row_of[illegal.job], *illegal.gpus]], dtype=np.int64)
     try:
-        simulator.act(action)
+        simulator.act(action, stops=np.array([illegal.stop]))
     except ValueError:
         return
     raise Differs(f"the simulator starts job {illegal.job} on {illegal.gpus}, at {simulator.time_s[0]}: illegal")
 
 
-def compare_policy(instances: Sequence[Instance], policy: Policy, rule: Rule) -> None:
+def compare_policy(instances: Sequence[Instance], policy: Policy, rule: Rule) -> BatchOutcome:
     """Runs the instances under a policy, and each by the oracle under the rule; compares the outcomes.
 
     Raises:
         Differs: with the list, and both sides.
     """
-    simulator = simulator_of(instances)
+    simulator = simulator_of(instances, asks_stops=policy.preempts)
     while len(simulator.active):
         seen = simulator.observe()
         judgement = policy.judge(seen)
-        simulator.act(policy.choose(seen, judgement), judgement.reserve)
+        simulator.act(policy.choose(seen, judgement), judgement.reserve, policy.stopping(seen, judgement))
     outcome = simulator.outcome()
     for number, instance in enumerate(instances):
-        oracle = Oracle(instance)
+        oracle = Oracle(instance, asks_stops=policy.preempts)
         oracle.run(rule)
         check_outcome(outcome, number, oracle)
+    return outcome
 
 
 def rows_of(seen: Observation, n: int, number: int) -> dict[int, int]:
@@ -233,6 +262,53 @@ def check_decision(
         same(what + ", reserved", reserved, decision.reserved)
     elif decision.reserved != NOBODY:
         raise Differs(f"{what}: no reservation, and the oracle has one for {decision.reserved}")
+    check_preemption(seen, n, what, decision, row_of, jobs)
+    check_sharing(seen, n, what, decision, row_of, jobs)
+
+
+def check_sharing(
+    seen: Observation, n: int, what: str, decision: Decision, row_of: dict[int, int], jobs: Sequence[Job]
+) -> None:
+    says, gpus = seen.sharing, len(decision.runs)
+    if says is None:
+        return
+    held_mib, is_open = [0] * gpus, [False] * gpus
+    for gpu, here in enumerate(zip(decision.runs, decision.mates, strict=True)):
+        held_mib[gpu] = sum(jobs[job].gpu_memory_mib for job in here if job != NOBODY)
+        is_open[gpu] = here[0] != NOBODY and here[1] == NOBODY and may_share(jobs[here[0]])
+    same(what + ", open", says.gpu_open[n, :gpus].tolist(), is_open)
+    left_mib = seen.gpu_memory_mib[n, :gpus] - says.gpu_memory_left_mib[n, :gpus]
+    same(what + ", GPU memory held", left_mib.tolist(), held_mib)
+    families = [0 if job == NOBODY else jobs[job].family for job in decision.runs]
+    same(what + ", families", says.gpu_family[n, :gpus].tolist(), families)
+    for job, row in row_of.items():
+        same(what + f", whether {job} may share", bool(says.job_shareable[n, row]), may_share(jobs[job]))
+        same(what + f", family of {job}", int(says.job_family[n, row]), jobs[job].family)
+
+
+def may_share(job: Job) -> bool:
+    return job.shareable and job.gpu_count == 1
+
+
+def check_preemption(
+    seen: Observation, n: int, what: str, decision: Decision, row_of: dict[int, int], jobs: Sequence[Job]
+) -> None:
+    had, gpus = seen.preemption, len(decision.runs)
+    if had is None:
+        same(what + ", stoppable, though nothing is said", any(decision.stoppable), False)
+        return
+    same(what + ", stoppable", tuple(had.gpu_stoppable[n, :gpus].tolist()), decision.stoppable)
+    same(what + ", who runs where", together(had.gpu_run[n, :gpus].tolist()), together(decision.runs))
+    for gpu, pair in enumerate(zip(decision.runs, decision.mates, strict=True)):
+        here = [job for job in pair if job != NOBODY]
+        attained_s = sum(decision.attained_s[job] for job in here)
+        if not math.isclose(had.gpu_attained_s[n, gpu], attained_s, rel_tol=1e-9, abs_tol=1e-9):
+            same(what + f", GPU time of the jobs on {gpu}", had.gpu_attained_s[n, gpu], attained_s)
+        restart_s = sum(jobs[job].restart_s for job in here if jobs[job].preemptible)
+        same(what + f", restart on {gpu}", float(had.gpu_restart_s[n, gpu]), restart_s)
+    for job, row in row_of.items():
+        if not math.isclose(had.job_attained_s[n, row], decision.attained_s[job], rel_tol=1e-9, abs_tol=1e-9):
+            same(what + f", GPU time of job {job}", had.job_attained_s[n, row], decision.attained_s[job])
 
 
 Seen = tuple[int, tuple[int, ...], bool, float]
@@ -265,10 +341,11 @@ def check_outcome(outcome: BatchOutcome, number: int, oracle: Oracle) -> None:
     same(what + ", attempts", outcome.attempts[number, :count].tolist(), wanted.attempts)
     gpus = [tuple(gpu for gpu in row if gpu >= 0) for row in outcome.gpus[number, :count].tolist()]
     same(what + ", GPUs", gpus, wanted.gpus)
+    same(what + ", stops", int(outcome.stops[number]), sum(run.end == "stopped" for run in wanted.runs))
     same(what + ", starts", repr(outcome.start_s[number, :count].tolist()), repr([float(s) for s in wanted.start_s]))
     same(what + ", ends", repr(outcome.end_s[number, :count].tolist()), repr([float(s) for s in wanted.end_s]))
     same(what + ", stuck", bool(outcome.stuck[number]), bool(wanted.unfinished))
-    runs = [(run.end_s, run.gpus, run.job, run.start_s, run.completed) for run in outcome.runs(number)]
+    runs = [(run.end_s, run.gpus, run.job, run.start_s, how_it_ended(run)) for run in outcome.runs(number)]
     same(what + ", order of ends", [run[0] for run in runs], sorted(run[0] for run in runs))
     integral_s = float(outcome.jobs_integral_s[number])
     if not math.isclose(integral_s, oracle.jobs_integral_s, rel_tol=1e-9, abs_tol=1e-9):
@@ -276,8 +353,12 @@ def check_outcome(outcome: BatchOutcome, number: int, oracle: Oracle) -> None:
     same(
         what + ", runs",
         sorted(runs),
-        sorted((run.end_s, run.gpus, run.job, run.start_s, run.end == "completed") for run in wanted.runs),
+        sorted((run.end_s, run.gpus, run.job, run.start_s, run.end) for run in wanted.runs),
     )
+
+
+def how_it_ended(run: Run) -> str:
+    return "completed" if run.completed else "stopped" if run.stopped else "lost"
 
 
 def same(what: str, found: object, wanted: object) -> None:

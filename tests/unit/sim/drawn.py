@@ -16,6 +16,7 @@ import numpy as np
 
 from adlro.hardware.speeds import SHIPPED
 from adlro.numeric import exact
+from adlro.records.jobs import Preemptible
 from adlro.sim.durations import stable_normal
 from adlro.state.job_arrays import pack_jobs
 from adlro.workload.estimates import claimed_spread, expected_s
@@ -27,8 +28,11 @@ DRAWN = tuple(name for name in SCENARIO_NAMES if name != "trace" and not name.en
 NOISE = "noise:0.5"
 FIELDS_OF_OLD = [each.name for each in fields(WorkloadJob)].index("gpu_count")
 """The fields of a job from here on came with jobs of several GPUs."""
-COLUMNS_OF_GANGS = ("gpu_count", "max_nodes", "spread_speed", "expected_spread_speed")
-"""So did these columns of job arrays; worlds have jobs of one GPU."""
+COLUMNS_OF_GANGS = (
+    *("gpu_count", "max_nodes", "spread_speed", "expected_spread_speed"),
+    *("preemptible", "restart_s", "lost_s", "shareable", "family"),
+)
+"""So did these columns of job arrays, or with stops and shares; worlds have jobs of one GPU that are never stopped."""
 
 
 def digest(*parts: object) -> str:
@@ -43,8 +47,17 @@ def text_of(job: WorkloadJob) -> str:
     """A job's `repr` as it was before jobs had several GPUs; what such jobs have besides comes after it."""
     old, new = fields(job)[:FIELDS_OF_OLD], fields(job)[FIELDS_OF_OLD:]
     own = ", ".join(f"{each.name}={getattr(job, each.name)!r}" for each in old)
-    besides = [f", {each.name}={getattr(job, each.name)!r}" for each in new if getattr(job, each.name) != each.default]
+    besides = [
+        f", {each.name}={_shown(getattr(job, each.name))}" for each in new if getattr(job, each.name) != each.default
+    ]
     return f"WorkloadJob({own})" + "".join(besides)
+
+
+def _shown(value: object) -> str:
+    """A field of a job as it was before a job's owner could give it a grace."""
+    if isinstance(value, Preemptible):
+        return f"Preemptible(restart_s={value.restart_s!r}, lost_s={value.lost_s!r})"
+    return repr(value)
 
 
 def lists_of(scenario: Scenario, count: int, jobs: int) -> list[list[WorkloadJob]]:

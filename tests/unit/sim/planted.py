@@ -1,8 +1,9 @@
 """Compares the simulator with the oracle after one passage of a module of ADLRO was replaced: a process of its own.
 
-    NUMBA_DISABLE_JIT=1 python -m tests.unit.sim.planted MODULE OLD NEW
+    NUMBA_DISABLE_JIT=1 python -m tests.unit.sim.planted WHAT [MODULE OLD NEW]
 
-Without arguments nothing is replaced. Prints the first difference; prints nothing if there is none.
+WHAT the compared lists have: gangs, stops, shares. Without the others nothing is replaced. Prints the first difference;
+prints nothing if there is none.
 """
 
 from __future__ import annotations
@@ -54,24 +55,32 @@ def plant(module: str, old: str, new: str) -> None:
     sys.meta_path.insert(0, Finder(Planted(module, spec.origin, old, new)))
 
 
-def difference() -> str:
+def difference(what: str) -> str:
     """The first difference between the simulator and the oracle; empty: none."""
-    from tests.oracle.acts import any_set
+    from tests.oracle.acts import any_set, anything
     from tests.oracle.instances import draw_instance
     from tests.unit.sim.against_oracle import Differs, compare_choices
 
+    shares = what == "shares"
+    stops = what == "stops" or shares  # shares are compared with stops
     for seed in range(INSTANCES):
-        instance = replace(draw_instance(seed, max_jobs=10), start_cost_s=START_COSTS_S[seed % 2])
+        # For shares half the lists are long and without gangs: elsewhere two that may be stopped rarely share a GPU.
+        single = shares and seed % 4 < 2
+        drawn = draw_instance(seed, max_jobs=30 if single else 10, gangs=not single, stops=stops, shares=shares)
+        instance = replace(drawn, start_cost_s=START_COSTS_S[seed % 2])
         try:
-            rule = any_set(seed, HOLD_SHARES[seed % 3])
-            before = ([any_set(-1 - seed)], 6) if seed % 4 == 0 else None
-            compare_choices([instance], [rule], tries_illegal=True, before=before)
+            if stops:
+                rule, other = anything(seed, 0.2, 0.6, moves=False), anything(-1 - seed, 0.2, 0.6, moves=False)
+            else:
+                rule, other = any_set(seed, HOLD_SHARES[seed % 3]), any_set(-1 - seed)
+            before = ([other], 6) if seed % 4 == 0 else None
+            compare_choices([instance], [rule], tries_illegal=True, before=before, asks_stops=stops, asks_shares=shares)
         except Differs as differs:
             return str(differs)
     return ""
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4:
-        plant(*sys.argv[1:])
-    sys.stdout.write(difference())
+    if len(sys.argv) == 5:
+        plant(*sys.argv[2:])
+    sys.stdout.write(difference(sys.argv[1]))

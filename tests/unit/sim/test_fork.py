@@ -9,19 +9,26 @@ from adlro.numeric.compiled import compiled
 from adlro.sim import fork, kernel
 from adlro.sim.batch import change_arrays
 from adlro.sim.course import DECISION, DONE, Course, GpuChanges, new_course
+from adlro.state.cluster_arrays import Hardware, Machines, empty_machines, hardware_of
 from adlro.state.job_arrays import JobArrays, pack_jobs
-from adlro.state.machines import Hardware, Machines, empty_machines, hardware_of
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
 
 # The record of ended runs, and what is written anew before it is read.
 NOT_COPIED = {
+    "kept",
+    "told",
     "run_job",
     "run_gpus",
     "run_start_s",
     "run_end_s",
     "run_completed",
     "run_count",
+    "stop_job",
+    "stop_gpus",
+    "stop_start_s",
+    "stop_end_s",
+    "stop_count",
     "window",
     "window_count",
     "largest_idle_mib",
@@ -59,7 +66,7 @@ def act(
     row: int,
     gpu: int,
 ) -> bool:
-    action = (np.array([n]), np.array([row]), np.array([[gpu]]))
+    action = (np.array([n]), np.array([row]), np.array([[gpu]]), np.zeros(0, dtype=np.bool_))
     return kernel.act_all(hardware, machines, jobs, changes, course, *action) < 0
 
 

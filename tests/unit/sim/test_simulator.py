@@ -114,7 +114,7 @@ def test_events_cannot_be_passed_over_and_time_does_not_go_back():
 def test_a_job_started_later_ends_at_its_start_plus_its_duration():
     simulator = ClusterSimulator(CLUSTER)
     simulator.advance_to(100.0)
-    event = simulator.launch("a", 3, spec(10.0), Placement.on("volta/0"))
+    (event,) = simulator.launch("a", 3, spec(10.0), Placement.on("volta/0"))
     assert (event.kind, event.time_s, event.attempt) == (EventKind.STARTED, 100.0, 3)
     assert simulator.advance_to(110.0)[0].kind is EventKind.FINISHED
 

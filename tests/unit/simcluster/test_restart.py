@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from adlro.clusterside.cluster_side import ClusterSide
+from adlro.errors import Conflict
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import Clock, ClockMode, EventKind
-from adlro.records.jobs import JobSpec, JobType, SimulatedWork
+from adlro.records.jobs import AttemptRef, JobSpec, JobType, Preemptible, SimulatedWork
 from adlro.services.simcluster.driver import SimulatedCluster
 from adlro.sim.simulator import ClusterSimulator
 from tests.unit.clusterside.memory_record import kept_of
@@ -104,6 +105,112 @@ def test_a_virtual_course_is_the_same_to_the_last_bit_wherever_it_is_killed(seed
             yield draw.random() < 0.15
 
     assert played(seed, now_and_then(), sizes) == played(seed, never(), sizes)
+
+
+def stopped_and_resumed(seed: int, kills: Iterator[bool]) -> tuple[list[tuple[str, str, float]], list[float | None]]:
+    """Jobs as they come; each stops what it needs to begin at once, and what was stopped goes on when there is room."""
+    draw = random.Random(seed)
+    life = Life(VIRTUAL)
+    life.driver.set_clock_now(not_before_s=1234.567)
+    begins = sorted(1234.567 + draw.uniform(0.0, 60.0) for _ in range(40))
+    specs = {
+        f"job-{number}": replace(
+            spec(draw.uniform(0.5, 9.0), draw.choice((None, None, 6.0)), draw.choice((1, 1, 2))),
+            preemptible=Preemptible(draw.uniform(0.0, 1.0), draw.uniform(0.0, 1.0)),
+        )
+        for number in range(len(begins))
+    }
+    life.side.wake_at(begins)
+    new = list(specs)
+    waiting: list[str] = []
+    share, attempts = dict.fromkeys(specs, 1.0), dict.fromkeys(specs, 0)
+    told: list[float | None] = []
+    seen = 0
+    for _ in range(600):
+        if next(kills):
+            life.kill()
+        events = [event for batch in life.side.log.after(0) for event in batch.events]
+        for event in events[seen:]:
+            if event.kind is EventKind.PREEMPTED:
+                waiting.append(event.job_id)
+                told.append(event.remaining_ratio)
+                share[event.job_id] = event.remaining_ratio or 1.0
+        seen = len(events)
+        described = life.side.describe()
+        while new and begins[len(specs) - len(new)] <= described.clock.time_s:
+            waiting.insert(0, new.pop(0))
+        on = {gpu_id: run.job_id for run in described.running for gpu_id in run.placement.gpu_ids}
+        for job_id in list(waiting):
+            asked = specs[job_id]
+            free = [gpu_id for gpu_id in (f"n/{n}" for n in range(4)) if gpu_id not in on]
+            chosen = (
+                free[: asked.gpu_count] if attempts[job_id] else [f"n/{draw.randrange(4)}", "n/2"][: asked.gpu_count]
+            )
+            stops = {on[gpu_id] for gpu_id in chosen if gpu_id in on}
+            if len(set(chosen)) < asked.gpu_count:
+                continue
+            refs = [AttemptRef(each, attempts[each]) for each in sorted(stops)]
+            try:
+                life.side.launch(
+                    job_id, attempts[job_id] + 1, asked, Placement.on(*chosen), 0,
+                    preempts=refs, remaining_ratio=share[job_id], resumes=attempts[job_id] > 0,
+                )  # fmt: skip
+            except Conflict as refused:
+                if refused.reason != "NOT_PREEMPTIBLE":  # it starts or restores
+                    raise
+                continue
+            attempts[job_id] += 1
+            waiting.remove(job_id)
+            if next(kills):
+                life.kill()
+            break
+        life.acknowledge()
+    assert not life.side.describe().running
+    return life.events, told
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_stopped_goes_on_the_same_to_the_last_bit_wherever_the_cluster_is_killed(seed):
+    draw = random.Random(seed + 1000)
+    plain = stopped_and_resumed(seed, iter(lambda: False, None))
+    assert stopped_and_resumed(seed, iter(lambda: draw.random() < 0.2, None)) == plain
+    assert sum(kind == "PREEMPTED" for kind, _, _ in plain[0]) > 5
+    assert all(share is not None and 0.0 < share <= 1.0 for share in plain[1])
+
+
+def test_a_stop_and_the_start_after_it_are_events_of_one_moment():
+    life = Life(REAL)
+    life.driver.set_ceiling(math.inf)
+    stoppable = replace(spec(10.0), preemptible=Preemptible(restart_s=3.0))
+    life.side.launch("a", 1, stoppable, Placement.on("n/0"), 0)
+    life.side.launch("b", 1, stoppable, Placement.on("n/1"), 0)
+    life.timers.move(5.1)
+    both = Placement.on("n/0", "n/1")
+    refs = [AttemptRef("b", 1), AttemptRef("a", 1)]
+    launched = life.side.launch("new", 1, spec(1.0, gpu_count=2), both, 0, preempts=refs)
+    assert launched.state.name == "STARTED"
+    assert launched.start_s == pytest.approx(5.1)
+    (*_, batch) = life.side.log.after(0)
+    assert [(each.kind.name, each.job_id, each.remaining_ratio, each.message) for each in batch.events] == [
+        ("PREEMPTED", "a", pytest.approx(0.5), "for new"),
+        ("PREEMPTED", "b", pytest.approx(0.5), "for new"),
+        ("STARTED", "new", None, ""),
+    ]
+    with pytest.raises(Conflict, match="job is not preemptible"):
+        life.side.stop("new", 1, 0, preempt=True)
+    life.timers.move(2.0)
+    life.side.launch("a", 2, stoppable, Placement.on("n/0"), 0, remaining_ratio=0.5, resumes=True)
+    life.timers.move(1.0)
+    with pytest.raises(Conflict, match=r"a starts or restores until 10\.2 s"):
+        life.side.stop("a", 2, 0, preempt=True)
+    assert not any(each.stop_asked for each in life.side.open_attempts())
+    life.kill(replace(REAL, time_s=life.side.describe().clock.time_s))
+    with pytest.raises(Conflict, match=r"a starts or restores until 10\.2 s"):
+        life.side.launch("next", 1, spec(1.0), Placement.on("n/0"), 0, preempts=[AttemptRef("a", 2)])
+    life.driver.set_ceiling(math.inf)
+    life.timers.move(4.0)
+    assert life.side.stop("a", 2, 0, preempt=True)
+    assert life.events[-1][:2] == ("PREEMPTED", "a")
 
 
 def test_what_came_due_meanwhile_happens_at_its_own_time():

@@ -8,7 +8,7 @@ import pytest
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.state.candidate_table import gpu_kinds, gpus_of_job, group_members
-from adlro.state.machines import hardware_of
+from adlro.state.cluster_arrays import hardware_of
 from adlro.state.observation import Observation
 from tests.dense import durations_s, fits_now
 from tests.ledgers import queue

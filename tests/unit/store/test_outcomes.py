@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from adlro.placement import Placement
 from adlro.records.jobs import Job, JobSpec, JobType
+from adlro.records.outcomes import ApplicationSize, NeighbourTime, StoppedRun
 from adlro.records.payloads import process_payload
 from adlro.store import Outcome
 from adlro.store.records import outcome_entry
 from adlro.v1 import stream_pb2
+from adlro.wire import neighbour_time_from_proto, stopped_run_from_proto
 
 
 def test_an_outcome_has_the_application_and_nothing_else_of_what_ran():
@@ -28,3 +30,13 @@ def test_an_outcome_has_all_gpus_of_a_job_and_the_first_beside_them():
     assert not entry.spread
     entry = stream_pb2.OutcomeStreamEntry.FromString(outcome_entry(job, Outcome(3.0, True, spread=True)))
     assert entry.spread
+
+
+def test_an_outcome_has_the_earlier_attempts_and_the_neighbours_of_a_job():
+    job = Job("job-1", JobSpec("a", "ann", JobType.SIMULATION), placement=Placement.on("n/0"))
+    beside = (NeighbourTime(ApplicationSize("bert", "32"), 1.5),)
+    runs = (StoppedRun("v100_sxm2", 4.0, True, beside), StoppedRun("", 0.5))
+    body = outcome_entry(job, Outcome(3.0, True, stopped_runs=runs, neighbours=beside))
+    entry = stream_pb2.OutcomeStreamEntry.FromString(body)
+    assert tuple(map(stopped_run_from_proto, entry.stopped_runs)) == runs
+    assert tuple(map(neighbour_time_from_proto, entry.neighbours)) == beside

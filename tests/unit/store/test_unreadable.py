@@ -17,6 +17,7 @@ from adlro.v1 import job_pb2, stream_pb2
 
 SPEC = JobSpec("j", "ann", JobType.SIMULATION, expected_runtime=ExpectedRuntime("v100_sxm2", 3.0))
 SIMULATION = job_pb2.JobSpec(job_type=job_pb2.JOB_TYPE_SIMULATION)
+STOPS_BACKWARDS = job_pb2.JobSpec(job_type=job_pb2.JOB_TYPE_SIMULATION, preemptible=job_pb2.Preemptible(lost_s=-1.0))
 PENDING = job_pb2.JOB_STATE_PENDING
 SEEDS = range(300)
 
@@ -84,6 +85,9 @@ def damaged(body: bytes, draw: random.Random) -> bytes:
         job_pb2.Job(job_id="job-2", state=PENDING, spec=SIMULATION).SerializeToString(),  # another one's
         job_pb2.Job(job_id="job-1", spec=SIMULATION).SerializeToString() + b"\x18\x63",  # an unknown state
         job_pb2.Job(job_id="job-1", state=PENDING, spec=SIMULATION, submit_s=float("nan")).SerializeToString(),
+        job_pb2.Job(job_id="job-1", state=PENDING, spec=STOPS_BACKWARDS).SerializeToString(),
+        job_pb2.Job(job_id="job-1", state=PENDING, spec=SIMULATION, remaining_ratio=1.5).SerializeToString(),
+        job_pb2.Job(job_id="job-1", state=PENDING, spec=SIMULATION, remaining_ratio=float("nan")).SerializeToString(),
     ],
 )
 async def test_one_record_that_cannot_be_read_concerns_one_job(

@@ -11,7 +11,8 @@ from dataclasses import replace
 from adlro.hardware.speeds import speed
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster
-from adlro.sim.simulator import ClusterSimulator, SimulatedGpu
+from adlro.sim.runs import SimulatedGpu
+from adlro.sim.simulator import ClusterSimulator
 from adlro.workload.job_lists import WorkloadJob
 
 Start = tuple[int, str]

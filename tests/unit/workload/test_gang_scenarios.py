@@ -12,8 +12,9 @@ import pytest
 from adlro.errors import NotFound
 from adlro.hardware.shared_speeds import KEPT_SHARES
 from adlro.hardware.speeds import GAVEL_APPLICATIONS
+from adlro.records.jobs import Preemptible
 from adlro.workload.demand import find_unplaceable, node_kinds, packed_node_counts
-from adlro.workload.job_lists import Preemptible, draw_jobs
+from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import ONE_GPU_SCENARIO_NAMES, SCENARIO_NAMES, load_scenario
 
 PAPER_MODELS = ("v100_sxm2", "rtx_2080_ti", "radeon_vii")

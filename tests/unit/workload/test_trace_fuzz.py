@@ -15,6 +15,7 @@ from adlro.workload.traces import (
     ALIBABA_COLUMNS,
     GAVEL_COLUMNS,
     PAPER_COLUMNS,
+    PAPER_OPTIONAL_COLUMNS,
     PHILLY_COLUMNS,
     TRACE_FORMATS,
     format_of,
@@ -26,14 +27,17 @@ COLUMNS = {
     "philly": PHILLY_COLUMNS,
     "alibaba": ALIBABA_COLUMNS,
     "gavel": GAVEL_COLUMNS,
-    "paper": PAPER_COLUMNS,
+    "paper": (*PAPER_COLUMNS, *PAPER_OPTIONAL_COLUMNS),
 }
 GOOD = {
     "swf": ["1", "500", "-1", "60", "4", "-1", "-1", "4", "120", "-1", "1", "7", "1", "-1", "0", "-1", "-1", "-1"],
     "philly": ["2017-09-07 03:58:57", "3600", "1", "3600", "6214e9"],
     "alibaba": ["pod", "12000", "16384", "1", "1000", "", "LS", "Running", "0", "12537496", "0"],
     "gavel": ["A3C", "1000", "5.5", "1"],
-    "paper": ["0.177", "user-13", "stream_triad", "data_processing", "4.58", "4000", "4", "16384", "0.5"],
+    "paper": [
+        *("0.177", "user-13", "stream_triad", "data_processing", "4.58", "4000", "4", "16384", "0.5"),
+        *("9.5", "1", "2", "a;b", "60", "600", "10", "true"),
+    ],
 }
 
 NEAR_MISSES = (

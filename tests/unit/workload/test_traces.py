@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import gzip
 import os
+from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from adlro.errors import InvalidInput
-from adlro.records.jobs import KINDS_OF_WORK, JobType
-from adlro.workload.traces import PAPER_COLUMNS, read_paper_csv, read_swf
+from adlro.records.jobs import KINDS_OF_WORK, JobType, Preemptible
+from adlro.workload.job_lists import WorkloadJob, draw_jobs
+from adlro.workload.scenario import load_scenario
+from adlro.workload.traces import (
+    PAPER_COLUMNS,
+    PAPER_OPTIONAL_COLUMNS,
+    format_of,
+    read_paper_csv,
+    read_swf,
+    read_trace,
+    write_paper_csv,
+)
 
 SHARED_DATA = Path(os.environ.get("ADLRO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
@@ -142,6 +154,98 @@ def test_a_paper_list_is_read(tmp_path):
 def test_a_malformed_row_is_refused_with_file_line_and_field(tmp_path, row, complaint):
     with pytest.raises(InvalidInput, match=rf"jobs.csv: {complaint}"):
         read_paper_csv(paper(tmp_path, ROW, row))
+
+
+ALL_COLUMNS = ",".join([*PAPER_COLUMNS, *PAPER_OPTIONAL_COLUMNS])
+
+
+def test_a_list_may_have_gangs_stops_and_shares(tmp_path):
+    path = tmp_path / "jobs.csv"
+    rows = [f"{ROW},9.5,4,2,v100_sxm2; t4,60,600,0,false", f"{ROW},,,,,0,,,true", f"{ROW},,,,,,,,"]
+    path.write_text("\n".join([ALL_COLUMNS, *rows]) + "\n")
+    gang, shared, plain = read_paper_csv(path)
+    assert (gang.expected_runtime_s, gang.gpu_count, gang.max_node_count) == (9.5, 4, 2)
+    assert (gang.gpu_models, gang.preemptible, gang.shareable) == (("v100_sxm2", "t4"), Preemptible(60, 600, 0), False)
+    assert (shared.preemptible, shared.shareable, shared.gpu_count) == (Preemptible(), True, 1)
+    assert [plain] == read_paper_csv(paper(tmp_path, ROW))
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ("-1,,,,,,,", "expected_runtime_s: must be a number above 0"),
+        (",0,,,,,,", "gpu_count: must be a whole number from 1 to 1024, not '0'"),
+        (",,,t4;t4,,,,", "gpu_models: must be different names with ';' between them"),
+        (",,,t4;,,,,", "gpu_models: must be different names"),
+        (",,,,,600,,", "lost_s: a job with it needs restart_s too, which may be 0"),
+        (",,,,-1,,,", "restart_s: must be a number from 0"),
+        (",,,,0,,3601,", "grace_s: must be a number from 0 at most 3600"),
+        (",,,,,,,yes", "shareable: must be true or false, not 'yes'"),
+        (",2,,,,,,true", r"shareable: only a job of one GPU can share it \(gpu_count is 2\)"),
+    ],
+)
+def test_a_wrong_optional_field_is_named(tmp_path, values, complaint):
+    path = tmp_path / "jobs.csv"
+    path.write_text(f"{ALL_COLUMNS}\n{ROW},{values}\n")
+    with pytest.raises(InvalidInput, match=rf"jobs.csv: line 2: {complaint}"):
+        read_paper_csv(path)
+
+
+@pytest.mark.parametrize("name", ["paper", "gangs", "preemptive", "preemptive_240s", "shared"])
+def test_a_scenarios_list_is_the_same_after_a_file(tmp_path, name):
+    jobs = draw_jobs(load_scenario(name), load=0.9, rng=np.random.default_rng(3), count=200)
+    path = tmp_path / "jobs.csv"
+    write_paper_csv(path, jobs)
+    assert format_of(path) == "paper"
+    read, notes = read_trace(path, "paper", cluster=load_scenario(name).cluster)
+    assert read == jobs
+    assert notes.counts == {}
+    header = path.read_text().partition("\n")[0]
+    assert (header == ",".join(PAPER_COLUMNS)) is (name == "paper"), "only what is needed"
+    with pytest.raises(InvalidInput, match="cannot be written"):
+        write_paper_csv(tmp_path / "not-there" / "jobs.csv", jobs)
+
+
+def test_every_field_of_a_job_survives_a_file(tmp_path):
+    job = WorkloadJob(
+        *(0.1 + 0.2, "user-13", 'an "app", and more', JobType.SIMULATION, 1 / 3, 0, 1, 1, 0.1),
+        expected_runtime_s=2 / 3,
+        gpu_count=8,
+        max_node_count=2,
+        gpu_models=("a", "b"),
+        preemptible=Preemptible(0.3, 1e-9, None),
+    )
+    path = tmp_path / "jobs.csv"
+    write_paper_csv(path, [job, replace(job, gpu_count=1, shareable=True, gpu_models=(), preemptible=None)])
+    read = read_paper_csv(path)
+    assert read == [job, replace(job, gpu_count=1, shareable=True, gpu_models=(), preemptible=None)]
+    assert path.read_text().splitlines()[2].endswith(",1,2,,,,true"), "defaults are written out"
+    # A new field of a job must be written, too.
+    assert {each.name for each in fields(WorkloadJob)} == {
+        *PAPER_COLUMNS,
+        *PAPER_OPTIONAL_COLUMNS,
+        "preemptible",
+        "source_line",
+    } - {"restart_s", "lost_s", "grace_s"}
+
+
+def test_of_a_list_gangs_that_are_too_large_are_left_out_or_become_one_gpu(tmp_path):
+    jobs = draw_jobs(load_scenario("gangs"), load=0.9, rng=np.random.default_rng(3), count=100)
+    jobs[10] = replace(jobs[10], gpu_count=64)
+    path = tmp_path / "jobs.csv"
+    write_paper_csv(path, jobs)
+    cluster = load_scenario("gangs").cluster
+    kept, notes = read_trace(path, "paper", cluster=cluster)
+    assert kept == jobs[:10] + jobs[11:]
+    assert (notes.counts, notes.first_lines, notes.lines) == ({"too_large": 1}, {"too_large": 12}, 100)
+    few, notes = read_trace(path, "paper", cluster=cluster, limit=10)
+    assert (few, notes.counts, notes.jobs_in_file) == (jobs[:10], {}, 99)
+    ones, notes = read_trace(path, "paper", cluster=cluster, multi_gpu="one")
+    assert ones == [replace(job, gpu_count=1) for job in jobs]
+    assert notes.counts == {"several_gpus": sum(job.gpu_count > 1 for job in jobs)}
+    write_paper_csv(path, jobs[10:11])
+    with pytest.raises(InvalidInput, match="holds no job that can run"):
+        read_trace(path, "paper", cluster=cluster)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from adlro.records.jobs import Job, PendingReason
 from adlro.services.orchestrator.ledger import transitions
-from adlro.services.orchestrator.ledger.ledger import Entry, Phase
+from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.runtimes.predictions import Expected
 from adlro.services.orchestrator.session.core.effects import MORE
 from adlro.services.orchestrator.session.core.state import SessionState, Steps

@@ -14,10 +14,11 @@ from typing import Any
 from adlro.decide.policies.base import Policy
 from adlro.errors import Stale
 from adlro.records.decisions import DecisionBasis
-from adlro.records.events import NOT_BLOCKING, Clock, ClockMode, ClusterEvent, EventBatch, EventKind
+from adlro.records.events import NOT_BLOCKING, Clock, ClusterEvent, EventBatch, EventKind
 from adlro.records.jobs import JobState
 from adlro.services.orchestrator.ledger import transitions
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger, Phase
+from adlro.services.orchestrator.ledger.entry import Entry, Phase
+from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.runtimes.predictions import Standing
 from adlro.services.orchestrator.runtimes.refresh import RuntimeRefresh
 from adlro.services.orchestrator.session.core import inputs
@@ -32,7 +33,8 @@ from adlro.services.orchestrator.session.holding import Holding
 from adlro.services.orchestrator.session.reconcile import Reconciled
 
 # Events that may change a policy's decision end a hold. So does a job that joins the queue.
-ENDS_HOLD = frozenset(EventKind) - NOT_BLOCKING - {EventKind.WAKE_UP}
+# A stop for another job is none: the policy asked for it. How long nothing has happened goes on, as in the simulator.
+ENDS_HOLD = frozenset(EventKind) - NOT_BLOCKING - {EventKind.WAKE_UP, EventKind.PREEMPTED}
 
 
 class Core:
@@ -223,13 +225,16 @@ class Core:
 
     def _apply(self, batch: EventBatch) -> Steps[None]:
         state = self._state
-        state.virtual = batch.clock.mode is ClockMode.VIRTUAL
+        state.use_clock(batch.clock)
         events = [event for event in batch.events if event.revision > state.applied]
         if not events:
             return
         for event in events:
             if event.kind in ENDS_HOLD:
                 state.holding.happened(event.time_s)
+            elif event.kind is EventKind.PREEMPTED:
+                # A stop at once follows its decision, and no hold is in force. A later one frees GPUs during one.
+                state.holding.ask_again()
             elif event.kind is EventKind.WAKE_UP:
                 state.holding.woken(event.time_s)
             self._apply_event(event)
@@ -238,9 +243,10 @@ class Core:
         self._stop_strays()
         stopped, self._stopped = self._stopped, []
         for entry in stopped:
-            yield from self._launches.refuse(entry, entry.job.attempts[-1].outcome)
+            yield from self._launches.refuse(entry, entry.job.attempts[-1].outcome, stops_asked=True)
         yield from self._launches.take_back()
         self._lose_vanished()
+        self._launches.tell_who_waits()
         if all(event.kind in NOT_BLOCKING for event in events):
             return  # written with the next batch, or at `Quiet`
         if self._learns_first:
@@ -249,11 +255,16 @@ class Core:
         if (yield from self._expectations.bring_up_to_date(self.ledger, begun, virtual=state.virtual)):
             state.holding.ask_again()  # by the new predictions a hold may no longer pay
         self._expectations.use_gpu_speeds(self.ledger)
-        picks = yield from self._round.decide()
+        # Where a launch stops others at this moment, no round begins before they are in the queue. Their ends, a
+        # refusal and a missing answer lead to another round.
+        picks = [] if self._launches.stops_at_once else (yield from self._round.decide())
         yield from self._reasons.tell([entry for entry in fresh if entry.phase is Phase.QUEUED])
         yield from self._reasons.tell_reservation()
         yield from state.write(state.cursor)
-        yield from self._launches.start(picks, state.holding.next_wake_up_s(state.now_s))
+        wake_up_s = state.holding.next_wake_up_s(state.now_s)
+        if any(entry.victims for entry in picks) and not state.virtual:
+            wake_up_s = 0.0  # the round is over; others may start now, while the stopped jobs end
+        yield from self._launches.start(picks, wake_up_s)
         if self.ledger.queue_length:
             self._reasons.refresh_later()
 
@@ -292,6 +303,8 @@ class Core:
                 self._stopped.append(entry)  # stopped by this orchestrator, whose launch had no answer
             case EventKind.STOPPED:
                 record_changes.end(entry, transitions.stopped(job, event.time_s, event.exit), learn=False)
+            case EventKind.PREEMPTED:
+                record_changes.preempt(entry, event.time_s, event.message, event.remaining_ratio, event.exit)
             case EventKind.LOST:
                 why = event.message or ("" if event.exit is not None else "its GPU was lost")
                 record_changes.lose(entry, why, event.time_s, exit_status=event.exit)

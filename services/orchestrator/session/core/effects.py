@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from adlro.decide.policies.base import Policy
 from adlro.placement import Placement
-from adlro.records.jobs import JobSpec
+from adlro.records.jobs import AttemptRef, JobSpec
 from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.runtimes.refresh import Predict
 from adlro.state.observation import Observation
@@ -101,12 +101,21 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Launches a recorded attempt in the background. Leads to LaunchAnswered."""
+    """Launches a recorded attempt in the background. Leads to LaunchAnswered.
+
+    Attributes:
+        preempts: attempts of other jobs that the cluster stops to make room: all of them, or none and no launch.
+        remaining_ratio: the share of the job's work that is still to be done.
+        resumes: an earlier attempt was preempted.
+    """
 
     job_id: str
     attempt: int
     spec: JobSpec
     placement: Placement
+    preempts: tuple[AttemptRef, ...] = ()
+    remaining_ratio: float = 1.0
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

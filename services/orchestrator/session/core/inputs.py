@@ -66,11 +66,13 @@ class Refused:
         why: the reason, for people.
         final: the job itself is the reason, so the cluster would refuse another attempt as well.
         retry_after_s: seconds of cluster time before which another attempt is pointless.
+        others: jobs that were to be stopped are the reason, or that the cluster stops none.
     """
 
     why: str
     final: bool = False
     retry_after_s: float = 0.0
+    others: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from adlro.services.orchestrator.ledger.entry import Phase
 from adlro.services.orchestrator.ledger.invariants import check_ledger
-from adlro.services.orchestrator.ledger.ledger import Phase
 from adlro.services.orchestrator.session.core.arrivals import Arrivals
 from adlro.services.orchestrator.session.core.launches import Launches
 from adlro.services.orchestrator.session.core.state import SessionState
@@ -52,6 +52,7 @@ def _check_launches(state: SessionState, launches: Launches) -> None:
         entry = state.ledger.entries.get(job_id)
         assert entry in (None, flight.entry), f"{job_id}: its launch is another entry's"
         assert flight.job.attempt_count <= flight.entry.job.attempt_count, f"{job_id}: an attempt that is not there"
+        assert flight.after <= launches.flights.keys(), f"{job_id}: its launch waits for an answer that never comes"
     waits = Counter(id(flight.moment) for flight in launches.flights.values() if flight.moment is not None)
     revisions = [moment.revision for moment in launches.moments]
     assert revisions == sorted(revisions), "moments are acknowledged out of order"

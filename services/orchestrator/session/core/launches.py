@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from adlro.errors import Stale
 from adlro.records.events import AttemptState
-from adlro.records.jobs import Job
+from adlro.records.jobs import Job, JobState
 from adlro.services.orchestrator.ledger import transitions
-from adlro.services.orchestrator.ledger.ledger import Entry
+from adlro.services.orchestrator.ledger.entry import Entry
+from adlro.services.orchestrator.ledger.preempting import refs
 from adlro.services.orchestrator.session.core import effects
 from adlro.services.orchestrator.session.core.arrivals import Arrivals
 from adlro.services.orchestrator.session.core.inputs import (
@@ -84,6 +85,7 @@ class Flight:
         job: its record when the launch was decided.
         applied: revision of the newest event known at that time.
         moment: the moment that waits for this launch; None: no longer any.
+        after: launches of jobs that it stops, whose answers it waits for: they were decided at the same moment.
         tries: calls so far.
         why: the reason of the missing answer, for people.
     """
@@ -92,6 +94,7 @@ class Flight:
     job: Job
     applied: int
     moment: Moment | None
+    after: set[Key] = field(default_factory=set)
     tries: int = 1
     why: str = ""
 
@@ -140,7 +143,18 @@ class Launches:
         self._state = state
         self._arrivals = arrivals
         self._stop_count = 0
+        self._stopped_by = 0  # revision up to which the log has the ends of jobs that were stopped for launches
+        self._waiting: dict[str, Entry] = {}  # accepted launches that wait for the ends of jobs
         self._over: list[tuple[int, Flight]] = []  # with the revision up to which the log is to be applied first
+
+    @property
+    def stops_at_once(self) -> bool:
+        """Whether a launch stops others at this moment of a virtual clock.
+
+        The clock waits for its answer, or the events of their ends are still to be applied.
+        """
+        waits = (flight.entry.victims for flight in self.flights.values() if flight.moment is not None)
+        return self._state.virtual and (self._state.applied < self._stopped_by or any(waits))
 
     def start(self, picks: Sequence[Entry], wake_up_s: float | None = None) -> Steps[None]:
         """Launches decided and recorded attempts; acknowledges the newest applied event.
@@ -154,7 +168,8 @@ class Launches:
         for entry in picks:
             flight = Flight(entry, entry.job, state.applied, moment)
             self.flights[flight.key] = flight
-            self._launch(flight)
+        for entry in picks:
+            yield from self._begin(self.flights[entry.job.job_id, entry.job.attempt_count])
         if wake_up_s is not None:
             moment.open_count += 1
             yield from state.wake([wake_up_s])
@@ -172,12 +187,16 @@ class Launches:
     def launch_answered(self, given: LaunchAnswered) -> Steps[None]:
         """Applies the cluster's answer to a launch, or its absence."""
         flight = self.flights[given.job_id, given.attempt]
-        match given.answer:
+        yield from self._answered(flight, given.answer)
+        self._launch_after(flight.key)
+
+    def _answered(self, flight: Flight, answer: Accepted | Refused | Unanswered) -> Steps[None]:
+        match answer:
             case Refused(why, False) if flight.tries > 1:  # the cluster may have accepted an earlier call
                 yield from self._unanswered(flight, f"the last was refused: {why}")
-            case Refused(why, final, retry_after_s):
+            case Refused(why, final, retry_after_s, others):
                 if flight.is_open:
-                    yield from self.refuse(flight.entry, why, retry_after_s, final=final)
+                    yield from self.refuse(flight.entry, why, retry_after_s, final=final, excused=others)
                 self._forget(flight)
             case Unanswered(why):
                 yield from self._unanswered(flight, why)
@@ -241,8 +260,22 @@ class Launches:
                 yield from self.refuse(flight.entry, flight.why)
             self._forget(flight)
 
-    def refuse(self, entry: Entry, why: str, retry_after_s: float = 0.0, *, final: bool = False) -> Steps[None]:
-        """Lets the job wait, with a pause that grows with each refusal, or fail; releases its GPUs."""
+    def refuse(
+        self,
+        entry: Entry,
+        why: str,
+        retry_after_s: float = 0.0,
+        *,
+        final: bool = False,
+        excused: bool = False,
+        stops_asked: bool = False,
+    ) -> Steps[None]:
+        """Lets the job wait, with a pause that grows with each refusal, or fail; releases its GPUs.
+
+        Args:
+            excused: the attempt does not count: other jobs are the reason.
+            stops_asked: the cluster had accepted it, and stops the jobs that were to make room nevertheless.
+        """
         state, job = self._state, entry.job
         state.warn(
             "launch refused",
@@ -255,13 +288,39 @@ class Launches:
         present_s = yield from state.wake([0.0])  # other jobs may have waited for its GPUs
         pause_s = REFUSAL_PAUSES_S[min(transitions.refusals_in_a_row(job), len(REFUSAL_PAUSES_S) - 1)]
         retry_s = present_s + max(pause_s, retry_after_s)
-        if state.record_changes.refuse(entry, why, present_s, retry_s, final=final):
+        if state.record_changes.refuse(
+            entry, why, present_s, retry_s, final=final, excused=excused, stops_asked=stops_asked
+        ):
             self._arrivals.wait_until(retry_s, entry)
             yield from state.wake([retry_s])
         state.holding.ask_again()
         yield from state.write()
 
+    def tell_who_waits(self) -> None:
+        """Records for whose ends an accepted launch still waits, where that has changed."""
+        for entry in list(self._waiting.values()):
+            if not entry.is_open(entry.job.attempt_count):
+                del self._waiting[entry.job.job_id]
+                continue
+            job = transitions.waits_for(entry.job, refs(entry.victims))
+            if job != entry.job:
+                self._state.record(entry, job)
+
+    def _tell_of_stops(self, flight: Flight) -> Steps[None]:
+        """The users of jobs that are being stopped are told so, where that takes time."""
+        state, entry = self._state, flight.entry
+        if not entry.victims or not flight.is_open:
+            return
+        self._waiting[entry.job.job_id] = entry
+        for victim in entry.victims:
+            job = transitions.being_stopped(victim.job, entry.job.job_id)
+            if victim.job.state is JobState.RUNNING and job != victim.job:
+                state.record(victim, job)
+        yield from state.write()
+
     def _unanswered(self, flight: Flight, why: str) -> Steps[None]:
+        if self.stops_at_once:
+            yield from self._state.wake([0.0])  # the clock does not wait any longer, nor does anybody else
         self._settle(flight)
         flight.why = f"no answer to {flight.tries} of {LAUNCH_TRIES} launches ({why})"
         if not flight.is_open or flight.tries == LAUNCH_TRIES:
@@ -304,6 +363,10 @@ class Launches:
             # An earlier stop may have arrived before the launch, and found nothing to stop.
             self.stop(*flight.key, flight)
         else:
+            if accepted.state is AttemptState.ACCEPTED:
+                yield from self._tell_of_stops(flight)
+            elif flight.entry.victims:
+                self._stopped_by = max(self._stopped_by, accepted.revision)
             self._forget(flight)
 
     def _tell_it_runs_on(self, job_id: str, attempt: int) -> Steps[None]:
@@ -318,19 +381,42 @@ class Launches:
 
     # ---- bookkeeping
 
+    def _begin(self, flight: Flight) -> Steps[None]:
+        """Launches a recorded attempt, or lets it wait for the answers to launches of jobs that it stops."""
+        preempts = flight.job.attempts[-1].preempts
+        flight.after = {(ref.job_id, ref.attempt) for ref in preempts} & self.flights.keys()
+        if preempts and flight.job.cancel_requested:
+            # By an earlier session, which perhaps sent it: no job is to be stopped for it now. As without an answer.
+            flight.tries, flight.why = LAUNCH_TRIES, "its user has cancelled it"
+            self._settle(flight)
+            yield from self._go_on(flight)
+        elif not flight.after:
+            self._launch(flight)
+
     def _launch(self, flight: Flight) -> None:
         job = flight.job
         self._state.note(job.job_id, f"launch {flight.tries} of attempt {job.attempt_count}")
-        self._state.effects.launches.append(effects.Launch(*flight.key, job.spec, job.placement))
+        order = effects.Launch(
+            *flight.key, job.spec, job.placement, job.attempts[-1].preempts, job.remaining_ratio, job.resumes
+        )
+        self._state.effects.launches.append(order)
 
     def _stop(self, number: int) -> None:
         job_id, attempt = self.stops[number].key
         self._state.note(job_id, f"stop of attempt {attempt}")
         self._state.effects.stops.append(effects.Stop(number, job_id, attempt))
 
+    def _launch_after(self, key: Key) -> None:
+        """Launches what waited for an answer. Whichever it was: the cluster refuses to stop what it has not started."""
+        for later in [each for each in self.flights.values() if key in each.after]:
+            later.after.remove(key)
+            if not later.after:
+                self._launch(later)
+
     def _forget(self, flight: Flight) -> None:
         self._settle(flight)
         del self.flights[flight.key]
+        self._launch_after(flight.key)
 
     def _settle(self, flight: Flight) -> None:
         """Ends the acknowledgement's wait for this launch."""

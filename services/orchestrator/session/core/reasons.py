@@ -9,7 +9,7 @@ from adlro.records.jobs import JobReservation
 from adlro.services.orchestrator.deciding.decisions import holds_back
 from adlro.services.orchestrator.explain.waits import waits
 from adlro.services.orchestrator.ledger import transitions
-from adlro.services.orchestrator.ledger.ledger import Entry, Phase
+from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.session.core.effects import MORE
 from adlro.services.orchestrator.session.core.state import SessionState, Steps
 

@@ -5,19 +5,24 @@ Only this module knows the contents of observations and judgements.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from adlro.decide.policies.base import Judgement
 from adlro.decide.winner import winner_and_next
 from adlro.services.orchestrator.deciding.decisions import Made
+from adlro.services.orchestrator.deciding.sets import ScoredSet, nodes_of
 from adlro.services.orchestrator.explain.explanations import runner_up
 from adlro.services.orchestrator.explain.reservations import reservation_after
 from adlro.services.orchestrator.ledger import transitions
-from adlro.services.orchestrator.ledger.ledger import Entry
+from adlro.services.orchestrator.ledger.entry import Entry
+from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.ledger.preempting import refs
 from adlro.services.orchestrator.session.core.effects import MORE, Ask, Decided
 from adlro.services.orchestrator.session.core.inputs import Judged
 from adlro.services.orchestrator.session.core.state import SessionState, Steps
+from adlro.state.observation import Observation
 
 
 class Round:
@@ -37,13 +42,13 @@ class Round:
         state, ledger = self._state, self._state.ledger
         picks: list[Entry] = []
         seen = None
-        while ledger.can_start_something and not state.holding.in_force(state.now_s):
+        while self._is_asked and not state.holding.in_force(state.now_s):
             if seen is None:
                 yield MORE  # ends the step, so that the next one contains only the request and can be timed
             if seen is None or seen != (ledger.changes, state.policy):
                 seen, policy = (ledger.changes, state.policy), state.policy
                 observation, queue = ledger.observe(state.now_s), ledger.queued()
-            if not len(observation.table.job):
+            if not len(observation.table.job) and not self._is_asked_where_nothing_fits:
                 break
             judged = yield Ask(policy, observation, state.virtual)
             assert isinstance(judged, Judged)
@@ -53,6 +58,10 @@ class Round:
             state.basis = judgement.basis_of(0)
             row, second = winner_and_next(judgement.scores)
             job, gpus = judgement.action(observation.table, row)
+            victims: list[Entry] = []
+            if (start := judgement.busy.get(0)) is not None:
+                job, gpus, second = start.job, start.gpus, row
+                victims = ledger.holders(gpus)
             self._reserve(judgement, queue)
             if job < 0:
                 state.effects.decided = Decided(None, observation, _ids(queue), (job, gpus), judged.took_s)
@@ -61,25 +70,46 @@ class Round:
             entry = queue[job]
             made = Made.now(f"d-{state.token}-{self._count + 1}", entry, policy, ledger, state.now_s)
             next_best = runner_up(judgement, observation.table, second, queue, ledger)
-            self._place(entry, gpus)
+            preempts, busy_set = refs(victims), _busy_set(ledger, entry, gpus) if start is not None else None
+            self._place(entry, gpus, victims)
             attempt, took_us = entry.job.attempt_count, judged.took_s * 1e6
-            made = made.placed(gpus, judgement, observation, job, attempt, next_best, took_us)
-            after = None
+            made = made.placed(gpus, judgement, observation, job, attempt, next_best, took_us, busy_set, preempts)
+            decided = Decided(made, observation, _ids(queue), (job, gpus), judged.took_s)
+            later = None
             if ledger.reserved is not None:
-                after = ledger.reflect(observation, job, gpus)
-                made = replace(made, reservation=reservation_after(ledger, after, queue.index(ledger.reserved)))
+                later = ledger.observe_after(observation, queue, job, gpus)
+                decided = replace(decided, made=self._with_reservation(made, *later))
             self._count += 1
             picks.append(entry)
-            state.effects.decided = Decided(made, observation, _ids(queue), (job, gpus), judged.took_s)
+            state.effects.decided = decided
             yield MORE
-            observation = after or ledger.reflect(observation, job, gpus)
+            if victims:
+                break  # they wait again with the events of their ends, which another round follows
+            observation, queue = later or ledger.observe_after(observation, queue, job, gpus)
         return picks
 
-    def _place(self, entry: Entry, gpus: tuple[int, ...]) -> None:
+    @property
+    def _is_asked(self) -> bool:
+        """Whether the policy may have something to decide; cheap."""
+        return self._state.ledger.can_start_something or self._is_asked_where_nothing_fits
+
+    @property
+    def _is_asked_where_nothing_fits(self) -> bool:
+        """As in the simulator."""
+        return self._state.policy.preempts and self._state.ledger.can_stop_something(self._state.now_s)
+
+    def _place(self, entry: Entry, gpus: tuple[int, ...], victims: Sequence[Entry]) -> None:
         state, ledger = self._state, self._state.ledger
-        ledger.place(entry, gpus, state.now_s)
+        ledger.place(entry, gpus, state.now_s, victims)
         placement, model = ledger.layout.placement(gpus), ledger.layout.model_of(gpus[0])
-        state.record(entry, transitions.launching(entry.job, placement, model))
+        state.record(entry, transitions.launching(entry.job, placement, model, refs(victims)))
+        for victim in victims:
+            state.note(victim.job.job_id, f"is stopped for {entry.job.job_id}")
+
+    def _with_reservation(self, made: Made, after: Observation, queue: Sequence[Entry]) -> Made:
+        ledger = self._state.ledger
+        assert ledger.reserved is not None
+        return replace(made, reservation=reservation_after(ledger, after, queue.index(ledger.reserved)))
 
     def _reserve(self, judgement: Judgement, queue: Sequence[Entry]) -> None:
         """Gives the reservation to the job that a judgement names, before its action is carried out."""
@@ -90,6 +120,13 @@ class Round:
             state.ledger.end_reservation()
         else:
             state.ledger.reserve(queue[place], state.now_s)
+
+
+def _busy_set(ledger: Ledger, entry: Entry, gpus: tuple[int, ...]) -> ScoredSet:
+    """GPUs that are in no table of candidates, since some are busy."""
+    duration_s = ledger.duration_on_s(entry, gpus)
+    spread = ledger.is_spread(entry.job.spec, gpus)
+    return ScoredSet(gpus, nodes_of(ledger.layout, gpus), spread, duration_s, -duration_s, math.nan)
 
 
 def _ids(queue: Sequence[Entry]) -> Callable[[], tuple[str, ...]]:

@@ -12,7 +12,8 @@ from adlro.decide.policies.base import Policy
 from adlro.records.decisions import DecisionBasis
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import Job
-from adlro.services.orchestrator.ledger.ledger import Entry, Ledger
+from adlro.services.orchestrator.ledger.entry import Entry
+from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.record_changes import RecordChanges
 from adlro.services.orchestrator.session.core.effects import Effects, LogLine, Reminder, Request, WakeUps, Write
 from adlro.services.orchestrator.session.core.inputs import Answer, WokenAt
@@ -67,13 +68,18 @@ class SessionState:
         self.token = token
         self.applied = self.written = applied
         self.now_s = now_s
-        self.virtual = clock.mode is ClockMode.VIRTUAL
+        self.use_clock(clock)
         self.policy = policy
         self.basis = basis
         self.now = 0.0
         self.effects = Effects()
         self.story = Story()
         self._written_reservation = reserved
+
+    def use_clock(self, clock: Clock) -> None:
+        """Notes how the cluster's clock goes."""
+        # A virtual clock stands while a launch is under way.
+        self.virtual = self.ledger.stop_rules.starts_at_once = clock.mode is ClockMode.VIRTUAL
 
     @property
     def ledger(self) -> Ledger:

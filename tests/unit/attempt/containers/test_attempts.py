@@ -14,7 +14,7 @@ import pytest
 
 from adlro.attempt.containers.attempts import ContainerAttempts
 from adlro.attempt.containers.engine import RefusedError
-from adlro.attempt.records import Launch, Stage
+from adlro.attempt.records import JOB_DIR_INSIDE, Launch, Stage
 from adlro.errors import AlreadyExists, Conflict, InvalidInput, Unavailable, Unsupported
 from adlro.records.payloads import Container, EndReason, ExitStatus, Mount, Payload, process_payload
 from tests.unit.attempt.containers.fake_engine import FakeEngine
@@ -237,6 +237,26 @@ async def test_the_grace_goes_on_where_a_service_was_killed(engine, services):
     assert (end.reason, end.signal) == (EndReason.STOPPED, 9)
     assert engine.all[0].signals[-1] == 9
     assert time.monotonic() - began_s < 10.0
+
+
+async def test_a_stop_may_bring_a_grace_of_its_own(engine, services):
+    engine.lasts_s, engine.traps_signals = 1e9, True
+    attempts = services()
+    await attempts.start("a.1", launch(grace_s=60.0))
+    await attempts.begun("a.1")
+    await attempts.stop("a.1", grace_s=0.2)
+    end = await end_of(attempts)
+    assert (end.reason, end.signal) == (EndReason.STOPPED, 9)
+
+
+async def test_a_container_sees_the_directory_of_its_job(engine, services, tmp_path):
+    attempts = services()
+    await attempts.start("a.1", launch(job_dir=str(tmp_path), environment={"ADLRO_JOB_DIR": JOB_DIR_INSIDE}))
+    await end_of(attempts)
+    (made,) = engine.all
+    (mount,) = made.config["HostConfig"]["Mounts"]
+    assert (mount["Source"], mount["Target"], mount["ReadOnly"]) == (str(tmp_path), "/adlro/job", False)
+    assert "ADLRO_JOB_DIR=/adlro/job" in made.config["Env"]
 
 
 async def test_what_is_asked_for_is_checked(engine, services):

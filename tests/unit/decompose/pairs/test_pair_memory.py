@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -85,6 +87,24 @@ def test_a_full_memory_drops_the_pair_learned_from_longest_ago():
     assert (len(memory), memory.revision) == (0, 5)
 
 
+def test_its_runs_and_its_copy_give_the_same_memory():
+    memory = PairMemory()
+    memory.learn(run("a", "b", 0.9, std=0.3))
+    memory.learn(run("c", "d", 1.2, std=0.3))
+    memory.learn(run("a", "b", 0.5, std=0.1))
+    again = PairMemory()
+    for each in memory.runs():
+        again.learn(each)
+    copy = memory.copy()
+    memory.learn(run("a", "b", 0.1))
+    pairs = [key("a", "b"), key("c", "d"), key("x", "y")]
+    for found in (again.fit().predict(pairs), copy.fit().predict(pairs)):
+        assert found.mean == pytest.approx([0.57, 0.85, 0.69], abs=0.01)
+    assert again.runs() == copy.runs() != memory.runs()
+    assert key("a", "b") in copy
+    assert key("b", "a") not in copy
+
+
 def test_a_fit_does_not_change_with_its_memory():
     memory = PairMemory()
     memory.learn(run("a", "b", 0.9))
@@ -94,10 +114,10 @@ def test_a_fit_does_not_change_with_its_memory():
     assert fit.predict([key("a", "b"), key("c", "d")]).mean.tolist() == before
 
 
-@pytest.mark.parametrize(("kept", "std"), [(1.1, 0.1), (-0.1, 0.1), (0.5, 0.0), (0.5, -1.0), (float("nan"), 0.1)])
+@pytest.mark.parametrize(("kept", "std"), [(math.inf, 0.1), (math.nan, 0.1), (0.5, 0.0), (0.5, -1), (0.5, math.inf)])
 def test_a_figure_out_of_range_is_refused_before_anything_changes(kept, std):
     memory = PairMemory()
-    with pytest.raises(ValueError, match="a kept share is in"):
+    with pytest.raises(ValueError, match="a kept share is finite"):
         memory.learn(run("a", "b", kept, std=std))
     assert (len(memory), memory.revision) == (0, 0)
 

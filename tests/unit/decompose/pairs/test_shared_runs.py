@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_a_label_is_the_size_of_an_application_without_one():
 
 def test_a_job_that_ran_beside_one_other():
     # 100 s of work: 40 s alone, then 100 s at 0.6.
-    run = observed_run("v100", ME, [TimeBeside(None, 40.0), TimeBeside(LM, 100.0)], 100.0, 0.0, lambda _: math.nan)
+    run = observed_run("v100", ME, [TimeBeside(None, 40.0), TimeBeside(LM, 100.0)], 100.0, 0.0, lambda _: 0.5)
     assert run is not None
     assert (run.gpu_model, run.kind, run.beside, run.std) == ("v100", ME, LM, LEAST_STD)
     assert run.kept_share == pytest.approx(0.6)
@@ -39,26 +40,43 @@ def test_a_job_that_ran_beside_one_other():
 
 def test_it_is_as_uncertain_as_the_runtime_alone_and_more_if_the_time_was_short():
     times = [TimeBeside(None, 70.0), TimeBeside(LM, 50.0)]
-    run = observed_run("v100", ME, times, 100.0, 0.1, lambda _: math.nan)
+    run = observed_run("v100", ME, times, 100.0, 0.1, lambda _: 0.6)
     assert run is not None
-    assert run.kept_share == pytest.approx(0.6)
-    assert run.std == pytest.approx(0.1 * 100 / 50)
+    assert run.kept_share == pytest.approx(0.6, abs=0.02)
+    assert run.std == pytest.approx(0.1 * (70 + 0.6 * 50) / 50)
+    twice = [TimeBeside(each.beside, 2 * each.time_s) for each in times]
+    longer = observed_run("v100", ME, twice, 100.0, 0.1, lambda _: 0.6)
+    assert longer is not None
+    assert longer.std == run.std  # or jobs that seem to keep more would count for less
 
 
 def test_of_several_neighbours_the_longest_is_learned_with_what_is_predicted_of_the_others():
     # 20 s at 0.5, twice 50 s at 0.4: 50 s of work.
     times = [TimeBeside(LM, 50.0), TimeBeside(GNN, 20.0), TimeBeside(LM, 50.0)]
-    run = observed_run("v100", ME, times, 50.0, 0.0, {GNN: 0.5}.__getitem__)
+    run = observed_run("v100", ME, times, 50.0, 0.0, {GNN: 0.5, LM: 0.7}.__getitem__)
     assert run is not None
     assert run.beside == LM
     assert run.kept_share == pytest.approx(0.4)
 
 
-def test_a_kept_share_is_in_its_range_whatever_was_predicted():
-    for alone_s, kept in ((500.0, 1.0), (0.1, 0.0)):
-        run = observed_run("v100", ME, [TimeBeside(None, 1.0), TimeBeside(LM, 9.0)], alone_s, 0.2, lambda _: 1.0)
+@pytest.mark.parametrize("true", [0.3, 0.95])
+def test_the_mean_over_many_uncertain_jobs_is_right(true):
+    """Shares limited to 0..1 would have a mean below the true one near 1."""
+    rng = random.Random(2)
+    found = []
+    for _ in range(4000):
+        work_s, shared = 100.0 * math.exp(rng.gauss(0, 0.3)), rng.choice((0.7, 1.0))
+        times = [TimeBeside(None, work_s * (1 - shared)), TimeBeside(LM, work_s * shared / true)]
+        run = observed_run("v100", ME, times, 100.0, 0.3, lambda _: 0.6)
         assert run is not None
-        assert run.kept_share == kept
+        found.append((run.kept_share, run.std**-2))
+    mean = math.fsum(kept * weight for kept, weight in found) / math.fsum(weight for _, weight in found)
+    assert mean == pytest.approx(true, abs=0.02)
+
+
+def test_a_job_whose_runtime_is_too_uncertain_says_nothing():
+    assert observed_run("v100", ME, [TimeBeside(None, 91.0), TimeBeside(LM, 9.0)], 100.0, 0.2, lambda _: 1.0) is None
+    assert observed_run("v100", ME, [TimeBeside(LM, 100.0)], 100.0, 0.6, lambda _: 1.0) is None
 
 
 def test_no_neighbour_or_hardly_any_says_nothing():

@@ -10,11 +10,15 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from adlro.decide.policies.fcfs import Fcfs
 from adlro.lab.evaluate import Request, command, evaluate
 from adlro.lab.evaluate.document import build_document
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
+from adlro.workload.traces import write_paper_csv
 
 QUICK = ["--policies", "fcfs,sjf", "--load", "0.9", "--jobs", "16", "--seeds", "3", "--processes", "1"]
 MODULE = [sys.executable, "-m", "adlro.lab.evaluate"]
@@ -224,3 +228,23 @@ def test_adlro_becomes_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program == sys.executable
     assert arguments == [*MODULE, "--load", "0.9", "--help"]
     assert environment["PYTHONPATH"]
+
+
+def test_a_written_list_is_evaluated_on_the_cluster_of_a_scenario(tmp_path: Path) -> None:
+    jobs = draw_jobs(load_scenario("gangs"), load=0.9, rng=np.random.default_rng(1), count=40)
+    trace = tmp_path / "jobs.csv"
+    write_paper_csv(trace, jobs)
+    request = Request(
+        policies=("fcfs", "hold_gang"),
+        scenarios=("trace",),
+        loads=(0.9,),
+        jobs=40,
+        lists=1,
+        trace=str(trace),
+        cluster="gangs",
+    )
+    found = evaluate(request, processes=1, time_decisions=False)
+    (case,) = found.cases
+    assert case.cluster == load_scenario("gangs").cluster
+    assert max(job.gpu_count for job in case.job_list(0)) == 8
+    assert not any(each.stuck.any() for each in found.figures.values())

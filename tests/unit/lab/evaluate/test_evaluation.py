@@ -295,6 +295,7 @@ def test_all_policies_lists_as_one_sample_have_no_p_value(document: dict[str, An
         ({"scenarios": ("trace",)}, "--trace"),
         ({"trace": "x.swf"}, "a trace is the scenario trace"),
         ({"runtime": "nois"}, "runtime: must be"),
+        ({"pairs": "famly"}, "pairs: unknown knowledge of pairs 'famly'; did you mean family"),
         ({"own": {"fcfs": Fcfs()}}, "registered"),
     ],
 )
@@ -302,6 +303,19 @@ def test_what_has_no_sense_is_refused(changes: dict[str, Any], said: str) -> Non
     with pytest.raises(InvalidInput) as refused:
         small(**changes)
     assert said in str(refused.value)
+
+
+def test_jobs_that_may_share_have_the_family_of_their_application() -> None:
+    (case,), _ = build_cases(small(scenarios=("shared",), pairs="family"))
+    arrays, jobs = case.arrays(0, 1), case.job_list(0)
+    assert arrays.shareable[0].all()
+    names = case.true_pairs.applications
+    assert [names[family] for family in arrays.family[0]] == [job.application for job in jobs]
+    assert case.true_pairs.applications == case.expected_pairs.applications
+    assert (case.true_pairs.kept != case.expected_pairs.kept).any()
+    (other,), _ = build_cases(small(scenarios=("shared",)))
+    assert (other.true_pairs.kept == other.expected_pairs.kept).all()
+    assert other.digest != case.digest
 
 
 def test_jobs_of_a_trace_that_fit_nowhere_are_told_before_it_runs(tmp_path: Path) -> None:

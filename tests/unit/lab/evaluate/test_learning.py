@@ -29,6 +29,7 @@ from adlro.workload.job_lists import WorkloadJob, draw_jobs
 from adlro.workload.scenario import load_scenario
 from tests.policies import made
 from tests.unit.orchestrator.reserving import Reserves
+from tests.unit.orchestrator.stopping import Stops
 
 SCENARIO = load_scenario("paper")
 CLUSTER = SCENARIO.cluster
@@ -302,3 +303,44 @@ async def test_gangs_start_in_the_core_when_and_where_the_simulator_starts_them(
     assert learned.gpus.tolist() == outcome.gpus.tolist()
     assert learned.start_s.tolist() == outcome.start_s.tolist()
     assert learned.end_s.tolist() == outcome.end_s.tolist()
+
+
+# ---- jobs that are stopped for others
+
+STOPS = load_scenario("preemptive")
+
+
+@pytest.mark.parametrize(
+    ("name", "load", "seed"),
+    [
+        ("srtf", 1.0, 3),
+        *(
+            pytest.param(name, load, seed, marks=pytest.mark.slow)
+            for name in ("srtf", "las_preemptive", "stops")
+            for load in (0.8, 1.2)
+            for seed in (4, 5)
+        ),
+    ],
+)
+async def test_jobs_are_stopped_in_the_core_when_and_for_whom_the_simulator_stops_them(
+    name: str, load: float, seed: int
+) -> None:
+    jobs = draw_jobs(STOPS, load=load, rng=np.random.default_rng(seed), count=60)
+    policy = Stops() if name == Stops.name else made(name)
+    packed = pack_jobs([jobs], STOPS.cluster)
+    true_s = expected_s(jobs, STOPS.cluster.gpu_models, "true", STOPS, 0)
+    decompose = FakeDecompose(lambda number, _: true_s[number])
+    learned = await simulate_learned(STOPS.cluster, jobs, packed, policy, decompose)
+    simulator = BatchSimulator(STOPS.cluster, packed, preempts=True)
+    while len(simulator.active):
+        seen = simulator.observe()
+        judgement = policy.judge(seen)
+        simulator.act(policy.choose(seen, judgement), judgement.reserve, policy.stopping(seen, judgement))
+    outcome = simulator.outcome()
+    assert outcome.stops[0] > 0
+    assert list(learned.runs(0)) == list(outcome.runs(0))
+    assert learned.end_s.tolist() == outcome.end_s.tolist()
+    # Of those that end last decompose is not told: the list is over.
+    told = {move.job.job_id for move in decompose.learned if move.outcome is not None and move.outcome.stopped_runs}
+    assert told
+    assert told <= {f"job-{run.job + 1}" for run in outcome.runs(0) if run.stopped}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from adlro.errors import InternalError
 from adlro.lab.evaluate.measure import METRICS, best_duration_s, check_little, figures_of, jain_of_users
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobType
-from adlro.sim.batch import BatchOutcome, simulate
+from adlro.sim.batch import BatchOutcome, BatchSimulator, simulate
 from adlro.state.job_arrays import pack_jobs
 from adlro.workload.job_lists import WorkloadJob
 
@@ -52,6 +54,24 @@ def test_every_metric_of_a_schedule_by_hand() -> None:
     assert found.jct_counts.sum() == 3
     assert found.gpu_busy.mean(axis=1) == pytest.approx([1.0, 1.0])
     assert found.gantt[:, 1:].tolist() == [[0, 0, 10, 1], [1, 0, 20, 1], [0, 10, 20, 1]]
+
+
+def test_a_gpu_that_two_jobs_share_is_busy_once() -> None:
+    there = Cluster("one", (Node("a", 8, 64000, (Gpu("a/0", "v100_sxm2", 16160),)),))
+    jobs = [replace(job(at, 10, "ada", 0.5), shareable=True) for at in (0, 0, 40)]
+    arrays = pack_jobs([jobs], there)
+    arrays.duration_s[0] = arrays.expected_s[0] = 10.0
+    simulator = BatchSimulator(there, arrays, shares=True, kept=np.full((1, 1, 1), 0.5))
+    for _ in range(3):  # each on GPU 0; the first two share it for 20 s
+        simulator.act(np.array([[0, 0]]))
+    found = figures_of(there, simulator.outcome(), policy="shared")
+    got = dict(zip(METRICS, found.metrics[0], strict=True))
+    assert got["makespan_s"] == 50
+    assert got["mean_jct_s"] == pytest.approx((20 + 20 + 10) / 3)
+    assert got["utilization_busy"] == pytest.approx(30 / 50)
+    assert got["utilization_useful"] == pytest.approx(30 / 50)
+    assert found.gpu_busy.mean() == pytest.approx(30 / 50)
+    assert found.gpu_busy.max() == pytest.approx(1.0)
 
 
 def test_a_short_jobs_slowdown_is_against_ten_seconds() -> None:

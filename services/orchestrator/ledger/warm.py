@@ -1,0 +1,39 @@
+"""A ledger for which all compiled code of decisions is used once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adlro.decide.policies.hold_gang import HoldGang
+from adlro.decide.policies.hold_greedy import HoldGreedy
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import Job, JobSpec, JobType
+from adlro.services.orchestrator.ledger.ledger import Ledger
+
+
+def warm() -> Ledger:
+    """Compiles the code for decisions, or loads it from numba's cache, so that no decision waits for a compilation.
+
+    Returns:
+        A ledger with a running job of several GPUs and a queue with another, which has a reservation.
+    """
+    gpus = tuple(Gpu(str(number), "any", 1) for number in range(4))
+    ledger = Ledger(Cluster("warm", (Node("node", 1, 1, gpus),)))
+    entries = []
+    for number, gpu_count in enumerate((2, 4, 2, 1), start=1):
+        spec = JobSpec("warm", "warm", JobType.SIMULATION, gpu_count=gpu_count, cpu_cores=0, memory_mib=0)
+        job = Job(f"job-{number}", spec, submit_s=0.0)
+        entries.append(ledger.enter(job, 0, np.ones(1)))
+    # The compiled policies; the acting policy may change at any time.
+    policies = (HoldGreedy(), HoldGang())
+    for entry in (entries[-1], *entries[:-1]):
+        ledger.enqueue(entry)
+        for policy in policies:
+            policy.judge(ledger.observe(0.0))
+    seen = ledger.observe(0.0)
+    ledger.place(entries[0], (0, 1), 0.0)
+    ledger.reflect(seen, 0, (0, 1))
+    ledger.reserve(entries[1], 0.0)
+    for policy in policies:
+        policy.judge(ledger.observe(100.0))
+    return ledger

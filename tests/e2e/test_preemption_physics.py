@@ -1,0 +1,42 @@
+"""Jobs that are stopped and go on: the same through the running suite in virtual time and through the simulator.
+
+As tests/e2e/test_one_physics.py, with an owner who allows stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.running_suite import RunningSuite, start_suite
+from tests.e2e.stops import ALLOWED, check_as_simulated, drawn, replayed
+from tests.policies import made
+
+pytestmark = pytest.mark.slow
+
+LISTS = (("preemptive", 0.9, 64, 21), ("preemptive", 1.1, 96, 22), ("preemptive_240s", 1.0, 64, 23))
+"""(scenario, load, jobs, seed)."""
+
+
+@pytest.fixture(scope="module")
+def stopping_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSuite]:
+    """A suite whose owner lets jobs be stopped at any time."""
+    folder = tmp_path_factory.mktemp("stopping")
+    suite = start_suite(folder, "--port", "0", "--clock", "virtual", "--policy", "srtf", **ALLOWED)
+    try:
+        yield suite
+    finally:
+        code = suite.end()
+    assert code == 0, suite.text
+    assert suite.error_lines() == []
+
+
+@pytest.mark.parametrize("policy", ["srtf", "las_preemptive", "hold_gang"])
+@pytest.mark.parametrize("drawn_from", LISTS, ids=lambda each: f"{each[0]}, load {each[1]}")
+async def test_every_attempt_starts_and_ends_when_and_where_the_simulator_says(
+    stopping_suite: RunningSuite, drawn_from: tuple[str, float, int, int], policy: str
+) -> None:
+    jobs, decides = drawn(*drawn_from), made(policy)
+    result = await replayed(stopping_suite.server, jobs, policy)
+    assert (check_as_simulated(result, jobs, decides) > 0) == decides.preempts
